@@ -1,0 +1,84 @@
+"""The shelf of mechanisms: one flat file each, found by file name.
+
+    attentions.names()                          # every built-in and installed one
+    mechanism = attentions.get("performer(features=128)")
+    layer = mechanism(512, 8, Pattern.CAUSAL_SELF)
+"""
+
+import inspect
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from longspan.attentions.base import (
+    ALL_PATTERNS,
+    NONCAUSAL_PATTERNS,
+    SELF_PATTERNS,
+    SHELL,
+    Attention,
+    AttentionMeta,
+    DecodeState,
+    HeadwiseAttention,
+    Pattern,
+)
+from longspan.core.registry import Option, Registry, canonical_target, checked_options, own_options
+from longspan.core.spec import Spec, Value
+
+registry = Registry("attention", __name__, f"{__name__}.base:Attention")
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A mechanism with its options chosen: a factory for layers."""
+
+    cls: type[Attention]
+    options: dict[str, Value]
+    target: str
+
+    def __call__(self, dim: int, heads: int, pattern: Pattern, **shell: Any) -> Attention:
+        return self.cls(dim, heads, pattern, **shell, **self.options)
+
+    def __str__(self) -> str:
+        """The canonical string: options in order of name, those equal to the default left out."""
+        return str(Spec(self.target, self.options))
+
+    @property
+    def meta(self) -> AttentionMeta:
+        return self.cls.meta
+
+    @property
+    def formula(self) -> str:
+        """What the file says about the mathematics."""
+        return inspect.cleandoc(sys.modules[self.cls.__module__].__doc__ or self.cls.__doc__ or "")
+
+    def available_options(self) -> list[Option]:
+        return own_options(self.cls, SHELL)
+
+
+def names() -> list[str]:
+    return registry.names()
+
+
+def get(spec: "str | Spec | Mechanism") -> Mechanism:
+    """The mechanism a string names; unknown names, options and values are refused with a sentence."""
+    if isinstance(spec, Mechanism):
+        return spec
+    spec = Spec.parse(spec) if isinstance(spec, str) else spec
+    cls = registry.find(spec.target)
+    options = checked_options(cls, spec.options, SHELL, "attention", spec.target)
+    return Mechanism(cls, options, canonical_target(spec))
+
+
+__all__ = [
+    "ALL_PATTERNS",
+    "NONCAUSAL_PATTERNS",
+    "SELF_PATTERNS",
+    "Attention",
+    "AttentionMeta",
+    "DecodeState",
+    "HeadwiseAttention",
+    "Mechanism",
+    "Pattern",
+    "get",
+    "names",
+]

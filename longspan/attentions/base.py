@@ -1,0 +1,338 @@
+"""The slot: what every attention mechanism looks like to a backbone, and what it declares about itself.
+
+A mechanism of one's own is a subclass of `HeadwiseAttention` with one method, `attend`:
+
+    class Mean(HeadwiseAttention):
+        meta = AttentionMeta(title="Mean", paper="none", family="toy", cost="n", patterns=(Pattern.NONCAUSAL_SELF,))
+
+        def attend(self, q, k, v, *, key_mask=None, query_mask=None):
+            return v.mean(dim=2, keepdim=True).expand(-1, -1, q.shape[2], -1)
+
+Masks are boolean and True means a real token, everywhere.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, did_you_mean
+from longspan.kernels.packing import Layout, left_align, real
+
+
+class Pattern(StrEnum):
+    """Which tokens a query may see, and whether the keys come from the same sequence."""
+
+    NONCAUSAL_SELF = "noncausal_self"
+    CAUSAL_SELF = "causal_self"
+    NONCAUSAL_CROSS = "noncausal_cross"
+    CAUSAL_CROSS = "causal_cross"
+
+    @property
+    def causal(self) -> bool:
+        """Row i must not depend on rows after i of x (a causal cross attention still sees its whole context)."""
+        return self in (Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS)
+
+    @property
+    def cross(self) -> bool:
+        return self in (Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS)
+
+    @property
+    def code(self) -> str:
+        """The two letters of the literature: NS, CS, NC or CC."""
+        return ("C" if self.causal else "N") + ("C" if self.cross else "S")
+
+    @classmethod
+    def parse(cls, text: str) -> "Pattern":
+        for pattern in cls:
+            if text.lower() == pattern.value or text.upper() == pattern.code:
+                return pattern
+        raise UnknownName(f"No pattern named {text!r}.{did_you_mean(text, [p.value for p in cls])}")
+
+
+ALL_PATTERNS = tuple(Pattern)
+SELF_PATTERNS = (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF)
+NONCAUSAL_PATTERNS = (Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS)
+
+
+@dataclass(frozen=True)
+class AttentionMeta:
+    """What a mechanism claims about itself; `longspan check` holds it to that."""
+
+    title: str  # as papers and boards write it
+    paper: str
+    family: str
+    cost: Literal["n", "n log n", "n sqrt n", "n^2"]  # time and memory of training in the sequence length
+    patterns: tuple[Pattern, ...]
+    exact: bool = False  # computes softmax attention itself
+    stochastic: bool = False  # random numbers decide the function (kept in buffers)
+    length_bound: bool = False  # parameters or the transform depend on a length fixed at construction
+    positions: bool = False  # brings its own sense of position
+    dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
+    limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
+    fidelity: bool = False  # a bug-compatible twin of released code: shown apart, never ranked
+    remark: str = ""  # one sentence, such as a disagreement with a published table
+
+
+@dataclass
+class DecodeState:
+    """What a causal mechanism remembers between steps; every tensor has the batch as its first axis."""
+
+    def select(self, rows: Int[Tensor, " r"]) -> "DecodeState":
+        """Keep these rows, in this order (beam search, finished sequences)."""
+        chosen = {
+            name: value.index_select(0, rows.to(value.device)) for name, value in self._fields() if torch.is_tensor(value)
+        }
+        return dataclasses.replace(self, **chosen)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for _, value in self._fields() if torch.is_tensor(value))
+
+    def _fields(self) -> Iterator[tuple[str, Any]]:
+        return ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+
+
+@dataclass
+class History(DecodeState):
+    """The fallback state: every token so far, left-aligned, with the whole context."""
+
+    x: Float[Tensor, "b t d"]
+    lengths: Int[Tensor, " b"]
+    context: Float[Tensor, "b m d"] | None = None
+    context_mask: Bool[Tensor, "b m"] | None = None
+
+
+class Attention(nn.Module, ABC):
+    """A mechanism in its slot: `forward(x, context) -> like x`, and decoding step by step for causal patterns."""
+
+    meta: ClassVar[AttentionMeta]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        inner: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        max_length: int | None = None,
+        max_context: int | None = None,
+    ):
+        super().__init__()
+        pattern = Pattern(pattern)
+        if pattern not in self.meta.patterns:
+            raise UnsupportedPattern(
+                f"{type(self).__name__} cannot run as {pattern}; it supports: {', '.join(self.meta.patterns)}."
+            )
+        self.dim, self.heads, self.pattern = dim, heads, pattern
+        self.inner = dim if inner is None else inner
+        if self.inner % heads:
+            raise UsageError(f"The width {self.inner} must be a multiple of the number of heads, got {heads} heads.")
+        self.dropout, self.max_length, self.max_context = dropout, max_length, max_context
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        """Mix the tokens of x, or look into the context; `mask` belongs to x, `context_mask` to the context."""
+
+    def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
+        """`forward` of a self pattern on the real tokens alone."""
+        return layout.pack(self(layout.unpack(x), mask=layout.mask))
+
+    def carried(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+        carry: Any = None,
+    ) -> tuple[Float[Tensor, "b n d"], Any]:
+        """`forward` for mechanisms that hand something to the next layer or segment; others pass `carry` on."""
+        return self(x, context, mask=mask, context_mask=context_mask), carry
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
+        """The output for a prefix (which may be empty) and the state from which `step` goes on."""
+        self._needs_decoding()
+        y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
+        aligned, lengths = left_align(x, mask)
+        return y, History(aligned, lengths, context, context_mask)
+
+    def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
+        """The output for one more token of each row; here by running the whole history again."""
+        self._needs_decoding()
+        rows = torch.arange(x_t.shape[0], device=x_t.device)
+        x = torch.cat([state.x, torch.zeros_like(x_t)[:, None]], dim=1)
+        x = x.index_put((rows, state.lengths), x_t)
+        lengths = state.lengths + 1
+        width = int(lengths.max())
+        x = x[:, :width]
+        y = self(x, state.context, mask=real(lengths, width), context_mask=state.context_mask)
+        return y[rows, state.lengths], dataclasses.replace(state, x=x, lengths=lengths)
+
+    def projections(self) -> Iterator[nn.Linear]:
+        """The linear maps around the mechanism, whose initialisation belongs to the backbone."""
+        return (child for child in self.children() if isinstance(child, nn.Linear))
+
+    def _needs_decoding(self) -> None:
+        if not self.pattern.causal:
+            raise UnsupportedPattern(
+                f"{type(self).__name__} as {self.pattern} has no decoding; only causal patterns are decoded step by step."
+            )
+
+    def _source(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None,
+        mask: Bool[Tensor, "b n"] | None,
+        context_mask: Bool[Tensor, "b m"] | None,
+    ) -> tuple[Float[Tensor, "b m d"], Bool[Tensor, "b m"] | None]:
+        """The sequence that keys and values come from, and its mask."""
+        if self.pattern.cross:
+            if context is None:
+                raise UsageError(f"{type(self).__name__} as {self.pattern} needs a context; pass it as second argument.")
+            return context, context_mask
+        if context is not None or context_mask is not None:
+            raise UsageError(f"{type(self).__name__} as {self.pattern} takes no context; leave it out.")
+        return x, mask
+
+
+class HeadwiseAttention(Attention):
+    """Attention between projected queries, keys and values, head by head: most mechanisms write only `attend`.
+
+    A causal mechanism that can decode with a state of its own also writes `begin` and `advance`; without them the
+    whole history is run again at every step, which is right but slow.
+    """
+
+    def __init__(self, dim: int, heads: int, pattern: Pattern, *, bias: bool = True, **shell: Any):
+        super().__init__(dim, heads, pattern, bias=bias, **shell)
+        self.query = nn.Linear(dim, self.inner, bias=bias)
+        self.key = nn.Linear(dim, self.inner, bias=bias)
+        self.value = nn.Linear(dim, self.inner, bias=bias)
+        self.out = nn.Linear(self.inner, dim, bias=bias)
+
+    @property
+    def head_dim(self) -> int:
+        return self.inner // self.heads
+
+    @abstractmethod
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        """The mechanism itself; a row that sees no real key gives 0."""
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b h n m"] | None:
+        """The matrix of attention weights, where there is one."""
+        return None
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> DecodeState | None:
+        """The decoding state after these keys and values (none at all for an empty prefix)."""
+        return None
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: Any,
+    ) -> tuple[Float[Tensor, "b h e"], Any]:
+        """Output for one query; in a self pattern its own key and value enter the state first, else they are None."""
+        raise UsageError(f"{type(self).__name__} defines begin without advance; write both.")
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        source, key_mask = self._source(x, context, mask, context_mask)
+        q, k, v = self._split(self.query(x)), self._split(self.key(source)), self._split(self.value(source))
+        return self._merge(self.attend(q, k, v, key_mask=key_mask, query_mask=mask))
+
+    def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
+        q, k, v = (rearrange(project(x), "t (h c) -> t h c", h=self.heads) for project in (self.query, self.key, self.value))
+        y = self.attend_packed(q, k, v, layout)
+        return self.out(rearrange(y, "t h e -> t (h e)").to(x.dtype))
+
+    def attend_packed(
+        self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> Float[Tensor, "t h e"]:
+        """`attend` of a self pattern on real tokens alone; mechanisms with a kernel for ragged rows replace this."""
+        q, k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (q, k, v))
+        y = self.attend(q, k, v, key_mask=layout.mask, query_mask=layout.mask)
+        return layout.pack(rearrange(y, "b h n e -> b n h e"))
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
+        self._needs_decoding()
+        source, key_mask = self._source(x, context, mask, context_mask)
+        k, v = self._split(self.key(source)), self._split(self.value(source))
+        state = self.begin(k, v, key_mask=key_mask)
+        if state is None:
+            return super().prefill(x, context, mask=mask, context_mask=context_mask)
+        if x.shape[1] == 0:
+            return x, state
+        q = self._split(self.query(x))
+        return self._merge(self.attend(q, k, v, key_mask=key_mask, query_mask=mask)), state
+
+    def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
+        if isinstance(state, History):
+            return super().step(x_t, state)
+        q, k, v = (
+            rearrange(project(x_t), "b (h c) -> b h c", h=self.heads) for project in (self.query, self.key, self.value)
+        )
+        y, state = self.advance(q, None if self.pattern.cross else k, None if self.pattern.cross else v, state)
+        return self.out(rearrange(y, "b h e -> b (h e)").to(x_t.dtype)), state
+
+    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
+        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
+
+    def _merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
+        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
+
+
+SHELL = frozenset({"inner", "bias", "dropout", "max_length", "max_context"})

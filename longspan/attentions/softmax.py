@@ -1,0 +1,133 @@
+"""Softmax attention: every query looks at every key it may see, weighted by how well they agree.
+
+    y_i = sum_j p_ij v_j      p_i = softmax_j(q_i . k_j / sqrt(c))
+
+over the real keys j (and j <= i when causal). A row with nothing to see gives 0. `kernel` chooses who computes it:
+torch's fused kernels (`auto` lets torch choose) or `plain`, the formula itself. Paper: arXiv:1706.03762.
+Departs from the paper in: nothing.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.kernels.packing import Layout, left_align, real
+
+Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+@dataclass
+class KeyValueCache(DecodeState):
+    """All keys and values so far, left-aligned."""
+
+    k: Float[Tensor, "b h t c"]
+    v: Float[Tensor, "b h t e"]
+    lengths: Int[Tensor, " b"]
+
+
+class Softmax(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="Softmax",
+        paper="arXiv:1706.03762",
+        family="exact",
+        cost="n^2",
+        patterns=ALL_PATTERNS,
+        exact=True,
+        dropout="weights",
+    )
+
+    def __init__(self, dim: int, heads: int, pattern: Pattern, *, kernel: Kernel = "auto", **shell: Any):
+        super().__init__(dim, heads, pattern, **shell)
+        self.kernel = kernel
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        dropout = self.dropout if self.training else 0.0
+        if self.kernel == "plain":
+            return F.dropout(self.weights(q, k, key_mask=key_mask), dropout) @ v
+        with self._backend():
+            if key_mask is None:
+                return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
+            visible = self._visible(q, key_mask)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+        return y.masked_fill(~visible.any(dim=-1, keepdim=True), 0)  # kernels disagree about rows with nothing to see
+
+    def attend_packed(
+        self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> Float[Tensor, "t h e"]:
+        if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or self.kernel not in ("auto", "flash"):
+            return super().attend_packed(q, k, v, layout)
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        dropout = self.dropout if self.training else 0.0
+        rows, longest = layout.offsets, layout.longest
+        return torch.ops.aten._flash_attention_forward(q, k, v, rows, rows, longest, longest, dropout, causal, False)[0]
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        hidden = ~self._visible(q, key_mask, keys=k.shape[2])
+        p = torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
+        return p.masked_fill(hidden, 0).to(q.dtype)  # also turns the NaN of an empty row into 0
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> KeyValueCache:
+        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
+        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
+        return KeyValueCache(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+
+    def advance(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"] | None, v: Float[Tensor, "b h e"] | None, state: KeyValueCache
+    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
+        keys, values, lengths = state.k, state.v, state.lengths
+        if k is not None and v is not None:
+            rows = torch.arange(q.shape[0], device=q.device)
+            keys = torch.cat([keys, torch.zeros_like(k)[:, :, None]], dim=2)
+            values = torch.cat([values, torch.zeros_like(v)[:, :, None]], dim=2)
+            keys = keys.transpose(1, 2).index_put((rows, lengths), k).transpose(1, 2)
+            values = values.transpose(1, 2).index_put((rows, lengths), v).transpose(1, 2)
+            lengths = lengths + 1
+        visible = real(lengths, keys.shape[2])
+        y = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=visible[:, None, None])[:, :, 0]
+        y = y.masked_fill((lengths == 0)[:, None, None], 0)
+        return y, KeyValueCache(keys, values, lengths)
+
+    def _visible(
+        self, q: Float[Tensor, "b h n c"], key_mask: Bool[Tensor, "b m"] | None, keys: int | None = None
+    ) -> Bool[Tensor, "#b #h n m"]:
+        """Which keys each query may see."""
+        n, m = q.shape[2], key_mask.shape[1] if key_mask is not None else keys
+        visible = torch.ones(n, m, dtype=torch.bool, device=q.device)
+        if self.pattern is Pattern.CAUSAL_SELF:
+            visible = visible.tril()
+        return visible if key_mask is None else visible & key_mask[:, None, None, :]
+
+    def _backend(self) -> contextlib.AbstractContextManager:
+        return sdpa_kernel(BACKENDS[self.kernel]) if self.kernel in BACKENDS else contextlib.nullcontext()

@@ -1,0 +1,1 @@
+"""What everything else stands on; nothing here imports torch at module level."""

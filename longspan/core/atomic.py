@@ -1,0 +1,75 @@
+"""Writing files so that a reader sees the old content or the new one, never half of either."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from longspan.core.errors import StorageError
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to disk, rename over it."""
+    with temporary_beside(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=1, allow_nan=False, sort_keys=True) + "\n")
+
+
+@contextlib.contextmanager
+def temporary_beside(path: Path) -> Iterator[Path]:
+    """A path to write to, renamed to `path` when the block ends well and removed when it does not."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:80]}.", suffix=".part", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            _flush(temporary)
+            temporary.chmod(0o666 & ~_umask())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def replace_folder(finished: Path, target: Path) -> None:
+    """Put a finished folder in the place of `target`, which may exist; the old one goes only after the new one stands."""
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+        if target.exists():
+            os.replace(target, old / "content")
+        os.replace(finished, target)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk or a refused folder into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {path} ({error.strerror or error}); free some space or choose a writable folder."
+        ) from error
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

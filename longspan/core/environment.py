@@ -1,0 +1,82 @@
+"""The fingerprint of the machine and of the code: what a card must say so that a number can be understood later."""
+
+import functools
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+LIBRARIES = ("torch", "triton", "lightning", "numpy", "numba", "einops")
+
+
+@functools.cache
+def describe() -> dict[str, str | int | float]:
+    """Hardware, driver and library versions; nothing that names a person, a path or a host."""
+    import torch
+
+    found: dict[str, str | int | float] = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cpu_count": available_cpus(),
+    }
+    for library in LIBRARIES:
+        if (number := installed(library)) is not None:
+            found[library] = number
+    found["torch"] = torch.__version__  # the build suffix says CPU or CUDA
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "gpu_count": torch.cuda.device_count(),
+            "gpu_memory_bytes": properties.total_memory,
+            "cuda": str(torch.version.cuda),
+            "driver": _driver(),
+        }
+    return found
+
+
+def installed(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def code_version() -> dict[str, str | bool | None]:
+    """The package version and, in a git checkout, the commit and whether files differ from it."""
+    root = Path(__file__).parents[2]
+    commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
+    dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no")) if commit else None
+    return {"version": installed("longspan") or "unknown", "commit": commit, "dirty": dirty}
+
+
+def available_cpus() -> int:
+    """Cores this process may use, which containers often restrict below the machine's count."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux: platform has the best name there is
+    return platform.processor() or platform.machine()
+
+
+def _driver() -> str:
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return "unknown"

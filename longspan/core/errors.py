@@ -1,0 +1,70 @@
+"""Errors a person can act on: what was asked, what was found, what to do.
+
+Each class carries the exit code of the command line: 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class LongspanError(Exception):
+    """Base of all errors that are shown as one sentence, without a traceback."""
+
+    exit_code = 2
+
+
+class UsageError(LongspanError, ValueError):
+    """The request itself is wrong."""
+
+
+class UnknownName(UsageError, LookupError):
+    """A name that no registry, option list or table knows."""
+
+
+class UnsupportedPattern(UsageError):
+    """A mechanism was asked for a pattern that it does not declare."""
+
+
+class PluginError(UsageError):
+    """A file, module or entry point of the user's could not be loaded."""
+
+
+class CorruptFile(LongspanError):
+    """A card, checkpoint or array on disk is not what it claims to be."""
+
+
+class StorageError(LongspanError):
+    """A folder cannot be written, or the disk is full."""
+
+    exit_code = 4
+
+
+class CheckFailed(LongspanError):
+    """A promise was broken."""
+
+    exit_code = 1
+
+
+class DataMissing(LongspanError):
+    """Real data is not on this machine."""
+
+    exit_code = 3
+
+
+class RunFailed(LongspanError):
+    """A training run could not finish."""
+
+    exit_code = 4
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint to append to a sentence: ` Did you mean 'linear'?`, or the list of known names.
+
+    >>> did_you_mean("liner", ["linear", "local"])
+    " Did you mean 'linear'?"
+    """
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" Known: {', '.join(known)}." if known else ""

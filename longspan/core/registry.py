@@ -1,0 +1,203 @@
+"""Finding classes by name: the file name is the registered name, so adding a file is all it takes.
+
+Three kinds of target: `performer` (a file of the package, or an entry point of an installed one),
+`path/to/file.py:Class`, and `package.module:Class`.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from longspan.core.errors import LongspanError, PluginError, UnknownName, UsageError, did_you_mean
+from longspan.core.spec import Spec, Value
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a registered class, read off its constructor."""
+
+    name: str
+    type: str
+    default: Value
+
+
+class Registry:
+    """The classes of one kind (`attention`, `task`...) that live one per file in `package`."""
+
+    def __init__(self, kind: str, package: str, base: str, skip: tuple[str, ...] = ("base",)):
+        self.kind, self.package, self.skip = kind, package, skip
+        self._base = base  # "module:Class", imported only when needed
+
+    @property
+    def base(self) -> type:
+        module, name = self._base.split(":")
+        return getattr(importlib.import_module(module), name)
+
+    @property
+    def group(self) -> str:
+        """The entry-point group in which other packages offer their own."""
+        return self.package
+
+    def names(self) -> list[str]:
+        """All names of this package and of installed entry points, without importing a single one."""
+        path = importlib.import_module(self.package).__path__
+        own = {m.name for m in pkgutil.iter_modules(path) if not m.ispkg and m.name not in self.skip}
+        return sorted(own | {point.name for point in entry_points(group=self.group)})
+
+    def find(self, target: str) -> type:
+        """The class behind a target; errors are sentences."""
+        if ":" in target:
+            return self._from_plugin(target)
+        if target in self.names():
+            for point in entry_points(group=self.group):
+                if point.name == target:
+                    return self._checked(_guarded(point.load, target, self.kind), target)
+            return self._only_class(importlib.import_module(f"{self.package}.{target}"))
+        raise UnknownName(f"No {self.kind} named {target!r}.{did_you_mean(target, self.names())}")
+
+    def _only_class(self, module: types.ModuleType) -> type:
+        found = [c for c in vars(module).values() if self._is_one(c) and c.__module__ == module.__name__]
+        if len(found) != 1:
+            raise PluginError(
+                f"{module.__name__} should hold exactly one {self.kind} class, found {len(found)}; "
+                f"keep one public subclass of {self.base.__name__} per file."
+            )
+        return found[0]
+
+    def _is_one(self, thing: object) -> bool:
+        return inspect.isclass(thing) and issubclass(thing, self.base) and not inspect.isabstract(thing)
+
+    def _from_plugin(self, target: str) -> type:
+        where, _, name = target.rpartition(":")
+        if where.endswith(".py"):
+            module = _guarded(lambda: _import_file(Path(where)), target, self.kind)
+        else:
+            module = _guarded(lambda: importlib.import_module(where), target, self.kind)
+        if not hasattr(module, name):
+            classes = [n for n, c in vars(module).items() if self._is_one(c) and c.__module__ == module.__name__]
+            raise UnknownName(f"{where} has no class {name!r}.{did_you_mean(name, classes)}")
+        return self._checked(getattr(module, name), target)
+
+    def _checked(self, thing: object, target: str) -> type:
+        if not (inspect.isclass(thing) and issubclass(thing, self.base)):
+            raise PluginError(f"{target} is not a subclass of {self.base.__module__}.{self.base.__name__}; derive from it.")
+        if missing := getattr(thing, "__abstractmethods__", None):
+            raise PluginError(f"{target} does not define {', '.join(sorted(missing))}; write it to make the class usable.")
+        return thing
+
+
+def own_options(cls: type, shell: frozenset[str]) -> list[Option]:
+    """The keyword options that a class adds to the shell every class of its kind shares."""
+    options = {}
+    for owner in reversed(cls.__mro__):
+        if "__init__" not in vars(owner):
+            continue
+        for name, parameter in inspect.signature(vars(owner)["__init__"]).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY and name not in shell:
+                options[name] = Option(name, _spell_type(parameter.annotation), parameter.default)
+    return [options[name] for name in sorted(options)]
+
+
+def checked_options(cls: type, given: Mapping[str, Value], shell: frozenset[str], kind: str, name: str) -> dict:
+    """Refuse unknown options and values of the wrong type; drop those equal to the default."""
+    known = {option.name: option for option in own_options(cls, shell)}
+    types_ = _annotations(cls)
+    result = {}
+    for option, value in given.items():
+        if option not in known:
+            hint = did_you_mean(option, known) if known else " It has no options."
+            raise UnknownName(f"The {kind} {name!r} has no option {option!r}.{hint}")
+        expected = types_.get(option, Any)
+        if not _fits(value, expected):
+            raise UsageError(
+                f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {value!r}; give a value of that kind."
+            )
+        if isinstance(value, int) and not isinstance(value, bool) and expected is float:
+            value = float(value)
+        if value != known[option].default or type(value) is not type(known[option].default):
+            result[option] = value
+    return result
+
+
+def canonical_target(spec: Spec) -> str:
+    """How a target is written in cards: plug-in files by their name, so that no folder of a machine is recorded."""
+    where, colon, name = spec.target.rpartition(":")
+    return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else spec.target
+
+
+def _import_file(path: Path) -> types.ModuleType:
+    if not path.is_file():
+        raise PluginError(f"No file {str(path)!r} to load a class from; check the path.")
+    name = f"longspan_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _guarded(load: typing.Callable[[], Any], target: str, kind: str) -> Any:
+    """Import someone else's code; whatever it raises becomes one sentence."""
+    try:
+        return load()
+    except LongspanError:
+        raise
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:  # a plug-in may raise anything at all, SystemExit included
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise PluginError(f"The {kind} {target} could not be imported ({reason}); mend it, or see --debug.") from error
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for owner in reversed(cls.__mro__):
+        if "__init__" in vars(owner):
+            found |= {n: p.annotation for n, p in inspect.signature(vars(owner)["__init__"]).parameters.items()}
+    return {n: (Any if a is inspect.Parameter.empty or isinstance(a, str) else a) for n, a in found.items()}
+
+
+def _fits(value: Value, expected: Any) -> bool:
+    if expected is Any:
+        return True
+    origin = typing.get_origin(expected)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, part) for part in typing.get_args(expected))
+    if origin is typing.Literal:
+        return value in typing.get_args(expected)
+    if expected is None or expected is type(None):
+        return value is None
+    if expected is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if expected is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if origin is tuple:
+        return isinstance(value, tuple)
+    return isinstance(value, expected)
+
+
+def _spell_type(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return "any"
+    if typing.get_origin(annotation) is typing.Literal:
+        return " | ".join(repr(choice) for choice in typing.get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " | ".join(_spell_type(part) for part in typing.get_args(annotation))
+    if annotation is type(None):
+        return "None"
+    return getattr(annotation, "__name__", str(annotation))

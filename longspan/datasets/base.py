@@ -1,0 +1,385 @@
+"""What every dataset promises: `prepare`, `load`, `status` and `verify`, and splits that lie in memory-mapped arrays.
+
+A folder per setting holds `{train,valid,test}.{tokens,starts,labels}.npy` and `manifest.json`. It appears by one
+rename, so it is complete or absent. NumPy only: nothing here knows torch.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from longspan.core.atomic import replace_folder, storage_errors, write_json
+from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.datasets.generation.arrays import hash_file, read_array, write_split
+from longspan.datasets.generation.lock import only_one
+from longspan.datasets.generation.shards import Shard, Shards
+
+SPLITS = ("train", "valid", "test")
+MANIFEST_SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Examples of one split, one after another: example i is `tokens[starts[i]:starts[i + 1]]`."""
+
+    tokens: np.ndarray  # uint8, flat
+    starts: np.ndarray  # int64 [count + 1]
+    labels: np.ndarray  # uint8 or int64 [count]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.starts)
+
+    def example(self, i: int) -> np.ndarray:
+        return self.tokens[self.starts[i] : self.starts[i + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The three splits and the manifest that says where they come from."""
+
+    train: Split
+    valid: Split
+    test: Split
+    manifest: dict
+
+    @property
+    def variant(self) -> str:
+        """`generated`, `official`, `imported` or `standin`."""
+        return self.manifest["variant"]
+
+    @property
+    def sha256(self) -> str:
+        """Names the exact data: a hash of the manifest, which holds the hash of every array."""
+        return hashlib.sha256(_canonical(self.manifest).encode()).hexdigest()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: len(getattr(self, name)) for name in SPLITS}
+
+
+@dataclass(frozen=True)
+class DatasetMeta:
+    """What a reader wants to know before the first byte: `size` in words, `vocabulary` and `classes` as counts."""
+
+    title: str
+    source: str
+    paper: str
+    size: str
+    vocabulary: int
+    classes: int
+    generated: bool
+
+
+@dataclass(frozen=True)
+class Status:
+    """What lies on disk for one setting."""
+
+    dataset: str
+    folder: Path
+    ready: bool
+    variant: str | None = None
+    counts: dict[str, int] | None = None
+    bytes: int = 0
+    shards: int = 0  # made so far by a preparation that is under way or was interrupted
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One example as a person sees it: text, or an image [height width] of uint8."""
+
+    content: str | np.ndarray
+    label: int
+
+
+class Dataset(ABC):
+    """A corpus. The file it lives in gives its name; `Data` is the frozen dataclass of its settings.
+
+    Settings have `train`, `valid`, `test` (counts) and `seed`. A generated corpus says how large a shard is and makes
+    them one by one; everything about disks, threads, resuming and duplicates is here.
+    """
+
+    meta: ClassVar[DatasetMeta]
+    Data: ClassVar[type]
+    generator: ClassVar[int] = 1  # raised when the same settings give other data
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    # What a corpus says about itself
+
+    @abstractmethod
+    def key(self, data: Any) -> str:
+        """A setting in a few readable characters, for the folder name."""
+
+    @abstractmethod
+    def shard_size(self, data: Any) -> int:
+        """How many examples `make_shard` gives."""
+
+    @abstractmethod
+    def make_shard(self, data: Any, index: int) -> Shard:
+        """Examples number `index * shard_size` and following of the pool, from `data.seed` and `index` alone."""
+
+    @abstractmethod
+    def import_from(self, path: Path | str, data: Any = None, *, root: Path | str | None = None) -> Splits:
+        """Convert the official files that lie at `path`; `load` prefers them to generated data from then on."""
+
+    @abstractmethod
+    def samples(self, data: Any = None, count: int = 8, seed: int = 0) -> list[Sample]:
+        """A few fresh examples to look at, nothing is written."""
+
+    def draw_samples(self, data: Any, count: int, path: Path | str, seed: int = 0) -> Path:
+        """A contact sheet of `samples` as a PNG file."""
+        raise UsageError(f"{self.name} holds text, so there is nothing to draw; ask for samples without -o.")
+
+    # What everyone may ask of it
+
+    def prepare(
+        self,
+        data: Any = None,
+        *,
+        root: Path | str | None = None,
+        workers: int | None = None,
+        progress: bool = True,
+        source: Path | str | None = None,
+    ) -> Splits:
+        """Put the data on disk: from `source` (files the user has), else generated. A second call only checks hashes.
+
+        Killed half-way, the next call goes on where it was. `workers` changes the time it takes, never the data.
+        """
+        data = self._settings(data)
+        if source is not None:
+            return self.import_from(source, data, root=root)
+        if workers is not None and workers < 1:
+            raise UsageError(f"Generating takes at least 1 worker, got workers={workers}; None uses all cores.")
+        target = self.folder(data, root)
+        if (target / "manifest.json").exists() and not _problems(target):
+            return _open(target)
+        work = target.with_name(f"{target.name}.work")
+        with storage_errors(target):
+            work.mkdir(parents=True, exist_ok=True)
+            with only_one(work / "lock", f"{self.name} in {target}"):
+                if not (target / "manifest.json").exists() or _problems(target):
+                    self._generate(data, target, work, workers, progress)
+                shutil.rmtree(work, ignore_errors=True)
+        return _open(target)
+
+    def load(self, data: Any = None, *, root: Path | str | None = None, variant: str | None = None) -> Splits:
+        """The splits as memory maps: imported ones where the user has imported some, else generated (now, if need be).
+
+        `variant="generated"` or `"imported"` insists on one of the two.
+        """
+        data = self._settings(data)
+        if variant not in (None, "generated", "imported"):
+            raise UsageError(f"{self.name} is 'generated' or 'imported', got variant={variant!r}; name one of them.")
+        imported, generated = self.folder(data, root, imported=True), self.folder(data, root)
+        if variant != "generated" and (imported / "manifest.json").exists():
+            return _open(imported)
+        if variant != "imported" and (generated / "manifest.json").exists():
+            return _open(generated)
+        if variant != "imported" and self.meta.generated:
+            return self.prepare(data, root=root)
+        raise DataMissing(
+            f"{self.name} was asked for with {data}, but {imported} is not there; get it from {self.meta.source} "
+            f"({self.meta.size}) and run: longspan data import {self.name} PATH"
+        )
+
+    def status(self, data: Any = None, *, root: Path | str | None = None) -> Status:
+        """What `load` would find, without making anything."""
+        data = self._settings(data)
+        for target in (self.folder(data, root, imported=True), self.folder(data, root)):
+            if (target / "manifest.json").exists():
+                manifest = _read_manifest(target)
+                size = sum(entry["bytes"] for entry in manifest["arrays"].values())
+                return Status(self.name, target, True, manifest["variant"], manifest["counts"], size)
+        target = self.folder(data, root)
+        shards = len(list(target.with_name(f"{target.name}.work").glob("*.npz")))
+        return Status(self.name, target, False, shards=shards)
+
+    def verify(self, data: Any = None, *, root: Path | str | None = None) -> list[str]:
+        """What is wrong with the files `load` would open, a sentence each; reads and hashes every byte."""
+        found = self.status(data, root=root)
+        return _problems(found.folder) if found.ready else [f"{self.name} is not prepared in {found.folder}."]
+
+    def folder(self, data: Any, root: Path | str | None = None, *, imported: bool = False) -> Path:
+        """Where a setting lies: `<root>/<dataset>/<readable key>-<hash>`, with `-imported` for the user's own files."""
+        identity = {"dataset": self.name, "generator": self.generator, "settings": asdict(data)}
+        short = hashlib.sha256(_canonical(identity).encode()).hexdigest()[:8]
+        return data_root(root) / self.name / f"{self.key(data)}-{short}{'-imported' if imported else ''}"
+
+    # How it is done
+
+    def _settings(self, data: Any) -> Any:
+        data = self.Data() if data is None else data
+        if not isinstance(data, self.Data):
+            raise UsageError(f"{self.name} takes settings of type {self.name}.Data, got {data!r}.")
+        return data
+
+    def _generate(self, data: Any, target: Path, work: Path, workers: int | None, progress: bool) -> None:
+        shards = Shards(work, lambda index: self.make_shard(data, index))
+        wanted = data.train + data.valid + data.test
+        planned = -(-wanted // self.shard_size(data))
+        shards.make_all(planned, workers=workers, progress=progress, title=f"{self.name} {self.key(data)}")
+        pool = _choose(shards, wanted, planned, self.name)
+
+        def fill(folder: Path) -> dict:
+            arrays, counts, label_counts, start = {}, {}, {}, 0
+            for name in SPLITS:
+                stop = start + getattr(data, name)
+                arrays |= write_split(
+                    folder, name, pool.lengths[start:stop], pool.labels[start:stop], pool.tokens(shards, start, stop)
+                )
+                counts[name], label_counts[name] = stop - start, count_labels(pool.labels[start:stop])
+                start = stop
+            return self._manifest(data, "generated", counts, label_counts, arrays)
+
+        self._publish(target, fill, replace=target.exists())
+
+    def _manifest(self, data: Any, variant: str, counts: dict, label_counts: dict, arrays: dict, **more: Any) -> dict:
+        return {
+            "schema": MANIFEST_SCHEMA,
+            "dataset": self.name,
+            "variant": variant,
+            "settings": asdict(data),
+            "generator": self.generator if variant == "generated" else None,
+            "seed": data.seed,
+            "counts": counts,
+            "label_counts": label_counts,
+            "arrays": arrays,
+            **more,
+        }
+
+    def _publish(self, target: Path, fill: Callable[[Path], dict], *, replace: bool) -> None:
+        """Let `fill` write into a hidden folder and return the manifest, then rename it to `target`, or leave no trace."""
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            try:
+                hidden.chmod(0o755)
+                write_json(hidden / "manifest.json", fill(hidden))
+                if replace:
+                    replace_folder(hidden, target)
+                elif not target.exists():
+                    hidden.rename(target)
+            finally:
+                shutil.rmtree(hidden, ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Which rows of which shards were taken, in order, with their lengths and labels."""
+
+    shard: np.ndarray
+    row: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+
+    def tokens(self, shards: Shards, start: int, stop: int):
+        """The tokens of pool positions start .. stop - 1, a shard at a time."""
+        for index in np.unique(self.shard[start:stop]):
+            rows = shards.read(int(index)).rows()
+            inside = np.flatnonzero(self.shard[start:stop] == index) + start
+            yield np.concatenate([rows[self.row[position]] for position in inside])
+
+
+def _choose(shards: Shards, wanted: int, planned: int, name: str) -> _Pool:
+    """The first `wanted` different examples, shard after shard; more shards are made where duplicates were dropped."""
+    seen: set[bytes] = set()
+    shard_of, row_of, lengths, labels = [], [], [], []
+    index = 0
+    while len(seen) < wanted:
+        if index >= 20 * planned + 20:
+            raise UsageError(
+                f"{name} was asked for {wanted} different examples, but {index} shards gave only {len(seen)}; "
+                "ask for fewer, or for settings that allow more."
+            )
+        shard = shards.read(index)
+        for row, tokens in enumerate(shard.rows()):
+            digest = hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
+            if digest not in seen and len(seen) < wanted:
+                seen.add(digest)
+                shard_of.append(index)
+                row_of.append(row)
+                lengths.append(shard.lengths[row])
+                labels.append(shard.labels[row])
+        index += 1
+    return _Pool(np.array(shard_of), np.array(row_of), np.array(lengths, np.int64), np.array(labels, np.uint8))
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """Where data lie: the argument, else $LONGSPAN_DATA, else out/data in the current folder."""
+    return Path(root or os.environ.get("LONGSPAN_DATA") or Path("out") / "data")
+
+
+def count_labels(labels: np.ndarray) -> dict[str, int]:
+    values, counts = np.unique(labels, return_counts=True)
+    return {str(value): int(count) for value, count in zip(values, counts, strict=True)}
+
+
+def check_counts(data: Any) -> None:
+    """Refuse settings whose splits are empty."""
+    for name in SPLITS:
+        if (count := getattr(data, name)) < 1:
+            raise UsageError(f"Every split needs at least 1 example, got {name}={count}; give a positive count.")
+
+
+def _canonical(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _read_manifest(folder: Path) -> dict:
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text())
+        if manifest["schema"] != MANIFEST_SCHEMA:
+            raise CorruptFile(
+                f"{path} has schema {manifest['schema']!r}, this version reads {MANIFEST_SCHEMA}; prepare it again."
+            )
+        if set(manifest["arrays"]) != {f"{split}.{array}.npy" for split in SPLITS for array in _ARRAYS}:
+            raise CorruptFile(f"{path} does not list the arrays of a dataset; prepare the dataset again.")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(f"{path} is not a dataset manifest ({error!r}); prepare the dataset again.") from error
+    return manifest
+
+
+_ARRAYS = ("tokens", "starts", "labels")
+
+
+def _open(folder: Path) -> Splits:
+    manifest = _read_manifest(folder)
+
+    def split(name: str) -> Split:
+        names = [f"{name}.{array}.npy" for array in _ARRAYS]
+        return Split(*(read_array(folder / each, manifest["arrays"][each]) for each in names))
+
+    return Splits(split("train"), split("valid"), split("test"), manifest)
+
+
+def _problems(folder: Path) -> list[str]:
+    """Every way in which the folder is not what its manifest says."""
+    try:
+        manifest = _read_manifest(folder)
+    except CorruptFile as error:
+        return [str(error)]
+    found = []
+    for name, entry in manifest["arrays"].items():
+        try:
+            read_array(folder / name, entry)
+            if hash_file(folder / name) != entry["sha256"]:
+                found.append(f"{folder / name} has changed since it was written (other sha256); prepare it again.")
+        except CorruptFile as error:
+            found.append(str(error))
+    return found

@@ -1,0 +1,70 @@
+"""Arrays on disk: `.npy` files streamed in pieces, hashed on the way, and read back as memory maps."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longspan.core.errors import CorruptFile
+
+
+def write_array(path: Path, dtype: Any, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> dict:
+    """Write the pieces one after another as one array, without ever holding it whole; returns its manifest entry.
+
+    Plain writes and not a memory map, because a full disk then raises an error instead of killing the process.
+    """
+    dtype = np.dtype(dtype)
+    digest, written = hashlib.sha256(), 0
+    with path.open("wb") as handle:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(handle, header)
+        handle.flush()
+        digest.update(path.read_bytes())
+        for piece in pieces:
+            content = np.ascontiguousarray(piece, dtype=dtype).data.cast("B")
+            handle.write(content)
+            digest.update(content)
+            written += piece.size
+        handle.flush()
+        os.fsync(handle.fileno())
+        size = handle.tell()
+    assert written == int(np.prod(shape)), f"{path.name}: {written} values written into shape {shape}"
+    return {"sha256": digest.hexdigest(), "bytes": size, "dtype": dtype.name, "shape": list(shape)}
+
+
+def write_split(
+    folder: Path, name: str, lengths: np.ndarray, labels: np.ndarray, tokens: Iterable[np.ndarray]
+) -> dict[str, dict]:
+    """The three arrays of one split; `tokens` may come in pieces of any size. Returns the manifest entries by file."""
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return {
+        f"{name}.tokens.npy": write_array(folder / f"{name}.tokens.npy", np.uint8, (int(starts[-1]),), tokens),
+        f"{name}.starts.npy": write_array(folder / f"{name}.starts.npy", np.int64, starts.shape, [starts]),
+        f"{name}.labels.npy": write_array(folder / f"{name}.labels.npy", np.uint8, labels.shape, [labels]),
+    }
+
+
+def read_array(path: Path, entry: dict) -> np.ndarray:
+    """A read-only memory map of the array, checked against its manifest entry in all but the hash."""
+    advice = "prepare the dataset again."
+    try:
+        if path.stat().st_size != entry["bytes"]:
+            raise CorruptFile(f"{path} should have {entry['bytes']} bytes, found {path.stat().st_size}; {advice}")
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise CorruptFile(f"{path} is listed in the manifest but is not there; {advice}") from error
+    except ValueError as error:
+        raise CorruptFile(f"{path} is not a readable array ({error}); {advice}") from error
+    if array.dtype != np.dtype(entry["dtype"]) or list(array.shape) != entry["shape"]:
+        raise CorruptFile(
+            f"{path} should hold {entry['dtype']} {entry['shape']}, found {array.dtype} {list(array.shape)}; {advice}"
+        )
+    return array
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,70 @@
+"""Packing: a padded batch [b n ...] as one row of its real tokens [t ...], so that padding costs nothing."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the real tokens of a padded batch lie.
+
+    >>> layout = Layout.of_lengths([1, 3])
+    >>> layout.pack(torch.tensor([[1, 0, 0], [2, 3, 4]]))
+    tensor([1, 2, 3, 4])
+    """
+
+    mask: Bool[Tensor, "b n"]
+    index: Int[Tensor, " t"]  # of each real token in the flattened batch
+    offsets: Int[Tensor, " b_plus_1"]  # row i holds tokens offsets[i] to offsets[i + 1], int32 as fused kernels want it
+    longest: int
+
+    @classmethod
+    def of_lengths(cls, lengths: list[int], width: int | None = None, device: torch.device | str = "cpu") -> "Layout":
+        """From row lengths known on the host: right padding, and no wait for the device."""
+        rows = torch.tensor(lengths)
+        longest = int(rows.max())
+        width = longest if width is None else width
+        mask = torch.arange(width) < rows[:, None]
+        offsets = torch.nn.functional.pad(rows.cumsum(0), (1, 0)).int()
+        index = mask.flatten().nonzero()[:, 0]
+        move = {"device": device, "non_blocking": True}
+        return cls(mask.to(**move), index.to(**move), offsets.to(**move), longest)
+
+    @classmethod
+    def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":
+        lengths = mask.sum(dim=1)
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+        return cls(mask, mask.flatten().nonzero()[:, 0], offsets, int(lengths.max()))
+
+    def pack(self, x: Shaped[Tensor, "b n *rest"]) -> Shaped[Tensor, "t *rest"]:
+        return x.flatten(0, 1).index_select(0, self.index)
+
+    def unpack(self, x: Shaped[Tensor, "t *rest"]) -> Shaped[Tensor, "b n *rest"]:
+        """The padded batch again, zeros where there is no token."""
+        flat = x.new_zeros(self.mask.numel(), *x.shape[1:]).index_copy(0, self.index, x)
+        return flat.unflatten(0, self.mask.shape)
+
+
+def left_align(
+    x: Shaped[Tensor, "b n *rest"], mask: Bool[Tensor, "b n"] | None
+) -> tuple[Shaped[Tensor, "b n *rest"], Int[Tensor, " b"]]:
+    """Move the real tokens of each row to its front, in order, zeros after them; also the row lengths."""
+    if mask is None:
+        return x, x.new_full((x.shape[0],), x.shape[1], dtype=torch.long)
+    order = mask.logical_not().long().argsort(dim=1, stable=True)
+    lengths = mask.sum(dim=1)
+    aligned = x[torch.arange(x.shape[0], device=x.device)[:, None], order]
+    return aligned * unsqueeze_like(real(lengths, x.shape[1]), aligned), lengths
+
+
+def real(lengths: Int[Tensor, " b"], width: int) -> Bool[Tensor, "b n"]:
+    """True for the first `lengths` positions of each row."""
+    return torch.arange(width, device=lengths.device) < lengths[:, None]
+
+
+def unsqueeze_like(mask: Shaped[Tensor, "..."], x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """Add trailing axes of size one until `mask` broadcasts against `x`."""
+    return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))

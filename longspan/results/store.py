@@ -1,0 +1,139 @@
+"""A store: a folder of cards, one file each, that many processes and people may fill at once.
+
+    store = Store("out/cards")
+    store.add(card, files={"predictions": path})
+    store.cards()                                # the newest card of every cell
+    store.find(task="listops", tier="smoke")
+    store.problems                               # files that are no sound cards, by name, with the reason
+
+Nothing is ever overwritten or removed: a re-run of a cell adds a file, and the newer card supersedes the older one only
+when the store is read. A card appears after the files it names, in one rename, so that a reader never sees half of it.
+"""
+
+import itertools
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from longspan.core import atomic
+from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
+from longspan.results import card as cards_module
+from longspan.results.card import RUN_SCHEMA, Card
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file in the store that could not be used, and why."""
+
+    path: Path
+    sentence: str
+
+
+class Store:
+    """The cards below a folder. The folder need not exist before the first `add`."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.problems: list[Problem] = []
+
+    def add(self, card: Mapping[str, Any], files: Mapping[str, str | Path] | None = None) -> Path:
+        """Copy the files beside the card, name them in it, seal it, write it; returns where it now lies."""
+        sources = {key: Path(source) for key, source in (files or {}).items()}
+        sealed = cards_module.seal({"files": {}} | dict(card))
+        cards_module.validate(sealed)
+        for target in self._places(sealed):
+            final = _naming(sealed, {key: _companion(target, key, source) for key, source in sources.items()})
+            if not target.exists():
+                break
+            if _holds(target, final):
+                return target  # the very same card was added before
+        for key, source in sources.items():
+            _copy(source, target.with_name(final["files"][key]))
+        return cards_module.write(target, final)
+
+    def _places(self, card: Card) -> Iterator[Path]:
+        """Where the card may lie, best first. The name holds a hash, so a second place is needed only after damage."""
+        name = Path(cards_module.filename(card))
+        folder = self.folder / name.name.split("-", 1)[0]
+        yield folder / name
+        for number in itertools.count(2):
+            yield folder / f"{name.stem}-{number}.json"
+
+    def entries(self) -> Iterator[tuple[Path, Card]]:
+        """Every sound card with its path, in order of path; what is not sound is collected in `problems`."""
+        self.problems = []
+        for path in sorted(self.folder.rglob("*.json")):
+            if path.name.startswith("."):
+                continue
+            try:
+                yield path, cards_module.read(path)
+            except CorruptFile as error:
+                self.problems.append(Problem(path, str(error)))
+            except UsageError:  # gone, or a link to nothing
+                self.problems.append(Problem(path, f"{path.name}: the file vanished or links to nothing."))
+
+    def cards(self, *, superseded: bool = False) -> list[Card]:
+        """The newest card of every cell, oldest first; with `superseded`, all of them."""
+        everything = (card for _, card in self.entries())
+        return sorted(everything, key=_age) if superseded else newest(everything)
+
+    def find(self, **filters: Any) -> list[Card]:
+        """Cards whose fields equal the filters; a set, list or tuple means any of its values.
+
+        >>> Store("nowhere").find(task="listops", seed=[0, 1])
+        []
+        """
+        known = RUN_SCHEMA["properties"]
+        for name in filters:
+            if name not in known:
+                raise UsageError(f"Cards have no field {name!r}.{did_you_mean(name, known)}")
+        return [card for card in self.cards() if all(_matches(card[name], want) for name, want in filters.items())]
+
+
+def newest(cards: Iterable[Card]) -> list[Card]:
+    """One card per cell, the one created last, in order of creation."""
+    chosen: dict[tuple, Card] = {}
+    for card in sorted(cards, key=_age):
+        chosen[cards_module.cell(card)] = card
+    return sorted(chosen.values(), key=_age)
+
+
+def _age(card: Card) -> tuple[datetime, tuple, str]:
+    """Sorts by time; cards of one second keep a fixed order too."""
+    return datetime.fromisoformat(card["created"]), cards_module.cell(card), card["sha256"]
+
+
+def _matches(value: Any, wanted: Any) -> bool:
+    return value in wanted if isinstance(wanted, set | frozenset | list | tuple) else value == wanted
+
+
+def _naming(card: Card, places: Mapping[str, Path]) -> Card:
+    """The card with the names of its files, sealed anew."""
+    files = card["files"] | {key: place.name for key, place in places.items()}
+    return cards_module.seal({key: value for key, value in card.items() if key != "sha256"} | {"files": files})
+
+
+def _holds(path: Path, card: Card) -> bool:
+    """Whether a file is that very card; one that cannot be read is not."""
+    try:
+        return cards_module.read(path) == card
+    except CorruptFile:
+        return False
+
+
+def _companion(card_path: Path, key: str, source: Path) -> Path:
+    """Where a file of a card goes: `<card>.predictions.npz`."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", key) or not re.fullmatch(r"(\.[A-Za-z0-9]{1,16})?", source.suffix):
+        raise UsageError(f"A file of a card needs a plain key and suffix, got {key!r} for {source.name!r}.")
+    return card_path.with_name(f"{card_path.stem}.{key}{source.suffix}")
+
+
+def _copy(source: Path, target: Path) -> None:
+    if not source.is_file():
+        raise StorageError(f"The card names {source}, but there is no such file; keep it until the card is stored.")
+    with atomic.temporary_beside(target) as temporary:
+        shutil.copyfile(source, temporary)
