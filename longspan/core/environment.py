@@ -7,6 +7,8 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from longspan.core.version import VERSION
+
 LIBRARIES = ("torch", "triton", "lightning", "numpy", "numba", "einops")
 
 
@@ -45,11 +47,16 @@ def installed(library: str) -> str | None:
 
 
 def code_version() -> dict[str, str | bool | None]:
-    """The package version and, in a git checkout, the commit and whether files differ from it."""
+    """The package version and, in a git checkout, the commit and whether files differ from it.
+
+    Where the code was copied without its history, $LONGSPAN_COMMIT may say which commit it is.
+    """
     root = Path(__file__).parents[2]
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no")) if commit else None
-    return {"version": installed("longspan") or "unknown", "commit": commit, "dirty": dirty}
+    if commit is None:
+        commit = os.environ.get("LONGSPAN_COMMIT")
+    return {"version": VERSION, "commit": commit, "dirty": dirty}
 
 
 def available_cpus() -> int:

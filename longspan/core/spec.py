@@ -4,8 +4,10 @@ The same string is used on the command line, in cards and on boards. It is parse
 """
 
 import ast
+import math
 import re
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from longspan.core.errors import UsageError
 
@@ -72,18 +74,39 @@ def _parse_value(text: str, name: str, node: ast.expr) -> Value:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise _malformed(text, f"the value of {name!r} is not a plain number, string, bool, None or tuple") from error
-    if isinstance(value, list):
-        value = tuple(value)
-    if not isinstance(value, Value) or (isinstance(value, float) and value - value != 0):
+    value = _tuples(value)
+    if not _is_plain(value):
         raise _malformed(text, f"the value of {name!r} is not a plain number, string, bool, None or tuple")
     return value
 
 
+def _tuples(value: object) -> object:
+    """Lists are tuples here, at any depth."""
+    return tuple(_tuples(part) for part in value) if isinstance(value, list | tuple) else value
+
+
+def _is_plain(value: object) -> TypeGuard[Value]:
+    if isinstance(value, tuple):
+        return all(_is_plain(part) for part in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return value.bit_length() <= 256  # Python refuses to spell numbers of thousands of digits
+    return value is None or isinstance(value, str)
+
+
 def _spell(value: Value) -> str:
     if isinstance(value, str):
-        quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-        return f'"{quoted}"'
+        return f'"{"".join(_escape(letter) for letter in value)}"'
+    if isinstance(value, tuple):
+        return f"({', '.join(_spell(part) for part in value)}{',' if len(value) == 1 else ''})"
     return repr(value)
+
+
+def _escape(letter: str) -> str:
+    if letter in '\\"':
+        return "\\" + letter
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
 
 
 def _malformed(text: str, why: str) -> UsageError:

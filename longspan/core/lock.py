@@ -1,0 +1,23 @@
+"""One process at a time in a folder. The lock is the kernel's, so that it dies with its owner, even by kill -9."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def only_one(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path`; wait, with a line on stderr, while another process holds it."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system; publishing by rename keeps the data sound without them
+        yield
+        return
+    with path.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Another process is busy with {what}; waiting for it.", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
