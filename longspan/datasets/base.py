@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,8 +20,8 @@ import numpy as np
 
 from longspan.core.atomic import replace_folder, storage_errors, write_json
 from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core.lock import only_one
 from longspan.datasets.generation.arrays import hash_file, read_array, write_split
-from longspan.datasets.generation.lock import only_one
 from longspan.datasets.generation.shards import Shard, Shards
 
 SPLITS = ("train", "valid", "test")
@@ -105,15 +106,19 @@ class Sample:
 
 
 class Dataset(ABC):
-    """A corpus. The file it lives in gives its name; `Data` is the frozen dataclass of its settings.
+    """A corpus. The file it lives in gives its name, and its settings: a frozen dataclass called `Data`.
 
     Settings have `train`, `valid`, `test` (counts) and `seed`. A generated corpus says how large a shard is and makes
     them one by one; everything about disks, threads, resuming and duplicates is here.
     """
 
     meta: ClassVar[DatasetMeta]
-    Data: ClassVar[type]
+    Data: ClassVar[type]  # found by its name in the file of the class
     generator: ClassVar[int] = 1  # raised when the same settings give other data
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.Data = getattr(sys.modules[cls.__module__], "Data", None) or cls.Data
 
     @property
     def name(self) -> str:
@@ -232,8 +237,12 @@ class Dataset(ABC):
         shards = Shards(work, lambda index: self.make_shard(data, index))
         wanted = data.train + data.valid + data.test
         planned = -(-wanted // self.shard_size(data))
-        shards.make_all(planned, workers=workers, progress=progress, title=f"{self.name} {self.key(data)}")
-        pool = _choose(shards, wanted, planned, self.name)
+        try:
+            shards.make_all(planned, workers=workers, progress=progress, title=f"{self.name} {self.key(data)}")
+            pool = _choose(shards, wanted, planned, self.name)
+        except UsageError:  # the settings cannot be met, so the shards made so far are of no use
+            shutil.rmtree(work, ignore_errors=True)
+            raise
 
         def fill(folder: Path) -> dict:
             arrays, counts, label_counts, start = {}, {}, {}, 0
@@ -263,7 +272,7 @@ class Dataset(ABC):
         }
 
     def _publish(self, target: Path, fill: Callable[[Path], dict], *, replace: bool) -> None:
-        """Let `fill` write into a hidden folder and return the manifest, then rename it to `target`, or leave no trace."""
+        """`fill` writes into a hidden folder and returns the manifest; the folder is renamed, or leaves no trace."""
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))

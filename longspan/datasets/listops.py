@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
@@ -73,7 +73,6 @@ class ListOps(Dataset):
         classes=CLASSES,
         generated=True,
     )
-    Data = Data
 
     def key(self, data: Data) -> str:
         return (
@@ -93,7 +92,7 @@ class ListOps(Dataset):
 
     def import_from(self, path: Path | str, data: Data | None = None, *, root: Path | str | None = None) -> Splits:
         """Read `basic_{train,val,test}.tsv` (or `.tsv.xz`) in the folder `path`, or in `listops-1000/` inside it."""
-        data = self._settings(data)
+        data = cast(Data, self._settings(data))
         files = _official_files(Path(path))
         read = {split: list(_read_rows(file)) for split, file in files.items()}
         found = {split: len(rows) for split, rows in read.items()}

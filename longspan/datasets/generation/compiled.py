@@ -7,12 +7,10 @@ interpreted code make the same data bit by bit.
 import functools
 import os
 from collections.abc import Callable
-from typing import TypeVar
-
-F = TypeVar("F", bound=Callable)
+from typing import Any
 
 
-def compiled(function: F) -> F:
+def compiled(function: Callable) -> Any:
     """`function` compiled without the interpreter lock, or `function` itself where numba is absent or switched off."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return function
@@ -27,6 +25,6 @@ def compiled(function: F) -> F:
 
 
 @functools.cache
-def compiled_once(function: F) -> F:
+def compiled_once(function: Callable) -> Any:
     """`compiled`, at the first call instead of at import, since importing numba takes a while."""
     return compiled(function)

@@ -1,0 +1,1 @@
+"""Drawing Pathfinder images: `rules.py` the numbers, `stamps.py` the shapes, `growth.py` the snakes. See README.md."""
