@@ -310,7 +310,7 @@ def filename(card: Mapping[str, Any]) -> str:
     return "-".join([*words, f"seed{int(card['seed'])}", digest]) + ".json"
 
 
-# ------------------------------------------------------------------------------------------------------- read and write
+# ------------------------------------------------------------------------------------------------------ read and write
 
 
 def write(path: str | Path, card: Mapping[str, Any]) -> Path:

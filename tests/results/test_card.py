@@ -121,7 +121,8 @@ def test_a_hostile_file_gives_one_sentence(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(CorruptFile) as caught:
         cards.read(path)
-    assert str(caught.value).startswith("hostile.json: ") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith("hostile.json: ")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_is_no_card_and_a_missing_file_is_said_to_be_missing(tmp_path):
@@ -146,13 +147,16 @@ def test_no_mechanism_string_escapes_the_folder(mechanism):
     card["mechanism"] = mechanism.encode("utf-8", "replace").decode()
     name = cards.filename(card)
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.=-")
-    assert not name.startswith(".") and ".." not in name.removesuffix(".json").split("-") and len(name) < 255
+    assert not name.startswith(".")
+    assert ".." not in name.removesuffix(".json").split("-")
+    assert len(name) < 255
 
 
 def test_the_file_name_is_readable_and_tells_cards_apart():
     one, other = make_card("performer(features=64)"), make_card("performer(features=64)", accuracy=0.5)
     start = "listops-performer_features=64-noncausal_self-longspan-smoke-seed0-"
-    assert cards.filename(one).startswith(start) and cards.filename(other).startswith(start)
+    assert cards.filename(one).startswith(start)
+    assert cards.filename(other).startswith(start)
     assert cards.filename(one) != cards.filename(other)
 
 

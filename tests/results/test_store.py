@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_an_empty_store_has_no_cards_and_no_problems(tmp_path):
     store = Store(tmp_path / "not there yet")
-    assert store.cards() == [] and store.problems == []
+    assert store.cards() == []
+    assert store.problems == []
 
 
 def test_files_lie_beside_the_card_and_are_named_in_it(tmp_path):
@@ -56,7 +57,8 @@ def test_a_damaged_file_in_the_way_is_kept_and_named(tmp_path):
     path = store.add(make_card())
     path.write_bytes(path.read_bytes()[:100])
     again = store.add(make_card())
-    assert again != path and len(store.cards()) == 1
+    assert again != path
+    assert len(store.cards()) == 1
     assert [problem.path for problem in store.problems] == [path]
     assert path.name in store.problems[0].sentence
 
@@ -70,7 +72,8 @@ def test_damage_never_hides_the_sound_cards(tmp_path):
     (tmp_path / "folder.json").mkdir()
     assert len(store.cards()) == 1
     assert {problem.path.name for problem in store.problems} == {"broken.json", "link.json", "folder.json"}
-    assert len(store.cards()) == 1 and len(store.problems) == 3  # reading twice does not count twice
+    assert len(store.cards()) == 1
+    assert len(store.problems) == 3
 
 
 def test_find_filters_by_field(tmp_path):
@@ -115,4 +118,5 @@ def test_processes_adding_at_once_lose_nothing(tmp_path):
     store = Store(tmp_path)
     found = {(card["seed"], card["score"]["value"]) for card in store.cards(superseded=True)}
     assert found == {(seed if number % 2 else 7, number / 100) for number in range(20) for seed in range(3)}
-    assert store.problems == [] and not list(tmp_path.rglob(".*"))
+    assert store.problems == []
+    assert not list(tmp_path.rglob(".*"))

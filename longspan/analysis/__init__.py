@@ -1,0 +1,1 @@
+"""One question per file, answered from cards and published tables alone."""

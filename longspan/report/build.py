@@ -1,0 +1,407 @@
+"""Build the report: a static site that opens from a folder, with no server and no network.
+
+    build(Store("out/cards"), "out/report", catalogue=json.load(open("catalogue.json")))
+
+The site is made in a folder beside the target and takes its place in one step, so a build that fails leaves the old
+site as it was. Cards are untrusted: every template escapes, and data for scripts is JSON in which no tag can begin or
+end.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from longspan import published as papers
+from longspan import suites
+from longspan.core import atomic
+from longspan.core.environment import installed
+from longspan.core.errors import LongspanError, UsageError
+from longspan.report import plots
+from longspan.report.plots import Look
+from longspan.results import render
+from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, board, device_of, shown
+from longspan.results.card import Card
+from longspan.results.store import Problem, Store, newest
+
+MARKER = ".longspan-report"  # a folder that has it may be replaced by a newer report
+ASSETS = ("site.css", "site.js")
+TIERS = ("full", "lite", "smoke")
+
+
+class ReportError(LongspanError):
+    """The report cannot be built on this machine."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cards that may be compared: one protocol, one tier, one kind of data."""
+
+    protocol: str
+    tier: str
+    standin: bool
+    board: Board
+    cards: tuple[Card, ...]
+
+    @property
+    def anchor(self) -> str:
+        return slug(f"{self.protocol}-{self.tier}" + ("-standin" if self.standin else ""))
+
+
+@dataclass
+class Mechanism:
+    """One page: what the catalogue says about a mechanism, and what was measured of it."""
+
+    name: str
+    title: str
+    entry: Mapping[str, Any] = field(default_factory=dict)
+    cards: list[Card] = field(default_factory=list)
+    conformance: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def page(self) -> str:
+        return f"mechanism/{slug(self.name)}.html"
+
+
+def build(
+    cards: Iterable[Card] | Store,
+    out: str | Path,
+    catalogue: Mapping[str, Any] | None = None,
+    conformance: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    problems: Sequence[Problem] = (),
+) -> Path:
+    """Write the site and return its index page. A store brings the list of its corrupt cards along."""
+    if isinstance(cards, Store):
+        store, cards = cards, cards.cards()
+        problems = [*problems, *store.problems]
+    out = Path(out).absolute()
+    _refuse_foreign_folder(out)
+    if catalogue is not None and catalogue.get("schema") != 1:
+        raise UsageError(f"The catalogue has schema {catalogue.get('schema')!r}, this report reads schema 1.")
+    pages = _pages(newest(cards), catalogue or {}, conformance or (), problems)
+    with atomic.storage_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        try:
+            folder.chmod(0o755)
+            for name, text in pages.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
+            _write_assets(folder / "assets")
+            (folder / MARKER).write_text("This folder is replaced whenever the report is built.\n", encoding="utf-8")
+            atomic.replace_folder(folder, out)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return out / "index.html"
+
+
+def _refuse_foreign_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"The report needs a folder, but {out} is a file.")
+    if out.is_dir() and any(out.iterdir()) and not (out / MARKER).exists():
+        raise UsageError(f"{out} holds files that are no report; choose an empty or new folder.")
+
+
+def _write_assets(folder: Path) -> None:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError:
+        raise ReportError("The report draws with plotly, which is not installed; run `pip install plotly`.") from None
+    folder.mkdir()
+    (folder / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
+    for name in ASSETS:
+        text = resources.files("longspan.report").joinpath("assets", name).read_text(encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------------------ contents
+
+
+def _pages(
+    cards: list[Card],
+    catalogue: Mapping[str, Any],
+    conformance: Sequence[Mapping[str, Any]],
+    problems: Sequence[Problem],
+) -> dict[str, str]:
+    """Every page of the site by its path."""
+    mechanisms = _mechanisms(cards, catalogue, conformance)
+    groups = _groups(cards)
+    look = plots.looks(card["mechanism"] for card in cards)
+    site = {
+        "version": installed("longspan") or "",
+        "cards": cards,
+        "groups": groups,
+        "mechanisms": mechanisms,
+        "page_of": {base_name(m): mechanisms[base_name(m)].page for m in {card["mechanism"] for card in cards}},
+        "problems": [
+            {"name": shown(at.path.name), "sentence": shown(at.sentence.removeprefix(f"{at.path.name}: "))}
+            for at in problems
+        ],
+        "failures": [card for card in cards if card["status"] == "fail"],
+        "task_titles": {task["name"]: task["title"] for task in catalogue.get("tasks", ())},
+        "look": look,
+        "rules": RULES,
+    }
+    env = _environment(site)
+    tables = [papers.load(name) for name in reversed(papers.names())]
+    pages = {
+        "index.html": env.get_template("index.html").render(
+            root="", provenance=_provenance(groups), facts=_facts(cards), standin_note=STANDIN_NOTE
+        ),
+        "curves.html": env.get_template("curves.html").render(root="", figures=_curve_figures(groups, look)),
+        "cost.html": env.get_template("cost.html").render(root="", figures=_cost_figures(groups, look)),
+        "mechanisms.html": env.get_template("mechanisms.html").render(root="", families=_families(mechanisms)),
+        "published.html": env.get_template("published.html").render(root="", tables=tables, suite=suites.get("lra")),
+        "problems.html": env.get_template("problems.html").render(root=""),
+    }
+    template = env.get_template("mechanism.html")
+    for mechanism in mechanisms.values():
+        pages[mechanism.page] = template.render(
+            root="../",
+            mechanism=mechanism,
+            conformance=_conformance_table(mechanism.conformance),
+            figures=_own_figures(mechanism, groups, look),
+        )
+    return pages
+
+
+def base_name(mechanism: str) -> str:
+    """`performer(features=64)` is `performer`; a plug-in keeps its path."""
+    return shown(mechanism.split("(", 1)[0].strip() or mechanism)
+
+
+def options_of(mechanism: str) -> str:
+    """What tells a row from its plain title: `features=64`, or the path of a plug-in."""
+    if ":" in mechanism.split("(", 1)[0]:
+        return shown(mechanism)
+    return shown(mechanism.partition("(")[2].removesuffix(")"))
+
+
+def slug(text: str) -> str:
+    """A file name that is safe everywhere and different for different texts."""
+    plain = re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-")[:60]
+    return plain if plain and plain == text else f"{plain or 'page'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _mechanisms(cards: list[Card], catalogue: Mapping, conformance: Sequence[Mapping]) -> dict[str, Mechanism]:
+    found = {e["name"]: Mechanism(e["name"], e["title"], entry=e) for e in catalogue.get("attentions", ())}
+    for card in cards:
+        name = base_name(card["mechanism"])
+        found.setdefault(name, Mechanism(name, shown(card["title"]))).cards.append(card)
+    for verdict in conformance:
+        name = base_name(verdict["mechanism"])
+        found.setdefault(name, Mechanism(name, name)).conformance.append(verdict)
+    return dict(sorted(found.items(), key=lambda item: item[1].title.casefold()))
+
+
+def _families(mechanisms: Mapping[str, Mechanism]) -> dict[str, list[Mechanism]]:
+    families: dict[str, list[Mechanism]] = defaultdict(list)
+    for mechanism in mechanisms.values():
+        twin = mechanism.entry.get("fidelity")
+        family = "Bug-compatible twins" if twin else mechanism.entry.get("family") or "Not in the catalogue"
+        families[family].append(mechanism)
+    last = ("Bug-compatible twins", "Not in the catalogue")
+    return dict(sorted(families.items(), key=lambda item: (item[0] in last, item[0].casefold())))
+
+
+def _groups(cards: list[Card]) -> list[Group]:
+    keyed: dict[tuple[str, str, bool], list[Card]] = defaultdict(list)
+    for card in cards:
+        keyed[card["protocol"], card["tier"], card["dataset"]["variant"] == "standin"].append(card)
+
+    def order(key: tuple[str, str, bool]) -> tuple:
+        protocol, tier, standin = key
+        return standin, TIERS.index(tier) if tier in TIERS else len(TIERS), protocol != "longspan", protocol, tier
+
+    groups = []
+    for key in sorted(keyed, key=order):
+        protocol, tier, standin = key
+        suite = _suite_for({card["task"] for card in keyed[key]})
+        published = "lra-v1" if suite.name == "lra" and tier != "smoke" and not standin else None
+        view = board(keyed[key], suite, protocol, tier, standin=standin, published=published)
+        groups.append(Group(protocol, tier, standin, view, tuple(keyed[key])))
+    return groups
+
+
+def _suite_for(tasks: set[str]) -> suites.Suite:
+    """The smallest suite that has all the tasks and is at least half filled by them, else just their list."""
+    every = suites.SUITES.values()
+    fitting = [suite for suite in every if tasks <= set(suite.tasks) and 2 * len(tasks) >= len(suite.tasks)]
+    return min(fitting, key=lambda suite: len(suite.tasks)) if fitting else suites.of_tasks(sorted(tasks))
+
+
+def _provenance(groups: list[Group]) -> list[dict[str, Any]]:
+    """What was run on what: a line for every task, data set, machine and version of the code."""
+    counted: Counter[tuple] = Counter()
+    latest: dict[tuple, str] = {}
+    for group in groups:
+        for card in group.cards:
+            code = card["code"]
+            commit = (code["commit"] or "")[:10] + (" + changes" if code["dirty"] else "")
+            data = card["dataset"]
+            key = (
+                card["task"],
+                f"{card['protocol']} · {card['tier']}",
+                data["variant"],
+                data["sha256"][:10],
+                f"{data['counts']['train']:,} / {data['counts']['valid']:,} / {data['counts']['test']:,}",
+                f"{device_of(card)}, {shown(str(card['settings']['precision']))}",
+                f"{shown(code['version'])} {shown(commit)}".strip(),
+                shown(str(card["environment"].get("torch", ""))),
+            )
+            counted[key] += 1
+            latest[key] = max(latest.get(key, ""), card["created"])
+    names = ("task", "rules", "variant", "hash", "counts", "device", "code", "torch")
+    return [
+        {**dict(zip(names, key, strict=True)), "runs": runs, "latest": latest[key][:10]}
+        for key, runs in counted.items()
+    ]
+
+
+def _curve_figures(groups: list[Group], look: Mapping[str, Look]) -> list[dict[str, Any]]:
+    figures = []
+    for group in groups:
+        for task in group.board.suite.tasks:
+            of_task = [card for card in group.cards if card["task"] == task and not card["overrides"]]
+            for pattern in sorted({card["pattern"] for card in of_task}):
+                own = [card for card in of_task if card["pattern"] == pattern]
+                if figure := plots.learning(own, look):
+                    figures.append({"task": task, "group": group, "pattern": pattern, "figure": figure})
+    return figures
+
+
+def _cost_figures(groups: list[Group], look: Mapping[str, Look]) -> list[dict[str, Any]]:
+    return [
+        {"task": task, "group": group, "figure": figure}
+        for group in groups
+        for task in (None, *group.board.suite.tasks)
+        if (figure := plots.tradeoff(group.board, task, look))
+    ]
+
+
+def _own_figures(mechanism: Mechanism, groups: list[Group], look: Mapping[str, Look]) -> list[dict[str, Any]]:
+    """Its learning curves with softmax as the yardstick, on every task it was run on."""
+    names = {card["mechanism"] for card in mechanism.cards} | {plots.REFERENCE}
+    own_groups = [
+        replace(group, cards=tuple(card for card in group.cards if card["mechanism"] in names)) for group in groups
+    ]
+    own = {(card["task"], card["protocol"], card["tier"]) for card in mechanism.cards}
+    return [
+        item
+        for item in _curve_figures(own_groups, look)
+        if (item["task"], item["group"].protocol, item["group"].tier) in own
+    ]
+
+
+def _facts(cards: list[Card]) -> list[tuple[int, str, str]]:
+    return [
+        (len(cards), "run", "runs"),
+        (len({base_name(card["mechanism"]) for card in cards}), "mechanism", "mechanisms"),
+        (len({card["task"] for card in cards}), "task", "tasks"),
+        (len({card["seed"] for card in cards}), "seed", "seeds"),
+        (len({device_of(card) for card in cards}), "machine", "machines"),
+    ]
+
+
+def _conformance_table(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Promises down, patterns (and devices) across."""
+    columns = [
+        {
+            "pattern": verdict["pattern"],
+            "where": f"{verdict['device']}, {verdict['dtype']}, {verdict['profile']}",
+            "ok": verdict["ok"],
+            "by_promise": {promise["promise"]: promise for promise in verdict["promises"]},
+        }
+        for verdict in verdicts
+    ]
+    promises = list(dict.fromkeys(name for column in columns for name in column["by_promise"]))
+    return {"columns": columns, "promises": promises}
+
+
+# ----------------------------------------------------------------------------------------------------------- templates
+
+
+def _environment(site: Mapping[str, Any]):
+    import jinja2
+    from markupsafe import Markup
+
+    env = jinja2.Environment(
+        loader=jinja2.PackageLoader("longspan.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.globals["site"] = site
+    env.globals["paper_link"] = paper_link
+    env.globals["base_name"] = base_name
+    env.globals["task_title"] = lambda name: site["task_titles"].get(name, name)
+    env.globals["look_of"] = lambda mechanism: site["look"][shown(mechanism)]
+    env.globals["device_of"] = device_of
+    env.globals["score_of"] = _score_of
+    env.globals["cell_hint"] = _cell_hint
+    env.globals["has_spread"] = _has_spread
+    env.globals["score_text"] = render.score_text
+    env.globals["meter"] = _meter
+    env.globals["seeds"] = render.seeds_text
+    env.filters["shown"] = lambda value: shown(str(value))
+    env.filters["percent"] = render.percent
+    env.filters["amount"] = render.count_text
+    env.filters["rate"] = render.rate_text
+    env.filters["power"] = lambda cost: str(cost).replace("^2", "²").replace("^3", "³")
+    env.filters["options"] = options_of
+    env.filters["script_json"] = lambda value: Markup(script_json(value))
+    return env
+
+
+def _score_of(card: Card) -> str:
+    score = card["score"]
+    return render.percent(score["value"]) if score["name"] == "accuracy" else f"{score['value']:.4g}"
+
+
+def _cell_hint(cell: Cell) -> str:
+    """What a pointer resting on a score learns."""
+    words = [f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"]
+    if cell.interval:
+        low, high = (render.percent(end) for end in cell.interval)
+        words.append(f"95 % interval {low} to {high}")
+    words.append(f"{cell.count:,} test examples")
+    if cell.chance is not None:
+        words.append(f"chance {render.percent(cell.chance)}")
+    return ", ".join(words)
+
+
+def _has_spread(view: Board) -> bool:
+    """Whether any score has a spread, so that all must leave room for one."""
+    rows = (*view.rows, *view.free, *view.fidelity)
+    return any(cell.std is not None for row in rows for cell in row.cells.values())
+
+
+def _meter(view: Board, task: str, cell: Cell) -> int:
+    """How far a score goes from chance to the best of its column, in percent."""
+    values = [c.value for row in (*view.rows, *view.free) if (c := row.cells[task]).value is not None]
+    floor = cell.chance or 0.0
+    span = max((value for value in values if value is not None), default=floor) - floor
+    reach = (cell.value or 0.0) - floor
+    return round(100 * min(max(reach / span, 0.0), 1.0)) if span > 0 else 0
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element: no character in it can begin or end a tag."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def paper_link(paper: str) -> str | None:
+    """Where a paper can be read: arXiv numbers and web addresses become links, anything else stays text."""
+    if number := re.fullmatch(r"arXiv:(\d{4}\.\d{4,5})(v\d+)?", paper):
+        return f"https://arxiv.org/abs/{number[1]}"
+    return paper if re.fullmatch(r"https?://[^\s\"'<>]+", paper) else None

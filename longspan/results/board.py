@@ -1,0 +1,512 @@
+"""A board: one row per mechanism, one column per task, made from cards of one protocol, one tier and one kind of data.
+
+    view = board(store.cards(), suites.get("lra"), protocol="longspan", tier="full", published="lra-v1")
+    print(render(view, "markdown"))                                     # results/render.py
+    freeze(view, "2026-spring", folder)                                 # a snapshot that never changes
+
+The rules, which every rendering repeats:
+
+- A cell is the mean over seeds, with the sample standard deviation and a 95 % bootstrap interval.
+- FAIL: every seed failed; or, on a task the suite names (Path-X), the mean is not above chance.
+- Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate.
+- Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
+  join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
+- An average exists over complete task sets only.
+- Overrides, older task versions and other kinds of data stay off the board and are listed as such. The free track
+  and bug-compatible twins (fidelity) stand apart and are never ranked with the others.
+"""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from longspan import published as papers
+from longspan import suites
+from longspan.core import atomic
+from longspan.core.errors import UsageError
+from longspan.results.card import Card, canonical
+from longspan.results.store import newest
+from longspan.suites import Average, Suite
+
+CHANCE_ERRORS = 3.0
+LEADING_ERRORS = 2.0
+RESAMPLES = 4000
+PARAMETER_RULE = 1.10
+STANDIN_NOTE = "Stand-in data: these scores say that the code runs, not how good a mechanism is."
+SECTIONS = ("rows", "free", "fidelity")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One mechanism on one task. Numbers are None unless status is ok; `missing` means no card."""
+
+    status: Literal["ok", "fail", "missing"]
+    value: float | None = None
+    std: float | None = None  # over seeds; None for a single seed
+    interval: tuple[float, float] | None = None
+    seeds: int = 0
+    failed: int = 0
+    count: int | None = None  # test examples behind each seed's value
+    chance: float | None = None
+    above_chance: bool | None = None
+    leading: bool = False
+    steps_per_second: float | None = None
+    parameters: int | None = None
+    ratio: float | None = None  # parameters against the same network with softmax
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Mean:
+    """An average of a row, or what is missing for it."""
+
+    value: float | None
+    missing: tuple[str, ...] = ()
+    leading: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    mechanism: str
+    title: str
+    pattern: str
+    rank: int | None
+    cells: Mapping[str, Cell]
+    averages: Mapping[str, Mean]
+    steps_per_second: float | None  # geometric mean over the tasks all rows of the board have run
+    parameters: float | None  # mean over the same tasks
+    ratio: float | None  # the largest over all tasks run
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row shown as published: scores as fractions, None for FAIL or absent entries."""
+
+    title: str
+    kind: str
+    scores: Mapping[str, float | str]
+    averages: Mapping[str, float | None]  # recomputed
+    printed_average: float
+    average_is_wrong: bool
+    source: str
+
+
+@dataclass(frozen=True)
+class OffBoard:
+    """A card that would belong here but for one reason."""
+
+    mechanism: str
+    title: str
+    task: str
+    seed: int
+    value: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Board:
+    suite: Suite
+    protocol: str
+    tier: str
+    pattern: str | None
+    standin: bool
+    rows: tuple[Row, ...]
+    free: tuple[Row, ...]
+    fidelity: tuple[Row, ...]
+    published: tuple[PaperRow, ...]
+    off: tuple[OffBoard, ...]
+    notes: tuple[str, ...]
+    common: tuple[str, ...] = ()  # tasks behind the speed and parameter columns
+
+    @property
+    def title(self) -> str:
+        kind = ", stand-in data" if self.standin else ""
+        return f"{self.suite.title} · {self.protocol} · {self.tier}{kind}"
+
+    @property
+    def empty(self) -> bool:
+        return not (self.rows or self.free or self.fidelity)
+
+
+def board(
+    cards: Iterable[Card],
+    suite: Suite | str | Sequence[str],
+    protocol: str,
+    tier: str,
+    pattern: str | None = None,
+    *,
+    standin: bool = False,
+    published: str | None = None,
+) -> Board:
+    """The board of a suite (by name or as a list of tasks) for one protocol and tier.
+
+    `standin=True` gives the board of stand-in data, which never meets real data. `published="lra-v1"` adds the rows of
+    a paper, as published.
+    """
+    suite = _suite(suite)
+    chosen = [
+        card
+        for card in newest(cards)
+        if card["task"] in suite.tasks
+        and (card["protocol"], card["tier"]) == (protocol, tier)
+        and pattern in (None, card["pattern"])
+        and (card["dataset"]["variant"] == "standin") == standin
+    ]
+    version = {task: max((c["task_version"] for c in chosen if c["task"] == task), default=0) for task in suite.tasks}
+    oversized = {_row_key(card) for card in chosen if card["parameters"]["within_rule"] is False}
+    groups: dict[str, list[Card]] = defaultdict(list)
+    off: list[OffBoard] = []
+    for card in chosen:
+        reason = _reason_to_stay_off(card, suite, version)
+        if reason:
+            off.append(_off(card, reason))
+        elif card["fidelity"]:
+            groups["fidelity"].append(card)
+        elif card["track"] == "free" or _row_key(card) in oversized:
+            groups["free"].append(card)
+        else:
+            groups["rows"].append(card)
+    common = _common_tasks(groups.values(), suite)
+    sections = {
+        name: _rows(groups[name], suite, common, rank=name != "fidelity") for name in ("rows", "free", "fidelity")
+    }
+    return Board(
+        suite=suite,
+        protocol=protocol,
+        tier=tier,
+        pattern=pattern,
+        standin=standin,
+        published=_paper_rows(published, suite),
+        off=tuple(off),
+        notes=tuple(_notes([card for group in groups.values() for card in group], suite, common, standin, published)),
+        common=common,
+        **sections,
+    )
+
+
+def _suite(suite: Suite | str | Sequence[str]) -> Suite:
+    if isinstance(suite, Suite):
+        return suite
+    return suites.get(suite) if isinstance(suite, str) else suites.of_tasks(list(suite))
+
+
+def _reason_to_stay_off(card: Card, suite: Suite, version: Mapping[str, int]) -> str | None:
+    if card["overrides"]:
+        return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
+    if card["task_version"] < version[card["task"]]:
+        return f"version {card['task_version']} of the task, the board shows version {version[card['task']]}"
+    if card["score"] and card["score"]["name"] != suite.metric:
+        return f"scored by {card['score']['name']}, the suite by {suite.metric}"
+    return None
+
+
+def _off(card: Card, reason: str) -> OffBoard:
+    value = card["score"]["value"] if card["score"] else None
+    return OffBoard(shown(card["mechanism"]), shown(card["title"]), card["task"], card["seed"], value, shown(reason))
+
+
+def shown(text: str) -> str:
+    """Text from a card without control characters or direction overrides, so that it cannot disturb a terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+# ------------------------------------------------------------------------------------------------------ rows and cells
+
+
+def _row_key(card: Card) -> tuple[str, str]:
+    return card["mechanism"], card["pattern"]
+
+
+def _common_tasks(groups: Iterable[list[Card]], suite: Suite) -> tuple[str, ...]:
+    """Tasks that every row of the board has run: the only ones over which speeds may be compared."""
+    ran: dict[tuple, set[str]] = defaultdict(set)
+    for group in groups:
+        for card in group:
+            if card["status"] == "ok":
+                ran[_row_key(card)].add(card["task"])
+    return tuple(task for task in suite.tasks if ran and all(task in tasks for tasks in ran.values()))
+
+
+def _rows(cards: list[Card], suite: Suite, common: tuple[str, ...], rank: bool) -> tuple[Row, ...]:
+    by_row: dict[tuple, dict[str, list[Card]]] = defaultdict(lambda: defaultdict(list))
+    for card in cards:
+        by_row[_row_key(card)][card["task"]].append(card)
+    cells = {key: {t: _cell(of_task[t], suite, t) for t in suite.tasks} for key, of_task in by_row.items()}
+    rows = []
+    for (mechanism, pattern), own in cells.items():
+        some = next(card for of_task in by_row[mechanism, pattern].values() for card in of_task)
+        speeds = [own[task].steps_per_second for task in common]
+        sizes = [own[task].parameters for task in common]
+        ratios = [cell.ratio for cell in own.values() if cell.ratio is not None]
+        over = max(ratios, default=0) > PARAMETER_RULE and some["track"] == "fixed"
+        rows.append(
+            Row(
+                mechanism=shown(mechanism),
+                title=shown(some["title"]),
+                pattern=shown(pattern),
+                rank=None,
+                cells=own,
+                averages={average.name: _mean(own, average) for average in suite.averages},
+                steps_per_second=_geometric_mean(speeds),
+                parameters=statistics.fmean(sizes) if sizes and None not in sizes else None,  # type: ignore[type-var]
+                ratio=max(ratios, default=None),
+                note="more than 10 % above the parameters of softmax" if over else "",
+            )
+        )
+    return _ranked(_with_leaders(rows, suite), suite, rank)
+
+
+def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
+    if not cards:
+        return Cell("missing")
+    good = [card for card in cards if card["status"] == "ok"]
+    cost = {
+        "steps_per_second": _geometric_mean([card["timing"]["steps_per_second"] for card in good]),
+        "parameters": cards[-1]["parameters"]["total"],
+        "ratio": cards[-1]["parameters"]["ratio"],
+    }
+    failed = len(cards) - len(good)
+    if not good:
+        return Cell("fail", failed=failed, reason=shown(cards[-1]["reason"] or "the run failed"), **cost)
+    values = [card["score"]["value"] for card in good]
+    value, count = statistics.fmean(values), min(card["score"]["count"] for card in good)
+    chances = [card["score"]["chance"] for card in good]
+    chance = statistics.fmean(chances) if None not in chances else None
+    above = is_above_chance(value, chance, count, suite.higher_is_better)
+    cell = Cell(
+        "ok",
+        value=value,
+        std=statistics.stdev(values) if len(values) > 1 else None,
+        interval=bootstrap_interval(values),
+        seeds=len(values),
+        failed=failed,
+        count=count,
+        chance=chance,
+        above_chance=above,
+        **cost,
+    )
+    if task in suite.fail_at_chance and above is False:
+        return replace(cell, status="fail", reason=f"not above chance ({100 * value:.2f} % of {count} examples)")
+    return cell
+
+
+def is_above_chance(value: float, chance: float | None, count: int, higher_is_better: bool = True) -> bool | None:
+    """Whether a rate lies above the majority-class rate by three standard errors; None where chance is not known.
+
+    >>> is_above_chance(0.53, 0.5, 2000), is_above_chance(0.54, 0.5, 2000)
+    (False, True)
+    """
+    if chance is None or count < 1 or not 0 <= chance <= 1 or not higher_is_better:
+        return None
+    return value - chance > CHANCE_ERRORS * math.sqrt(chance * (1 - chance) / count)
+
+
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % percentile interval of the mean under resampling of seeds, the same at every call; None below two seeds."""
+    if len(values) < 2:
+        return None
+    draws = np.random.default_rng(0).choice(np.asarray(values, dtype=float), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(draws.mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _standard_error(cell: Cell, metric: str) -> float:
+    seeds = (cell.std or 0.0) ** 2 / max(cell.seeds, 1)
+    value = cell.value or 0.0
+    sampling = value * (1 - value) / cell.count if metric == "accuracy" and cell.count else 0.0
+    return math.sqrt(seeds + sampling)
+
+
+def _mean(cells: Mapping[str, Cell], average: Average) -> Mean:
+    values, missing = [], []
+    for task in average.tasks:
+        cell = cells[task]
+        if cell.status == "ok" and cell.value is not None:
+            values.append(cell.value)
+        elif cell.status == "fail" and task in average.fail_as:
+            values.append(average.fail_as[task])
+        else:
+            missing.append(f"{task} (FAIL)" if cell.status == "fail" else task)
+    return Mean(None, tuple(missing)) if missing else Mean(statistics.fmean(values))
+
+
+def _geometric_mean(values: Sequence[float | None]) -> float | None:
+    numbers = [value for value in values if value]
+    return statistics.geometric_mean(numbers) if numbers and len(numbers) == len(values) else None
+
+
+# --------------------------------------------------------------------------------------------------- leaders and ranks
+
+
+def _with_leaders(rows: list[Row], suite: Suite) -> list[Row]:
+    """Mark, in every column that two rows or more have run, the best value and those not significantly worse."""
+    errors = {
+        (row.mechanism, row.pattern, task): _standard_error(cell, suite.metric)
+        for row in rows
+        for task, cell in row.cells.items()
+    }
+    leaders: set[tuple[str, str, str]] = set()
+    for task in suite.tasks:
+        entries = {
+            (row.mechanism, row.pattern, task): (row.cells[task].value, errors[row.mechanism, row.pattern, task])
+            for row in rows
+            if row.cells[task].status == "ok" and row.cells[task].above_chance is not False
+        }
+        contenders = sum(row.cells[task].status != "missing" for row in rows)
+        if contenders > 1:
+            leaders |= _leading(entries, suite.higher_is_better)
+    for average in suite.averages:
+        entries = {}
+        for row in rows:
+            variance = sum(errors[row.mechanism, row.pattern, task] ** 2 for task in average.tasks)
+            error = math.sqrt(variance) / len(average.tasks)
+            entries[row.mechanism, row.pattern, f"average {average.name}"] = (row.averages[average.name].value, error)
+        if sum(value is not None for value, _ in entries.values()) > 1:
+            leaders |= _leading(entries, suite.higher_is_better)
+
+    def leads(row: Row, column: str) -> bool:
+        return (row.mechanism, row.pattern, column) in leaders
+
+    return [
+        replace(
+            row,
+            cells={task: replace(cell, leading=leads(row, task)) for task, cell in row.cells.items()},
+            averages={n: replace(mean, leading=leads(row, f"average {n}")) for n, mean in row.averages.items()},
+        )
+        for row in rows
+    ]
+
+
+def _leading(entries: Mapping[tuple, tuple[float | None, float]], higher_is_better: bool) -> set:
+    """Keys within two standard errors of the best value."""
+    sign = 1 if higher_is_better else -1
+    known = {key: (sign * value, error) for key, (value, error) in entries.items() if value is not None}
+    if not known:
+        return set()
+    best, best_error = max(known.values())
+    return {k for k, (v, e) in known.items() if v == best or best - v <= LEADING_ERRORS * math.hypot(e, best_error)}
+
+
+def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
+    """Complete rows by their first average, then the others by how much they have and how good that is."""
+    sign = -1 if suite.higher_is_better else 1
+    first = suite.averages[0].name if suite.averages else None
+
+    def key(row: Row) -> tuple:
+        average = row.averages[first].value if first else None
+        values = [cell.value for cell in row.cells.values() if cell.status == "ok" and cell.value is not None]
+        partial = statistics.fmean(values) if values else 0.0
+        complete = average is not None
+        return (
+            not complete,
+            sign * (average or 0.0),
+            -len(values),
+            sign * partial,
+            row.title,
+            row.mechanism,
+            row.pattern,
+        )
+
+    ordered = sorted(rows, key=key)
+    if not rank or first is None:
+        return tuple(ordered)
+    means = [row.averages[first].value for row in ordered]
+    return tuple(
+        replace(row, rank=means.index(mean) + 1 if mean is not None else None)
+        for row, mean in zip(ordered, means, strict=True)
+    )
+
+
+# -------------------------------------------------------------------------------------------- papers, notes, snapshots
+
+
+def _paper_rows(name: str | None, suite: Suite) -> tuple[PaperRow, ...]:
+    if name is None:
+        return ()
+    table = papers.load(name)
+    if table.suite != suite.name:
+        raise UsageError(f"The published table {name} belongs to suite {table.suite}, not to {suite.name}.")
+    rows = []
+    for row in table.rows:
+        averages = {
+            average.name: row.average(average.tasks, {task: 100 * value for task, value in average.fail_as.items()})
+            for average in suite.averages
+        }
+        rows.append(
+            PaperRow(
+                title=row.title,
+                kind=row.kind,
+                scores={t: s if isinstance(s, str) else s / 100 for t, s in row.scores.items()},
+                averages={key: None if value is None else value / 100 for key, value in averages.items()},
+                printed_average=row.printed_average / 100,
+                average_is_wrong=row.average_is_wrong,
+                source=row.source,
+            )
+        )
+    return tuple(rows)
+
+
+def _notes(cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bool, published: str | None) -> list[str]:
+    """What a reader must know to read the numbers of this very board."""
+    notes = []
+    if standin:
+        notes.append(STANDIN_NOTE)
+    for task in suite.tasks:
+        hashes = {card["dataset"]["sha256"] for card in cards if card["task"] == task}
+        if len(hashes) > 1:
+            notes.append(f"{task}: the cards come from {len(hashes)} different data sets, so compare with care.")
+    devices = sorted({device_of(card) for card in cards})
+    if len(devices) > 1:
+        notes.append(f"Steps per second come from different devices ({'; '.join(devices)}) and do not compare.")
+    if len({card["seed"] for card in cards}) == 1:
+        notes.append("One seed per cell: the marks know the sampling of the test set, not the luck of training.")
+    if common and common != suite.tasks:
+        notes.append(f"Steps per second and parameters are over the tasks all rows have run: {', '.join(common)}.")
+    if len(suite.averages) > 1:
+        notes.extend(f"{average.title}: {average.note}." for average in suite.averages)
+    if published:
+        notes.append("Published rows are shown as printed; their averages are recomputed, and printed errors flagged.")
+    return notes
+
+
+def device_of(card: Card) -> str:
+    """The device of a run in words: the GPU's name where there is one, else the processor's."""
+    environment, device = card["environment"], str(card["settings"]["device"])
+    name = environment.get("gpu") if device.startswith(("cuda", "gpu")) else environment.get("cpu")
+    return shown(str(name or device))
+
+
+RULES = (
+    "± is the sample standard deviation over seeds.",
+    "● leads its column: above chance, and no row is better by more than two standard errors of the difference.",
+    "° is not above chance: the majority-class rate of the test set plus three standard errors.",
+    "FAIL: every seed failed, or the mean is not above chance on a task where the suite demands it.",
+    "An average is shown over complete task sets only.",
+)
+
+
+def as_data(view: Board) -> dict:
+    """The board as plain JSON data."""
+    return {"schema": 1, "kind": "board", **json.loads(json.dumps(asdict(view))), "rules": list(RULES)}
+
+
+def freeze(view: Board, name: str, folder: str | Path) -> Path:
+    """Write a named snapshot. Freezing the same board again is harmless; another board under the name is refused."""
+    if not name or not all(letter.isalnum() or letter in "-_." for letter in name) or name.startswith("."):
+        raise UsageError(f"A snapshot name has letters, digits, '-', '_' and '.' only, got {name!r}.")
+    path = Path(folder) / f"{name}.json"
+    content = {"snapshot": name, **as_data(view)}
+    if path.exists():
+        if canonical(json.loads(path.read_text(encoding="utf-8"))) != canonical(content):
+            raise UsageError(f"Snapshot {name!r} is frozen with other content at {path}; choose a new name.")
+        return path
+    atomic.write_json(path, content)
+    return path

@@ -1,0 +1,96 @@
+"""Suites: frozen, versioned lists of tasks, with what is scored and how it is averaged. Plain data.
+
+A suite that has been published is never edited so that an average moves; it gets a new version.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from longspan.core.errors import UnknownName, did_you_mean
+
+
+@dataclass(frozen=True)
+class Average:
+    """An unweighted mean over `tasks`. `fail_as` says what FAIL counts for, where it counts at all."""
+
+    name: str
+    title: str
+    tasks: tuple[str, ...]
+    fail_as: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks that are ranked together. The first average is the one that ranks.
+
+    On a task in `fail_at_chance` a score that is not above chance is shown as FAIL instead of a number.
+    """
+
+    name: str
+    version: int
+    title: str
+    tasks: tuple[str, ...]
+    averages: tuple[Average, ...]
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+    fail_at_chance: tuple[str, ...] = ()
+    paper: str = ""
+
+
+_LRA_FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            name="lra",
+            version=1,
+            title="Long Range Arena",
+            paper="arXiv:2011.04006",
+            tasks=(*_LRA_FIVE, "pathx"),
+            averages=(
+                Average("avg5", "Avg 5", _LRA_FIVE, note="five tasks, Path-X left out, as in the paper"),
+                Average(
+                    "avg6",
+                    "Avg 6",
+                    (*_LRA_FIVE, "pathx"),
+                    fail_as={"pathx": 0.5},
+                    note="six tasks with FAIL on Path-X counted as 50, as in later literature",
+                ),
+            ),
+            fail_at_chance=("pathx",),
+        ),
+        Suite(
+            name="starter",
+            version=1,
+            title="Starter",
+            paper="arXiv:2011.04006",
+            tasks=("listops", "pathfinder"),
+            averages=(Average("avg", "Avg", ("listops", "pathfinder"), note="both tasks"),),
+        ),
+    )
+}
+
+
+def names() -> list[str]:
+    return list(SUITES)
+
+
+def get(name: str) -> Suite:
+    """The suite of that name.
+
+    >>> get("starter").tasks
+    ('listops', 'pathfinder')
+    """
+    if name not in SUITES:
+        raise UnknownName(f"No suite named {name!r}.{did_you_mean(name, SUITES)}")
+    return SUITES[name]
+
+
+def of_tasks(tasks: Sequence[str]) -> Suite:
+    """An unnamed suite of the given tasks, for a board that no suite describes."""
+    tasks = tuple(tasks)
+    average = Average("avg", "Avg", tasks, note="all tasks shown")
+    averages = (average,) if len(tasks) > 1 else ()
+    return Suite(name="+".join(tasks), version=1, title=", ".join(tasks), tasks=tasks, averages=averages)

@@ -1,0 +1,42 @@
+"""Suites are frozen data: these tests are the freeze."""
+
+import dataclasses
+
+import pytest
+
+from longspan import suites
+from longspan.core.errors import UnknownName
+
+
+def test_lra_has_its_six_tasks_and_both_averages():
+    lra = suites.get("lra")
+    assert lra.tasks == ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
+    five, six = lra.averages
+    assert five.tasks == lra.tasks[:5]
+    assert not five.fail_as
+    assert six.tasks == lra.tasks
+    assert six.fail_as == {"pathx": 0.5}
+
+
+def test_the_starter_suite_needs_no_download():
+    assert suites.get("starter").tasks == ("listops", "pathfinder")
+
+
+def test_a_suite_cannot_be_edited():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        suites.get("lra").version = 2  # type: ignore[misc]
+
+
+def test_an_unknown_suite_is_met_with_a_suggestion():
+    with pytest.raises(UnknownName, match="Did you mean 'starter'"):
+        suites.get("started")
+
+
+@pytest.mark.parametrize("suite", suites.SUITES.values(), ids=lambda suite: suite.name)
+def test_averages_are_over_tasks_of_the_suite(suite):
+    assert all(set(average.tasks) <= set(suite.tasks) for average in suite.averages)
+
+
+def test_a_list_of_tasks_makes_an_unnamed_suite():
+    assert suites.of_tasks(["a", "b"]).averages[0].tasks == ("a", "b")
+    assert suites.of_tasks(["a"]).averages == ()
