@@ -24,14 +24,13 @@ class Layout:
     @classmethod
     def of_lengths(cls, lengths: list[int], width: int | None = None, device: torch.device | str = "cpu") -> "Layout":
         """From row lengths known on the host: right padding, and no wait for the device."""
-        rows = torch.tensor(lengths)
-        longest = int(rows.max())
+        longest, total = max(lengths), sum(lengths)
         width = longest if width is None else width
-        mask = torch.arange(width) < rows[:, None]
-        offsets = torch.nn.functional.pad(rows.cumsum(0), (1, 0)).int()
-        index = mask.flatten().nonzero()[:, 0]
-        move = {"device": device, "non_blocking": True}
-        return cls(mask.to(**move), index.to(**move), offsets.to(**move), longest)
+        rows = torch.tensor(lengths).to(device, non_blocking=True)
+        offsets = torch.nn.functional.pad(rows.cumsum(0), (1, 0))
+        shift = torch.arange(len(lengths), device=device) * width - offsets[:-1]
+        index = torch.arange(total, device=device) + shift.repeat_interleave(rows, output_size=total)
+        return cls(real(rows, width), index, offsets.int(), longest)
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":

@@ -1,0 +1,95 @@
+"""Exact attention within a neighbourhood, in time and memory linear in the length.
+
+    banded    query i sees the keys i - left ... i + right
+    blocked   query i sees its own block of keys, and `overlap` keys on either side of the block
+
+Both cut the queries into blocks and hand each block the few keys that any of its queries may see; the relation between
+the places in a block and the places in its keys is the same for every block. `reference.py` is the law.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from longspan.kernels.banded import reference
+from longspan.kernels.masked import masked_attention
+
+Impl = Literal["auto", "reference"]
+BLOCK = 64  # queries per block of a narrow band: a tile of the fused kernels
+
+
+def banded(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    *,
+    left: int,
+    right: int,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Float[Tensor, "b h n e"]:
+    """Softmax attention of query i over the real keys i - left ... i + right; a row without any gives 0."""
+    if impl == "reference":
+        return reference.banded(q, k, v, left=left, right=right, key_mask=key_mask)
+    n = q.shape[2]
+    left, right = min(left, n - 1), min(right, n - 1)
+    block = min(n, max(BLOCK, left + right))  # at most twice the keys that are needed
+    place, key = _places(q, block, left + block + right)
+    lag = key - left - place
+    return _by_block(q, k, v, (lag >= -left) & (lag <= right), left, key_mask, dropout)
+
+
+def blocked(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    *,
+    block: int,
+    overlap: int = 0,
+    causal: bool = False,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Float[Tensor, "b h n e"]:
+    """Softmax attention within consecutive blocks, each widened by `overlap` keys to the left and to the right."""
+    if impl == "reference":
+        return reference.blocked(q, k, v, block=block, overlap=overlap, causal=causal, key_mask=key_mask)
+    n = q.shape[2]
+    block, overlap = min(block, n), min(overlap, n)
+    place, key = _places(q, block, overlap + block + overlap)
+    near = key - overlap <= place if causal else torch.ones_like(key - place, dtype=torch.bool)
+    return _by_block(q, k, v, near, overlap, key_mask, dropout)
+
+
+def _places(q: Tensor, block: int, span: int) -> tuple[Tensor, Tensor]:
+    return torch.arange(block, device=q.device)[:, None], torch.arange(span, device=q.device)[None, :]
+
+
+def _by_block(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    near: Bool[Tensor, "block span"],
+    before: int,
+    key_mask: Bool[Tensor, "b n"] | None,
+    dropout: float,
+) -> Float[Tensor, "b h n e"]:
+    """Block g holds the queries from g * block on; its keys begin `before` places earlier."""
+    n, (block, span) = q.shape[2], near.shape
+    blocks = -(-n // block)
+    missing = blocks * block - n
+    after = missing + span - block - before
+    real = q.new_ones(q.shape[0], n, dtype=torch.bool) if key_mask is None else key_mask
+    real = F.pad(real, (before, after), value=False).unfold(1, span, block)
+    q = rearrange(F.pad(q, (0, 0, 0, missing)), "b h (g s) c -> (b g) h s c", s=block)
+    k, v = (
+        rearrange(F.pad(u, (0, 0, before, after)).unfold(2, span, block), "b h g c s -> (b g) h s c") for u in (k, v)
+    )
+    visible = repeat(real, "b g s -> (b g) 1 block s", block=block) & near
+    y = masked_attention(q, k, v, visible, dropout=dropout)
+    return rearrange(y, "(b g) h s e -> b h (g s) e", g=blocks)[:, :, :n]
