@@ -77,7 +77,7 @@ class Softmax(HeadwiseAttention):
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "t h e"]:
-        if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or self.kernel not in ("auto", "flash"):
+        if not self._ragged_kernel_fits(q, v):
             return super().attend_packed(q, k, v, layout)
         causal = self.pattern is Pattern.CAUSAL_SELF
         dropout = self.dropout if self.training else 0.0
@@ -121,13 +121,18 @@ class Softmax(HeadwiseAttention):
 
     def _visible(
         self, q: Float[Tensor, "b h n c"], key_mask: Bool[Tensor, "b m"] | None, keys: int | None = None
-    ) -> Bool[Tensor, "#b #h n m"]:
+    ) -> Bool[Tensor, "... n m"]:
         """Which keys each query may see."""
         n, m = q.shape[2], key_mask.shape[1] if key_mask is not None else keys
         visible = torch.ones(n, m, dtype=torch.bool, device=q.device)
         if self.pattern is Pattern.CAUSAL_SELF:
             visible = visible.tril()
         return visible if key_mask is None else visible & key_mask[:, None, None, :]
+
+    def _ragged_kernel_fits(self, q: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"]) -> bool:
+        half = q.dtype in (torch.bfloat16, torch.float16)
+        widths = q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+        return self.kernel in ("auto", "flash") and q.device.type == "cuda" and half and widths
 
     def _backend(self) -> contextlib.AbstractContextManager:
         return sdpa_kernel(BACKENDS[self.kernel]) if self.kernel in BACKENDS else contextlib.nullcontext()

@@ -1,0 +1,153 @@
+"""ABC, attention with bounded-memory control: keys and values are pooled into a few slots, and queries attend to these.
+
+    K~ = softmax_j(k_j A)^T k      V~ = softmax_j(v_j B)^T v      y_i = softmax_slots(q_i . K~ / sqrt(c)) V~
+
+with A and B [c, slots] shared by the heads, over the real keys j. In causal self attention each position has the slots
+of its own prefix, so that the last row is that of the non-causal form:
+
+    K~_t = sum_{j <= t} exp(k_j A) k_j / sum_{j <= t} exp(k_j A)      V~_t likewise
+
+`control="separate"` (A for keys from keys, B for values from values) is how CAB runs ABC_MLP; `control="shared"` is the
+paper's: one weight exp(k_j A) for both memories. Sixteen slots is the default of CAB's code; its tasks use 16 or 64.
+Paper: arXiv:2110.02488. Departs from the paper in: the controls are maps of projected keys and values, head by head,
+instead of the layer's input, and a prefix is always normalised as a whole (the paper can also be read as normalising
+each token by the sum up to that token alone, which makes the memory grow with the logarithm of the length).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels import running_softmax
+from longspan.kernels.precision import at_least_single, without_autocast
+
+
+@dataclass
+class Slots(DecodeState):
+    """Weighted sums with the sum of weights as last column, all relative to the largest logit of the slot so far."""
+
+    keys: Float[Tensor, "b h r c_plus_1"]
+    values: Float[Tensor, "b h r e_plus_1"]
+    largest_key: Float[Tensor, "b h r 1"]
+    largest_value: Float[Tensor, "b h r 1"]
+
+
+class ABC(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="ABC",
+        paper="arXiv:2110.02488",
+        family="bounded memory",
+        cost="n",
+        patterns=ALL_PATTERNS,
+        remark="CAB's released causal code omits the sum over the past; here each position sees its whole prefix.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        slots: int = 16,
+        control: Literal["separate", "shared"] = "separate",
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if slots < 1:
+            raise UsageError(f"ABC needs at least one slot, got slots={slots}.")
+        self.control_key = nn.Parameter(torch.empty(self.head_dim, slots))
+        nn.init.xavier_uniform_(self.control_key, gain=2**-0.5)
+        if control == "separate":
+            self.control_value = nn.Parameter(torch.empty(self.head_dim, slots))
+            nn.init.xavier_uniform_(self.control_value, gain=2**-0.5)
+        else:
+            self.register_parameter("control_value", None)
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        if self.pattern is not Pattern.CAUSAL_SELF:
+            return self._read(q, self.begin(k, v, key_mask=key_mask)).to(v.dtype)
+        with without_autocast(q):
+            q = at_least_single(q)
+            a_key, a_value = self._logits(k, v, key_mask)
+            scores = running_softmax.scores(q / q.shape[-1] ** 0.5, k, a_key)
+            return running_softmax.read(scores.softmax(dim=-1), a_value, v).to(v.dtype)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Slots:
+        with without_autocast(k):
+            a_key, a_value = self._logits(k, v, key_mask)
+            (keys, largest_key), (values, largest_value) = _pool(a_key, k), _pool(a_value, v)
+        return Slots(keys, values, largest_key, largest_value)
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: Slots,
+    ) -> tuple[Float[Tensor, "b h e"], Slots]:
+        if k is not None and v is not None:
+            new = self.begin(k[:, :, None], v[:, :, None])
+            keys, largest_key = _merge(state.keys, state.largest_key, new.keys, new.largest_key)
+            values, largest_value = _merge(state.values, state.largest_value, new.values, new.largest_value)
+            state = Slots(keys, values, largest_key, largest_value)
+        return self._read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
+
+    def _logits(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
+    ) -> tuple[Float[Tensor, "b h m r"], Float[Tensor, "b h m r"]]:
+        """How strongly each token writes into each slot of the key and of the value memory; -inf for padding."""
+        k, v = at_least_single(k), at_least_single(v)
+        logits = [k @ self.control_key.to(k.dtype)]
+        logits.append(logits[0] if self.control_value is None else v @ self.control_value.to(v.dtype))
+        if key_mask is not None:
+            hidden = ~rearrange(key_mask, "b m -> b 1 m 1")
+            logits = [a.masked_fill(hidden, -torch.inf) for a in logits]
+        return logits[0], logits[1]
+
+    def _read(self, q: Float[Tensor, "b h n c"], state: Slots) -> Float[Tensor, "b h n e"]:
+        with without_autocast(q):
+            q = at_least_single(q)
+            p = (q @ _mean(state.keys).mT / q.shape[-1] ** 0.5).softmax(dim=-1)
+            return p @ _mean(state.values)
+
+
+def _pool(
+    a: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m c"]
+) -> tuple[Float[Tensor, "b h r c_plus_1"], Float[Tensor, "b h r 1"]]:
+    """Sums of x and of 1, weighted by exp(a) relative to its largest, which cancels in the mean."""
+    x = at_least_single(x)
+    nothing = torch.finfo(a.dtype).min / 4  # the largest logit where there is no token at all
+    largest = F.pad(a.detach(), (0, 0, 1, 0), value=nothing).amax(dim=2)
+    weights = (a - largest[:, :, None]).exp()
+    return weights.mT @ torch.cat([x, torch.ones_like(x[..., :1])], dim=-1), largest[..., None]
+
+
+def _merge(
+    one: Tensor, largest_one: Tensor, other: Tensor, largest_other: Tensor
+) -> tuple[Float[Tensor, "b h r c_plus_1"], Float[Tensor, "b h r 1"]]:
+    """Two pools as one."""
+    largest = torch.maximum(largest_one, largest_other)
+    return one * (largest_one - largest).exp() + other * (largest_other - largest).exp(), largest
+
+
+def _mean(pool: Float[Tensor, "b h r c_plus_1"]) -> Float[Tensor, "b h r c"]:
+    """What a slot holds: the weighted mean, or 0 if it has seen nothing."""
+    weight = pool[..., -1:]
+    return pool[..., :-1] / torch.where(weight > 0, weight, 1)

@@ -1,0 +1,90 @@
+"""Linear attention: a feature map in place of the softmax, so that keys and values are summed once.
+
+    y_i = phi(q_i) S / (phi(q_i) z + eps)      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)
+
+with phi(u) = elu(u) + 1 and sums over the real keys j, in causal self attention over j <= i. There is no scaling by the
+width. While decoding, S and z are all that has to be kept. Paper: arXiv:2006.16236. Departs from the paper in: nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.kernels.causal_linear import causal_linear
+from longspan.kernels.precision import at_least_single, without_autocast
+
+
+@dataclass
+class Sums(DecodeState):
+    """S with z as its last column."""
+
+    memory: Float[Tensor, "b h c e_plus_1"]
+
+
+class LinearAttention(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="Linear Transformer",
+        paper="arXiv:2006.16236",
+        family="kernel",
+        cost="n",
+        patterns=ALL_PATTERNS,
+        remark="The released Long Range Arena code of it accepts masks and ignores them; here they are honoured.",
+    )
+
+    def __init__(self, dim: int, heads: int, pattern: Pattern, *, eps: float = 1e-6, **shell: Any):
+        super().__init__(dim, heads, pattern, **shell)
+        self.eps = eps
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        if self.pattern is Pattern.CAUSAL_SELF:
+            y = causal_linear(self._features(q), self._features(k, key_mask), _with_ones(v))
+            return self._normalised(y).to(v.dtype)
+        return self._read(q, self.begin(k, v, key_mask=key_mask)).to(v.dtype)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Sums:
+        with without_autocast(k):
+            return Sums(self._features(k, key_mask).mT @ _with_ones(v))
+
+    def advance(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"] | None, v: Float[Tensor, "b h e"] | None, state: Sums
+    ) -> tuple[Float[Tensor, "b h e"], Sums]:
+        if k is not None and v is not None:
+            with without_autocast(k):
+                state = Sums(state.memory + einsum(self._features(k), _with_ones(v), "b h c, b h e -> b h c e"))
+        return self._read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
+
+    def _features(
+        self, x: Float[Tensor, "b h *n c"], mask: Bool[Tensor, "b m"] | None = None
+    ) -> Float[Tensor, "b h *n c"]:
+        phi = F.elu(at_least_single(x)) + 1
+        # A hidden key adds nothing to S or z: its features are 0, which no key would give.
+        return phi if mask is None else phi.masked_fill(~rearrange(mask, "b m -> b 1 m 1"), 0)
+
+    def _read(self, q: Float[Tensor, "b h n c"], state: Sums) -> Float[Tensor, "b h n e"]:
+        with without_autocast(q):
+            return self._normalised(self._features(q) @ state.memory)
+
+    def _normalised(self, y: Float[Tensor, "b h n e_plus_1"]) -> Float[Tensor, "b h n e"]:
+        return y[..., :-1] / (y[..., -1:] + self.eps)
+
+
+def _with_ones(v: Float[Tensor, "*n e"]) -> Float[Tensor, "*n e_plus_1"]:
+    """Values with a column of ones, whose weighted sum is the denominator."""
+    v = at_least_single(v)
+    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)

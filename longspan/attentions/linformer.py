@@ -1,0 +1,105 @@
+"""Linformer: keys and values are summed along the length into a fixed number of slots, and the slots are attended.
+
+    y_i = softmax_r(q_i . k'_r / sqrt(c)) v'      k' = E^T k      v' = F^T v
+
+E and F have one row of `rank` numbers for every place of the sequence, learned; a shorter sequence uses the first rows,
+so the longest one must be known at construction. `sharing` is the paper's: "none" gives each head its own E and F,
+"headwise" one pair to all heads, "key-value" one matrix for keys, values and all heads. A padded token adds nothing to
+any slot. Paper: arXiv:2006.04768. Departs from the paper in: one set of matrices per layer, never one for all layers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+
+
+@dataclass
+class Slots(DecodeState):
+    """The context, summarised once."""
+
+    k: Float[Tensor, "b h r c"]
+    v: Float[Tensor, "b h r e"]
+
+
+class Linformer(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="Linformer",
+        paper="arXiv:2006.04768",
+        family="low rank",
+        cost="n",
+        patterns=(Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS),
+        length_bound=True,
+        dropout="weights",
+        remark="Needs the longest length at construction: max_length for self, max_context for cross attention.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        rank: int = 128,
+        sharing: Literal["none", "headwise", "key-value"] = "headwise",
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if rank < 1:
+            raise UsageError(f"linformer needs at least 1 slot, got rank={rank}.")
+        name, longest = ("max_context", self.max_context) if self.pattern.cross else ("max_length", self.max_length)
+        if longest is None:
+            raise UsageError(
+                f"linformer has parameters for each place of the sequence; say how long it may get with {name}=..."
+            )
+        shape = (heads, longest, rank) if sharing == "none" else (longest, rank)
+        self.to_key_slots = _matrix(shape)
+        self.to_value_slots = self.to_key_slots if sharing == "key-value" else _matrix(shape)
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        slots = self.begin(k, v, key_mask=key_mask)
+        return F.scaled_dot_product_attention(q, slots.k, slots.v, dropout_p=self.dropout if self.training else 0.0)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Slots:
+        m, longest = k.shape[2], self.to_key_slots.shape[-2]
+        if m > longest:
+            raise UsageError(
+                f"This linformer was built for at most {longest} keys, got {m}; build it for more or cut the input."
+            )
+        if key_mask is not None:
+            k, v = (u.masked_fill(~key_mask[:, None, :, None], 0) for u in (k, v))
+        return Slots(_fill(self.to_key_slots, k), _fill(self.to_value_slots, v))
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: Slots,
+    ) -> tuple[Float[Tensor, "b h e"], Slots]:
+        return F.scaled_dot_product_attention(q[:, :, None], state.k, state.v)[:, :, 0], state
+
+
+def _matrix(shape: tuple[int, ...]) -> nn.Parameter:
+    bound = shape[-1] ** -0.5
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+
+def _fill(matrix: Float[Tensor, "*h longest r"], u: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
+    return matrix[..., : u.shape[2], :].mT.to(u.dtype) @ u

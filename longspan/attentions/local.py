@@ -1,0 +1,116 @@
+"""Local attention: softmax attention in which a token sees its neighbourhood only.
+
+    y_i = sum_{j in N(i)} p_ij v_j      p_i = softmax_{j in N(i)}(q_i . k_j / sqrt(c))
+
+    shape = "window"   N(i) = {i - w, ..., i + w}, or {i - w + 1, ..., i} when causal (w keys, i itself among them)
+    shape = "blocks"   N(i) = the block of w consecutive tokens that holds i, and `overlap` tokens on either side of
+                       the block; only those up to i when causal
+
+with w = `window`, over the real keys. Neighbours are counted by place in the row. Papers: arXiv:1508.04025 (the
+idea), arXiv:2210.07661 (the sliding window), arXiv:2011.04006 (the blocks). Departs from them in: a padded token is
+never seen, and blocks are consecutive tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.banded import banded, blocked
+from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import left_align
+
+
+@dataclass
+class Ring(DecodeState):
+    """The last keys and values; the token at place p of a row lies in slot p modulo the number of slots."""
+
+    k: Float[Tensor, "b h s c"]
+    v: Float[Tensor, "b h s e"]
+    lengths: Int[Tensor, " b"]
+
+
+class Local(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="Local",
+        paper="arXiv:1508.04025",
+        family="sparse",
+        cost="n",
+        patterns=SELF_PATTERNS,
+        dropout="weights",
+        limit="window=4096",
+        remark="CAB counts `window` keys on each side, or `window` keys in all when causal; LRA means blocks.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        window: int = 16,
+        shape: Literal["window", "blocks"] = "window",
+        overlap: int = 0,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if window < 1:
+            raise UsageError(f"local needs a window of at least 1 token, got window={window}.")
+        if overlap < 0 or (overlap and shape == "window"):
+            raise UsageError(
+                f"overlap counts keys beside a block, got overlap={overlap} with shape={shape!r}; use shape='blocks'."
+            )
+        self.window, self.shape, self.overlap = window, shape, overlap
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        causal, w = self.pattern.causal, self.window
+        dropout = self.dropout if self.training else 0.0
+        if self.shape == "blocks":
+            return blocked(q, k, v, block=w, overlap=self.overlap, causal=causal, key_mask=key_mask, dropout=dropout)
+        left, right = (w - 1, 0) if causal else (w, w)
+        return banded(q, k, v, left=left, right=right, key_mask=key_mask, dropout=dropout)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Ring:
+        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
+        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
+        places = self._places(lengths - 1)
+        return Ring(_pick(keys, places), _pick(values, places), lengths)
+
+    def advance(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: Ring
+    ) -> tuple[Float[Tensor, "b h e"], Ring]:
+        t = state.lengths
+        here = (torch.arange(state.k.shape[2], device=t.device) == (t % state.k.shape[2])[:, None])[:, None, :, None]
+        keys, values = torch.where(here, k[:, :, None], state.k), torch.where(here, v[:, :, None], state.v)
+        first = t - self.window + 1 if self.shape == "window" else t // self.window * self.window - self.overlap
+        visible = self._places(t) >= first.clamp(min=0)[:, None]
+        y = masked_attention(q[:, :, None], keys, values, visible[:, None, None, :])
+        return y[:, :, 0], Ring(keys, values, t + 1)
+
+    def _places(self, last: Int[Tensor, " b"]) -> Int[Tensor, "b s"]:
+        """The place of the token in each slot once the token at place `last` has come; negative where there is none."""
+        slots = self.window + self.overlap
+        return last[:, None] - (last[:, None] - torch.arange(slots, device=last.device)) % slots
+
+
+def _pick(tokens: Float[Tensor, "b m h c"], places: Int[Tensor, "b s"]) -> Float[Tensor, "b h s c"]:
+    """The tokens at these places, 0 where the place is negative."""
+    rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
+    tokens = F.pad(tokens, (0, 0, 0, 0, 1, 0))  # a zero in front stands for every token that is not there
+    return rearrange(tokens[rows, places.clamp(min=-1) + 1], "b s h c -> b h s c")

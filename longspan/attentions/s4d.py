@@ -1,0 +1,220 @@
+"""S4D: a diagonal state space in place of attention; each channel is a long convolution with a sum of damped waves.
+
+    x'(t) = A x(t) + B u(t)      y(t) = 2 Re C x(t) + D u(t)      A = -exp(log_decay) + i frequency, one per state
+
+sampled at steps Delta of each channel's own, which makes a recurrence while decoding and a convolution while training:
+
+    s_t = A~ s_{t-1} + u_t      y_t = 2 Re sum_n C_n B~_n s_tn + D u_t      K_l = 2 Re sum_n C_n B~_n A~_n^l
+    rule="zoh" (zero-order hold)      A~ = exp(Delta A)                     B~ = (A~ - 1) / A
+    rule="bilinear"                   A~ = (2 + Delta A) / (2 - Delta A)    B~ = 2 Delta / (2 - Delta A)
+
+B is folded into C. Then GELU, a linear map to twice the width and a gate (GLU). Non-causal self attention has a second
+C for a convolution from the right, which begins at the next token, so that the present is seen once. Only half of the
+`state` numbers are kept, the rest being their conjugates. The initial A: `lin` -1/2 + i pi n, `inv` -1/2 + i (N/pi)
+(N/(2n+1) - 1), `legs` the eigenvalues of HiPPO-LegS without its low-rank part, `real` -(n+1).
+
+It mixes along the sequence, channel by channel: `heads` and `inner` have no effect, and there are no queries, keys and
+values. Padding is not time: a hidden token neither enters the state nor lets it fade. The parameters of A and Delta
+want a learning rate of at most 1e-3 and no weight decay; they say so in their attribute `optim`. CAB's layer is
+`s4d(init="inv", output="linear", tied=True)` with `channels` equal to its heads. Paper: arXiv:2206.11893. Departs from
+the paper in: nothing.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Bool, Complex, Float
+from torch import Tensor, nn
+
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.long_convolution import long_convolution
+from longspan.kernels.packing import left_align, real
+from longspan.kernels.precision import at_least_single, without_autocast
+
+Start = Literal["lin", "inv", "legs", "real"]
+
+
+@dataclass
+class Waves(DecodeState):
+    """The state s of every channel, as pairs of real and imaginary part."""
+
+    s: Float[Tensor, "b d n 2"]
+
+
+class S4D(Attention):
+    meta = AttentionMeta(
+        title="S4D",
+        paper="arXiv:2206.11893",
+        family="state space",
+        cost="n log n",
+        patterns=SELF_PATTERNS,
+        positions=True,
+        remark="Brings its own output map (GELU, linear, GLU); heads have no effect.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        state: int = 64,
+        channels: int = 1,
+        init: Start = "lin",
+        rule: Literal["zoh", "bilinear"] = "zoh",
+        tied: bool = False,
+        activation: Literal["gelu", "none"] = "gelu",
+        output: Literal["glu", "linear", "none"] = "glu",
+        step_min: float = 1e-3,
+        step_max: float = 1e-1,
+        bias: bool = True,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, bias=bias, **shell)
+        if state < 2 or state % 2:
+            raise UsageError(f"The state consists of conjugate pairs, got state={state}; choose an even number.")
+        if not 0 < step_min <= step_max:
+            raise UsageError(f"Steps need 0 < step_min <= step_max, got step_min={step_min} and step_max={step_max}.")
+        if channels < 1 or (output == "none" and channels != 1):
+            raise UsageError(f"Without an output map there is one channel per feature, got channels={channels}.")
+        self.rule, self.activation, self.output = rule, activation, output
+        a = initial_a(init, state).expand(1 if tied else dim, -1)
+        directions = 1 if self.pattern is Pattern.CAUSAL_SELF else 2
+        spread = math.log(step_max) - math.log(step_min)
+        self.log_decay = _gently_trained((-a.real).log())
+        self.frequency = _gently_trained(a.imag)
+        self.log_step = _gently_trained(torch.rand(dim) * spread + math.log(step_min))
+        c = torch.randn(directions * channels, dim, state // 2, dtype=torch.complex64)
+        self.c = nn.Parameter(torch.view_as_real(c))  # the second half of the channels runs backwards, if there is one
+        self.skip = nn.Parameter(torch.randn(channels, dim))
+        if output != "none":
+            self.out = nn.Linear(channels * dim, 2 * dim if output == "glu" else dim, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        self._source(x, context, mask, context_mask)
+        with without_autocast(x):
+            u, _ = left_align(at_least_single(x), mask)
+            u = rearrange(u, "b n d -> b 1 d n")
+            kernel = self.kernel(x.shape[1])
+            if self.pattern is Pattern.CAUSAL_SELF:
+                y = long_convolution(u, kernel)
+            else:
+                y = long_convolution(u, *kernel.chunk(2))
+            y = y + rearrange(self.skip, "c d -> c d 1") * u
+            y = rearrange(y, "b c d n -> b n (c d)")
+            if mask is not None:  # back to where the tokens were, nothing elsewhere
+                rows = torch.arange(x.shape[0], device=x.device)[:, None]
+                y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)] * mask[..., None]
+        return self._map_out(y, x.dtype)
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], Waves]:
+        self._needs_decoding()
+        y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
+        with without_autocast(x):
+            return y, Waves(torch.view_as_real(self._state_after(at_least_single(x), mask)))
+
+    def step(self, x_t: Float[Tensor, "b d"], state: Waves) -> tuple[Float[Tensor, "b d"], Waves]:
+        self._needs_decoding()
+        with without_autocast(x_t):
+            u = at_least_single(x_t)
+            log_a, c = self.sampled()
+            s = log_a.exp() * torch.view_as_complex(state.s) + u[..., None]
+            y = 2 * einsum(c, s, "c d n, b d n -> b c d").real + self.skip * u[:, None]
+        return self._map_out(rearrange(y, "b c d -> b (c d)"), x_t.dtype), Waves(torch.view_as_real(s))
+
+    def sampled(self) -> tuple[Complex[Tensor, "d n"], Complex[Tensor, "c d n"]]:
+        """The logarithm of A~, and C B~."""
+        log_decay, frequency = at_least_single(self.log_decay), at_least_single(self.frequency)
+        log_step, c = at_least_single(self.log_step), at_least_single(self.c)
+        a = torch.complex(-log_decay.exp(), frequency)
+        step = log_step.exp()[:, None]
+        if self.rule == "zoh":
+            log_a, b = step * a, torch.expm1(step * a) / a
+        else:
+            log_a, b = ((2 + step * a) / (2 - step * a)).log(), 2 * step / (2 - step * a)
+        return log_a, torch.view_as_complex(c.contiguous()) * b
+
+    def kernel(self, length: int) -> Float[Tensor, "c d n"]:
+        """K_l = 2 Re sum_n C_n B~_n A~_n^l for l < length, without ever storing all powers of A~.
+
+        With l = i block + j the power splits into A~^(i block) A~^j, so that sqrt(length) powers of each kind suffice
+        and their products are summed over the states by one matrix product.
+        """
+        log_a, c = self.sampled()
+        coarse, fine = _powers(log_a, length)
+        coarse = c[..., None] * coarse
+        left = torch.cat([coarse.real, -coarse.imag], dim=2)  # Re(x y) = Re x Re y - Im x Im y
+        right = torch.cat([fine.real, fine.imag], dim=1)
+        kernel = 2 * einsum(left, right, "c d n i, d n j -> c d i j")
+        return rearrange(kernel, "c d i j -> c d (i j)")[..., :length]
+
+    def _state_after(self, u: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Complex[Tensor, "b d s"]:
+        """s = sum_l A~^l u_(last - l) over the real tokens of each row."""
+        log_a, _ = self.sampled()
+        if u.shape[1] == 0:
+            return torch.zeros(u.shape[0], *log_a.shape, dtype=log_a.dtype, device=u.device)
+        u, lengths = left_align(u, mask)
+        rows, length = torch.arange(u.shape[0], device=u.device)[:, None], u.shape[1]
+        back = (lengths[:, None] - 1 - torch.arange(length, device=u.device)).clamp(min=0)
+        newest_first = u[rows, back] * real(lengths, length)[..., None]
+        coarse, fine = _powers(log_a, length)
+        blocks = F.pad(newest_first, (0, 0, 0, coarse.shape[2] * fine.shape[2] - length))
+        blocks = rearrange(blocks, "b (i j) d -> b d i j", j=fine.shape[2])
+        within = einsum(blocks, torch.view_as_real(fine), "b d i j, d n j two -> b d n i two")
+        return (torch.view_as_complex(within.contiguous()) * coarse).sum(dim=-1)
+
+    def _map_out(self, y: Float[Tensor, "*n c_times_d"], dtype: torch.dtype) -> Float[Tensor, "*n d"]:
+        y = F.gelu(y) if self.activation == "gelu" else y
+        if self.output == "none":
+            return y.to(dtype)
+        y = self.out(y.to(self.out.weight.dtype))
+        return F.glu(y, dim=-1) if self.output == "glu" else y
+
+
+def initial_a(init: Start, state: int) -> Complex[Tensor, " n"]:
+    """One of each pair of conjugates, with a negative real part."""
+    n = torch.arange(state // 2)
+    half = torch.full((state // 2,), -0.5)
+    if init == "lin":
+        return torch.complex(half, math.pi * n)
+    if init == "inv":
+        return torch.complex(half, state / math.pi * (state / (2 * n + 1) - 1))
+    if init == "real":
+        return torch.complex(-(n + 1.0), torch.zeros(state // 2))
+    k = (2 * torch.arange(state, dtype=torch.float64) + 1).sqrt()
+    skew = (k[:, None] * k).triu(1) / 2  # the normal part of HiPPO-LegS is -1/2 plus a skew-symmetric matrix
+    frequencies = torch.linalg.eigvalsh(1j * (skew - skew.mT)).float()
+    return torch.complex(half, frequencies[state // 2 :])
+
+
+def _powers(log_a: Complex[Tensor, "d n"], length: int) -> tuple[Complex[Tensor, "d n i"], Complex[Tensor, "d n j"]]:
+    """A~^(i block) and A~^j, such that i block + j runs over 0 to length - 1 and perhaps a little beyond."""
+    block = 2 ** ((length - 1).bit_length() + 1 >> 1)
+    times = torch.arange(block, device=log_a.device)
+    return (log_a[..., None] * (block * times[: -(-length // block)])).exp(), (log_a[..., None] * times).exp()
+
+
+def _gently_trained(value: Tensor) -> nn.Parameter:
+    """A parameter that the optimiser treats as the paper asks, by its attribute `optim`."""
+    parameter = nn.Parameter(value.clone())
+    parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}  # pyright: ignore[reportAttributeAccessIssue]
+    return parameter

@@ -1,0 +1,31 @@
+"""Vectors of Linformer: the package most people ran, and LRA's form with one matrix for keys and values."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from tests.attentions.parity import Replay, Vector, headwise
+
+
+def replay(vector: Vector) -> Replay:
+    sizes = vector.meta["hyperparameters"]
+    rank, longest = sizes["projected_length"], sizes["max_length"]
+    if "param_lr_kernel" in vector.arrays:
+        return headwise(
+            f"linformer(rank={rank}, sharing='key-value')",
+            vector,
+            {"to_key_slots": "param_lr_kernel"},
+            max_length=longest,
+        )
+    if sizes["share_kv"]:  # there the keys serve as values as well
+        shared = headwise(
+            f"linformer(rank={rank}, sharing='key-value')", vector, {"to_key_slots": "param_proj_k"}, max_length=longest
+        )
+
+        def run(arrays: Mapping[str, Tensor]) -> Tensor:
+            return shared.run({**arrays, "v": arrays["k"]})
+
+        return replace(shared, run=run)
+    parameters = {"to_key_slots": "param_proj_k", "to_value_slots": "param_proj_v"}
+    return headwise(f"linformer(rank={rank})", vector, parameters, max_length=longest)

@@ -1,0 +1,114 @@
+"""Softmax attention: one formula, many kernels."""
+
+import pytest
+import torch
+
+from longspan import attentions
+from longspan.attentions import ALL_PATTERNS, Pattern
+from longspan.core.errors import UsageError
+
+CS, CC = Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS
+
+
+def build(spec="softmax", pattern=CS, **shell):
+    torch.manual_seed(0)
+    return attentions.get(spec)(8, 2, pattern, **shell).double().eval()
+
+
+def tensors(n, m, b=2, h=2, c=4, e=3):
+    shapes = ((b, h, n, c), (b, h, m, c), (b, h, m, e))
+    return [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
+
+
+def formula(q, k, v, causal, mask):
+    """One query at a time, over the keys it may see; 0 where there are none."""
+    rows = []
+    for b in range(q.shape[0]):
+        for i in range(q.shape[2]):
+            keys = [j for j in range(k.shape[2]) if (not causal or j <= i) and (mask is None or mask[b, j])]
+            p = torch.softmax(torch.einsum("hc,hjc->hj", q[b, :, i], k[b, :, keys]) / q.shape[3] ** 0.5, dim=-1)
+            rows.append(torch.einsum("hj,hje->he", p, v[b, :, keys]))
+    return torch.stack(rows).unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "math", "plain"])
+@pytest.mark.parametrize("pattern", ALL_PATTERNS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_outputs_and_gradients_follow_the_formula(kernel, pattern, masked):
+    q, k, v = tensors(7, 5 if pattern.cross else 7)
+    mask = torch.rand(2, k.shape[2]) < 0.5 if masked else None
+    if mask is not None:
+        mask[1] = False
+    found = build(f"softmax(kernel={kernel})", pattern).attend(q, k, v, key_mask=mask)
+    expected = formula(q, k, v, pattern is CS, mask)
+    torch.testing.assert_close(found, expected)
+    w = torch.randn_like(found)
+    for a, b in zip(
+        torch.autograd.grad((found * w).sum(), (q, k, v)),
+        torch.autograd.grad((expected * w).sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("pattern", ALL_PATTERNS)
+def test_the_weights_are_those_of_the_output(pattern):
+    q, k, v = tensors(7, 5 if pattern.cross else 7)
+    mask = torch.arange(k.shape[2]) < torch.tensor([[k.shape[2]], [0]])
+    layer = build(pattern=pattern)
+    weights = layer.weights(q, k, key_mask=mask)
+    torch.testing.assert_close(weights @ v, layer.attend(q, k, v, key_mask=mask))
+    torch.testing.assert_close(weights.sum(dim=-1)[0], torch.ones(2, 7, dtype=torch.float64))
+    assert not weights[1].any()
+
+
+@pytest.mark.parametrize("start", [0, 1, 5])
+def test_decoding_keeps_keys_and_values(start):
+    layer = build()
+    x = torch.randn(3, 8, 8, dtype=torch.float64)
+    full = layer(x)
+    y, state = layer.prefill(x[:, :start])
+    torch.testing.assert_close(y, full[:, :start])
+    rows = torch.tensor([2, 0])
+    state = state.select(rows)
+    for t in range(start, 8):
+        y_t, state = layer.step(x[rows, t], state)
+        torch.testing.assert_close(y_t, full[rows, t])
+    assert state.nbytes == 2 * (2 * 8 * 8 * 8 + 8)  # rows of keys and values in double precision, and a length
+
+
+def test_decoding_skips_padding():
+    layer = build()
+    x, following = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
+    mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0]]).bool()
+    _, state = layer.prefill(x, mask=mask)
+    for t in range(3):
+        y_t, state = layer.step(following[:, t], state)
+        for row in range(2):
+            compact = torch.cat([x[row][mask[row]], following[row, : t + 1]])[None]
+            torch.testing.assert_close(y_t[row], layer(compact)[0, -1])
+
+
+def test_decoding_over_a_context_with_an_empty_row():
+    layer = build(pattern=CC, bias=False)
+    x, context = torch.randn(2, 4, 8, dtype=torch.float64), torch.randn(2, 5, 8, dtype=torch.float64)
+    mask = torch.arange(5) < torch.tensor([[3], [0]])
+    full = layer(x, context, context_mask=mask)
+    assert not full[1].any()
+    _, state = layer.prefill(x[:, :1], context, context_mask=mask)
+    for t in range(1, 4):
+        y_t, state = layer.step(x[:, t], state)
+        torch.testing.assert_close(y_t, full[:, t])
+
+
+def test_an_unknown_kernel_is_refused():
+    with pytest.raises(UsageError, match=r"takes 'auto' \| 'flash'"):
+        build("softmax(kernel=fast)")
+
+
+def test_dropout_acts_on_the_weights_in_training_only():
+    layer = build(dropout=0.5)
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    assert torch.equal(layer(x), layer(x))
+    layer.train()
+    assert not torch.equal(layer(x), layer(x))
