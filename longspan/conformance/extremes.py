@@ -1,0 +1,57 @@
+"""Extremes: very large, constant and zero inputs stay finite, forward and backward, in float32 and bfloat16."""
+
+from dataclasses import replace
+
+import torch
+
+from longspan.attentions import Attention
+from longspan.conformance.difference import finite
+from longspan.conformance.promise import promise
+from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.subject import LONG, Batch, Subject
+
+LARGE = 1e4
+
+
+@promise("extreme inputs")
+def extreme_inputs(subject: Subject) -> Verdict:
+    """Inputs of 1e4, of -1e4, constant and zero give finite outputs and gradients."""
+    layer = subject.layer(dtype=torch.float32)
+    for bfloat16 in (False, True):
+        for name, batch in _extremes(subject).items():
+            wild = _not_finite(subject, layer, batch, bfloat16)
+            if wild:
+                precision = "bfloat16 autocast" if bfloat16 else "float32"
+                return broken(f"with {name} in {precision}, not finite: {', '.join(wild)}")
+    return kept(f"finite for {', '.join(_extremes(subject))}, in float32 and bfloat16")
+
+
+def _extremes(subject: Subject) -> dict[str, Batch]:
+    plain = subject.padded_batch(LONG, dtype=torch.float32)
+    one_huge = plain.x.clone()
+    one_huge[:, LONG // 3] *= LARGE
+    return {
+        "noise of 1e4": _each(plain, lambda u: u * LARGE),
+        "all 1e4": _each(plain, lambda u: torch.full_like(u, LARGE)),
+        "all -1e4": _each(plain, lambda u: torch.full_like(u, -LARGE)),
+        "alternating 1e4 and -1e4": _each(plain, lambda u: LARGE * u.sign()),
+        "one token of 1e4": replace(plain, x=one_huge),
+        "a constant": _each(plain, torch.ones_like),
+        "zeros": _each(plain, torch.zeros_like),
+    }
+
+
+def _each(batch: Batch, change) -> Batch:
+    return replace(batch, x=change(batch.x), context=None if batch.context is None else change(batch.context))
+
+
+def _not_finite(subject: Subject, layer: Attention, batch: Batch, bfloat16: bool) -> list[str]:
+    """The names of what is not finite among real outputs and all gradients."""
+    batch = batch.requiring_grad()
+    y = subject.run(layer, batch, bfloat16=bfloat16)
+    named = {**batch.leaves(), **{n: p for n, p in layer.named_parameters() if p.requires_grad}}
+    assert batch.mask is not None
+    direction = subject.noise(*y.shape, draw="direction", dtype=torch.float32) * batch.mask[..., None]
+    gradients = torch.autograd.grad((y.float() * direction).sum(), list(named.values()), allow_unused=True)
+    wild = [f"the gradient of {name}" for name, g in zip(named, gradients, strict=True) if not finite(g)]
+    return wild if finite(y[batch.mask]) else ["the output", *wild]

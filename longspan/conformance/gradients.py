@@ -1,0 +1,148 @@
+"""Gradients: they reach every parameter, are finite, and are the derivative of what is computed."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
+
+from longspan.attentions import Attention, HeadwiseAttention
+from longspan.attentions.base import SHELL
+from longspan.conformance.difference import difference, finite, spell
+from longspan.conformance.promise import promise
+from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.subject import LONG, Batch, Subject
+from longspan.core.registry import own_options
+from longspan.core.spec import Spec
+
+REFERENCES = ("plain", "reference", "naive")  # choices of an option that mean: the formula itself
+
+
+@promise("gradients")
+def gradient_flow(subject: Subject) -> Verdict:
+    """Gradients are finite, and reach every input and every parameter that has a say in the output."""
+    unused: set[str] = set()
+    for batch in (subject.batch(2, LONG), subject.padded_batch(LONG)):
+        layer = subject.layer(longest=LONG + 5)
+        found = gradients_of(subject, layer, batch)
+        wild = [name for name, gradient in found.items() if not finite(gradient)]
+        if wild:
+            return broken(f"the gradient is not finite for {', '.join(wild)} at length {LONG}")
+        # the gradient of a bias may vanish by symmetry, as that of the keys does under a softmax
+        silent = [name for name, g in found.items() if g is None or (g.ndim > 1 and not g.any())]
+        cut_off = [name for name in silent if _matters(subject, layer, batch, name)]
+        if cut_off:
+            return broken(f"no gradient reaches {', '.join(cut_off)}, though the output depends on it")
+        unused |= set(silent)
+    remark = f"; without a say in the output: {', '.join(sorted(unused))}" if unused else ""
+    return kept(f"finite at length {LONG} for all {len(found)} inputs and parameters{remark}")
+
+
+def _matters(subject: Subject, layer: Attention, batch: Batch, name: str) -> bool:
+    """Whether the output changes with this input or parameter."""
+    before = subject.run(layer, batch)
+    if name in batch.leaves():
+        value = batch.leaves()[name]
+        changed = replace(batch, **{name: value + subject.noise(*value.shape, draw="change")})
+        return difference(subject.run(layer, changed), before) > subject.tolerance
+    parameter = dict(layer.named_parameters())[name]
+    original = parameter.detach().clone()
+    with torch.no_grad():
+        parameter.add_(subject.noise(*parameter.shape, draw="change"))
+        after = subject.run(layer, batch)
+        parameter.copy_(original)
+    return difference(after, before) > subject.tolerance
+
+
+@promise("gradcheck")
+def gradcheck(subject: Subject) -> Verdict:
+    """The gradients of inputs and parameters are the derivatives found by finite differences in float64."""
+    if not subject.on_cpu:
+        return not_applicable("finite differences need float64, which is checked on a cpu")
+    checked = []
+    for n, rows in ((5, 2),) if subject.quick else ((1, 1), (5, 2), (9, 3), (70, 1)):
+        layer = subject.layer(dim=4, longest=80)
+        batch = subject.batch(rows, n, dim=4)
+        if rows > 1:
+            lengths = [n] + [n - 2] * (rows - 1)
+            context = None if batch.context is None else subject.right(batch.context.shape[1], lengths)
+            batch = Batch(batch.x, batch.context, subject.right(n, lengths), context)
+        names = [name for name, parameter in layer.named_parameters() if parameter.requires_grad]
+        values = [dict(layer.named_parameters())[name].detach().clone().requires_grad_() for name in names]
+        inputs = list(batch.requiring_grad().leaves().values())
+
+        def outputs(*given: Tensor, layer: Attention = layer, batch: Batch = batch, names: list[str] = names) -> Tensor:
+            leaves, parameters = given[: len(given) - len(names)], given[len(given) - len(names) :]
+            arguments = (leaves[0], leaves[1] if len(leaves) > 1 else None)
+            masks = {"mask": batch.mask, "context_mask": batch.context_mask}
+            y = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), arguments, masks)
+            return y if batch.mask is None else y[batch.mask]
+
+        try:
+            torch.autograd.gradcheck(outputs, (*inputs, *values), fast_mode=True, nondet_tol=1e-10)
+        except GradcheckError as error:
+            reason = " ".join(str(error).split())[:160]
+            return broken(f"at length {n} with {rows} rows: {reason}")
+        checked.append(f"{rows}x{n}")
+    return kept(f"agrees with finite differences at {', '.join(checked)} (rows x length)")
+
+
+@promise("reference agreement")
+def reference_agreement(subject: Subject) -> Verdict:
+    """The fast path agrees in outputs and gradients with the mechanism's own reference, where it has one.
+
+    A reference is a choice called `plain`, `reference` or `naive` of some option, or a method `reference` with the
+    signature of `attend`.
+    """
+    slow = _reference_layer(subject)
+    if slow is None:
+        return not_applicable("it has neither a plain choice of an option nor a method called reference")
+    layer, (twin, how) = subject.layer(), slow
+    twin.load_state_dict(layer.state_dict())
+    worst = 0.0
+    for n in (1, 63, LONG):
+        for batch in (subject.batch(3, n), subject.padded_batch(n)):
+            real = slice(None) if batch.mask is None else batch.mask
+            outputs = [subject.run(which, batch)[real] for which in (layer, twin)]
+            worst = max(worst, apart := difference(*outputs))
+            if apart > subject.tolerance:
+                return broken(f"the output differs from {how} by {spell(apart)} at length {n}")
+            fast, law = gradients_of(subject, layer, batch), gradients_of(subject, twin, batch)
+            size = max(float(g.abs().max()) for g in law.values() if g is not None)
+            for name, gradient in fast.items():
+                expected = law[name]
+                if gradient is None or expected is None:
+                    continue
+                # against the largest of all gradients: some are zero but for rounding
+                apart = float((gradient - expected).abs().max()) / (size or 1.0)
+                worst = max(worst, apart)
+                if not apart <= subject.tolerance:
+                    return broken(f"the gradient of {name} differs from {how} by {spell(apart)} at length {n}")
+    return kept(f"largest difference from {how} {spell(worst)}")
+
+
+def gradients_of(subject: Subject, layer: Attention, batch: Batch) -> dict[str, Tensor | None]:
+    """The gradient of a fixed random projection of the real outputs, for every input and parameter by name."""
+    batch = batch.requiring_grad()
+    y = subject.run(layer, batch)
+    direction = subject.noise(*y.shape, draw="direction", dtype=y.dtype)
+    if batch.mask is not None:
+        direction = direction * batch.mask[..., None]
+    named = {**batch.leaves(), **{n: p for n, p in layer.named_parameters() if p.requires_grad}}
+    gradients = torch.autograd.grad((y * direction).sum(), list(named.values()), allow_unused=True)
+    return dict(zip(named, gradients, strict=True))
+
+
+def _reference_layer(subject: Subject) -> tuple[Attention, str] | None:
+    for option in own_options(subject.mechanism.cls, SHELL):
+        for choice in REFERENCES:
+            if repr(choice) in option.type and subject.mechanism.options.get(option.name, option.default) != choice:
+                options = {**subject.mechanism.options, option.name: choice}
+                twin = type(subject.mechanism)(subject.mechanism.cls, options, subject.mechanism.target)
+                slow = Subject(twin, subject.pattern, subject.device, subject.dtype, subject.profile, subject.seed)
+                return slow.layer(), str(Spec("", {option.name: choice})).strip("()")
+    layer = subject.layer()
+    if isinstance(layer, HeadwiseAttention) and hasattr(layer, "reference"):
+        layer.attend = layer.reference  # pyright: ignore[reportAttributeAccessIssue]
+        return layer, "its reference"
+    return None

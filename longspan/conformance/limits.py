@@ -1,0 +1,39 @@
+"""Limits: a mechanism that is exact, or becomes exact under some options, equals softmax attention there."""
+
+import torch
+
+from longspan import attentions
+from longspan.attentions import Mechanism
+from longspan.conformance.difference import difference, spell
+from longspan.conformance.promise import promise
+from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.subject import SHORT, Subject
+from longspan.core.spec import Spec
+
+CLOSE = 1e-5  # float32
+
+
+@promise("exact limit")
+def exact_limit(subject: Subject) -> Verdict:
+    """Where it is declared exact, it equals the softmax formula with the same projections, to 1e-5 in float32."""
+    meta = subject.meta
+    if not (meta.exact or meta.limit):
+        return not_applicable("it declares no limit in which it is softmax attention")
+    options = dict(subject.mechanism.options)
+    if not meta.exact:
+        options |= Spec.parse(f"limit({meta.limit})").options
+    under = "always" if meta.exact else meta.limit
+    twin = Mechanism(subject.mechanism.cls, options, subject.mechanism.target)
+    layer = Subject(twin, subject.pattern, subject.device, seed=subject.seed).layer(dtype=torch.float32)
+    law = Subject(attentions.get("softmax(kernel=plain)"), subject.pattern, subject.device).layer(dtype=torch.float32)
+    shared = {name: value for name, value in layer.state_dict().items() if name in law.state_dict()}
+    law.load_state_dict(shared)  # strict: all four projections must be there
+    worst = 0.0
+    for n in (1, SHORT, 63):
+        for batch in (subject.batch(2, n, dtype=torch.float32), subject.padded_batch(n, dtype=torch.float32)):
+            real = slice(None) if batch.mask is None else batch.mask
+            found, expected = (subject.run(which, batch, bfloat16=False)[real] for which in (layer, law))
+            worst = max(worst, apart := difference(found, expected))
+            if apart > CLOSE:
+                return broken(f"declared equal to softmax ({under}), it differs by {spell(apart)} at length {n}")
+    return kept(f"equals softmax ({under}) within {spell(worst)}")

@@ -1,0 +1,111 @@
+"""Padding: what stands in padded positions, and how many of them there are, never matters."""
+
+from dataclasses import replace
+
+import torch
+
+from longspan.attentions.base import Attention
+from longspan.conformance.difference import difference, spell, where_apart
+from longspan.conformance.promise import promise
+from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.subject import LONG, SHORT, Batch, Subject
+from longspan.kernels.packing import Layout
+
+CONTENT = 1e4
+
+
+@promise("padding content")
+def padding_content(subject: Subject) -> Verdict:
+    """Filling padded positions with anything, up to 1e4, leaves real outputs and their gradients as they were."""
+    layer, worst, tried = subject.layer(), 0.0, 0
+    for n in (SHORT, LONG):
+        for where, batch in _maskings(subject, n).items():
+            noise = subject.batch(3, n, draw="content", scale=CONTENT)
+            filled = batch.with_padding_filled(noise)
+            before, after = subject.run(layer, batch), subject.run(layer, filled)
+            assert batch.mask is not None
+            apart = difference(after[batch.mask], before[batch.mask])
+            worst, tried = max(worst, apart), tried + 1
+            if apart > subject.tolerance:
+                place = where_apart(after, before, batch.mask)
+                return broken(f"1e4 in padding {where} changes real outputs by {spell(apart)} ({place}, length {n})")
+    return kept(f"largest change by content of 1e4 {spell(worst)} over {tried} masks")
+
+
+def _maskings(subject: Subject, n: int) -> dict[str, Batch]:
+    """The same tokens padded at the right, at the left, and with holes."""
+    right = subject.padded_batch(n)
+    assert right.mask is not None
+    left = replace(
+        right, mask=right.mask.flip(1), context_mask=None if right.context_mask is None else right.context_mask.flip(1)
+    )
+    holes = replace(right, mask=_holes(right.mask), context_mask=_holes(right.context_mask))
+    return {"at the right": right, "at the left": left, "between real tokens": holes}
+
+
+def _holes(mask: torch.Tensor | None) -> torch.Tensor | None:
+    if mask is None:
+        return None
+    holed = mask.clone()
+    holed[1, 2::3] = False
+    holed[2, :1] = False
+    return holed
+
+
+@promise("appended padding")
+def appended_padding(subject: Subject) -> Verdict:
+    """A padded row gives what the same row gives alone without padding, and more padding changes nothing."""
+    layer, worst = subject.layer(), 0.0
+    for n in (SHORT, LONG):
+        batch = subject.padded_batch(n)
+        together = subject.run(layer, batch)
+        wider = subject.run(layer, _widened(subject, batch, 11))
+        assert batch.mask is not None
+        apart = difference(wider[:, :n][batch.mask], together[batch.mask])
+        what = "11 more padded positions change real outputs"
+        for i in range(3):
+            if apart > subject.tolerance:
+                break
+            worst = max(worst, apart)
+            alone = subject.run(layer, batch.real_row(i))
+            apart = difference(together[i][batch.mask[i]], alone[0])
+            what = f"row {i}, padded, differs from the same row alone"
+        worst = max(worst, apart)
+        if apart > subject.tolerance:
+            if subject.meta.length_bound:
+                return not_applicable(f"it is bound to a length; {what} by {spell(apart)}")
+            return broken(f"{what} by {spell(apart)} (length {n})")
+    return kept(f"largest difference from rows without padding {spell(worst)}")
+
+
+def _widened(subject: Subject, batch: Batch, more: int) -> Batch:
+    rows, _, dim = batch.x.shape
+    tail = subject.noise(rows, more, dim, draw="tail") * 10
+    hidden = torch.zeros(rows, more, dtype=torch.bool, device=batch.x.device)
+    assert batch.mask is not None
+    x, mask = torch.cat([batch.x, tail], dim=1), torch.cat([batch.mask, hidden], dim=1)
+    if batch.context is None or batch.context_mask is None:
+        return Batch(x, None, mask)
+    return Batch(x, torch.cat([batch.context, tail], 1), mask, torch.cat([batch.context_mask, hidden], 1))
+
+
+@promise("packed = padded")
+def packed_equals_padded(subject: Subject) -> Verdict:
+    """`packed`, on real tokens alone, gives what the padded batch gives on them."""
+    if subject.pattern.cross:
+        return not_applicable("packing is for self patterns")
+    layer, worst = subject.layer(), 0.0
+    for n in (SHORT, LONG):
+        batch = subject.padded_batch(n)
+        assert batch.mask is not None
+        layout = Layout.of_mask(batch.mask)
+        apart = difference(_packed(subject, layer, batch, layout), layout.pack(subject.run(layer, batch)))
+        worst = max(worst, apart)
+        if apart > subject.tolerance:
+            return broken(f"real tokens packed in one row differ from the padded batch by {spell(apart)} (length {n})")
+    return kept(f"largest difference from the padded batch {spell(worst)}")
+
+
+def _packed(subject: Subject, layer: Attention, batch: Batch, layout: Layout) -> torch.Tensor:
+    with subject.precision():
+        return layer.packed(layout.pack(batch.x), layout)

@@ -1,0 +1,24 @@
+"""A promise: a short stable name, a sentence, and a function that puts a mechanism to the test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from longspan.conformance.report import Verdict
+from longspan.conformance.subject import Subject
+
+
+@dataclass(frozen=True)
+class Promise:
+    name: str  # used by tests, by `--json` and by the site: never renamed
+    sentence: str
+    test: Callable[[Subject], Verdict]
+
+
+def promise(name: str) -> Callable[[Callable[[Subject], Verdict]], Promise]:
+    """Make a promise of a function; its docstring is the sentence."""
+
+    def made(test: Callable[[Subject], Verdict]) -> Promise:
+        sentence = " ".join((test.__doc__ or "").split())
+        return Promise(name, sentence, test)
+
+    return made

@@ -1,0 +1,28 @@
+"""A report as a table for the terminal: one line per promise."""
+
+from typing import TYPE_CHECKING
+
+from longspan.conformance.report import Report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MARKS = {"kept": ("kept", "green"), "broken": ("BROKEN", "bold red"), "not applicable": ("-", "dim")}
+
+
+def table(report: Report) -> "Table":
+    """The table of one report; `rich.print(table(report))` shows it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    broken = len(report.broken)
+    verdict = "all promises kept" if report.ok else f"{broken} promise{'s' if broken > 1 else ''} broken"
+    title = f"{report.mechanism} as {report.pattern} ({report.device}, {report.dtype}, {report.profile}): {verdict}"
+    shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    shown.add_column("promise", no_wrap=True)
+    shown.add_column("", no_wrap=True)
+    shown.add_column("what was found", overflow="fold")
+    for finding in report.findings:
+        mark, style = MARKS[finding.status]
+        shown.add_row(Text(finding.promise), Text(mark, style=style), Text(finding.detail))
+    return shown

@@ -1,0 +1,54 @@
+"""Shapes: a layer can be built, gives what it was given in shape, dtype and device, and rows do not see one another."""
+
+import torch
+
+from longspan.conformance.difference import difference, finite, spell
+from longspan.conformance.promise import promise
+from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.subject import DIM, LONG, SHORT, Subject
+
+
+@promise("construction")
+def construction(subject: Subject) -> Verdict:
+    """A layer can be built with the arguments every backbone passes."""
+    layer = subject.layer()
+    count = sum(parameter.numel() for parameter in layer.parameters())
+    return kept(f"a layer of width {DIM} has {count} parameters")
+
+
+@promise("shape and dtype")
+def shape_and_dtype(subject: Subject) -> Verdict:
+    """The output has the shape, dtype and device of x, also when the inner width differs from the outer one."""
+    tried = 0
+    for dtype in (torch.float32, torch.float64) if subject.on_cpu else (torch.float32,):
+        for inner in (None, DIM // 2):
+            layer = subject.layer(dtype=dtype, inner=inner)
+            for batch in (subject.batch(2, SHORT, dtype=dtype), subject.padded_batch(SHORT, dtype=dtype)):
+                y = subject.run(layer, batch, bfloat16=False)
+                tried += 1
+                if (y.shape, y.dtype, y.device) != (batch.x.shape, batch.x.dtype, batch.x.device):
+                    return broken(
+                        f"x is {tuple(batch.x.shape)} {batch.x.dtype} on {batch.x.device}, "
+                        f"the output {tuple(y.shape)} {y.dtype} on {y.device} (inner={inner})"
+                    )
+                if not finite(y):
+                    return broken(f"the output is not finite in {dtype} (inner={inner})")
+    return kept(f"right in {tried} combinations of dtype, inner width and masks")
+
+
+@promise("batch independence")
+def batch_independence(subject: Subject) -> Verdict:
+    """A row of the batch gives what it gives alone, with several rows and heads together, with and without masks."""
+    layer, worst = subject.layer(), 0.0
+    for n in (SHORT, LONG):
+        for batch in (subject.batch(3, n), subject.padded_batch(n)):
+            together = subject.run(layer, batch)
+            for i in range(3):
+                alone = subject.run(layer, batch.row(i))
+                shown = slice(None) if batch.mask is None else batch.mask[i]
+                apart = difference(together[i][shown], alone[0][shown])
+                worst = max(worst, apart)
+                if apart > subject.tolerance:
+                    masks = "without masks" if batch.mask is None else "with masks"
+                    return broken(f"row {i} differs from the same row alone by {spell(apart)} {masks} (length {n})")
+    return kept(f"largest difference from a row alone {spell(worst)}")
