@@ -1,0 +1,536 @@
+"""One cell of the arena: (task, mechanism, pattern, protocol, tier, seed) goes in, a card comes out.
+
+    card = run(Cell("listops", "performer(features=64)", tier="smoke"))
+    model = load("out/cards/listops/....json")
+
+A cell that is finished is answered from its card; one that was interrupted goes on where it was.
+"""
+
+import functools
+import hashlib
+import inspect
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from safetensors.torch import load_file
+from torch import nn
+
+from longspan import attentions, tasks
+from longspan.attentions import Mechanism, Pattern
+from longspan.core import environment, meter
+from longspan.core.atomic import storage_errors, write_json
+from longspan.core.errors import CorruptFile, DataMissing, LongspanError, RunFailed, UnsupportedPattern, UsageError
+from longspan.core.lock import only_one
+from longspan.core.seeding import seed_everything
+from longspan.datasets.base import Splits
+from longspan.results import card as cards
+from longspan.results.store import Store
+from longspan.tasks import Protocol, Task
+from longspan.training.display import Logs, progress_bar
+from longspan.training.loop import Progress, Trained, save_weights, train
+
+PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
+WORTH_COMPILING = 2_000  # steps from which a GPU run earns back the time torch.compile takes
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is to be run, in the words of the command line."""
+
+    task: str
+    mechanism: str
+    pattern: str | None = None
+    protocol: str = "longspan"
+    tier: str = "smoke"
+    seed: int = 0
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cell with every name resolved and every setting known."""
+
+    cell: Cell
+    task: Task
+    mechanism: Mechanism
+    pattern: Pattern
+    protocol: Protocol
+
+    @classmethod
+    def of(cls, cell: Cell) -> "Plan":
+        task = tasks.get(cell.task)
+        mechanism = attentions.get(cell.mechanism)
+        pattern = task.pattern(cell.pattern)
+        if pattern not in mechanism.meta.patterns:
+            raise UnsupportedPattern(
+                f"{mechanism} cannot run as {pattern}, which {task.name} needs; "
+                f"it supports: {', '.join(mechanism.meta.patterns)}."
+            )
+        if isinstance(cell.seed, bool) or cell.seed < 0:
+            raise UsageError(f"A seed is an integer of at least 0, got {cell.seed}.")
+        return cls(cell, task, mechanism, pattern, task.protocol(cell.protocol, cell.tier).override(cell.overrides))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the outcome; two runs with one identity are the same run."""
+        return {
+            "task": self.task.name,
+            "task_version": self.task.meta.version,
+            "mechanism": str(self.mechanism),
+            "mechanism_sha256": source_hash(self.mechanism.cls),
+            "pattern": self.pattern.value,
+            "protocol": self.cell.protocol,
+            "tier": self.cell.tier,
+            "seed": self.cell.seed,
+            "overrides": dict(self.cell.overrides),
+            "settings": _plain(asdict(self.protocol)),
+        }
+
+    @property
+    def folder_name(self) -> str:
+        digest = hashlib.sha256(cards.canonical(self.identity)).hexdigest()[:12]
+        return f"{self.task.name}-{self.cell.protocol}-{self.cell.tier}-seed{self.cell.seed}-{digest}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.task.name} {self.mechanism} seed {self.cell.seed}"
+
+    def model(self) -> nn.Module:
+        """The network with initial weights that the seed decides."""
+        seed_everything(self.cell.seed)
+        return self.task.model(self.mechanism, self.protocol)
+
+
+def run(
+    cell: Cell,
+    *,
+    out: Path | str = "out",
+    data: Path | str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    devices: int = 1,
+    real: bool = False,
+    progress: bool = True,
+) -> cards.Card:
+    """Train and score one cell and put its card into `out/cards`."""
+    plan = Plan.of(cell)
+    out = Path(out)
+    device = choose_device(device)
+    precision = choose_precision(precision, device)
+    store = Store(out / "cards")
+    folder = out / "runs" / plan.folder_name
+    if (finished := _finished(store, plan, device, precision)) is not None:
+        _tidy(folder)
+        return finished
+    splits = plan.task.splits(plan.protocol, None if data is None else Path(data))
+    if real and splits.variant == "standin":
+        raise DataMissing(f"{plan.task.name} has only stand-in data here, and --real forbids it; prepare the real data.")
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with only_one(folder / "lock", f"the run {plan.title}"):
+        if (finished := _finished(store, plan, device, precision)) is not None:  # by whoever held the lock
+            return finished
+        write_json(folder / "cell.json", {"cell": _plain(asdict(cell)), "steps": plan.protocol.recipe.steps})
+        fabric = _fabric(device, precision, devices)
+        arguments = (plan, splits, folder, store, device, precision, devices, progress)
+        card = _train_cell(fabric, *arguments) if devices == 1 else fabric.launch(_train_cell, *arguments)
+        _tidy(folder)
+    if card["status"] == "fail":
+        raise RunFailed(f"{plan.title} failed: {card['reason']}")
+    return card
+
+
+def choose_device(asked: str) -> str:
+    if asked not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"A device is auto, cpu or cuda, got {asked!r}.")
+    found = torch.cuda.is_available()
+    if asked == "cuda" and not found:
+        raise UsageError("cuda was asked for, but torch sees no GPU here; use --device cpu, or see longspan doctor.")
+    return ("cuda" if found else "cpu") if asked == "auto" else asked
+
+
+def choose_precision(asked: str, device: str) -> str:
+    if asked == "auto":
+        return "bf16" if device == "cuda" else "fp32"
+    if asked not in PRECISIONS:
+        raise UsageError(f"A precision is auto, {' or '.join(PRECISIONS)}, got {asked!r}.")
+    return asked
+
+
+def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
+    """The trained model behind a card, in evaluation mode on the CPU.
+
+    `attention` says where a plug-in of yours lies now, when it is not in the current folder: "path/mine.py:Mine".
+    """
+    card = Path(card)
+    record = cards.read(card)
+    if "weights" not in record["files"]:
+        raise UsageError(f"The card {card.name} has no weights beside it; run its cell again to get them.")
+    cell = Cell(
+        record["task"],
+        attention or record["mechanism"],
+        record["pattern"],
+        record["protocol"],
+        record["tier"],
+        record["seed"],
+        {name: tuple(value) if isinstance(value, list) else value for name, value in record["overrides"].items()},
+    )
+    plan = Plan.of(cell)
+    if (version := record["task_version"]) != plan.task.meta.version:
+        raise UsageError(
+            f"The card is of {plan.task.name} version {version}, this package has {plan.task.meta.version}; "
+            f"install longspan {record['code']['version']}."
+        )
+    model = plan.model()
+    weights = card.with_name(record["files"]["weights"])
+    try:
+        model.load_state_dict(load_file(weights))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CorruptFile(f"The weights {weights.name} do not fit {card.name}; run its cell again.") from error
+    except Exception as error:  # safetensors has an error class of its own
+        raise CorruptFile(f"The weights {weights.name} cannot be read ({error}); run the cell again.") from error
+    return model.eval()
+
+
+@functools.cache
+def count_parameters(task: str, mechanism: str, protocol: str, tier: str) -> dict[str, Any]:
+    """Trainable numbers in all and by part of the network."""
+    return _count(Plan.of(Cell(task, mechanism, None, protocol, tier)).model())
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A run that was started and has no card yet."""
+
+    path: Path
+    cell: Cell
+    step: int
+    steps: int
+    bytes: int
+    updated: datetime
+
+
+def unfinished(out: Path | str = "out") -> list[Unfinished]:
+    found = []
+    for path in sorted((Path(out) / "runs").glob("*/cell.json")):
+        folder = path.parent
+        saved = sorted(folder.glob("checkpoint-*.pt"))
+        record = json.loads(path.read_text())
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        step = int(saved[-1].stem.split("-")[1]) if saved else 0
+        updated = datetime.fromtimestamp(max(file.stat().st_mtime for file in (path, *saved)), UTC)
+        found.append(Unfinished(folder, Cell(**record["cell"]), step, record["steps"], size, updated))
+    return found
+
+
+def clean(out: Path | str = "out") -> list[Path]:
+    """Remove unfinished runs and say which; cards, logs and data are not touched."""
+    removed = []
+    for one in unfinished(out):
+        with only_one(one.path / "lock", f"the run {one.path.name}"):
+            _tidy(one.path)
+        removed.append(one.path)
+    return removed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a cell would take on this device."""
+
+    seconds: float
+    memory_bytes: int
+    parameters: int
+    steps: int
+    note: str
+
+
+def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Estimate:
+    """Time a few real steps on random tokens of full length, with as much of the batch as a second allows."""
+    plan = Plan.of(cell)
+    device = choose_device(device)
+    fabric = _fabric(device, choose_precision(precision, device), 1)
+    model = plan.model().to(fabric.device)
+    parameters, recipe = _count(model)["total"], plan.protocol.recipe
+    batch, seconds = 1, 0.0
+    while True:
+        seconds, activations = _one_step(plan, model, fabric, batch)
+        if batch == recipe.batch_size or seconds > 0.5:
+            break
+        batch = min(recipe.batch_size, batch * 4)
+    scale = recipe.batch_size / batch
+    counts = plan.protocol.data
+    evaluations = -(-recipe.steps // recipe.evaluate_every) * counts.valid + counts.valid + counts.test
+    total = seconds * scale * (recipe.steps + evaluations / recipe.batch_size / 3)
+    memory = int(activations * scale) + 16 * parameters  # weights, gradients and two moments in fp32
+    note = f"from one step of {batch} of {recipe.batch_size} examples at full length on {device}"
+    return Estimate(total, memory, parameters, recipe.steps, note)
+
+
+def _one_step(plan: Plan, model: nn.Module, fabric: Fabric, batch: int) -> tuple[float, int]:
+    """Seconds of one training step (the better of two), and the bytes it keeps for its backward pass."""
+    rows = _LongRows(plan, batch)
+    feed = plan.task.feed(rows.split(), plan.protocol, fabric.device)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    times = []
+    for _ in range(2):
+        watch = meter.Stopwatch(str(fabric.device))
+        kept.clear()
+        with fabric.autocast(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = plan.task.loss(model, feed.batch(np.arange(batch))).loss
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+        times.append(watch.elapsed())
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    return min(times), sum(size for pointer, size in kept.items() if pointer not in weights)
+
+
+class _LongRows:
+    """Made-up rows as long as the data allows, to be timed and thrown away."""
+
+    def __init__(self, plan: Plan, count: int):
+        data = plan.protocol.data
+        self.length = data.shorter_than - 1 if hasattr(data, "shorter_than") else data.size**2
+        self.count = count
+
+    def split(self) -> Any:
+        from longspan.datasets.base import Split
+
+        tokens = np.random.default_rng(0).integers(1, 10, self.count * self.length, dtype=np.uint8)
+        starts = np.arange(self.count + 1, dtype=np.int64) * self.length
+        return Split(tokens, starts, np.zeros(self.count, np.uint8))
+
+
+def _fabric(device: str, precision: str, devices: int) -> Fabric:
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it announces what is decided here on purpose
+    strategy = "auto" if devices == 1 else "ddp_spawn"
+    return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+
+
+def _train_cell(
+    fabric: Fabric,
+    plan: Plan,
+    splits: Splits,
+    folder: Path,
+    store: Store,
+    device: str,
+    precision: str,
+    devices: int,
+    shown: bool,
+) -> cards.Card:
+    """Train in this process (or in each of several) and write the card, whether it went well or not."""
+    started = time.perf_counter()
+    meter.reset_peak_memory(device)
+    model = plan.model()
+    parameters = _count(model)
+    if device == "cuda" and plan.protocol.recipe.steps >= WORTH_COMPILING and hasattr(model, "compile_parts"):
+        model.compile_parts()
+    logs = Logs(folder) if fabric.is_global_zero else None
+    trained, reason, state = None, None, Progress()
+    recipe = plan.protocol.recipe
+    with progress_bar(plan.title, recipe.steps, plan.task.meta.score, shown and fabric.is_global_zero) as bar:
+
+        def watch(now: Progress, steps: int) -> None:
+            nonlocal state
+            state = now
+            if logs is not None:
+                logs.update(now)
+            if bar is not None:
+                bar(now, steps)
+
+        try:
+            trained = train(
+                plan.task, model, splits, plan.protocol, fabric=fabric, seed=plan.cell.seed, folder=folder, watch=watch
+            )
+            state = trained.progress
+        except torch.OutOfMemoryError:
+            reason = f"out of memory on {device} at batch size {recipe.batch_size}; choose a smaller one with --set"
+        except LongspanError as error:
+            if isinstance(error, RunFailed):
+                reason = str(error)
+            else:
+                raise
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
+            if _from_longspan(plan.mechanism):
+                raise
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        finally:
+            if logs is not None:
+                logs.close()
+    card: cards.Card = _describe(plan, splits, parameters, device, precision, devices) | _outcome(plan, splits, trained, state)
+    card |= {
+        "status": "ok" if trained else "fail",
+        "reason": reason,
+        "memory": {"peak_bytes": meter.peak_memory_bytes(device)},
+        "energy": None,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
+    if fabric.is_global_zero:
+        card = cards.read(store.add(card, _files(folder, model, trained)))
+    return card
+
+
+def _describe(
+    plan: Plan, splits: Splits, parameters: dict[str, Any], device: str, precision: str, devices: int
+) -> cards.Card:
+    """The part of a card that is known before training."""
+    baseline = count_parameters(plan.cell.task, "softmax", plan.cell.protocol, plan.cell.tier)["total"]
+    if plan.cell.overrides:
+        softmax = Plan(plan.cell, plan.task, attentions.get("softmax"), plan.pattern, plan.protocol)
+        baseline = _count(softmax.model())["total"]
+    within = parameters["total"] <= PARAMETER_RULE * baseline
+    identity = plan.identity
+    settings = identity.pop("settings")
+    source = identity.pop("mechanism_sha256")
+    return identity | {
+        "schema": cards.SCHEMA_VERSION,
+        "kind": "run",
+        "backbone": plan.task.meta.backbone,
+        "title": plan.mechanism.meta.title,
+        "track": "fixed" if within and not plan.cell.overrides else "free",
+        "fidelity": plan.mechanism.meta.fidelity,
+        "settings": settings
+        | {"device": device, "devices": devices, "precision": precision, "mechanism_sha256": source},
+        "dataset": {
+            "name": plan.task.dataset,
+            "variant": splits.variant,
+            "sha256": splits.sha256,
+            "counts": splits.counts,
+        },
+        "code": environment.code_version(),
+        "environment": environment.describe(),
+        "parameters": {
+            **parameters,
+            "baseline": baseline,
+            "ratio": round(parameters["total"] / baseline, 6),
+            "within_rule": within,
+        },
+    }
+
+
+def _outcome(plan: Plan, splits: Splits, trained: Trained | None, state: Progress) -> cards.Card:
+    """The part of a card that training decides."""
+    speed = state.step / state.train_seconds if state.train_seconds else None
+    outcome: cards.Card = {
+        "curve": state.curve,
+        "timing": {
+            "wall_seconds": None,
+            "steps_per_second": speed and round(speed, 4),
+            "examples_per_second": speed and round(speed * plan.protocol.recipe.batch_size, 3),
+            "training_seconds": round(state.train_seconds, 3),
+            "resumed": state.resumed,
+        },
+        "selected_step": trained and trained.selected_step,
+        "metrics": None,
+        "score": None,
+    }
+    if trained is None:
+        return outcome
+    meta = plan.task.meta
+    outcome["metrics"] = {
+        name: {metric: {"value": value, "count": result.count} for metric, value in result.metrics.items()}
+        for name, result in (("valid", trained.valid), ("test", trained.test))
+    }
+    outcome["score"] = {
+        "name": meta.score,
+        "split": "test",
+        "value": trained.test.metrics[meta.score],
+        "count": trained.test.count,
+        "higher_is_better": meta.higher_is_better,
+        "chance": plan.task.chance(splits.test),
+    }
+    return outcome
+
+
+def _files(folder: Path, model: nn.Module, trained: Trained | None) -> dict[str, Path]:
+    """What is kept beside the card: the log, the selected weights, and what they predicted for each test example."""
+    files = {"log": folder / "log.csv"} if (folder / "log.csv").exists() else {}
+    if trained is None:
+        return files
+    predictions, weights = folder / "predictions.npz", folder / "weights.safetensors"
+    save_weights(model, weights)
+    with storage_errors(predictions):
+        np.savez_compressed(predictions, **trained.test.predictions)
+    return files | {"predictions": predictions, "weights": weights}
+
+
+def _finished(store: Store, plan: Plan, device: str, precision: str) -> cards.Card | None:
+    """The newest good card of this very cell: same settings, same source of the mechanism, same kind of machine."""
+    identity = plan.identity
+    settings = identity.pop("settings") | {
+        "device": device,
+        "precision": precision,
+        "mechanism_sha256": identity.pop("mechanism_sha256"),
+    }
+    for card in reversed(store.find(**{name: identity[name] for name in ("task", "mechanism", "seed")})):
+        same = all(card[name] == value for name, value in identity.items())
+        if same and card["status"] == "ok" and all(card["settings"].get(n) == v for n, v in settings.items()):
+            return card
+    return None
+
+
+def _tidy(folder: Path) -> None:
+    """Drop what only an unfinished run needs; logs stay."""
+    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", ".*.part"):
+        for path in folder.glob(name):
+            path.unlink(missing_ok=True)
+    if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _count(model: nn.Module) -> dict[str, Any]:
+    """Parameters in all, and by part: layers of a stack are one part."""
+    parts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        words = [word for word in name.split(".")[:-1] or [name] if not word.isdigit()]
+        part = ".".join(words[:2])
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    return {"total": sum(parts.values()), "parts": parts}
+
+
+@functools.cache
+def source_hash(cls: type) -> str:
+    """Names the very code of a mechanism, so that a changed plug-in is a new run."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()
+
+
+def _from_longspan(mechanism: Mechanism) -> bool:
+    return mechanism.cls.__module__.startswith("longspan.")
+
+
+def _plain(value: Any) -> Any:
+    """As JSON sees it: tuples are lists."""
+    return json.loads(json.dumps(value))
+
+
+def cells(
+    names: list[str],
+    mechanisms: list[str],
+    *,
+    pattern: str | None = None,
+    protocol: str = "longspan",
+    tier: str = "smoke",
+    seeds: int = 1,
+    overrides: Mapping[str, Any] | None = None,
+) -> Iterator[Cell]:
+    """Every combination, task by task, so that a board fills column by column."""
+    for task in names:
+        for mechanism in mechanisms:
+            for seed in range(seeds):
+                yield Cell(task, mechanism, pattern, protocol, tier, seed, overrides or {})

@@ -1,0 +1,18 @@
+"""The shelf of tasks: one flat file each, found by file name."""
+
+from longspan.core.registry import Registry
+from longspan.tasks.base import Protocol, Recipe, Task, TaskMeta
+
+registry = Registry("task", __name__, f"{__name__}.base:Task", skip=("base", "classification"))
+
+
+def names() -> list[str]:
+    return registry.names()
+
+
+def get(name: "str | Task") -> Task:
+    """The task a name or a plug-in path stands for."""
+    return name if isinstance(name, Task) else registry.find(name)()
+
+
+__all__ = ["Protocol", "Recipe", "Task", "TaskMeta", "get", "names"]

@@ -1,0 +1,188 @@
+"""A task: data, a backbone, a loss and a score, under frozen and named rules."""
+
+import dataclasses
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from longspan.attentions import Pattern
+from longspan.core.errors import UnknownName, UsageError, did_you_mean
+from longspan.datasets.base import Split, Splits
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained, and which of its checkpoints is reported."""
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    warmup: int
+    schedule: Literal["rsqrt", "cosine", "linear", "constant"] = "rsqrt"
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    clip: float | None = None  # global gradient norm
+    evaluate_every: int = 100
+    evaluation_batch: int = 64
+    selection: Literal["best", "last"] = "best"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A complete set of rules: what data, what model, what recipe."""
+
+    data: Any
+    model: Any
+    recipe: Recipe
+
+    def lite(self) -> "Protocol":
+        """The same data and model for a tenth of the steps, the warm-up scaled with them."""
+        recipe = self.recipe
+        shorter = dataclasses.replace(
+            recipe,
+            steps=recipe.steps // 10,
+            warmup=recipe.warmup // 10,
+            evaluate_every=max(1, min(recipe.evaluate_every, recipe.steps // 100)),
+        )
+        return dataclasses.replace(self, recipe=shorter)
+
+    def override(self, changes: Mapping[str, Any]) -> "Protocol":
+        """Typed changes by dotted name, as in {"recipe.steps": 500}; unknown names and wrong types are refused."""
+        protocol = self
+        for name, value in changes.items():
+            protocol = _replace(protocol, name, name.split("."), value)
+        return protocol
+
+
+@dataclass(frozen=True)
+class TaskMeta:
+    title: str
+    version: int
+    paper: str
+    score: str
+    higher_is_better: bool
+    backbone: str
+    slots: dict[str, Pattern]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one batch gives: the loss to descend, and sums to average over batches (both stay on the device)."""
+
+    loss: Tensor
+    sums: dict[str, Tensor]
+    count: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores on a whole split with the number of examples behind them, and what was predicted for each."""
+
+    metrics: dict[str, float]
+    count: int
+    predictions: dict[str, np.ndarray]
+
+
+class Task(ABC):
+    """What is measured and by which rules; the one training loop does the rest."""
+
+    meta: ClassVar[TaskMeta]
+    protocols: ClassVar[dict[tuple[str, str], Protocol]]
+    dataset: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    def protocol(self, protocol: str, tier: str) -> Protocol:
+        if (protocol, tier) in self.protocols:
+            return self.protocols[protocol, tier]
+        names = sorted({p for p, _ in self.protocols})
+        if protocol not in names:
+            raise UnknownName(f"{self.name} has no protocol {protocol!r}.{did_you_mean(protocol, names)}")
+        tiers = sorted(t for p, t in self.protocols if p == protocol)
+        raise UnknownName(f"{self.name} under {protocol} has no tier {tier!r}.{did_you_mean(tier, tiers)}")
+
+    def pattern(self, asked: str | None) -> Pattern:
+        """The pattern whose slots the mechanism fills: the one asked for, or the only one there is."""
+        patterns = sorted(set(self.meta.slots.values()))
+        if asked is None:
+            return patterns[0]
+        pattern = Pattern.parse(asked)
+        if pattern not in patterns:
+            raise UsageError(f"{self.name} has no slot for {pattern}; its slots are {', '.join(patterns)}.")
+        return pattern
+
+    @abstractmethod
+    def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
+        """The data; generated where the dataset can be, else an error that says how to get it."""
+
+    @abstractmethod
+    def model(self, attention: Any, protocol: Protocol) -> nn.Module: ...
+
+    @abstractmethod
+    def feed(self, split: Split, protocol: Protocol, device: Any) -> "Feed":
+        """The split on the device, ready to give batches."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Any) -> StepResult: ...
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, feed: "Feed", rows: np.ndarray, batch_size: int) -> Evaluation:
+        """Scores over these rows of the feed, in this order."""
+
+    @abstractmethod
+    def chance(self, split: Split) -> float:
+        """The score of whoever knows only how often each answer occurs in this split."""
+
+
+class Feed(ABC):
+    """A split that lives on the device and gives batches by row numbers."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def batch(self, rows: np.ndarray) -> Any: ...
+
+    @abstractmethod
+    def in_batches(self, rows: np.ndarray, size: int) -> Iterable[tuple[np.ndarray, Any]]:
+        """These rows in batches, in whatever order is cheapest, each with the places of its rows."""
+
+
+def _replace(owner: Any, whole: str, path: list[str], value: Any) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else {}
+    if path[0] not in fields:
+        raise UnknownName(f"No setting {whole!r}.{did_you_mean(path[0], fields)}")
+    if len(path) > 1:
+        return dataclasses.replace(owner, **{path[0]: _replace(getattr(owner, path[0]), whole, path[1:], value)})
+    if dataclasses.is_dataclass(getattr(owner, path[0])):
+        inside = [f.name for f in dataclasses.fields(getattr(owner, path[0]))]
+        raise UsageError(f"{whole!r} is a group of settings; name one of {', '.join(f'{whole}.{n}' for n in inside)}.")
+    return dataclasses.replace(owner, **{path[0]: _typed(whole, value, fields[path[0]].type)})
+
+
+def _typed(name: str, value: Any, expected: Any) -> Any:
+    choices = typing.get_args(expected) if typing.get_origin(expected) in (typing.Union, types.UnionType) else (expected,)
+    for choice in choices:
+        origin = typing.get_origin(choice)
+        if origin is typing.Literal and value in typing.get_args(choice):
+            return value
+        if choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if choice is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if origin is tuple and isinstance(value, tuple) and len(value) == len(typing.get_args(choice)):
+            return value
+        if isinstance(choice, type) and choice not in (int, float) and isinstance(value, choice):
+            return value
+    wanted = " or ".join(str(getattr(choice, "__name__", choice)) for choice in choices)
+    raise UsageError(f"Setting {name!r} takes {wanted}, got {value!r}; give a value of that kind.")

@@ -1,0 +1,64 @@
+"""ListOps: evaluate a nested bracket expression, answer one digit (Long Range Arena, arXiv:2011.04006).
+
+`lra-paper` has the sizes of the paper's appendix, `lra-released` those of the released configuration (last checkpoint
+reported); `longspan` has the paper's sizes and steps with a learning rate at which the deep encoder leaves the plateau of
+reading the root operator alone. Rows are masked by their true length everywhere.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from longspan.attentions import Pattern
+from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier, Sizes
+from longspan.datasets import listops
+from longspan.datasets.base import Splits
+from longspan.tasks.base import Protocol, Recipe, TaskMeta
+from longspan.tasks.classification import Classification
+
+PAPER = Protocol(
+    data=listops.Data(),
+    model=Sizes(dim=512, heads=8, layers=6, mlp=2048),
+    recipe=Recipe(steps=5_000, batch_size=32, learning_rate=0.05, warmup=1_000, evaluate_every=250),
+)
+RELEASED = replace(
+    PAPER,
+    model=Sizes(dim=512, heads=8, layers=4, mlp=1024),
+    recipe=replace(PAPER.recipe, selection="last"),
+)
+LONGSPAN = replace(PAPER, recipe=replace(PAPER.recipe, learning_rate=2e-4, warmup=500, schedule="linear"))
+SMOKE = Protocol(
+    data=listops.Data(train=20_000, valid=500, test=2_000, longer_than=50, shorter_than=128, max_depth=5, max_args=8),
+    model=Sizes(dim=64, heads=2, layers=2, mlp=128, dropout=0.0, attention_dropout=0.0),
+    recipe=Recipe(
+        steps=400, batch_size=32, learning_rate=1e-3, warmup=40, schedule="linear", evaluate_every=100, weight_decay=0.01
+    ),
+)
+
+
+class ListOps(Classification):
+    meta = TaskMeta(
+        title="ListOps",
+        version=1,
+        paper="arXiv:2011.04006",
+        score="accuracy",
+        higher_is_better=True,
+        backbone="encoder_classifier",
+        slots={"encoder": Pattern.NONCAUSAL_SELF},
+    )
+    dataset = "listops"
+    protocols = {
+        ("longspan", "smoke"): SMOKE,
+        ("longspan", "lite"): LONGSPAN.lite(),
+        ("longspan", "full"): LONGSPAN,
+        ("lra-paper", "lite"): PAPER.lite(),
+        ("lra-paper", "full"): PAPER,
+        ("lra-released", "lite"): RELEASED.lite(),
+        ("lra-released", "full"): RELEASED,
+    }
+
+    def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
+        return listops.ListOps().load(protocol.data, root=root)
+
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
+        length = protocol.data.shorter_than
+        return EncoderClassifier(attention, protocol.model, vocabulary=listops.VOCAB, classes=10, length=length)

@@ -1,0 +1,78 @@
+"""Pathfinder: are the two discs ends of one dashed path? Pixels in a row, no sense of two dimensions (arXiv:2011.04006).
+
+`longspan` counts black as a symbol like any other (ids are intensities plus one, 0 is left for padding) and has the sizes
+of the released configuration; `lra-released` keeps the release's rule that black pixels are hidden from attention;
+`lra-paper` has the sizes of the appendix, with the embedding as wide as the queries where the paper leaves it open.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from longspan.attentions import Pattern
+from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier, Sizes
+from longspan.datasets import pathfinder
+from longspan.datasets.base import Splits
+from longspan.tasks.base import Protocol, Recipe, TaskMeta
+from longspan.tasks.classification import Classification
+
+RELEASED = Protocol(
+    data=pathfinder.Data(size=32, difficulty="hard"),
+    model=Sizes(dim=32, heads=4, layers=4, mlp=32, inner=16, dropout=0.2, pooling="mean", hide_zeros=True),
+    recipe=Recipe(
+        steps=62_400,
+        batch_size=512,
+        learning_rate=1e-3,
+        warmup=312,
+        schedule="cosine",
+        weight_decay=0.0,
+        evaluate_every=312,
+        evaluation_batch=512,
+        selection="last",
+    ),
+)
+PAPER = replace(
+    RELEASED,
+    model=Sizes(dim=128, heads=8, layers=4, mlp=128, dropout=0.2),
+    recipe=replace(RELEASED.recipe, learning_rate=0.01, selection="best"),
+)
+LONGSPAN = replace(
+    RELEASED, model=replace(RELEASED.model, hide_zeros=False), recipe=replace(RELEASED.recipe, selection="best")
+)
+SMOKE = Protocol(
+    data=pathfinder.Data(size=32, difficulty="easy", train=2_000, valid=200, test=1_000),
+    model=Sizes(dim=32, heads=2, layers=1, mlp=32, dropout=0.0, attention_dropout=0.0, pooling="mean"),
+    recipe=replace(LONGSPAN.recipe, steps=60, batch_size=16, warmup=10, evaluate_every=30, evaluation_batch=64),
+)
+
+
+class Pathfinder(Classification):
+    meta = TaskMeta(
+        title="Pathfinder",
+        version=1,
+        paper="arXiv:2011.04006",
+        score="accuracy",
+        higher_is_better=True,
+        backbone="encoder_classifier",
+        slots={"encoder": Pattern.NONCAUSAL_SELF},
+    )
+    dataset = "pathfinder"
+    protocols = {
+        ("longspan", "smoke"): SMOKE,
+        ("longspan", "lite"): LONGSPAN.lite(),
+        ("longspan", "full"): LONGSPAN,
+        ("lra-paper", "lite"): PAPER.lite(),
+        ("lra-paper", "full"): PAPER,
+        ("lra-released", "lite"): RELEASED.lite(),
+        ("lra-released", "full"): RELEASED,
+    }
+
+    def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
+        return pathfinder.Pathfinder().load(protocol.data, root=root)
+
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
+        vocabulary = 256 + self.shift(protocol)
+        length = protocol.data.size**2
+        return EncoderClassifier(attention, protocol.model, vocabulary=vocabulary, classes=2, length=length)
+
+    def shift(self, protocol: Protocol) -> int:
+        return 0 if protocol.model.hide_zeros else 1

@@ -1,0 +1,88 @@
+"""What a person sees of a training run: a bar with loss, accuracy, speed and time left, and log files to plot from."""
+
+import csv
+import io
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from longspan.core.atomic import write_text
+from longspan.training.loop import Progress
+
+
+@contextmanager
+def progress_bar(title: str, steps: int, score: str, shown: bool = True):
+    """Yields a watcher for the loop; silent where standard error is not a terminal."""
+    if not (shown and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task(title, total=steps, figures="", speed="")
+        started = time.perf_counter()
+        first: list[int] = []
+
+        def watch(progress: Any, steps: int) -> None:
+            first.append(progress.step) if not first else None
+            rate = (progress.step - first[0]) / max(1e-9, time.perf_counter() - started)
+            bars.update(bar, completed=progress.step, figures=_figures(progress, score), speed=f"{rate:.1f} steps/s")
+
+        yield watch
+
+
+def _figures(progress: Progress, score: str) -> str:
+    if not progress.curve:
+        return ""
+    last = progress.curve[-1]
+    return f"loss {last['train_loss']:.3f}  valid {score} {last[f'valid_{score}']:.3f}"
+
+
+class Logs:
+    """`log.csv` and TensorBoard events in the run's folder, always equal to the learning curve."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._written = 0
+        self._events = None
+
+    def update(self, progress: Progress) -> None:
+        if len(progress.curve) == self._written:
+            return
+        rows = io.StringIO()
+        names = sorted({name for point in progress.curve for name in point}, key=lambda n: (n != "step", n))
+        table = csv.DictWriter(rows, names)
+        table.writeheader()
+        table.writerows(progress.curve)
+        write_text(self.folder / "log.csv", rows.getvalue())
+        self._to_tensorboard(progress.curve[self._written :])
+        self._written = len(progress.curve)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+
+    def _to_tensorboard(self, points: list[dict[str, float]]) -> None:
+        from longspan.core.environment import installed
+
+        if installed("tensorboard") is None:
+            return
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=int(points[0]["step"]))
+        for point in points:
+            for name, value in point.items():
+                if name != "step":
+                    self._events.add_scalar(name, value, int(point["step"]))

@@ -1,0 +1,250 @@
+"""The one training loop: from a model and a feed to the evaluated model, whatever happens in between.
+
+Every random number of step t comes from a seed derived from (seed, t), and the order of examples from (seed, epoch). A run
+that was killed therefore goes on from its last checkpoint to the very numbers of an unbroken one (on a CPU; on a GPU up to the
+order in which sums are formed).
+"""
+
+import math
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from safetensors.torch import save_file
+from torch import nn
+
+from longspan.core.atomic import temporary_beside
+from longspan.core.errors import RunFailed
+from longspan.core.meter import Stopwatch
+from longspan.core.seeding import derive
+from longspan.datasets.base import Splits
+from longspan.tasks.base import Evaluation, Feed, Protocol, Task
+from longspan.training import checkpoint
+from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+
+SAVE_EVERY_SECONDS = 30.0
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it but the weights, and saved with them."""
+
+    step: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    best_step: int | None = None
+    best_score: float | None = None
+    train_sums: dict[str, float] = field(default_factory=dict)  # since the last evaluation
+    train_count: int = 0
+    train_seconds: float = 0.0  # updates alone
+    total_seconds: float = 0.0  # with evaluation and saving
+    resumed: int = 0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The outcome: the selected model's scores and how it came about."""
+
+    valid: Evaluation
+    test: Evaluation
+    selected_step: int
+    progress: Progress
+
+
+Watcher = Callable[[Progress, int], None]
+Weights = dict[str, torch.Tensor]
+
+
+def train(
+    task: Task,
+    model: nn.Module,
+    splits: Splits,
+    protocol: Protocol,
+    *,
+    fabric: Fabric,
+    seed: int,
+    folder: Path,
+    watch: Watcher | None = None,
+    save_every_seconds: float = SAVE_EVERY_SECONDS,
+) -> Trained:
+    """Train to the last step of the recipe, resuming from what lies in `folder`, and score the selected weights."""
+    recipe = protocol.recipe
+    folder.mkdir(parents=True, exist_ok=True)
+    model = model.to(fabric.device)
+    bare, optimizer = model, make_optimizer(model, recipe)
+    progress, best = _resume(folder, bare, optimizer)
+    model, optimizer = fabric.setup(model, optimizer)
+    train_feed, valid_feed, test_feed = (
+        task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
+    )
+    order = ExampleOrder(len(train_feed), recipe.batch_size, seed)
+    device = str(fabric.device)
+    whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
+    spent, sums = progress.total_seconds, dict[str, torch.Tensor]()
+
+    def settle() -> None:
+        """Bring device-side sums and clocks into `progress`."""
+        progress.train_seconds += stretch.elapsed()
+        progress.total_seconds = spent + whole.elapsed()
+        for name, value in sums.items():
+            progress.train_sums[name] = progress.train_sums.get(name, 0.0) + float(value)
+        sums.clear()
+
+    def save() -> None:
+        if fabric.is_global_zero:
+            _save(folder, bare, optimizer, best, progress)
+        since_save.restart()
+
+    model.train()
+    with interruptible() as interrupted:
+        while progress.step < recipe.steps:
+            step = progress.step
+            torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
+            set_learning_rate(optimizer, learning_rate(recipe, step))
+            batch = train_feed.batch(order.rows(step)[fabric.global_rank :: fabric.world_size])
+            optimizer.zero_grad(set_to_none=True)
+            result = task.loss(model, batch)
+            fabric.backward(result.loss)
+            if recipe.clip is not None:
+                fabric.clip_gradients(model, optimizer, max_norm=recipe.clip, error_if_nonfinite=False)
+            optimizer.step()
+            for name, value in result.sums.items():
+                sums[name] = sums.get(name, 0.0) + value.double()  # exact, so that it does not matter where a run was cut
+            progress.train_count += result.count
+            progress.step = step + 1
+            due = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
+            if due:
+                settle()
+                _evaluate(task, model, valid_feed, recipe, progress, fabric)
+                if _is_better(task, progress, recipe.selection):
+                    progress.best_step = progress.step
+                    progress.best_score = progress.curve[-1][f"valid_{task.meta.score}"]
+                    best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
+            if interrupted() or since_save.elapsed() > save_every_seconds or progress.step == recipe.steps:
+                if not due:
+                    settle()
+                save()
+                due = True
+            if due:
+                stretch.restart()
+            if interrupted():
+                raise KeyboardInterrupt
+            if watch is not None:
+                watch(progress, recipe.steps)
+    assert progress.best_step is not None
+    bare.load_state_dict(best)
+    valid = evaluate(task, model, valid_feed, recipe.evaluation_batch, fabric)
+    test = evaluate(task, model, test_feed, recipe.evaluation_batch, fabric)
+    return Trained(valid, test, progress.best_step, progress)
+
+
+class ExampleOrder:
+    """Which rows step t sees: an endless stream of full shuffles, each drawn from (seed, epoch)."""
+
+    def __init__(self, count: int, batch_size: int, seed: int):
+        self.count, self.batch_size, self.seed = count, batch_size, seed
+        self._epoch, self._shuffle = -1, np.empty(0, np.int64)
+
+    def rows(self, step: int) -> np.ndarray:
+        first = step * self.batch_size
+        places = np.arange(first, first + self.batch_size)
+        return np.concatenate([self._of_epoch(e)[places[places // self.count == e] % self.count] for e in self._epochs(places)])
+
+    def _epochs(self, places: np.ndarray) -> range:
+        return range(int(places[0]) // self.count, int(places[-1]) // self.count + 1)
+
+    def _of_epoch(self, epoch: int) -> np.ndarray:
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._shuffle = np.random.default_rng(derive(self.seed, "epoch", epoch)).permutation(self.count)
+        return self._shuffle
+
+
+def evaluate(task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: Fabric) -> Evaluation:
+    """Scores on all rows of a feed, shared between processes, with dropout off and the random state left as it was."""
+    model.eval()
+    rows = np.arange(len(feed))
+    mine = rows[fabric.global_rank :: fabric.world_size]
+    with torch.no_grad():
+        result = task.evaluate(model, feed, mine, batch_size)
+    model.train()
+    return result if fabric.world_size == 1 else _gather(result, fabric)
+
+
+def _gather(mine: Evaluation, fabric: Fabric) -> Evaluation:
+    """Join the shares of all processes: means weighted by count, predictions in the order of rows."""
+    shares: list[Any] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(shares, mine)
+    count = sum(share.count for share in shares)
+    metrics = {n: sum(share.metrics[n] * share.count for share in shares) / count for n in mine.metrics}
+    joined = {n: np.concatenate([share.predictions[n] for share in shares]) for n in mine.predictions}
+    order = np.argsort(joined["row"], kind="stable")
+    return Evaluation(metrics, count, {n: values[order] for n, values in joined.items()})
+
+
+def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Any, progress: Progress, fabric: Fabric) -> None:
+    """Add a point to the learning curve; a loss that is not a number ends the run."""
+    point = {"step": progress.step, "learning_rate": learning_rate(recipe, progress.step - 1)}
+    for name, value in sorted(progress.train_sums.items()):
+        point[f"train_{name}"] = value / progress.train_count
+    if not math.isfinite(point.get("train_loss", 0.0)):
+        raise RunFailed(f"The training loss is not a number by step {progress.step}; lower the learning rate.")
+    result = evaluate(task, model, feed, recipe.evaluation_batch, fabric)
+    if not math.isfinite(result.metrics.get("loss", 0.0)):
+        raise RunFailed(f"The validation loss is not a number at step {progress.step}; lower the learning rate.")
+    progress.curve.append(point | {f"valid_{name}": value for name, value in result.metrics.items()})
+    progress.train_sums, progress.train_count = {}, 0
+
+
+def _is_better(task: Task, progress: Progress, selection: str) -> bool:
+    """Whether the point just added to the curve is the one to report so far."""
+    score = progress.curve[-1][f"valid_{task.meta.score}"]
+    if selection == "last" or progress.best_score is None:
+        return True
+    return score > progress.best_score if task.meta.higher_is_better else score < progress.best_score
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    with temporary_beside(path) as temporary:
+        save_file({name: value.detach().contiguous() for name, value in model.state_dict().items()}, temporary)
+
+
+def _save(folder: Path, model: nn.Module, optimizer: Any, best: Weights, progress: Progress) -> None:
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "best": best, "progress": asdict(progress)}
+    checkpoint.save(folder, progress.step, state)
+
+
+def _resume(folder: Path, model: nn.Module, optimizer: Any) -> tuple[Progress, Weights]:
+    state, _ = checkpoint.latest(folder)
+    if state is None:
+        return Progress(), {}
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    progress = Progress(**state["progress"])
+    progress.resumed += 1
+    return progress, state["best"]
+
+
+@contextmanager
+def interruptible():
+    """Ctrl-C asks the loop to stop after the step at hand; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
