@@ -94,15 +94,15 @@ class MultiheadAttention(nn.Module):
 
     def forward(
         self,
-        query: Float[Tensor, "*b n d"],
-        key: Float[Tensor, "*b m dk"],
-        value: Float[Tensor, "*b m dv"],
-        key_padding_mask: Shaped[Tensor, "*b m"] | None = None,
+        query: Float[Tensor, "... d"],
+        key: Float[Tensor, "... dk"],
+        value: Float[Tensor, "... dv"],
+        key_padding_mask: Shaped[Tensor, "..."] | None = None,
         need_weights: bool = True,
         attn_mask: Shaped[Tensor, "..."] | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Float[Tensor, "*b n d"], Float[Tensor, "..."] | None]:
+    ) -> tuple[Float[Tensor, "... d"], Float[Tensor, "..."] | None]:
         """The attended values and, where there is a matrix of weights and it is wanted, that matrix.
 
         Batches come as [n b d] unless `batch_first`; a single sequence as [n d].

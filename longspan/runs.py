@@ -121,9 +121,10 @@ def run(
     precision: str = "auto",
     devices: int = 1,
     real: bool = False,
+    weights: bool = True,
     progress: bool = True,
 ) -> cards.Card:
-    """Train and score one cell and put its card into `out/cards`."""
+    """Train and score one cell and put its card into `out/cards`, with the selected weights beside it if wanted."""
     plan = Plan.of(cell)
     out = Path(out)
     device = choose_device(device)
@@ -143,7 +144,7 @@ def run(
             return finished
         write_json(folder / "cell.json", {"cell": _plain(asdict(cell)), "steps": plan.protocol.recipe.steps})
         fabric = _fabric(device, precision, devices)
-        arguments = (plan, splits, folder, store, device, precision, devices, progress)
+        arguments = (plan, splits, folder, store, device, precision, devices, weights, progress)
         card = _train_cell(fabric, *arguments) if devices == 1 else fabric.launch(_train_cell, *arguments)
         _tidy(folder)
     if card["status"] == "fail":
@@ -331,6 +332,7 @@ def _train_cell(
     device: str,
     precision: str,
     devices: int,
+    keep_weights: bool,
     shown: bool,
 ) -> cards.Card:
     """Train in this process (or in each of several) and write the card, whether it went well or not."""
@@ -382,7 +384,7 @@ def _train_cell(
     }
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
-        card = cards.read(store.add(card, _files(folder, model, trained)))
+        card = cards.read(store.add(card, _files(folder, model if keep_weights else None, trained)))
     return card
 
 
@@ -458,16 +460,19 @@ def _outcome(plan: Plan, splits: Splits, trained: Trained | None, state: Progres
     return outcome
 
 
-def _files(folder: Path, model: nn.Module, trained: Trained | None) -> dict[str, Path]:
+def _files(folder: Path, model: nn.Module | None, trained: Trained | None) -> dict[str, Path]:
     """What is kept beside the card: the log, the selected weights, and what they predicted for each test example."""
     files = {"log": folder / "log.csv"} if (folder / "log.csv").exists() else {}
     if trained is None:
         return files
     predictions, weights = folder / "predictions.npz", folder / "weights.safetensors"
-    save_weights(model, weights)
     with storage_errors(predictions):
         np.savez_compressed(predictions, **trained.test.predictions)
-    return files | {"predictions": predictions, "weights": weights}
+    files["predictions"] = predictions
+    if model is not None:
+        save_weights(model, weights)
+        files["weights"] = weights
+    return files
 
 
 def _finished(store: Store, plan: Plan, device: str, precision: str) -> cards.Card | None:
