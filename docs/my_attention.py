@@ -8,7 +8,7 @@ import torch
 from longspan.attentions import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
 
 
-class MyAttention(HeadwiseAttention):
+class Mine(HeadwiseAttention):
     meta = AttentionMeta(title="Gated mean", paper="none", family="gated", cost="n", patterns=SELF_PATTERNS)
 
     def attend(self, q, k, v, *, key_mask=None, query_mask=None):

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from einops import rearrange, repeat
+import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -61,15 +62,18 @@ class EncoderClassifier(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "b n"], lengths: list[int] | None = None) -> Float[Tensor, "b classes"]:
         """`lengths` are those of the rows, known on the host; None means that all rows are full."""
-        x = self.embedding(tokens)
-        if self.cls is not None:
-            x = torch.cat([repeat(self.cls, "d -> b 1 d", b=x.shape[0]), x], dim=1)
-        x = self.dropout(x + self.positions[: x.shape[1]])
+        table = self.embedding.weight
+        if self.cls is not None:  # one more symbol, in front of every row
+            tokens, table = F.pad(tokens, (1, 0), value=len(table)), torch.cat([table, self.cls[None]])
+            lengths = None if lengths is None else [n + 1 for n in lengths]
         mask = self._released_mask(tokens) if self.sizes.hide_zeros else None
         layout = None
-        if lengths is not None and min(lengths) < tokens.shape[1]:
-            layout = Layout.of_lengths([n + (self.cls is not None) for n in lengths], x.shape[1], x.device)
-            x = layout.pack(x)
+        if lengths is None or min(lengths) == tokens.shape[1]:
+            x = F.embedding(tokens, table) + self.positions[: tokens.shape[1]]
+        else:
+            layout = Layout.of_lengths(lengths, tokens.shape[1], tokens.device)
+            x = F.embedding(layout.pack(tokens), table) + self.positions[layout.index % tokens.shape[1]]
+        x = self.dropout(x)
         for block in self.blocks:
             x = block(x, layout, mask)
         return self.head(self._pool(self.norm(x), layout))
@@ -87,8 +91,9 @@ class EncoderClassifier(nn.Module):
         return layout.unpack(x).sum(dim=1) / layout.mask.sum(dim=1, keepdim=True)
 
     def _released_mask(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+        """By the release's rule: id 0 is padding, and the first real token decides for the class token before it."""
         mask = tokens > 0
-        return mask if self.cls is None else torch.cat([mask[:, :1], mask], dim=1)
+        return mask if self.cls is None else torch.cat([mask[:, 1:2], mask[:, 1:]], dim=1)
 
 
 class Block(nn.Module):

@@ -1,5 +1,6 @@
 """Gradients: they reach every parameter, are finite, and are the derivative of what is computed."""
 
+import re
 from dataclasses import replace
 
 import torch
@@ -81,10 +82,15 @@ def gradcheck(subject: Subject) -> Verdict:
         try:
             torch.autograd.gradcheck(outputs, (*inputs, *values), fast_mode=True, nondet_tol=1e-10)
         except GradcheckError as error:
-            reason = " ".join(str(error).split())[:160]
-            return broken(f"at length {n} with {rows} rows: {reason}")
+            return broken(f"at length {n} with {rows} rows: {_mismatch(error, [*batch.leaves(), *names])}")
         checked.append(f"{rows}x{n}")
     return kept(f"agrees with finite differences at {', '.join(checked)} (rows x length)")
+
+
+def _mismatch(error: GradcheckError, names: list[str]) -> str:
+    """The first sentence of torch's complaint, with the input called by its name."""
+    complaint = " ".join(str(error).split()).split(" The above quantities")[0]
+    return re.sub(r"input (\d+)", lambda found: names[int(found[1])], complaint)[:200]
 
 
 @promise("reference agreement")

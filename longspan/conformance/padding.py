@@ -16,7 +16,7 @@ CONTENT = 1e4
 
 @promise("padding content")
 def padding_content(subject: Subject) -> Verdict:
-    """Filling padded positions with anything, up to 1e4, leaves real outputs and their gradients as they were."""
+    """Filling padded positions with anything, up to 1e4, leaves real outputs as they were."""
     layer, worst, tried = subject.layer(), 0.0, 0
     for n in (SHORT, LONG):
         for where, batch in _maskings(subject, n).items():

@@ -65,8 +65,8 @@ def _verdict(moved: list[tuple[float, float]], what: str, reading: str) -> Verdi
     still = sum(not size > MATERIAL for size, _ in moved)
     stiff = sum(size > MATERIAL and not turn > MATERIAL for size, turn in moved)
     if 2 * still > len(moved):
-        return broken(f"{what} does not change the output at {still} of {len(moved)} positions, {reading}")
+        return broken(f"new draws of {what} leave the output alone at {still} of {len(moved)} positions, {reading}")
     if 2 * (still + stiff) > len(moved):
-        return broken(f"{what} only rescales each head of the output at {stiff} of {len(moved)} positions, {reading}")
+        return broken(f"new draws of {what} only rescale each head at {stiff} of {len(moved)} positions, {reading}")
     typical = sorted(size for size, _ in moved)[len(moved) // 2]
     return kept(f"new draws of {what} move the output by {typical:.0%} of its size at a typical position")

@@ -95,6 +95,7 @@ class Status:
     counts: dict[str, int] | None = None
     bytes: int = 0
     shards: int = 0  # made so far by a preparation that is under way or was interrupted
+    problem: str | None = None  # why what lies there cannot be used
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +208,10 @@ class Dataset(ABC):
         data = self._settings(data)
         for target in (self.folder(data, root, imported=True), self.folder(data, root)):
             if (target / "manifest.json").exists():
-                manifest = _read_manifest(target)
+                try:
+                    manifest = _read_manifest(target)
+                except CorruptFile as error:
+                    return Status(self.name, target, False, problem=str(error))
                 size = sum(entry["bytes"] for entry in manifest["arrays"].values())
                 return Status(self.name, target, True, manifest["variant"], manifest["counts"], size)
         target = self.folder(data, root)
@@ -217,6 +221,8 @@ class Dataset(ABC):
     def verify(self, data: Any = None, *, root: Path | str | None = None) -> list[str]:
         """What is wrong with the files `load` would open, a sentence each; reads and hashes every byte."""
         found = self.status(data, root=root)
+        if found.problem:
+            return [found.problem]
         return _problems(found.folder) if found.ready else [f"{self.name} is not prepared in {found.folder}."]
 
     def folder(self, data: Any, root: Path | str | None = None, *, imported: bool = False) -> Path:
@@ -384,7 +390,8 @@ def _problems(folder: Path) -> list[str]:
     except CorruptFile as error:
         return [str(error)]
     found = []
-    for name, entry in manifest["arrays"].items():
+    beside = {"index.npy": manifest["index"]} if "index" in manifest else {}
+    for name, entry in (manifest["arrays"] | beside).items():
         try:
             read_array(folder / name, entry)
             if hash_file(folder / name) != entry["sha256"]:

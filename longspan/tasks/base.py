@@ -26,6 +26,7 @@ class Recipe:
     learning_rate: float
     warmup: int
     schedule: Literal["rsqrt", "cosine", "linear", "constant"] = "rsqrt"
+    average: float = 0.0  # decay of the running mean of weights that is evaluated in their place; 0 is none
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-9

@@ -27,9 +27,10 @@ from longspan.core.seeding import derive
 from longspan.datasets.base import Splits
 from longspan.tasks.base import Evaluation, Feed, Protocol, Task
 from longspan.training import checkpoint
+from longspan.training.average import RunningAverage
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 
-SAVE_EVERY_SECONDS = 30.0
+SAVE_EVERY_SECONDS = 60.0
 
 
 @dataclass
@@ -78,7 +79,8 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     model = model.to(fabric.device)
     bare, optimizer = model, make_optimizer(model, recipe)
-    progress, best = _resume(folder, bare, optimizer)
+    average = RunningAverage(bare, recipe.average)
+    progress, best = _resume(folder, bare, optimizer, average)
     model, optimizer = fabric.setup(model, optimizer)
     train_feed, valid_feed, test_feed = (
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
@@ -98,7 +100,7 @@ def train(
 
     def save() -> None:
         if fabric.is_global_zero:
-            _save(folder, bare, optimizer, best, progress)
+            _save(folder, bare, optimizer, average, best, progress)
         since_save.restart()
 
     model.train()
@@ -114,6 +116,7 @@ def train(
             if recipe.clip is not None:
                 fabric.clip_gradients(model, optimizer, max_norm=recipe.clip, error_if_nonfinite=False)
             optimizer.step()
+            average.update()
             for name, value in result.sums.items():
                 sums[name] = sums.get(name, 0.0) + value.double()  # exact, so that it does not matter where a run was cut
             progress.train_count += result.count
@@ -121,11 +124,12 @@ def train(
             due = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
             if due:
                 settle()
-                _evaluate(task, model, valid_feed, recipe, progress, fabric)
-                if _is_better(task, progress, recipe.selection):
-                    progress.best_step = progress.step
-                    progress.best_score = progress.curve[-1][f"valid_{task.meta.score}"]
-                    best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
+                with average.in_place():
+                    _evaluate(task, model, valid_feed, recipe, progress, fabric)
+                    if _is_better(task, progress, recipe.selection):
+                        progress.best_step = progress.step
+                        progress.best_score = progress.curve[-1][f"valid_{task.meta.score}"]
+                        best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
             if interrupted() or since_save.elapsed() > save_every_seconds or progress.step == recipe.steps:
                 if not due:
                     settle()
@@ -215,17 +219,26 @@ def save_weights(model: nn.Module, path: Path) -> None:
         save_file({name: value.detach().contiguous() for name, value in model.state_dict().items()}, temporary)
 
 
-def _save(folder: Path, model: nn.Module, optimizer: Any, best: Weights, progress: Progress) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "best": best, "progress": asdict(progress)}
+def _save(
+    folder: Path, model: nn.Module, optimizer: Any, average: RunningAverage, best: Weights, progress: Progress
+) -> None:
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "average": average.mean,
+        "best": best,
+        "progress": asdict(progress),
+    }
     checkpoint.save(folder, progress.step, state)
 
 
-def _resume(folder: Path, model: nn.Module, optimizer: Any) -> tuple[Progress, Weights]:
+def _resume(folder: Path, model: nn.Module, optimizer: Any, average: RunningAverage) -> tuple[Progress, Weights]:
     state, _ = checkpoint.latest(folder)
     if state is None:
         return Progress(), {}
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
+    average.load(state["average"])
     progress = Progress(**state["progress"])
     progress.resumed += 1
     return progress, state["best"]

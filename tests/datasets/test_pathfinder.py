@@ -238,6 +238,8 @@ def test_both_kinds_of_metadata_are_read_and_split_80_10_10(tmp_path, kind, insi
     again = get("pathfinder").import_from(tmp_path / "in", DATA, root=tmp_path / "data")
     assert again.sha256 == splits.sha256
     assert get("pathfinder").verify(DATA, root=tmp_path / "data") == []
+    np.save(folder / "index.npy", index[::-1])
+    assert "index.npy has changed" in get("pathfinder").verify(DATA, root=tmp_path / "data")[0]
 
 
 def test_empty_png_files_are_left_out_and_counted(tmp_path):

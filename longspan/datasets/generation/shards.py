@@ -45,10 +45,14 @@ class Shards:
             write_shard(self.path(index), shard)
         return shard
 
+    def _ensure(self, index: int) -> None:
+        """`read` for its effect alone: a finished task must not keep its shard in memory."""
+        self.read(index)
+
     def make_all(self, count: int, *, workers: int | None = None, progress: bool = True, title: str = "") -> None:
         """See that shards 0 .. count - 1 are on disk and sound."""
         with _Bar(title, count, show=progress) as advance, ThreadPoolExecutor(workers or available_cores()) as pool:
-            futures = [pool.submit(self.read, index) for index in range(count)]
+            futures = [pool.submit(self._ensure, index) for index in range(count)]
             try:
                 for future in as_completed(futures):
                     future.result()

@@ -1,0 +1,107 @@
+"""What lies in folders, gathered for boards and the report: cards, and one board for every group of them that may meet.
+
+    found = cards_in(card_folders(None, out=Path("out")))
+    for view in boards(found.cards, "starter"):
+        print(render(view))
+
+Reading half: never imports torch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longspan import suites
+from longspan.core.errors import UsageError, did_you_mean
+from longspan.results.board import Board, board
+from longspan.results.card import Card
+from longspan.results.store import Problem, Store
+from longspan.suites import Suite
+from longspan.verdicts import PREFIX
+
+TIERS = ("smoke", "lite", "full")
+PUBLISHED = {"lra": "lra-v1"}  # the table shown below the full board of a suite
+PATTERNS = {"NS": "noncausal_self", "CS": "causal_self", "NC": "noncausal_cross", "CC": "causal_cross"}
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Sound cards, all versions of them, and the files that are none."""
+
+    cards: list[Card]
+    problems: list[Problem]
+
+
+def card_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
+    """The folders named, else the user's own cards and those that are committed beside the code."""
+    for folder in given or ():
+        if not folder.is_dir():
+            raise UsageError(f"Cards were to be read from {folder}, which is no folder; name one that holds cards.")
+    return list(given) if given else [folder for folder in (out / "cards", Path("results")) if folder.is_dir()]
+
+
+def cards_in(folders: Sequence[Path]) -> Cards:
+    """Every card below the folders; conformance results lie there too and are passed over."""
+    found = Cards([], [])
+    for folder in folders:
+        store = Store(folder)
+        found.cards.extend(store.cards(superseded=True))
+        found.problems.extend(problem for problem in store.problems if not problem.path.name.startswith(PREFIX))
+    return found
+
+
+def boards(
+    cards: Sequence[Card],
+    name: str,
+    *,
+    protocol: str | None = None,
+    tier: str | None = None,
+    pattern: str | None = None,
+) -> Iterator[Board]:
+    """One board for every protocol, tier and kind of data that has cards of this suite or task.
+
+    A suite with published numbers has a full board even before the first run.
+    """
+    suite, pattern = suite_or_task(name, cards), pattern and pattern_name(pattern)
+    groups = {
+        (card["protocol"], card["tier"], card["dataset"]["variant"] == "standin")
+        for card in cards
+        if card["task"] in suite.tasks
+        and protocol in (None, card["protocol"])
+        and tier in (None, card["tier"])
+        and pattern in (None, card["pattern"])
+    }
+    published = PUBLISHED.get(suite.name)
+    if published and tier in (None, "full") and not any(group[1] == "full" for group in groups):
+        groups.add((protocol or "longspan", "full", False))
+    for one_protocol, one_tier, standin in sorted(groups, key=_order):
+        shown = published if one_tier == "full" and not standin else None
+        yield board(cards, suite, one_protocol, one_tier, pattern, standin=standin, published=shown)
+
+
+def suite_or_task(name: str, cards: Sequence[Card]) -> Suite:
+    """A suite by name; else a suite of one task, which must occur in a suite or on a card."""
+    if name in suites.names():
+        return suites.get(name)
+    tasks = {card["task"] for card in cards} | {task for suite in suites.SUITES.values() for task in suite.tasks}
+    if name not in tasks:
+        raise UsageError(f"No suite or task named {name!r}.{did_you_mean(name, [*suites.names(), *tasks])}")
+    return suites.of_tasks([name])
+
+
+def pattern_name(text: str) -> str:
+    """A pattern by its name or its two letters; the slot has the same rule, but needs torch.
+
+    >>> pattern_name("CS")
+    'causal_self'
+    """
+    name = PATTERNS.get(text.upper(), text.lower())
+    if name not in PATTERNS.values():
+        raise UsageError(f"No pattern named {text!r}.{did_you_mean(text, PATTERNS.values())}")
+    return name
+
+
+def _order(group: tuple[str, str, bool]) -> tuple[str, int, str, bool]:
+    """By protocol, then from smoke to full."""
+    protocol, tier, standin = group
+    return protocol, TIERS.index(tier) if tier in TIERS else len(TIERS), tier, standin

@@ -1,0 +1,34 @@
+"""Starting files: `longspan new attention mine` writes one that already passes `longspan check`."""
+
+import keyword
+import re
+from importlib import resources
+from pathlib import Path
+
+from longspan.core.atomic import storage_errors
+from longspan.core.errors import UsageError
+
+
+def new_attention(name: str, folder: str | Path = ".") -> Path:
+    """Write `<name>.py` with a working mechanism to change; a file that is there already stays untouched."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise UsageError(
+            f"An attention is named like a Python file, in small letters, digits and underscores, got {name!r}; "
+            "take a name like my_attention."
+        )
+    from jinja2 import Environment, StrictUndefined
+
+    source = resources.files(__name__).joinpath("attention.py.j2").read_text(encoding="utf-8")
+    template = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False).from_string(source)
+    text = template.render(file=f"{name}.py", cls=class_name(name), title=name.replace("_", " ").capitalize())
+    path = Path(folder) / f"{name}.py"
+    if path.exists():
+        raise UsageError(f"{path} is there already and stays as it is; choose another name or move the file.")
+    with storage_errors(path), path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def class_name(name: str) -> str:
+    """`my_attention` -> `MyAttention`."""
+    return "".join(word.capitalize() for word in name.split("_"))

@@ -1,0 +1,48 @@
+"""A running mean of the weights: what is evaluated moves more calmly than what is trained.
+
+    mean <- decay * mean + (1 - decay) * weights      after every step, with less memory in the first steps
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningAverage:
+    """Keeps the mean of a model's parameters; with decay 0 it does nothing at all."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self._weights = [p for p in model.parameters() if p.requires_grad] if decay else []
+        self.mean = [p.detach().clone() for p in self._weights]
+        self._steps = torch.zeros((), dtype=torch.long)
+        if decay:
+            self.mean.append(self._steps)
+
+    def update(self) -> None:
+        if not self.decay:
+            return
+        self._steps += 1
+        steps = int(self._steps)
+        decay = min(self.decay, steps / (steps + 10))
+        torch._foreach_lerp_(self.mean[:-1], [p.detach() for p in self._weights], 1 - decay)
+
+    def load(self, mean: list[Tensor]) -> None:
+        for mine, saved in zip(self.mean, mean, strict=True):
+            mine.copy_(saved)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model has the averaged weights inside the block and its own again after it."""
+        own = [p.detach().clone() for p in self._weights]
+        self._put(self.mean[: len(own)])
+        try:
+            yield
+        finally:
+            self._put(own)
+
+    def _put(self, values: list[Tensor]) -> None:
+        for parameter, value in zip(self._weights, values, strict=True):
+            parameter.data.copy_(value)

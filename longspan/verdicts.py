@@ -1,0 +1,90 @@
+"""Conformance results on disk: `check` leaves a file for each question it answered, `report` reads them.
+
+    save("out/conformance", reports)
+    found, problems = load(["out/conformance", "results"])
+
+A file is the JSON of one report or a list of them (what `longspan check --json` prints), its name begins with
+`conformance`. Never imports torch; what it reads is untrusted, like a card.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from longspan.core import atomic
+from longspan.core.errors import CorruptFile
+from longspan.results import card
+from longspan.results.store import Problem
+
+PREFIX = "conformance"
+QUESTION = ("mechanism", "pattern", "device", "dtype")  # what a result answers, whatever the profile
+STATUSES = ("kept", "broken", "not applicable")
+MAX_BYTES = 16 * 2**20
+
+
+class Report(Protocol):
+    """What `longspan.conformance.check` returns."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def save(folder: str | Path, reports: Iterable[Report]) -> list[Path]:
+    """Keep each report in its file; a new answer takes the place of the old one, quick or full."""
+    paths = []
+    for report in reports:
+        content = report.to_json()
+        paths.append(Path(folder) / filename(content))
+        atomic.write_json(paths[-1], content)
+    return paths
+
+
+def filename(content: dict[str, Any]) -> str:
+    """Readable, unique, and safe whatever the mechanism is called."""
+    digest = hashlib.sha256("\0".join(content[word] for word in QUESTION).encode()).hexdigest()[:8]
+    words = [re.sub(r"[^A-Za-z0-9.=]+", "_", content[word])[:48].strip("._") for word in QUESTION]
+    return "-".join([PREFIX, *words, digest]) + ".json"
+
+
+def load(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """The results below the folders, and what could not be read; of two answers, that of the earlier folder."""
+    chosen: dict[tuple[str, ...], dict[str, Any]] = {}
+    problems = []
+    for folder in folders:
+        for path in sorted(Path(folder).rglob(f"{PREFIX}*.json")):
+            try:
+                reports = _read(path)
+            except (CorruptFile, OSError) as error:
+                problems.append(Problem(path, str(error)))
+                continue
+            for report in reports:
+                chosen.setdefault(tuple(report[word] for word in QUESTION), report)
+    return list(chosen.values()), problems
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if path.stat().st_size > MAX_BYTES:
+        raise CorruptFile(f"{path.name}: larger than {MAX_BYTES // 2**20} MiB, no conformance result is.")
+    content = card.parse(path.read_bytes(), path.name)
+    reports = content if isinstance(content, list) else [content]
+    for report in reports:
+        if not _sound(report):
+            raise CorruptFile(f"{path.name}: not a conformance result; make it with longspan check --json.")
+    return reports
+
+
+def _sound(report: Any) -> bool:
+    return (
+        isinstance(report, dict)
+        and all(isinstance(report.get(word), str) for word in (*QUESTION, "profile"))
+        and isinstance(report.get("ok"), bool)
+        and isinstance(report.get("promises"), list)
+        and all(
+            isinstance(line, dict)
+            and isinstance(line.get("promise"), str)
+            and isinstance(line.get("detail"), str)
+            and line.get("status") in STATUSES
+            for line in report["promises"]
+        )
+    )

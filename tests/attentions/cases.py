@@ -1,0 +1,22 @@
+"""The one table of mechanisms: a line here, and a mechanism is held to every promise in every pattern it declares."""
+
+from longspan import attentions
+from longspan.attentions import Pattern
+
+# name: the strings under which it is tested, the default first
+CASES: dict[str, tuple[str, ...]] = {
+    "abc": ("abc",),
+    "fnet": ("fnet",),
+    "linear": ("linear",),
+    "linformer": ("linformer",),
+    "local": ("local",),
+    "nystromformer": ("nystromformer",),
+    "performer": ("performer",),
+    "s4d": ("s4d",),
+    "softmax": ("softmax", "softmax(kernel=plain)"),
+}
+
+
+def each_case() -> list[tuple[str, Pattern]]:
+    """Every string of the table with every pattern its mechanism declares."""
+    return [(spec, p) for specs in CASES.values() for spec in specs for p in attentions.get(spec).meta.patterns]

@@ -1,0 +1,21 @@
+"""What every attention promises, whatever its paper; the promises themselves live in longspan/conformance."""
+
+from pathlib import Path
+
+import pytest
+
+from longspan import attentions
+from longspan.conformance import check
+from tests.attentions.cases import CASES, each_case
+
+
+@pytest.mark.parametrize("spec, pattern", each_case(), ids=[f"{s}-{p.code}" for s, p in each_case()])
+def test_every_mechanism_keeps_its_promises(spec, pattern):
+    (report,) = check(spec, [pattern], profile="quick")
+    assert report.ok, "\n".join(f"{f.promise}: {f.detail}" for f in report.broken)
+
+
+def test_every_mechanism_of_the_package_is_in_the_table():
+    folder = Path(attentions.__file__).parent
+    built_in = {name for name in attentions.names() if (folder / f"{name}.py").is_file()}
+    assert built_in == set(CASES)

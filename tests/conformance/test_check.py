@@ -1,0 +1,102 @@
+"""The door of the checker: what it accepts, what it refuses, and what it hands back."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from longspan.conformance import check, table
+from longspan.conformance.counting import count
+from longspan.conformance.promises import FIRST, PROMISES
+from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError
+from tests.conformance.right import Plain
+
+MINE = Path(__file__).parents[2] / "docs" / "my_attention.py"
+
+
+def test_a_strangers_file_of_25_lines_keeps_every_promise_in_full():
+    assert len(MINE.read_text().splitlines()) <= 25
+    reports = check(f"{MINE}:Mine", profile="full")
+    assert [report.pattern for report in reports] == ["noncausal_self", "causal_self"]
+    assert all(report.ok for report in reports), [report.broken for report in reports]
+
+
+@pytest.mark.parametrize("asked", ["softmax", attentions.get("softmax"), attentions.get("softmax").cls])
+def test_a_mechanism_is_named_by_string_factory_or_class(asked):
+    (report,) = check(asked, ["NS"], profile="quick")
+    assert report.ok
+    assert report.pattern == "noncausal_self"
+
+
+def test_a_report_is_plain_json():
+    (report,) = check(Plain, [Pattern.NONCAUSAL_SELF], profile="quick", seed=3)
+    said = json.loads(json.dumps(report.to_json()))
+    assert list(said) == ["mechanism", "pattern", "device", "dtype", "profile", "ok", "promises"]
+    assert [p["promise"] for p in said["promises"]] == [FIRST.name, *(p.name for p in PROMISES)]
+    assert {p["status"] for p in said["promises"]} <= {"kept", "broken", "not applicable"}
+    assert all(p["detail"] for p in said["promises"])
+
+
+def test_names_and_sentences_of_promises_are_there_and_unique():
+    names = [promise.name for promise in (FIRST, *PROMISES)]
+    assert len(set(names)) == len(names)
+    assert all(promise.sentence.endswith(".") for promise in (FIRST, *PROMISES))
+
+
+def test_the_same_seed_finds_the_same_and_leaves_torch_as_it_was():
+    state = torch.random.get_rng_state()
+    first, second = (check(Plain, ["CS"], profile="quick", seed=5) for _ in range(2))
+    assert first == second
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_bfloat16_can_be_asked_for():
+    (report,) = check(Plain, ["CS"], profile="quick", dtype="bfloat16")
+    assert report.ok, report.broken
+    assert report.dtype == "bfloat16"
+
+
+def test_a_table_shows_every_promise_and_its_detail():
+    (report,) = check(Plain, ["NS"], profile="quick")
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(table(report))
+    shown = console.export_text()
+    assert all(finding.promise in shown for finding in report.findings)
+    assert "all promises kept" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments, options, error",
+    [
+        (("softmaks",), {}, UnknownName),
+        (("softmax", ["diagonal"]), {}, UnknownName),
+        (("fnet", ["causal_self"]), {}, UnsupportedPattern),
+        (("softmax",), {"dtype": "float8"}, UsageError),
+        (("softmax",), {"profile": "slow"}, UsageError),
+        (("softmax",), {"device": "abacus"}, UsageError),
+    ],
+)
+def test_a_wrong_request_is_refused_with_a_sentence(arguments, options, error):
+    with pytest.raises(error, match=r"[.?]$"):
+        check(*arguments, **options)
+
+
+def test_counting_sees_products_writes_and_the_peak_but_no_views():
+    x = torch.ones(8, 4)
+    assert count(lambda: x @ x.mT).operations == 2 * 8 * 8 * 4 + 64
+    assert count(lambda: x.view(4, 8).mT).operations == 0
+    assert count(lambda: [torch.zeros(256) for _ in range(9)]).peak_bytes == 9 * 1024
+    assert count(lambda: [torch.zeros(256).sum().item() for _ in range(9)]).peak_bytes <= 2 * 1024
+
+
+def test_counting_sees_fused_attention_on_a_cpu():
+    def fused(n):
+        q = torch.zeros(1, 1, n, 8)
+        return count(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q)).operations
+
+    assert fused(512) > 3.5 * fused(256)

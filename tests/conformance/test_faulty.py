@@ -1,0 +1,69 @@
+"""Planted faults: real mechanisms with one real bug each are caught, and under the right name."""
+
+from pathlib import Path
+
+import pytest
+
+from longspan.conformance import check
+
+FAULTY = Path(__file__).parent / "faulty"
+CAUSAL_LAWS = {
+    "no future leak",
+    "no future gradient",
+    "prefix = full",
+    "step = parallel",
+    "masked prefix",
+    "decode state",
+}
+MASK_LAWS = {"batch independence", "padding content", "appended padding", "packed = padded", "empty rows"}
+
+# file:Class, pattern, the promise that must be broken, others that may break with it; all the rest must be kept
+FAULTS = [
+    ("future_leak_max.py:FutureLeakMax", "causal_self", "no future leak", CAUSAL_LAWS),
+    ("selection_leak.py:SelectionLeak", "causal_self", "no future leak", CAUSAL_LAWS - {"no future gradient"}),
+    ("padding_mix.py:PaddingMix", "noncausal_self", "padding content", MASK_LAWS),
+    ("padding_mix.py:PaddingMix", "noncausal_cross", "padding content", MASK_LAWS),
+    ("forgetful_abc.py:ForgetfulABC", "causal_self", "past is used", set()),
+    ("wrong_step.py:WrongStep", "causal_self", "step = parallel", {"masked prefix", "decode state"}),
+    ("unsaved_projection.py:UnsavedProjection", "noncausal_self", "save and load", set()),
+    ("unsaved_projection.py:UnsavedProjection", "noncausal_cross", "save and load", set()),
+    ("nan_row.py:NanRow", "noncausal_self", "empty rows", set()),
+    ("nan_row.py:NanRow", "causal_self", "empty rows", set()),
+    ("nan_row.py:NanRow", "causal_cross", "empty rows", set()),
+    ("quadratic.py:Quadratic", "noncausal_self", "declared cost", set()),
+    ("quadratic.py:HiddenQuadratic", "noncausal_self", "declared cost", set()),
+    ("crashes.py:OddLength", "noncausal_self", "odd lengths", set()),
+    ("crashes.py:Unbuildable", "noncausal_self", "construction", set()),
+]
+
+
+@pytest.mark.parametrize("target, pattern, promise, consequences", FAULTS)
+def test_a_planted_fault_is_found_under_its_name(target, pattern, promise, consequences):
+    (report,) = check(str(FAULTY / target), [pattern], profile="quick")
+    names = {finding.promise for finding in report.broken}
+    assert not report.ok
+    assert promise in names
+    assert names <= {promise} | consequences, report.broken
+
+
+def test_a_selection_leak_has_no_gradient():
+    (report,) = check(str(FAULTY / "selection_leak.py:SelectionLeak"), profile="quick")
+    assert report.status_of("no future gradient") == "kept"
+
+
+def test_mixed_masks_hide_without_a_mask():
+    (report,) = check(str(FAULTY / "padding_mix.py:PaddingMix"), ["NS"], profile="quick")
+    (finding,) = [f for f in report.findings if f.promise == "batch independence"]
+    assert "with masks" in finding.detail
+
+
+def test_whatever_a_mechanism_raises_is_a_broken_promise_in_a_sentence():
+    (report,) = check(str(FAULTY / "crashes.py:Leaves"), profile="quick")
+    (finding,) = [f for f in report.findings if f.promise == "shape and dtype"]
+    assert finding.status == "broken"
+    assert finding.detail.startswith("raised SystemExit: 3 (crashes.py, line ")
+
+
+def test_an_interruption_is_not_a_broken_promise():
+    with pytest.raises(KeyboardInterrupt):
+        check(str(FAULTY / "crashes.py:Interrupted"), profile="quick")

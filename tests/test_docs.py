@@ -1,0 +1,139 @@
+"""Documentation that can rot is tested: every command in it parses, every link and name in it exists."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from longspan.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page, language):
+    return [body for name, body in FENCE.findall(page.read_text()) if name == language]
+
+
+def commands():
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            for line in block.splitlines():
+                if line.startswith("longspan "):
+                    yield page.name, line.split("  #")[0].strip()
+
+
+def help_examples(group, words=("longspan",)):
+    """Lines of examples in the help of every verb."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from help_examples(command, (*words, name))
+        for line in (command.help or "").splitlines():
+            if line.strip().startswith("longspan "):
+                yield f"{name} --help", re.split(r" {3,}| > ", line.strip())[0]
+
+
+def parse(line):
+    """Let the command line read the words, without doing anything; wrong words raise."""
+    command, words = typer.main.get_command(app), shlex.split(line)[1:]
+    path = ["longspan"]
+    while hasattr(command, "commands"):
+        name = words.pop(0)
+        assert name in command.commands, f"{' '.join(path)} has no verb {name!r}"
+        command = command.commands[name]
+        path.append(name)
+    command.make_context(" ".join(path), words).close()
+
+
+def all_commands():
+    return [*commands(), *help_examples(typer.main.get_command(app))]
+
+
+@pytest.mark.parametrize("where, line", all_commands(), ids=lambda value: value)
+def test_every_command_shown_is_one_the_program_reads(where, line):
+    parse(line)
+
+
+def test_a_wrong_command_would_be_noticed():
+    usage_error = typer.BadParameter.__base__  # typer has no public name for it
+    with pytest.raises(AssertionError, match="dance"):
+        parse("longspan dance")
+    with pytest.raises(usage_error) as caught:
+        parse("longspan run listops -a softmax --sedes 3")
+    assert "--sedes" in caught.value.format_message()
+    with pytest.raises(usage_error) as caught:
+        parse("longspan board")
+    assert "SUITE" in caught.value.format_message()
+
+
+def test_there_are_commands_to_test():
+    assert len(all_commands()) > 40
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_are_short_enough_to_read(page):
+    long = [line for line in page.read_text().splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not long
+
+
+def test_every_page_is_in_the_navigation():
+    class Loader(yaml.SafeLoader):
+        """mkdocs has tags of its own, which are of no interest here."""
+
+    Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    listed = {name for entry in settings["nav"] for name in entry.values()}
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_readme_fits_on_one_screen_and_names_both_commands():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 75
+    assert "make run" in text
+    assert "make test" in text
+
+
+def test_the_command_page_names_every_verb_and_exit_code():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    for verb in typer.main.get_command(app).commands:
+        assert f"| `{verb} " in text or f"| `{verb}`" in text, verb
+    assert all(f"| {code} |" in text for code in (0, 1, 2, 3, 4, 130))
+
+
+def test_the_api_page_names_things_that_exist():
+    import importlib
+
+    for name in re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_python_blocks_are_python():
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            if "--8<--" not in block:
+                ast.parse(block)
+
+
+def test_the_shortest_mechanism_is_short_and_called_what_the_pages_say():
+    source = (ROOT / "docs" / "my_attention.py").read_text()
+    assert len(source.splitlines()) <= 25
+    classes = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    named = {name for page in PAGES for name in re.findall(r"my_attention\.py:(\w+)", page.read_text())}
+    assert named <= classes
+
+
+def test_no_page_names_a_machine():
+    for page in [*PAGES, ROOT / "Makefile", ROOT / ".ci" / "run", ROOT / "constraints.txt", ROOT / "CHANGELOG.md"]:
+        assert not re.search(r"/(work|root|home|tmp)/", page.read_text()), page.name

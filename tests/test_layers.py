@@ -1,0 +1,142 @@
+"""Imports point downwards only, siblings do not know one another, and the reading half never imports torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "longspan"
+
+# From the top down. A part may import parts of lower layers, itself, and what SIDEWAYS allows within a layer.
+LAYERS = [
+    {"__main__"},
+    {"cli"},
+    {"report"},
+    {"gallery", "terminal"},
+    {"analysis"},
+    {"verdicts", "launchers", "api", "catalogue", "corpora", "doctor", "scaffold"},
+    {"runs"},
+    {"training", "efficiency", "probes"},
+    {"tasks"},
+    {"backbones", "conformance", "multihead"},
+    {"attentions", "datasets", "metrics"},
+    {"kernels", "results", "suites", "published"},
+    {"core"},
+]
+SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows its suite and the published rows
+FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
+    "attentions": {"base"},
+    "tasks": {"base", "classification"},
+    "datasets": {"base"},
+}
+READING = ("core", "results", "suites", "published", "analysis", "report", "gallery", "verdicts", "terminal", "cli")
+
+
+def sources():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path):
+    """Every longspan module a file imports, inside functions too; what only a type checker reads is left out."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test).endswith("TYPE_CHECKING")
+        for child in branch.body
+        for node in ast.walk(child)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "longspan")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            if node.module and node.module.split(".")[0] == "longspan":
+                yield from (resolve(node.module, alias.name) for alias in node.names)
+
+
+def resolve(module, name):
+    """`from longspan.core import errors` means longspan.core.errors; a name inside a module means the module."""
+    place = PACKAGE.joinpath(*module.split(".")[1:], name)
+    return f"{module}.{name}" if place.is_dir() or place.with_suffix(".py").is_file() else module
+
+
+def part_of(module):
+    """The part of the package a module belongs to: `longspan.core.errors` -> `core`."""
+    words = module.split(".")
+    return words[1] if len(words) > 1 else ""
+
+
+def height(part):
+    return next(len(LAYERS) - depth for depth, layer in enumerate(LAYERS) if part in layer)
+
+
+def test_every_part_of_the_package_has_its_layer():
+    parts = {part_of(module_of(path)) for path in sources()} - {""}
+    assert parts <= set().union(*LAYERS), "a new part needs a place in LAYERS"
+
+
+@pytest.mark.parametrize("path", sources(), ids=module_of)
+def test_imports_point_downwards_only(path):
+    own = part_of(module_of(path))
+    for module in imports_of(path):
+        other = part_of(module)
+        if own in ("", other) or other == "" or (own, other) in SIDEWAYS:
+            continue  # the package itself loads its public names lazily
+        assert height(other) < height(own), f"{module_of(path)} imports {module}, which does not lie below it"
+
+
+@pytest.mark.parametrize("shelf", FLAT)
+def test_files_of_a_shelf_never_import_one_another(shelf):
+    for path in sorted((PACKAGE / shelf).glob("*.py")):
+        if path.stem in FLAT[shelf] | {"__init__"}:
+            continue
+        for module in imports_of(path):
+            words = module.split(".")
+            neighbour = PACKAGE / shelf / f"{words[2]}.py" if words[1:2] == [shelf] and len(words) > 2 else None
+            if neighbour is not None and neighbour.is_file():
+                assert words[2] in FLAT[shelf], f"{shelf}/{path.name} imports {module}"
+
+
+def test_the_reading_half_and_the_package_itself_never_import_torch():
+    modules = [module_of(path) for path in sources() if part_of(module_of(path)) in (*READING, "")]
+    program = f"""
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise AssertionError("torch was imported")
+
+sys.meta_path.insert(0, Refuse())
+for name in {modules!r}:
+    importlib.import_module(name)
+import longspan
+dir(longspan), longspan.__version__, longspan.suites.names(), longspan.Store, longspan.board
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_file_is_called_what_says_nothing():
+    names = {path.stem for path in [*sources(), *(ROOT / "tests").rglob("*.py")]}
+    assert not names & {"utils", "util", "helpers", "common", "misc", "new"}
+
+
+def test_every_public_name_exists():
+    import longspan
+
+    for name in longspan.__all__:
+        assert getattr(longspan, name) is not None
+    with pytest.raises(AttributeError, match="no public name 'runn'"):
+        longspan.runn  # noqa: B018
