@@ -73,7 +73,8 @@ def main() -> None:
 
     def measure(name: str, model: nn.Module) -> None:
         results[name] = steps_per_second(plan, model.cuda(), feed, arguments.steps)
-        print(f"{name:48s} {results[name]['median']:7.2f} steps/s  ({results[name]['least']:.2f} to {results[name]['most']:.2f})")
+        rate = results[name]
+        print(f"{name:48s} {rate['median']:7.2f} steps/s  ({rate['least']:.2f} to {rate['most']:.2f})")
 
     measure("longspan, packed, eager", plan.model())
     compiled = plan.model()
@@ -84,7 +85,9 @@ def main() -> None:
     measure("nn.TransformerEncoder, padded, no mask, compiled", plain)
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": results}, file, indent=1)
+            json.dump(
+                {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": results}, file, indent=1
+            )
 
 
 if __name__ == "__main__":

@@ -473,6 +473,7 @@ def run(
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
     """
     from longspan import runs, terminal
+    from longspan.estimate import estimate
 
     cells = list(
         runs.cells(
@@ -489,9 +490,7 @@ def run(
         runs.Plan.of(cell)  # refuses a wrong word before the first cell is run
     device = runs.choose_device(device)
     if dry_run:
-        terminal.console().print(
-            terminal.estimates_table([(c, runs.estimate(c, device=device)) for c in cells], device)
-        )
+        terminal.console().print(terminal.estimates_table([(c, estimate(c, device=device)) for c in cells], device))
         return
     cards, codes = [], []
     for number, cell in enumerate(cells, start=1):

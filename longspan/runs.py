@@ -13,6 +13,7 @@ import json
 import logging
 import shutil
 import time
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -42,6 +43,13 @@ from longspan.training.loop import Progress, Trained, save_weights, train
 PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
 WORTH_COMPILING = 2_000  # steps from which a GPU run earns back the time torch.compile takes
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
+
+
+@typing.runtime_checkable
+class Compilable(typing.Protocol):
+    """A backbone that knows which of its parts torch.compile should fuse."""
+
+    def compile_parts(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -136,16 +144,18 @@ def run(
         return finished
     splits = plan.task.splits(plan.protocol, None if data is None else Path(data))
     if real and splits.variant == "standin":
-        raise DataMissing(f"{plan.task.name} has only stand-in data here, and --real forbids it; prepare the real data.")
+        raise DataMissing(
+            f"{plan.task.name} has only stand-in data here, and --real forbids it; prepare the real data."
+        )
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with only_one(folder / "lock", f"the run {plan.title}"):
         if (finished := _finished(store, plan, device, precision)) is not None:  # by whoever held the lock
             return finished
         write_json(folder / "cell.json", {"cell": _plain(asdict(cell)), "steps": plan.protocol.recipe.steps})
-        fabric = _fabric(device, precision, devices)
+        fabric = make_fabric(device, precision, devices)
         arguments = (plan, splits, folder, store, device, precision, devices, weights, progress)
-        card = _train_cell(fabric, *arguments) if devices == 1 else fabric.launch(_train_cell, *arguments)
+        card = _train_cell(fabric, *arguments) if devices == 1 else fabric.launch(_train_cell, *arguments)  # type: ignore[arg-type]
         _tidy(folder)
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
@@ -207,7 +217,7 @@ def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
 @functools.cache
 def count_parameters(task: str, mechanism: str, protocol: str, tier: str) -> dict[str, Any]:
     """Trainable numbers in all and by part of the network."""
-    return _count(Plan.of(Cell(task, mechanism, None, protocol, tier)).model())
+    return count(Plan.of(Cell(task, mechanism, None, protocol, tier)).model())
 
 
 @dataclass(frozen=True)
@@ -245,79 +255,7 @@ def clean(out: Path | str = "out") -> list[Path]:
     return removed
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a cell would take on this device."""
-
-    seconds: float
-    memory_bytes: int
-    parameters: int
-    steps: int
-    note: str
-
-
-def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Estimate:
-    """Time a few real steps on random tokens of full length, with as much of the batch as a second allows."""
-    plan = Plan.of(cell)
-    device = choose_device(device)
-    fabric = _fabric(device, choose_precision(precision, device), 1)
-    model = plan.model().to(fabric.device)
-    parameters, recipe = _count(model)["total"], plan.protocol.recipe
-    batch, seconds = 1, 0.0
-    while True:
-        seconds, activations = _one_step(plan, model, fabric, batch)
-        if batch == recipe.batch_size or seconds > 0.5:
-            break
-        batch = min(recipe.batch_size, batch * 4)
-    scale = recipe.batch_size / batch
-    counts = plan.protocol.data
-    evaluations = -(-recipe.steps // recipe.evaluate_every) * counts.valid + counts.valid + counts.test
-    total = seconds * scale * (recipe.steps + evaluations / recipe.batch_size / 3)
-    memory = int(activations * scale) + 16 * parameters  # weights, gradients and two moments in fp32
-    note = f"from one step of {batch} of {recipe.batch_size} examples at full length on {device}"
-    return Estimate(total, memory, parameters, recipe.steps, note)
-
-
-def _one_step(plan: Plan, model: nn.Module, fabric: Fabric, batch: int) -> tuple[float, int]:
-    """Seconds of one training step (the better of two), and the bytes it keeps for its backward pass."""
-    rows = _LongRows(plan, batch)
-    feed = plan.task.feed(rows.split(), plan.protocol, fabric.device)
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    times = []
-    for _ in range(2):
-        watch = meter.Stopwatch(str(fabric.device))
-        kept.clear()
-        with fabric.autocast(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = plan.task.loss(model, feed.batch(np.arange(batch))).loss
-        loss.backward()
-        model.zero_grad(set_to_none=True)
-        times.append(watch.elapsed())
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    return min(times), sum(size for pointer, size in kept.items() if pointer not in weights)
-
-
-class _LongRows:
-    """Made-up rows as long as the data allows, to be timed and thrown away."""
-
-    def __init__(self, plan: Plan, count: int):
-        data = plan.protocol.data
-        self.length = data.shorter_than - 1 if hasattr(data, "shorter_than") else data.size**2
-        self.count = count
-
-    def split(self) -> Any:
-        from longspan.datasets.base import Split
-
-        tokens = np.random.default_rng(0).integers(1, 10, self.count * self.length, dtype=np.uint8)
-        starts = np.arange(self.count + 1, dtype=np.int64) * self.length
-        return Split(tokens, starts, np.zeros(self.count, np.uint8))
-
-
-def _fabric(device: str, precision: str, devices: int) -> Fabric:
+def make_fabric(device: str, precision: str, devices: int) -> Fabric:
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it announces what is decided here on purpose
     strategy = "auto" if devices == 1 else "ddp_spawn"
     return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
@@ -339,8 +277,8 @@ def _train_cell(
     started = time.perf_counter()
     meter.reset_peak_memory(device)
     model = plan.model()
-    parameters = _count(model)
-    if device == "cuda" and plan.protocol.recipe.steps >= WORTH_COMPILING and hasattr(model, "compile_parts"):
+    parameters = count(model)
+    if device == "cuda" and plan.protocol.recipe.steps >= WORTH_COMPILING and isinstance(model, Compilable):
         model.compile_parts()
     logs = Logs(folder) if fabric.is_global_zero else None
     trained, reason, state = None, None, Progress()
@@ -374,7 +312,9 @@ def _train_cell(
         finally:
             if logs is not None:
                 logs.close()
-    card: cards.Card = _describe(plan, splits, parameters, device, precision, devices) | _outcome(plan, splits, trained, state)
+    card: cards.Card = _describe(plan, splits, parameters, device, precision, devices) | _outcome(
+        plan, splits, trained, state
+    )
     card |= {
         "status": "ok" if trained else "fail",
         "reason": reason,
@@ -395,7 +335,7 @@ def _describe(
     baseline = count_parameters(plan.cell.task, "softmax", plan.cell.protocol, plan.cell.tier)["total"]
     if plan.cell.overrides:
         softmax = Plan(plan.cell, plan.task, attentions.get("softmax"), plan.pattern, plan.protocol)
-        baseline = _count(softmax.model())["total"]
+        baseline = count(softmax.model())["total"]
     within = parameters["total"] <= PARAMETER_RULE * baseline
     identity = plan.identity
     settings = identity.pop("settings")
@@ -467,7 +407,7 @@ def _files(folder: Path, model: nn.Module | None, trained: Trained | None) -> di
         return files
     predictions, weights = folder / "predictions.npz", folder / "weights.safetensors"
     with storage_errors(predictions):
-        np.savez_compressed(predictions, **trained.test.predictions)
+        np.savez_compressed(predictions, allow_pickle=False, **trained.test.predictions)
     files["predictions"] = predictions
     if model is not None:
         save_weights(model, weights)
@@ -499,7 +439,7 @@ def _tidy(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _count(model: nn.Module) -> dict[str, Any]:
+def count(model: nn.Module) -> dict[str, Any]:
     """Parameters in all, and by part: layers of a stack are one part."""
     parts: dict[str, int] = {}
     for name, parameter in model.named_parameters():

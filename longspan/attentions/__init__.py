@@ -1,8 +1,8 @@
 """The shelf of mechanisms: one flat file each, found by file name.
 
-    attentions.names()                          # every built-in and installed one
-    mechanism = attentions.get("performer(features=128)")
-    layer = mechanism(512, 8, Pattern.CAUSAL_SELF)
+attentions.names()                          # every built-in and installed one
+mechanism = attentions.get("performer(features=128)")
+layer = mechanism(512, 8, Pattern.CAUSAL_SELF)
 """
 
 import inspect
@@ -36,7 +36,8 @@ class Mechanism:
     target: str
 
     def __call__(self, dim: int, heads: int, pattern: Pattern, **shell: Any) -> Attention:
-        return self.cls(dim, heads, pattern, **shell, **self.options)
+        settings: dict[str, Any] = {**shell, **self.options}
+        return self.cls(dim, heads, pattern, **settings)
 
     def __str__(self) -> str:
         """The canonical string: options in order of name, those equal to the default left out."""

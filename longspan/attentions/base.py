@@ -88,7 +88,9 @@ class DecodeState:
     def select(self, rows: Int[Tensor, " r"]) -> "DecodeState":
         """Keep these rows, in this order (beam search, finished sequences)."""
         chosen = {
-            name: value.index_select(0, rows.to(value.device)) for name, value in self._fields() if torch.is_tensor(value)
+            name: value.index_select(0, rows.to(value.device))
+            for name, value in self._fields()
+            if torch.is_tensor(value)
         }
         return dataclasses.replace(self, **chosen)
 
@@ -199,7 +201,7 @@ class Attention(nn.Module, ABC):
     def _needs_decoding(self) -> None:
         if not self.pattern.causal:
             raise UnsupportedPattern(
-                f"{type(self).__name__} as {self.pattern} has no decoding; only causal patterns are decoded step by step."
+                f"{type(self).__name__} as {self.pattern} has no decoding; only causal patterns go step by step."
             )
 
     def _source(
@@ -212,7 +214,9 @@ class Attention(nn.Module, ABC):
         """The sequence that keys and values come from, and its mask."""
         if self.pattern.cross:
             if context is None:
-                raise UsageError(f"{type(self).__name__} as {self.pattern} needs a context; pass it as second argument.")
+                raise UsageError(
+                    f"{type(self).__name__} as {self.pattern} needs a context; pass it as second argument."
+                )
             return context, context_mask
         if context is not None or context_mask is not None:
             raise UsageError(f"{type(self).__name__} as {self.pattern} takes no context; leave it out.")
@@ -288,7 +292,9 @@ class HeadwiseAttention(Attention):
         return self._merge(self.attend(q, k, v, key_mask=key_mask, query_mask=mask))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
-        q, k, v = (rearrange(project(x), "t (h c) -> t h c", h=self.heads) for project in (self.query, self.key, self.value))
+        q, k, v = (
+            rearrange(project(x), "t (h c) -> t h c", h=self.heads) for project in (self.query, self.key, self.value)
+        )
         y = self.attend_packed(q, k, v, layout)
         return self.out(rearrange(y, "t h e -> t (h e)").to(x.dtype))
 

@@ -70,7 +70,7 @@ class Softmax(HeadwiseAttention):
         with self._backend():
             if key_mask is None:
                 return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
-            visible = self._visible(q, key_mask)
+            visible = self._visible(q, k, key_mask)
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
         return y.masked_fill(~visible.any(dim=-1, keepdim=True), 0)  # kernels disagree about rows with nothing to see
 
@@ -92,8 +92,10 @@ class Softmax(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         scores = q @ k.mT / q.shape[-1] ** 0.5
-        hidden = ~self._visible(q, key_mask, keys=k.shape[2])
-        p = torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
+        hidden = ~self._visible(q, k, key_mask)
+        p = torch.softmax(
+            scores.masked_fill(hidden, -torch.inf), dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)
+        )
         return p.masked_fill(hidden, 0).to(q.dtype)  # also turns the NaN of an empty row into 0
 
     def begin(
@@ -104,7 +106,11 @@ class Softmax(HeadwiseAttention):
         return KeyValueCache(keys.transpose(1, 2), values.transpose(1, 2), lengths)
 
     def advance(
-        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"] | None, v: Float[Tensor, "b h e"] | None, state: KeyValueCache
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: KeyValueCache,
     ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
         keys, values, lengths = state.k, state.v, state.lengths
         if k is not None and v is not None:
@@ -120,11 +126,10 @@ class Softmax(HeadwiseAttention):
         return y, KeyValueCache(keys, values, lengths)
 
     def _visible(
-        self, q: Float[Tensor, "b h n c"], key_mask: Bool[Tensor, "b m"] | None, keys: int | None = None
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], key_mask: Bool[Tensor, "b m"] | None
     ) -> Bool[Tensor, "... n m"]:
         """Which keys each query may see."""
-        n, m = q.shape[2], key_mask.shape[1] if key_mask is not None else keys
-        visible = torch.ones(n, m, dtype=torch.bool, device=q.device)
+        visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
         if self.pattern is Pattern.CAUSAL_SELF:
             visible = visible.tril()
         return visible if key_mask is None else visible & key_mask[:, None, None, :]

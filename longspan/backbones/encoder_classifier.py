@@ -3,8 +3,8 @@
     x <- x + Dropout(Attention(LN(x)))      x <- x + MLP(LN(x))      logits = W2 relu(W1 pool(LN(x)))
 
 Paper: arXiv:2011.04006, with the initialisation of its released code. Rows shorter than the batch are packed, so that
-padding is neither normalised, projected nor sent through an MLP. Departs from the release in: `mean` pooling averages real
-tokens only, unless `hide_zeros` asks for the released rule, by which id 0 is hidden from attention and counted in the mean.
+padding is neither normalised, projected nor sent through an MLP. Departs from the release in: `mean` pooling averages
+real tokens only, unless `hide_zeros` asks for the release's rule: id 0 is hidden from attention, yet part of the mean.
 """
 
 from collections.abc import Callable
@@ -53,11 +53,12 @@ class EncoderClassifier(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
         self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.dim, eps=1e-6)
-        self.head = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.ReLU(), nn.Linear(sizes.mlp, classes))
+        hidden, logits = nn.Linear(sizes.dim, sizes.mlp), nn.Linear(sizes.mlp, classes)
+        self.head = nn.Sequential(hidden, nn.ReLU(), logits)
         self.apply(initialise)
         if sizes.positions == "learned":
             nn.init.normal_(self.positions, std=0.02)
-        for layer in (self.head[0], self.head[2]):
+        for layer in (hidden, logits):
             lecun_normal_(layer)
 
     def forward(self, tokens: Int[Tensor, "b n"], lengths: list[int] | None = None) -> Float[Tensor, "b classes"]:
@@ -133,13 +134,14 @@ def initialise(module: nn.Module) -> None:
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
     elif isinstance(module, Block):
-        for layer in (module.mlp[0], module.mlp[3]):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.normal_(layer.bias, std=1e-6)
+        for layer in module.mlp:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.normal_(layer.bias, std=1e-6)
 
 
 def lecun_normal_(layer: nn.Linear) -> None:
-    """Truncated normal of variance 1 / inputs, and no bias; 0.8796 is the deviation that cutting at two leaves of one."""
+    """Truncated normal of variance 1 / inputs, and no bias; 0.88 is what cutting at two leaves of a deviation of one."""
     std = layer.in_features**-0.5 / 0.87962566103423978
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
     nn.init.zeros_(layer.bias)

@@ -43,7 +43,7 @@ def temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(finished: Path, target: Path) -> None:
-    """Put a finished folder in the place of `target`, which may exist; the old one goes only after the new one stands."""
+    """Put a finished folder in the place of `target`, which may exist; the old one goes after the new one stands."""
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))

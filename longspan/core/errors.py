@@ -1,6 +1,6 @@
 """Errors a person can act on: what was asked, what was found, what to do.
 
-Each class carries the exit code of the command line: 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed.
+Each class carries an exit code of the command line: 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed.
 """
 
 import difflib

@@ -90,9 +90,13 @@ class Registry:
 
     def _checked(self, thing: object, target: str) -> type:
         if not (inspect.isclass(thing) and issubclass(thing, self.base)):
-            raise PluginError(f"{target} is not a subclass of {self.base.__module__}.{self.base.__name__}; derive from it.")
+            raise PluginError(
+                f"{target} is not a subclass of {self.base.__module__}.{self.base.__name__}; derive from it."
+            )
         if missing := getattr(thing, "__abstractmethods__", None):
-            raise PluginError(f"{target} does not define {', '.join(sorted(missing))}; write it to make the class usable.")
+            raise PluginError(
+                f"{target} does not define {', '.join(sorted(missing))}; write it to make the class usable."
+            )
         return thing
 
 
@@ -120,7 +124,7 @@ def checked_options(cls: type, given: Mapping[str, Value], shell: frozenset[str]
         expected = types_.get(option, Any)
         if not _fits(value, expected):
             raise UsageError(
-                f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {value!r}; give a value of that kind."
+                f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {value!r}; give one of that kind."
             )
         if isinstance(value, int) and not isinstance(value, bool) and expected is float:
             value = float(value)
@@ -140,7 +144,8 @@ def _import_file(path: Path) -> types.ModuleType:
         raise PluginError(f"No file {str(path)!r} to load a class from; check the path.")
     name = f"longspan_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -127,6 +127,10 @@ class Task(ABC):
         """The data; generated where the dataset can be, else an error that says how to get it."""
 
     @abstractmethod
+    def longest(self, protocol: Protocol) -> int:
+        """No example has more tokens than this."""
+
+    @abstractmethod
     def model(self, attention: Any, protocol: Protocol) -> nn.Module: ...
 
     @abstractmethod
@@ -160,19 +164,25 @@ class Feed(ABC):
 
 
 def _replace(owner: Any, whole: str, path: list[str], value: Any) -> Any:
-    fields = {f.name: f for f in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else {}
+    fields: dict[str, Any] = {f.name: f for f in dataclasses.fields(owner)} if _is_group(owner) else {}
     if path[0] not in fields:
         raise UnknownName(f"No setting {whole!r}.{did_you_mean(path[0], fields)}")
     if len(path) > 1:
         return dataclasses.replace(owner, **{path[0]: _replace(getattr(owner, path[0]), whole, path[1:], value)})
-    if dataclasses.is_dataclass(getattr(owner, path[0])):
+    if _is_group(getattr(owner, path[0])):
         inside = [f.name for f in dataclasses.fields(getattr(owner, path[0]))]
         raise UsageError(f"{whole!r} is a group of settings; name one of {', '.join(f'{whole}.{n}' for n in inside)}.")
     return dataclasses.replace(owner, **{path[0]: _typed(whole, value, fields[path[0]].type)})
 
 
+def _is_group(value: Any) -> bool:
+    return dataclasses.is_dataclass(value)
+
+
 def _typed(name: str, value: Any, expected: Any) -> Any:
-    choices = typing.get_args(expected) if typing.get_origin(expected) in (typing.Union, types.UnionType) else (expected,)
+    choices = (
+        typing.get_args(expected) if typing.get_origin(expected) in (typing.Union, types.UnionType) else (expected,)
+    )
     for choice in choices:
         origin = typing.get_origin(choice)
         if origin is typing.Literal and value in typing.get_args(choice):

@@ -1,8 +1,9 @@
-"""Pathfinder: are the two discs ends of one dashed path? Pixels in a row, no sense of two dimensions (arXiv:2011.04006).
+"""Pathfinder: are the two discs ends of one dashed path? Pixels in a row, no second dimension (arXiv:2011.04006).
 
-`longspan` counts black as a symbol like any other (ids are intensities plus one, 0 is left for padding) and has the sizes
-of the released configuration; `lra-released` keeps the release's rule that black pixels are hidden from attention;
-`lra-paper` has the sizes of the appendix, with the embedding as wide as the queries where the paper leaves it open.
+`longspan` counts black as a symbol like any other (ids are intensities plus one, 0 is left for padding) and has the
+sizes of the released configuration; `lra-released` keeps the release's rule that black pixels are hidden from
+attention; `lra-paper` has the sizes of the appendix, with the embedding as wide as the queries where the paper leaves it
+open.
 """
 
 from dataclasses import replace
@@ -71,8 +72,11 @@ class Pathfinder(Classification):
 
     def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
         vocabulary = 256 + self.shift(protocol)
-        length = protocol.data.size**2
+        length = self.longest(protocol)
         return EncoderClassifier(attention, protocol.model, vocabulary=vocabulary, classes=2, length=length)
+
+    def longest(self, protocol: Protocol) -> int:
+        return protocol.data.size**2
 
     def shift(self, protocol: Protocol) -> int:
         return 0 if protocol.model.hide_zeros else 1

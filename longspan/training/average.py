@@ -1,6 +1,6 @@
 """A running mean of the weights: what is evaluated moves more calmly than what is trained.
 
-    mean <- decay * mean + (1 - decay) * weights      after every step, with less memory in the first steps
+mean <- decay * mean + (1 - decay) * weights      after every step, with less memory in the first steps
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,9 @@ class RunningAverage:
         self._steps += 1
         steps = int(self._steps)
         decay = min(self.decay, steps / (steps + 10))
-        torch._foreach_lerp_(self.mean[:-1], [p.detach() for p in self._weights], 1 - decay)
+        with torch.no_grad():
+            for mean, weight in zip(self.mean, self._weights, strict=False):
+                mean.lerp_(weight, 1 - decay)
 
     def load(self, mean: list[Tensor]) -> None:
         for mine, saved in zip(self.mean, mean, strict=True):

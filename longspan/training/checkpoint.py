@@ -1,7 +1,7 @@
 """Checkpoints that survive a crash: written beside and renamed, closed by a hash, the previous one kept.
 
-A file is the saved state followed by its SHA-256. One that was cut short or altered does not match and is passed over in
-favour of the one before.
+A file is the saved state followed by its SHA-256. One that was cut short or altered does not match and is passed over
+in favour of the one before.
 """
 
 import hashlib
@@ -34,7 +34,9 @@ def load(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     payload, digest = content[:-_DIGEST], content[-_DIGEST:]
     if hashlib.sha256(payload).digest() != digest:
-        raise CorruptFile(f"The checkpoint {path.name} is damaged or cut short; an earlier one is used if there is one.")
+        raise CorruptFile(
+            f"The checkpoint {path.name} is damaged or cut short; an earlier one is used if there is one."
+        )
     return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
 
 

@@ -1,8 +1,8 @@
 """The one training loop: from a model and a feed to the evaluated model, whatever happens in between.
 
-Every random number of step t comes from a seed derived from (seed, t), and the order of examples from (seed, epoch). A run
-that was killed therefore goes on from its last checkpoint to the very numbers of an unbroken one (on a CPU; on a GPU up to the
-order in which sums are formed).
+Every random number of step t comes from a seed derived from (seed, t), and the order of examples from (seed, epoch).
+A run that was killed therefore goes on from its last checkpoint to the very numbers of an unbroken one (on a CPU; on a
+GPU up to the order in which sums are formed).
 """
 
 import math
@@ -118,7 +118,7 @@ def train(
             optimizer.step()
             average.update()
             for name, value in result.sums.items():
-                sums[name] = sums.get(name, 0.0) + value.double()  # exact, so that it does not matter where a run was cut
+                sums[name] = sums.get(name, 0.0) + value.double()  # exact: it does not matter where a run was cut
             progress.train_count += result.count
             progress.step = step + 1
             due = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
@@ -158,7 +158,9 @@ class ExampleOrder:
     def rows(self, step: int) -> np.ndarray:
         first = step * self.batch_size
         places = np.arange(first, first + self.batch_size)
-        return np.concatenate([self._of_epoch(e)[places[places // self.count == e] % self.count] for e in self._epochs(places)])
+        return np.concatenate(
+            [self._of_epoch(e)[places[places // self.count == e] % self.count] for e in self._epochs(places)]
+        )
 
     def _epochs(self, places: np.ndarray) -> range:
         return range(int(places[0]) // self.count, int(places[-1]) // self.count + 1)

@@ -1,7 +1,7 @@
 """AdamW with decoupled decay, and learning rates as plain functions of the step.
 
-A mechanism may tag a parameter with `parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}`, as state-space
-models need; everything else follows the recipe.
+A mechanism may tag a parameter with `parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}`, as
+state-space models need; everything else follows the recipe.
 """
 
 import math
