@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-MECHANISMS := softmax local linear performer linformer abc s4d fnet nystromformer
+MECHANISMS := softmax local linear performer 'linformer(rank=16, sharing="key-value")' abc 's4d(state=16)' fnet nystromformer
 # Two test processes with one thread each are faster on two cores than two that fight over them.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 

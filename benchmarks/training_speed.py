@@ -1,8 +1,8 @@
 """Optimiser steps per second on full-size ListOps (6 layers, 512 wide, up to 2,000 tokens, batch 32), side by side.
 
-Rows: our encoder on packed real tokens, eager and compiled, and torch's own `nn.TransformerEncoder`, compiled, on padded
-tokens without any mask. Same data, same optimiser, bf16 autocast; warm-up first, then the median over blocks of steps
-between device events.
+Rows: our encoder on packed real tokens, eager and compiled, and torch's own `nn.TransformerEncoder`, compiled, on
+padded tokens without any mask. Same data, same optimiser, bf16 autocast; warm-up first, then the median over blocks of
+steps between device events.
 
     python benchmarks/training_speed.py [--steps 60] [--json FILE]
 """

@@ -37,7 +37,9 @@ def card_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
     for folder in given or ():
         if not folder.is_dir():
             raise UsageError(f"Cards were to be read from {folder}, which is no folder; name one that holds cards.")
-    return list(given) if given else [folder for folder in (out / "cards", Path("results")) if folder.is_dir()]
+    return (
+        list(given) if given else [f for f in (out / "cards", *sorted(Path("results").glob("*/cards"))) if f.is_dir()]
+    )
 
 
 def cards_in(folders: Sequence[Path]) -> Cards:

@@ -6,6 +6,7 @@
 A cell that is finished is answered from its card; one that was interrupted goes on where it was.
 """
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
 from safetensors.torch import load_file
 from torch import nn
 
@@ -30,7 +32,15 @@ from longspan import attentions, tasks
 from longspan.attentions import Mechanism, Pattern
 from longspan.core import environment, meter
 from longspan.core.atomic import storage_errors, write_json
-from longspan.core.errors import CorruptFile, DataMissing, LongspanError, RunFailed, UnsupportedPattern, UsageError
+from longspan.core.errors import (
+    CorruptFile,
+    DataMissing,
+    LongspanError,
+    PluginError,
+    RunFailed,
+    UnsupportedPattern,
+    UsageError,
+)
 from longspan.core.lock import only_one
 from longspan.core.seeding import seed_everything
 from longspan.datasets.base import Splits
@@ -101,7 +111,7 @@ class Plan:
             "protocol": self.cell.protocol,
             "tier": self.cell.tier,
             "seed": self.cell.seed,
-            "overrides": dict(self.cell.overrides),
+            "overrides": _plain(dict(self.cell.overrides)),
             "settings": _plain(asdict(self.protocol)),
         }
 
@@ -117,7 +127,12 @@ class Plan:
     def model(self) -> nn.Module:
         """The network with initial weights that the seed decides."""
         seed_everything(self.cell.seed)
-        return self.task.model(self.mechanism, self.protocol)
+        try:
+            return self.task.model(self.mechanism, self.protocol)
+        except Exception as error:
+            if isinstance(error, LongspanError) or _from_longspan(self.mechanism):
+                raise
+            raise PluginError(f"{self.mechanism} could not be built ({_first_line(error)}); mend it.") from error
 
 
 def run(
@@ -142,20 +157,30 @@ def run(
     if (finished := _finished(store, plan, device, precision)) is not None:
         _tidy(folder)
         return finished
-    splits = plan.task.splits(plan.protocol, None if data is None else Path(data))
+    if devices < 1 or plan.protocol.recipe.batch_size % devices:
+        raise UsageError(
+            f"A batch of {plan.protocol.recipe.batch_size} cannot be shared equally by {devices} devices; "
+            "choose a number of devices that divides it."
+        )
+    data = None if data is None else Path(data)
+    splits = plan.task.splits(plan.protocol, data)
     if real and splits.variant == "standin":
         raise DataMissing(
             f"{plan.task.name} has only stand-in data here, and --real forbids it; prepare the real data."
         )
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with only_one(folder / "lock", f"the run {plan.title}"):
+    with contextlib.ExitStack() as alone:
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
         if (finished := _finished(store, plan, device, precision)) is not None:  # by whoever held the lock
             return finished
         write_json(folder / "cell.json", {"cell": _plain(asdict(cell)), "steps": plan.protocol.recipe.steps})
         fabric = make_fabric(device, precision, devices)
-        arguments = (plan, splits, folder, store, device, precision, devices, weights, progress)
-        card = _train_cell(fabric, *arguments) if devices == 1 else fabric.launch(_train_cell, *arguments)  # type: ignore[arg-type]
+        arguments = (folder, store, device, precision, devices, weights, progress)
+        if devices == 1:
+            card = _train_cell(fabric, plan, splits, *arguments)
+        else:
+            card = fabric.launch(functools.partial(_train_in_each, cell=cell, data=data, arguments=arguments))
         _tidy(folder)
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
@@ -257,8 +282,15 @@ def clean(out: Path | str = "out") -> list[Path]:
 
 def make_fabric(device: str, precision: str, devices: int) -> Fabric:
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it announces what is decided here on purpose
-    strategy = "auto" if devices == 1 else "ddp_spawn"
+    several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # a mechanism need not use all it has
+    strategy = "auto" if devices == 1 else several
     return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+
+
+def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
+    """One of several processes: it imports the plug-in and maps the data itself, since neither travels well."""
+    plan = Plan.of(cell)
+    return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
 
 
 def _train_cell(
@@ -305,10 +337,10 @@ def _train_cell(
                 reason = str(error)
             else:
                 raise
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
+        except Exception as error:  # a plug-in may raise anything at all
             if _from_longspan(plan.mechanism):
                 raise
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            reason = _first_line(error)
         finally:
             if logs is not None:
                 logs.close()
@@ -453,6 +485,10 @@ def count(model: nn.Module) -> dict[str, Any]:
 def source_hash(cls: type) -> str:
     """Names the very code of a mechanism, so that a changed plug-in is a new run."""
     return hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 def _from_longspan(mechanism: Mechanism) -> bool:

@@ -17,7 +17,7 @@ LAYERS = [
     {"report"},
     {"gallery", "terminal"},
     {"analysis"},
-    {"verdicts", "launchers", "api", "catalogue", "corpora", "doctor", "scaffold"},
+    {"verdicts", "launchers", "api", "catalogue", "corpora", "doctor", "estimate", "scaffold"},
     {"runs"},
     {"training", "efficiency", "probes"},
     {"tasks"},

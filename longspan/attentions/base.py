@@ -130,7 +130,7 @@ class Attention(nn.Module, ABC):
         max_context: int | None = None,
     ):
         super().__init__()
-        pattern = Pattern(pattern)
+        pattern = Pattern.parse(pattern)
         if pattern not in self.meta.patterns:
             raise UnsupportedPattern(
                 f"{type(self).__name__} cannot run as {pattern}; it supports: {', '.join(self.meta.patterns)}."

@@ -5,7 +5,8 @@
 
 over the real keys j, in causal self attention over j <= i. The r rows of W are orthogonal in blocks of c rows, their
 lengths drawn anew as those of Gaussian vectors (`scaling="chi"`) or all sqrt(c) (`scaling="sqrt"`). `kernel="relu"`
-takes phi(x) = relu(W x') + eps instead. W is drawn once, saved with the weights, and never redrawn.
+takes phi(x) = relu(W x') + eps instead. W is drawn once, saved with the weights, and never redrawn; `features` is r,
+floor(c ln c) unless given.
 
 Features live as logarithms until a maximum is taken off, which cancels in y: for the queries the maximum of each
 position; for the keys the maximum of each feature over all of them, or in causal self attention the running maximum m_t
@@ -17,6 +18,7 @@ after taking one maximum over all keys off. That is a fidelity setting: as causa
 earlier rows, and it has no decoding state. Paper: arXiv:2009.14794.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,7 +61,7 @@ class Performer(HeadwiseAttention):
         heads: int,
         pattern: Pattern,
         *,
-        features: int = 256,
+        features: int | None = None,
         kernel: Literal["softmax", "relu"] = "softmax",
         scaling: Literal["chi", "sqrt"] = "chi",
         eps: float | None = None,
@@ -69,6 +71,8 @@ class Performer(HeadwiseAttention):
         super().__init__(dim, heads, pattern, **shell)
         self.kernel, self.release = kernel, release
         self.eps = (1e-3 if kernel == "relu" else 0.0) if eps is None else eps
+        if features is None:  # the paper's rate: enough for a small error, whatever the length
+            features = max(1, int(self.head_dim * math.log(self.head_dim)))
         if features < 1:
             raise UsageError(f"Performer needs at least one feature, got features={features}.")
         if self.eps < 0 or (kernel == "relu" and self.eps == 0):

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout
 
 AttentionFactory = Callable[..., Attention]
@@ -37,6 +38,14 @@ class Sizes:
     pooling: Literal["cls", "mean"] = "cls"
     positions: Literal["sinusoid", "learned"] = "sinusoid"
     hide_zeros: bool = False
+
+    def __post_init__(self):
+        for name in ("dim", "heads", "layers", "mlp"):
+            if (number := getattr(self, name)) < 1:
+                raise UsageError(f"The network needs {name} of at least 1, got {number}; give a positive number.")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= (rate := getattr(self, name)) < 1:
+                raise UsageError(f"{name} is a rate from 0 to below 1, got {rate}.")
 
 
 class EncoderClassifier(nn.Module):
@@ -72,6 +81,8 @@ class EncoderClassifier(nn.Module):
         if lengths is None or min(lengths) == tokens.shape[1]:
             x = F.embedding(tokens, table) + self.positions[: tokens.shape[1]]
         else:
+            if mask is not None:
+                raise UsageError("hide_zeros needs rows of one length, but this batch is padded; leave it off here.")
             layout = Layout.of_lengths(lengths, tokens.shape[1], tokens.device)
             x = F.embedding(layout.pack(tokens), table) + self.positions[layout.index % tokens.shape[1]]
         x = self.dropout(x)
@@ -141,7 +152,7 @@ def initialise(module: nn.Module) -> None:
 
 
 def lecun_normal_(layer: nn.Linear) -> None:
-    """Truncated normal of variance 1 / inputs, and no bias; 0.88 is what cutting at two leaves of a deviation of one."""
+    """Truncated normal of variance 1 / inputs, and no bias; cutting at two leaves 0.88 of a deviation of one."""
     std = layer.in_features**-0.5 / 0.87962566103423978
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
     nn.init.zeros_(layer.bias)

@@ -50,19 +50,21 @@ class Registry:
 
     def names(self) -> list[str]:
         """All names of this package and of installed entry points, without importing a single one."""
+        return sorted(self._own_names() | {point.name for point in entry_points(group=self.group)})
+
+    def _own_names(self) -> set[str]:
         path = importlib.import_module(self.package).__path__
-        own = {m.name for m in pkgutil.iter_modules(path) if not m.ispkg and m.name not in self.skip}
-        return sorted(own | {point.name for point in entry_points(group=self.group)})
+        return {m.name for m in pkgutil.iter_modules(path) if not m.ispkg and m.name not in self.skip}
 
     def find(self, target: str) -> type:
         """The class behind a target; errors are sentences."""
         if ":" in target:
             return self._from_plugin(target)
-        if target in self.names():
-            for point in entry_points(group=self.group):
-                if point.name == target:
-                    return self._checked(_guarded(point.load, target, self.kind), target)
+        if target in self._own_names():  # an installed package cannot take the place of a built-in
             return self._only_class(importlib.import_module(f"{self.package}.{target}"))
+        for point in entry_points(group=self.group):
+            if point.name == target:
+                return self._checked(_guarded(point.load, target, self.kind), target)
         raise UnknownName(f"No {self.kind} named {target!r}.{did_you_mean(target, self.names())}")
 
     def _only_class(self, module: types.ModuleType) -> type:
@@ -124,7 +126,8 @@ def checked_options(cls: type, given: Mapping[str, Value], shell: frozenset[str]
         expected = types_.get(option, Any)
         if not _fits(value, expected):
             raise UsageError(
-                f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {value!r}; give one of that kind."
+                f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {value!r}; "
+                "give a value of that kind."
             )
         if isinstance(value, int) and not isinstance(value, bool) and expected is float:
             value = float(value)

@@ -136,6 +136,9 @@ class Board:
         return not (self.rows or self.free or self.fidelity)
 
 
+SMOKE_NOTE = "Smoke is a rehearsal on small data: it shows that the way from data to board works, and ranks nothing."
+
+
 def board(
     cards: Iterable[Card],
     suite: Suite | str | Sequence[str],
@@ -463,6 +466,8 @@ def _notes(cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bo
         hashes = {card["dataset"]["sha256"] for card in cards if card["task"] == task}
         if len(hashes) > 1:
             notes.append(f"{task}: the cards come from {len(hashes)} different data sets, so compare with care.")
+    if any(card["tier"] == "smoke" for card in cards):
+        notes.append(SMOKE_NOTE)
     devices = sorted({device_of(card) for card in cards})
     if len(devices) > 1:
         notes.append(f"Steps per second come from different devices ({'; '.join(devices)}) and do not compare.")

@@ -35,6 +35,16 @@ class Recipe:
     evaluation_batch: int = 64
     selection: Literal["best", "last"] = "best"
 
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch"):
+            if (number := getattr(self, name)) < 1:
+                raise UsageError(f"A recipe needs {name} of at least 1, got {number}; give a positive number.")
+        if self.warmup < 0 or not 0 <= self.average < 1:
+            raise UsageError(
+                f"A recipe needs warmup of at least 0 and average from 0 to below 1, "
+                f"got warmup={self.warmup} and average={self.average}."
+            )
+
 
 @dataclass(frozen=True)
 class Protocol:
@@ -191,9 +201,18 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
             return float(value)
         if choice is int and isinstance(value, int) and not isinstance(value, bool):
             return value
-        if origin is tuple and isinstance(value, tuple) and len(value) == len(typing.get_args(choice)):
-            return value
+        parts = typing.get_args(choice)
+        if origin is tuple and isinstance(value, tuple) and len(value) == len(parts):
+            return tuple(_typed(name, one, part) for one, part in zip(value, parts, strict=True))
         if isinstance(choice, type) and choice not in (int, float) and isinstance(value, choice):
             return value
-    wanted = " or ".join(str(getattr(choice, "__name__", choice)) for choice in choices)
+    wanted = " or ".join(_spell(choice) for choice in choices)
     raise UsageError(f"Setting {name!r} takes {wanted}, got {value!r}; give a value of that kind.")
+
+
+def _spell(expected: Any) -> str:
+    if typing.get_origin(expected) is typing.Literal:
+        return " or ".join(repr(choice) for choice in typing.get_args(expected))
+    if typing.get_origin(expected) is tuple:
+        return f"({', '.join(_spell(part) for part in typing.get_args(expected))})"
+    return "None" if expected is type(None) else expected.__name__

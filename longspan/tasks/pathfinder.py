@@ -2,7 +2,7 @@
 
 `longspan` counts black as a symbol like any other (ids are intensities plus one, 0 is left for padding) and has the
 sizes of the released configuration; `lra-released` keeps the release's rule that black pixels are hidden from
-attention; `lra-paper` has the sizes of the appendix, with the embedding as wide as the queries where the paper leaves it
+attention; `lra-paper` has the sizes of the appendix, with the embedding as wide as the queries, which the paper leaves
 open.
 """
 

@@ -25,7 +25,7 @@ from longspan.core.errors import RunFailed
 from longspan.core.meter import Stopwatch
 from longspan.core.seeding import derive
 from longspan.datasets.base import Splits
-from longspan.tasks.base import Evaluation, Feed, Protocol, Task
+from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task
 from longspan.training import checkpoint
 from longspan.training.average import RunningAverage
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
@@ -72,9 +72,14 @@ def train(
     seed: int,
     folder: Path,
     watch: Watcher | None = None,
-    save_every_seconds: float = SAVE_EVERY_SECONDS,
+    save_every_seconds: float | None = None,
 ) -> Trained:
-    """Train to the last step of the recipe, resuming from what lies in `folder`, and score the selected weights."""
+    """Train to the last step of the recipe, resuming from what lies in `folder`, and score the selected weights.
+
+    `save_every_seconds` is SAVE_EVERY_SECONDS unless given. Several processes save, and heed Ctrl-C, at evaluations
+    only, where they meet anyway and can agree on it.
+    """
+    save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
     folder.mkdir(parents=True, exist_ok=True)
     model = model.to(fabric.device)
@@ -88,15 +93,13 @@ def train(
     order = ExampleOrder(len(train_feed), recipe.batch_size, seed)
     device = str(fabric.device)
     whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
-    spent, sums = progress.total_seconds, dict[str, torch.Tensor]()
+    spent, sums = progress.total_seconds, Sums(progress, fabric)
 
     def settle() -> None:
         """Bring device-side sums and clocks into `progress`."""
         progress.train_seconds += stretch.elapsed()
         progress.total_seconds = spent + whole.elapsed()
-        for name, value in sums.items():
-            progress.train_sums[name] = progress.train_sums.get(name, 0.0) + float(value)
-        sums.clear()
+        progress.train_sums, progress.train_count = sums.totals()
 
     def save() -> None:
         if fabric.is_global_zero:
@@ -104,6 +107,8 @@ def train(
         since_save.restart()
 
     model.train()
+    if watch is not None:
+        watch(progress, recipe.steps)  # a resumed run shows at once where it stands
     with interruptible() as interrupted:
         while progress.step < recipe.steps:
             step = progress.step
@@ -117,35 +122,71 @@ def train(
                 fabric.clip_gradients(model, optimizer, max_norm=recipe.clip, error_if_nonfinite=False)
             optimizer.step()
             average.update()
-            for name, value in result.sums.items():
-                sums[name] = sums.get(name, 0.0) + value.double()  # exact: it does not matter where a run was cut
-            progress.train_count += result.count
+            sums.add(result)
             progress.step = step + 1
             due = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
             if due:
                 settle()
                 with average.in_place():
-                    _evaluate(task, model, valid_feed, recipe, progress, fabric)
+                    _evaluate(task, bare, valid_feed, recipe, progress, fabric)
                     if _is_better(task, progress, recipe.selection):
                         progress.best_step = progress.step
                         progress.best_score = progress.curve[-1][f"valid_{task.meta.score}"]
                         best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
-            if interrupted() or since_save.elapsed() > save_every_seconds or progress.step == recipe.steps:
+                sums.clear()
+            stop, late = interrupted(), since_save.elapsed() > save_every_seconds
+            if fabric.world_size > 1:
+                stop, late = fabric.broadcast((stop, late)) if due else (False, False)
+            if stop or late or progress.step == recipe.steps:
                 if not due:
                     settle()
                 save()
                 due = True
             if due:
                 stretch.restart()
-            if interrupted():
+            if stop:
                 raise KeyboardInterrupt
             if watch is not None:
                 watch(progress, recipe.steps)
     assert progress.best_step is not None
     bare.load_state_dict(best)
-    valid = evaluate(task, model, valid_feed, recipe.evaluation_batch, fabric)
-    test = evaluate(task, model, test_feed, recipe.evaluation_batch, fabric)
+    valid = evaluate(task, bare, valid_feed, recipe.evaluation_batch, fabric)
+    test = evaluate(task, bare, test_feed, recipe.evaluation_batch, fabric)
     return Trained(valid, test, progress.best_step, progress)
+
+
+class Sums:
+    """What a step reports, summed on the device since the last evaluation.
+
+    Numbers are added one by one whether a run was cut or not, so that a resumed one has the same sums to the last bit.
+    """
+
+    def __init__(self, progress: Progress, fabric: Fabric):
+        self._fabric = fabric
+        self._sums: dict[str, torch.Tensor] = {}
+        self._count = 0
+        if fabric.is_global_zero:  # what was saved is the total of all processes
+            self._sums = {n: self._number(value) for n, value in progress.train_sums.items()}
+            self._count = progress.train_count
+
+    def add(self, result: StepResult) -> None:
+        for name, value in result.sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value.double()
+        self._count += result.count
+
+    def totals(self) -> tuple[dict[str, float], int]:
+        """The sums and the number of examples, over all processes."""
+        if self._fabric.world_size == 1:
+            return {name: float(value) for name, value in self._sums.items()}, self._count
+        own = [*(self._sums[name] for name in sorted(self._sums)), self._number(self._count)]
+        *totals, count = self._fabric.all_reduce(torch.stack(own), reduce_op="sum").tolist()  # type: ignore[union-attr]
+        return dict(zip(sorted(self._sums), totals, strict=True)), int(count)
+
+    def clear(self) -> None:
+        self._sums, self._count = {}, 0
+
+    def _number(self, value: float) -> torch.Tensor:
+        return torch.tensor(value, dtype=torch.float64, device=self._fabric.device)
 
 
 class ExampleOrder:
@@ -173,11 +214,14 @@ class ExampleOrder:
 
 
 def evaluate(task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: Fabric) -> Evaluation:
-    """Scores on all rows of a feed, shared between processes, with dropout off and the random state left as it was."""
+    """Scores on all rows of a feed, shared between processes, with dropout off.
+
+    `model` is the bare one: its wrapper for several processes would have all of them call it equally often.
+    """
     model.eval()
     rows = np.arange(len(feed))
     mine = rows[fabric.global_rank :: fabric.world_size]
-    with torch.no_grad():
+    with torch.no_grad(), fabric.autocast():
         result = task.evaluate(model, feed, mine, batch_size)
     model.train()
     return result if fabric.world_size == 1 else _gather(result, fabric)
@@ -235,7 +279,9 @@ def _save(
 
 
 def _resume(folder: Path, model: nn.Module, optimizer: Any, average: RunningAverage) -> tuple[Progress, Weights]:
-    state, _ = checkpoint.latest(folder)
+    state, damaged = checkpoint.latest(folder)
+    for path in damaged:  # of no use to anyone, and they must not crowd out sound ones
+        path.unlink(missing_ok=True)
     if state is None:
         return Progress(), {}
     model.load_state_dict(state["model"])

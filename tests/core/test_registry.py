@@ -89,7 +89,7 @@ def test_an_installed_package_offers_its_own(tmp_path, monkeypatch):
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: means\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(
         "[longspan.attentions]\nmean_of_means = installed_means:Mean\nbomb = installed_bomb:Mean\n"
-        "other = installed_means:Other\n"
+        "other = installed_means:Other\nsoftmax = installed_means:Mean\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert {"mean_of_means", "bomb"} <= set(attentions.names())
@@ -98,6 +98,7 @@ def test_an_installed_package_offers_its_own(tmp_path, monkeypatch):
         attentions.get("bomb")
     with pytest.raises(PluginError, match="other is not a subclass of"):
         attentions.get("other")
+    assert attentions.get("softmax").meta.title == "Softmax"  # a built-in cannot be displaced
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,303 @@
+"""The encoder of Long Range Arena: its size to the last parameter, and rows that know nothing of their neighbours."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan import attentions, backbones, runs
+from longspan.attentions import AttentionMeta, HeadwiseAttention, Pattern
+from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes, sinusoid
+from longspan.core.errors import UnknownName, UsageError
+
+SMALL = Sizes(dim=12, heads=2, layers=2, mlp=16, dropout=0.0, attention_dropout=0.0)
+LENGTH = 24
+
+
+def build(mechanism="softmax", sizes=SMALL, *, vocabulary=17, classes=10, length=LENGTH, seed=0):
+    torch.manual_seed(seed)
+    attention = attentions.get(mechanism)
+    return EncoderClassifier(attention, sizes, vocabulary=vocabulary, classes=classes, length=length).eval()
+
+
+def parameters(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+# --------------------------------------------------------------------------------------------------------------- sizes
+
+ORACLES = {  # what, network, vocabulary, classes, length, parameters: spec/lra.md 3.9
+    "listops released": (Sizes(512, 8, 4, 1024), 17, 10, 2_000, 8_948_746),
+    "text released": (Sizes(256, 4, 4, 1024), 257, 2, 1_000, 3_486_722),
+    "image released": (Sizes(128, 8, 1, 128, inner=64, positions="learned"), 256, 10, 1_024, 248_458),
+    "pathfinder released": (Sizes(32, 4, 4, 32, inner=16, pooling="mean"), 256, 2, 1_024, 26_530),
+    "path-x": (Sizes(32, 2, 1, 32, inner=16, pooling="mean", positions="learned"), 256, 2, 16_384, 537_954),
+    "listops paper": (Sizes(512, 8, 6, 2048), 17, 10, 2_000, 19_983_370),
+    "text paper": (Sizes(512, 8, 6, 2048), 257, 2, 4_000, 20_089_858),
+}
+
+
+@pytest.mark.parametrize("what", ORACLES)
+def test_the_transformer_has_the_parameters_of_the_paper_to_the_last_one(what):
+    sizes, vocabulary, classes, length, expected = ORACLES[what]
+    with torch.device("meta"):
+        assert parameters(build("softmax", sizes, vocabulary=vocabulary, classes=classes, length=length)) == expected
+
+
+@pytest.mark.parametrize(
+    "task, protocol, expected",
+    [
+        ("listops", "lra-released", 8_948_746),
+        ("listops", "lra-paper", 19_983_370),
+        ("listops", "longspan", 19_983_370),  # the paper's sizes
+        ("pathfinder", "lra-released", 26_530),
+        ("pathfinder", "longspan", 26_530 + 32),  # black has an id of its own
+    ],
+)
+def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
+    assert runs.count_parameters(task, "softmax", protocol, "full")["total"] == expected
+
+
+MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a change here changes every result
+    "abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # 32 slots for each channel of a head
+    "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
+    "linear": (8_948_746, 26_530),
+    "linformer": (8_948_746 + 4 * 256 * 2_001, 26_530 + 4 * 256 * 1_024),  # one map from length to 256
+    "local": (8_948_746, 26_530),
+    "nystromformer": (8_948_746, 26_530),
+    "performer": (8_948_746, 26_530),
+    "s4d": (  # 194 numbers a channel, and a map to twice the width, in place of the projections
+        8_948_746 + 4 * (512 * 194 + 512 * 1_024 - 4 * 512**2),
+        26_530 + 4 * (32 * 194 + 32 * 64 - 4 * 32 * 16),
+    ),
+}
+
+
+def test_the_table_of_mechanisms_is_complete():
+    assert set(MECHANISMS) == set(attentions.names()) - {"softmax"}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_every_mechanism_keeps_its_number_of_parameters(mechanism):
+    counted = (runs.count_parameters(t, mechanism, "lra-released", "full")["total"] for t in ("listops", "pathfinder"))
+    assert tuple(counted) == MECHANISMS[mechanism]
+
+
+def test_parts_add_up_and_layers_are_one_part():
+    counted = runs.count(build("softmax"))
+    assert sum(counted["parts"].values()) == counted["total"] == parameters(build("softmax"))
+    assert set(counted["parts"]) == {
+        *("cls", "embedding", "head", "norm"),
+        *("blocks.attention", "blocks.attention_norm", "blocks.mlp", "blocks.mlp_norm"),
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        ({"layers": 0}, "layers of at least 1, got 0"),
+        ({"dim": -8}, "dim of at least 1, got -8"),
+        ({"dropout": 1.0}, "dropout is a rate from 0 to below 1, got 1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout is a rate from 0"),
+    ],
+)
+def test_impossible_sizes_are_refused(wrong, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        dataclasses.replace(SMALL, **wrong)
+
+
+def test_the_shelf_describes_its_backbones():
+    assert backbones.names() == ["encoder_classifier"]
+    assert backbones.describe("encoder_classifier").startswith("The encoder of Long Range Arena")
+    with pytest.raises(UnknownName, match="Did you mean 'encoder_classifier'"):
+        backbones.describe("encoder_clasifier")
+
+
+# ----------------------------------------------------------------------------------------------------------- positions
+
+
+@given(st.integers(0, 4_000), st.integers(0, 31))
+@settings(deadline=None, max_examples=50)
+def test_positions_are_sines_on_even_and_cosines_on_odd_channels(position, channel):
+    angle = position * math.exp(-math.log(10_000) * (channel - channel % 2) / 32)
+    expected = math.cos(angle) if channel % 2 else math.sin(angle)
+    assert TABLE[position, channel].item() == pytest.approx(expected, abs=1e-6)
+
+
+TABLE = sinusoid(4_001, 32)
+
+
+def test_an_odd_width_ends_with_a_sine():
+    assert sinusoid(3, 5).shape == (3, 5)
+    torch.testing.assert_close(sinusoid(3, 5)[:, 4], torch.sin(torch.arange(3) * 10_000 ** (-4 / 5)))
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("mechanism", attentions.names())
+@given(lengths=st.lists(st.integers(1, LENGTH), min_size=1, max_size=4), seed=st.integers(0, 1_000))
+@settings(deadline=None, max_examples=12)
+def test_a_row_in_a_padded_batch_gives_what_it_gives_alone(mechanism, pooling, lengths, seed):
+    model = build(mechanism, dataclasses.replace(SMALL, pooling=pooling)).double()
+    torch.manual_seed(seed)
+    tokens = torch.randint(1, 17, (len(lengths), max(lengths)))
+    together = model(tokens, lengths)
+    alone = torch.cat([model(row[None, :n]) for row, n in zip(tokens, lengths, strict=True)])
+    torch.testing.assert_close(together, alone)
+
+
+@pytest.mark.parametrize("mechanism", attentions.names())
+def test_the_content_and_the_width_of_padding_never_matter(mechanism):
+    model, lengths = build(mechanism).double(), [5, 11, 1]
+    torch.manual_seed(1)
+    tokens = torch.randint(1, 17, (3, 11))
+    other = torch.cat([tokens, torch.randint(0, 17, (3, 6))], dim=1)
+    for row, n in enumerate(lengths):
+        other[row, n:] = torch.randint(0, 17, (17 - n,))
+    torch.testing.assert_close(model(tokens, lengths), model(other, lengths))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_full_rows_may_leave_their_lengths_out(pooling):
+    model, tokens = build(sizes=dataclasses.replace(SMALL, pooling=pooling)), torch.randint(1, 17, (3, 9))
+    assert torch.equal(model(tokens), model(tokens, [9, 9, 9]))
+
+
+def test_gradients_of_a_padded_batch_are_those_of_its_rows():
+    model, lengths = build().double(), [4, 9]
+    tokens = torch.randint(1, 17, (2, 9))
+    model(tokens, lengths).sum().backward()
+    together = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    for row, n in zip(tokens, lengths, strict=True):
+        model(row[None, :n]).sum().backward()
+    for one, other in zip(together, model.parameters(), strict=True):
+        torch.testing.assert_close(one, other.grad)
+
+
+def test_the_order_of_tokens_matters_and_so_does_every_token():
+    model, tokens = build().double(), torch.randint(1, 17, (1, 8))
+    changed = tokens.clone()
+    changed[0, 5] = changed[0, 5] % 16 + 1
+    assert not torch.allclose(model(tokens), model(tokens.flip(1)))
+    assert not torch.allclose(model(tokens), model(changed))
+
+
+# ------------------------------------------------------------------------------------------ zeros as in the release
+
+
+class Watching(HeadwiseAttention):
+    """Averages visible values, and remembers the mask it was given."""
+
+    meta = AttentionMeta("Watching", "none", "test", "n", (Pattern.NONCAUSAL_SELF,))
+    seen: list = []
+
+    def attend(self, q, k, v, *, key_mask=None, query_mask=None):
+        self.seen.append(key_mask)
+        return v.mean(dim=2, keepdim=True).expand_as(v)
+
+
+@pytest.fixture
+def watching():
+    Watching.seen = []
+    return Watching.seen
+
+
+def zeros_model(pooling, hide_zeros=True, attention=Watching):
+    torch.manual_seed(0)
+    sizes = dataclasses.replace(SMALL, pooling=pooling, hide_zeros=hide_zeros)
+    return EncoderClassifier(attention, sizes, vocabulary=17, classes=10, length=LENGTH).eval()
+
+
+TOKENS = torch.tensor([[0, 3, 0, 5], [2, 0, 4, 0]])
+
+
+def test_hidden_zeros_are_masked_in_every_layer(watching):
+    zeros_model("mean")(TOKENS, [4, 4])
+    assert len(watching) == SMALL.layers
+    assert all(torch.equal(mask, TOKENS > 0) for mask in watching)
+
+
+def test_the_class_token_is_masked_as_the_first_token_is(watching):
+    zeros_model("cls")(TOKENS, [4, 4])
+    expected = torch.cat([TOKENS[:, :1] > 0, TOKENS > 0], dim=1)
+    assert len(watching) == SMALL.layers
+    assert all(torch.equal(mask, expected) for mask in watching)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_without_the_rule_zero_is_a_symbol_like_any_other(watching, pooling):
+    zeros_model(pooling, hide_zeros=False)(TOKENS, [4, 4])
+    assert watching == [None] * SMALL.layers
+
+
+def test_a_hidden_zero_is_still_part_of_the_mean():
+    model = zeros_model("mean", attention=attentions.get("softmax"))
+    tokens = torch.tensor([[3, 0, 5]])
+    before = model(tokens)
+    with torch.no_grad():
+        model.embedding.weight[0] += 1 + torch.arange(12) % 3
+    assert not torch.allclose(before, model(tokens))
+
+
+def test_hidden_zeros_in_a_padded_batch_are_refused_and_not_ignored():
+    with pytest.raises(UsageError, match="hide_zeros needs rows of one length"):
+        zeros_model("mean")(TOKENS, [4, 3])
+
+
+# ------------------------------------------------------------------------------------------------------------- weights
+
+
+def test_initial_weights_have_the_scale_of_the_release():
+    sizes = Sizes(dim=128, heads=4, layers=2, mlp=256, inner=64, positions="learned")
+    model = build("softmax", sizes, vocabulary=1_000, length=500)
+    close = lambda tensor, std: tensor.std().item() == pytest.approx(std, rel=0.05)  # noqa: E731
+    assert close(model.embedding.weight, 1.0)
+    assert close(model.positions, 0.02)
+    assert (model.cls == 0).all()
+    for block in model.blocks:
+        for linear in [block.attention.query, block.attention.out, block.mlp[0], block.mlp[3]]:  # Xavier uniform
+            bound = math.sqrt(6 / (linear.in_features + linear.out_features))
+            assert bound * 0.99 < linear.weight.abs().max() <= bound
+            assert close(linear.weight, bound / math.sqrt(3))
+        assert block.attention.query.bias is None
+        for bias in (block.mlp[0].bias, block.mlp[3].bias):
+            assert bias.std().item() == pytest.approx(1e-6, rel=0.25)  # few numbers
+    for norm in [model.norm, model.blocks[0].attention_norm, model.blocks[0].mlp_norm]:
+        assert norm.eps == 1e-6
+    for linear in (model.head[0], model.head[2]):  # LeCun normal, cut at two standard deviations
+        std = linear.in_features**-0.5
+        assert linear.weight.std().item() == pytest.approx(std, rel=0.05)
+        assert linear.weight.abs().max() <= 2 * std / 0.8796 + 1e-6
+        assert (linear.bias == 0).all()
+
+
+def test_layers_start_from_different_weights():
+    first, second = build().blocks
+    assert not torch.equal(first.attention.query.weight, second.attention.query.weight)
+
+
+def test_what_a_mechanism_adds_it_draws_itself():
+    layer = build("s4d").blocks[0].attention
+    assert layer.frequency.std() > 1, "the backbone must leave the state space alone"
+
+
+def test_dropout_acts_in_training_only():
+    model = build(sizes=dataclasses.replace(SMALL, dropout=0.5, attention_dropout=0.5))
+    tokens = torch.randint(1, 17, (2, 9))
+    assert torch.equal(model(tokens), model(tokens))
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))
+
+
+def test_weights_are_saved_and_loaded_without_the_fixed_positions():
+    one, other, tokens = build(seed=0), build(seed=1), torch.randint(1, 17, (2, 9))
+    assert not torch.equal(one(tokens), other(tokens))
+    assert "positions" not in one.state_dict()
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(tokens), other(tokens))

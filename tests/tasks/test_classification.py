@@ -1,0 +1,108 @@
+"""Tokens in, one label out: batches are the examples, scores are what was predicted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from longspan import tasks
+from longspan.datasets import pathfinder
+from longspan.datasets.base import Split
+from longspan.tasks.classification import TokenFeed
+
+LISTOPS, PATHFINDER = tasks.get("listops"), tasks.get("pathfinder")
+
+
+@st.composite
+def some_splits(draw):
+    rows = draw(st.lists(st.lists(st.integers(0, 255), min_size=1, max_size=9), min_size=1, max_size=8))
+    labels = draw(st.lists(st.integers(0, 9), min_size=len(rows), max_size=len(rows)))
+    return split_of(rows, labels)
+
+
+def split_of(rows, labels):
+    starts = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    return Split(np.concatenate(rows).astype(np.uint8), starts, np.array(labels, np.uint8))
+
+
+@given(some_splits(), st.integers(0, 2), st.data())
+@settings(deadline=None)
+def test_a_batch_holds_its_examples_shifted_and_zeros_after_them(split, shift, data):
+    rows = np.array(data.draw(st.lists(st.integers(0, len(split) - 1), min_size=1, max_size=6)))
+    feed = TokenFeed(split, "cpu", shift)
+    batch = feed.batch(rows)
+    assert len(feed) == len(split)
+    assert batch.lengths == split.lengths[rows].tolist()
+    assert batch.tokens.shape == (len(rows), max(batch.lengths))
+    assert batch.label.tolist() == split.labels[rows].tolist()
+    for place, row in enumerate(rows):
+        example = split.example(row).astype(int) + shift
+        padding = max(batch.lengths) - len(example)
+        assert batch.tokens[place].tolist() == [*example, *[0] * padding]
+
+
+@given(some_splits(), st.integers(1, 5), st.data())
+@settings(deadline=None)
+def test_batches_of_a_feed_give_every_row_once(split, size, data):
+    rows = np.array(data.draw(st.permutations(range(len(split)))))
+    batches = list(TokenFeed(split, "cpu").in_batches(rows, size))
+    assert sorted(np.concatenate([places for places, _ in batches])) == list(range(len(rows)))
+    for places, batch in batches:
+        assert 1 <= len(places) <= size
+        assert batch.lengths == split.lengths[rows[places]].tolist()
+        assert batch.label.tolist() == split.labels[rows[places]].tolist()
+
+
+@pytest.mark.parametrize("protocol, shift", [("longspan", 1), ("lra-paper", 1), ("lra-released", 0)])
+def test_black_pixels_have_an_id_of_their_own_except_in_the_release(protocol, shift):
+    rules = PATHFINDER.protocol(protocol, "full")
+    images, labels = pathfinder.generate(rules.data, 2, 0)
+    feed = PATHFINDER.feed(split_of(images.reshape(2, -1), labels), rules, "cpu")
+    batch = feed.batch(np.arange(2))
+    assert np.array_equal(batch.tokens.numpy(), images.reshape(2, -1).astype(int) + shift)
+    assert bool((batch.tokens == 0).any()) is (shift == 0)
+
+
+class Oracle(nn.Module):
+    """Is certain of the first token of each row, whatever else the batch holds."""
+
+    def forward(self, tokens, lengths):
+        return 20.0 * nn.functional.one_hot(tokens[:, 0].long(), 10)
+
+
+@given(some_splits(), st.integers(1, 5), st.data())
+@settings(deadline=None)
+def test_an_evaluation_is_the_score_of_its_predictions_in_the_order_asked(split, size, data):
+    split = dataclasses.replace(split, tokens=split.tokens % 10)
+    rows = np.array(data.draw(st.permutations(range(len(split)))))
+    rules = LISTOPS.protocol("longspan", "smoke")
+    result = LISTOPS.evaluate(Oracle(), LISTOPS.feed(split, rules, "cpu"), rows, size)
+    first = np.array([split.example(row)[0] for row in rows])
+    assert result.predictions["row"].tolist() == rows.tolist()
+    assert result.predictions["prediction"].tolist() == first.tolist()
+    assert result.predictions["label"].tolist() == split.labels[rows].tolist()
+    assert result.metrics["accuracy"] == np.mean(first == split.labels[rows])
+    losses = nn.functional.cross_entropy(
+        20.0 * nn.functional.one_hot(torch.tensor(first).long(), 10), torch.tensor(split.labels[rows]).long()
+    )
+    assert result.metrics["loss"] == pytest.approx(losses.item(), abs=1e-5)
+    assert result.count == len(rows)
+
+
+def test_the_loss_of_a_step_is_cross_entropy_and_its_sums_are_per_example():
+    split = split_of([[1, 5], [2], [3, 3, 3]], [1, 9, 3])
+    feed = LISTOPS.feed(split, LISTOPS.protocol("longspan", "smoke"), "cpu")
+    result = LISTOPS.loss(Oracle(), feed.batch(np.arange(3)))
+    assert result.count == 3
+    assert result.sums["accuracy"] == 2
+    assert result.loss.item() == pytest.approx(20 / 3, rel=1e-6)
+    assert result.sums["loss"].item() == pytest.approx(20, rel=1e-6)
+
+
+@given(some_splits())
+def test_chance_is_the_rate_of_the_commonest_answer(split):
+    assert LISTOPS.chance(split) == max(np.mean(split.labels == label) for label in range(10))

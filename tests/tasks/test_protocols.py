@@ -1,0 +1,199 @@
+"""Frozen rules: every protocol builds, has the published settings, and changes only by name and in kind."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longspan import attentions, tasks
+from longspan.attentions import Pattern
+from longspan.core.errors import UnknownName, UsageError
+from longspan.tasks.base import Protocol, Recipe
+
+EVERY = [(name, *key) for name in tasks.names() for key in tasks.get(name).protocols]
+FULL = [(name, protocol) for name, protocol, tier in EVERY if tier == "full"]
+
+
+@pytest.mark.parametrize("name, protocol, tier", EVERY)
+def test_every_protocol_builds_a_network_that_answers(name, protocol, tier):
+    task = tasks.get(name)
+    rules = task.protocol(protocol, tier)
+    small = rules.override({"model.layers": 1})
+    model = task.model(attentions.get("linear"), small).eval()
+    tokens = torch.ones(1, task.longest(rules), dtype=torch.int32)
+    with torch.no_grad():
+        logits = model(tokens, [tokens.shape[1]])
+    assert logits.shape == (1, {"listops": 10, "pathfinder": 2}[name])
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name, protocol", FULL)
+def test_lite_is_a_tenth_of_the_steps_with_the_same_data_and_model(name, protocol):
+    full, lite = (tasks.get(name).protocol(protocol, tier) for tier in ("full", "lite"))
+    assert (lite.data, lite.model) == (full.data, full.model)
+    assert lite.recipe.steps == full.recipe.steps // 10
+    assert lite.recipe.warmup == full.recipe.warmup // 10
+    assert lite.recipe.evaluate_every <= lite.recipe.steps / 10
+    changed = {"steps", "warmup", "evaluate_every"}
+    for field in dataclasses.fields(Recipe):
+        assert field.name in changed or getattr(lite.recipe, field.name) == getattr(full.recipe, field.name)
+
+
+def test_every_task_has_every_tier_of_the_longspan_protocol():
+    for name in tasks.names():
+        assert {tier for protocol, tier in tasks.get(name).protocols if protocol == "longspan"} == {
+            *("smoke", "lite", "full")
+        }
+
+
+SHARED = {"weight_decay": 0.1, "schedule": "rsqrt", "betas": (0.9, 0.98), "eps": 1e-9, "clip": None}
+IMAGE = SHARED | {"weight_decay": 0.0, "schedule": "cosine", "steps": 62_400, "batch_size": 512, "warmup": 312}
+TEXT = SHARED | {"steps": 5_000, "batch_size": 32, "warmup": 1_000, "learning_rate": 0.05}
+PUBLISHED = {  # spec/lra.md 4.1 and 5
+    ("listops", "lra-released"): {
+        "data": {"train": 96_000, "valid": 2_000, "test": 2_000, "shorter_than": 2_000, "longer_than": 500},
+        "model": {"dim": 512, "heads": 8, "layers": 4, "mlp": 1_024, "inner": None, "pooling": "cls"}
+        | {"dropout": 0.1, "attention_dropout": 0.1, "positions": "sinusoid"},
+        "recipe": TEXT | {"selection": "last"},
+    },
+    ("listops", "lra-paper"): {
+        "model": {"dim": 512, "heads": 8, "layers": 6, "mlp": 2_048, "pooling": "cls"},
+        "recipe": TEXT | {"selection": "best"},
+    },
+    ("listops", "longspan"): {
+        "model": {"dim": 512, "heads": 8, "layers": 6, "mlp": 2_048, "pooling": "cls"},
+        "recipe": {"steps": 5_000, "batch_size": 32, "selection": "best"},
+    },
+    ("pathfinder", "lra-released"): {
+        "data": {"size": 32, "difficulty": "hard", "train": 160_000, "valid": 20_000, "test": 20_000},
+        "model": {"dim": 32, "heads": 4, "layers": 4, "mlp": 32, "inner": 16, "pooling": "mean", "hide_zeros": True}
+        | {"dropout": 0.2, "attention_dropout": 0.1, "positions": "sinusoid"},
+        "recipe": IMAGE | {"learning_rate": 1e-3, "evaluate_every": 312, "selection": "last"},
+    },
+    ("pathfinder", "lra-paper"): {
+        "model": {"dim": 128, "heads": 8, "layers": 4, "mlp": 128, "inner": None, "pooling": "cls"},
+        "recipe": IMAGE | {"learning_rate": 0.01, "selection": "best"},
+    },
+    ("pathfinder", "longspan"): {
+        "model": {"dim": 32, "heads": 4, "layers": 4, "mlp": 32, "inner": 16, "pooling": "mean", "hide_zeros": False},
+        "recipe": IMAGE | {"learning_rate": 1e-3, "selection": "best"},
+    },
+}
+
+
+@pytest.mark.parametrize("name, protocol", FULL)
+def test_settings_are_the_published_ones(name, protocol):
+    rules = tasks.get(name).protocol(protocol, "full")
+    for group, settings in PUBLISHED[name, protocol].items():
+        found = {setting: getattr(getattr(rules, group), setting) for setting in settings}
+        assert found == settings
+
+
+def test_smoke_listops_is_what_was_agreed():
+    rules = tasks.get("listops").protocol("longspan", "smoke")
+    data, model = rules.data, rules.model
+    assert (data.longer_than + 1, data.shorter_than - 1, data.max_depth, data.max_args) == (51, 127, 5, 8)
+    assert (model.layers, model.dim) == (2, 64)
+
+
+def test_smoke_pathfinder_is_small_and_easy():
+    data = tasks.get("pathfinder").protocol("longspan", "smoke").data
+    assert (data.size, data.difficulty) == (32, "easy")
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+def test_unknown_protocols_tiers_tasks_and_patterns_are_answered_with_a_hint():
+    task = tasks.get("listops")
+    with pytest.raises(UnknownName, match=r"no protocol 'lra-papers'\. Did you mean 'lra-paper'"):
+        task.protocol("lra-papers", "full")
+    with pytest.raises(UnknownName, match="listops under lra-paper has no tier 'smoke'"):
+        task.protocol("lra-paper", "smoke")
+    with pytest.raises(UnknownName, match=r"No task named 'listop'\. Did you mean 'listops'"):
+        tasks.get("listop")
+    with pytest.raises(UsageError, match="listops has no slot for causal_self; its slots are noncausal_self"):
+        task.pattern("causal_self")
+
+
+@pytest.mark.parametrize("asked", [None, "NS", "noncausal_self"])
+def test_the_only_slot_need_not_be_named(asked):
+    assert tasks.get("listops").pattern(asked) is Pattern.NONCAUSAL_SELF
+
+
+# ----------------------------------------------------------------------------------------------------------- overrides
+
+RULES = tasks.get("listops").protocol("longspan", "smoke")
+
+
+def test_an_override_changes_one_setting_of_a_copy():
+    changed = RULES.override({"recipe.steps": 7, "model.pooling": "mean", "recipe.clip": 2, "model.inner": 32})
+    assert (changed.recipe.steps, changed.model.pooling, changed.model.inner) == (7, "mean", 32)
+    assert type(changed.recipe.clip) is float
+    assert changed.recipe.clip == 2
+    assert changed.recipe == dataclasses.replace(RULES.recipe, steps=7, clip=2.0)
+    assert tasks.get("listops").protocol("longspan", "smoke") == RULES
+    assert RULES.override({}) == RULES
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["recipe.steps", "recipe.batch_size", "data.train", "data.seed", "model.mlp"]),
+        st.integers(1, 10_000),
+    )
+)
+def test_overrides_give_what_was_asked_in_any_order(changes):
+    changed = RULES.override(changes)
+    assert changed == RULES.override(dict(reversed(changes.items())))
+    for name, value in changes.items():
+        group, setting = name.split(".")
+        assert getattr(getattr(changed, group), setting) == value
+
+
+@pytest.mark.parametrize(
+    "name, value, sentence",
+    [
+        ("recipe.stepz", 5, "No setting 'recipe.stepz'. Did you mean 'steps'"),
+        ("recip.steps", 5, "No setting 'recip.steps'. Did you mean 'recipe'"),
+        ("steps", 5, "No setting 'steps'"),
+        ("", 5, "No setting ''"),
+        ("recipe.steps.more", 5, "No setting 'recipe.steps.more'"),
+        ("recipe", 5, "'recipe' is a group of settings; name one of recipe.steps, recipe.batch_size"),
+        ("recipe.steps", 5.5, "Setting 'recipe.steps' takes int, got 5.5"),
+        ("recipe.steps", True, "takes int, got True"),
+        ("recipe.steps", "many", "takes int, got 'many'"),
+        ("recipe.steps", None, "takes int, got None"),
+        ("recipe.clip", "tight", "takes float or None, got 'tight'"),
+        ("recipe.learning_rate", False, "takes float, got False"),
+        ("recipe.schedule", "cosin", "takes 'rsqrt' or 'cosine' or 'linear' or 'constant', got 'cosin'"),
+        ("recipe.betas", (0.9,), r"takes \(float, float\), got \(0.9,\)"),
+        ("recipe.betas", ("a", "b"), "Setting 'recipe.betas' takes float, got 'a'"),
+        ("model.hide_zeros", 1, "takes bool, got 1"),
+        ("model.pooling", "sum", "takes 'cls' or 'mean', got 'sum'"),
+        ("recipe.steps", 0, "steps of at least 1, got 0"),
+        ("recipe.batch_size", -1, "batch_size of at least 1, got -1"),
+        ("recipe.evaluate_every", 0, "evaluate_every of at least 1, got 0"),
+        ("recipe.evaluation_batch", 0, "evaluation_batch of at least 1"),
+        ("recipe.warmup", -1, "warmup of at least 0"),
+        ("recipe.average", 1.0, "average from 0 to below 1"),
+        ("data.train", 0, "at least 1 example, got train=0"),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused_with_a_sentence(name, value, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        RULES.override({name: value})
+
+
+def test_numbers_inside_a_pair_become_what_the_setting_is():
+    betas = RULES.override({"recipe.betas": (0, 0.5)}).recipe.betas
+    assert betas == (0.0, 0.5)
+    assert all(type(beta) is float for beta in betas)
+
+
+def test_rules_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RULES.recipe.steps = 3
+    assert isinstance(hash(RULES), int)
+    assert isinstance(RULES, Protocol)
