@@ -151,8 +151,8 @@ def _import_file(path: Path) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
+    try:  # from the source itself: cached bytecode may be that of an edit within the same second
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise

@@ -23,7 +23,7 @@ PAPER = Protocol(
 RELEASED = replace(
     PAPER,
     model=Sizes(dim=512, heads=8, layers=4, mlp=1024),
-    recipe=replace(PAPER.recipe, selection="last"),
+    recipe=replace(PAPER.recipe, selection="last", evaluate_every=50),
 )
 LONGSPAN = Protocol(
     data=PAPER.data,

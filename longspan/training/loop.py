@@ -128,7 +128,7 @@ def train(
             if due:
                 settle()
                 with average.in_place():
-                    _evaluate(task, bare, valid_feed, recipe, progress, fabric)
+                    _evaluate(task, model, valid_feed, recipe, progress, fabric)
                     if _is_better(task, progress, recipe.selection):
                         progress.best_step = progress.step
                         progress.best_score = progress.curve[-1][f"valid_{task.meta.score}"]
@@ -150,8 +150,8 @@ def train(
                 watch(progress, recipe.steps)
     assert progress.best_step is not None
     bare.load_state_dict(best)
-    valid = evaluate(task, bare, valid_feed, recipe.evaluation_batch, fabric)
-    test = evaluate(task, bare, test_feed, recipe.evaluation_batch, fabric)
+    valid = evaluate(task, model, valid_feed, recipe.evaluation_batch, fabric)
+    test = evaluate(task, model, test_feed, recipe.evaluation_batch, fabric)
     return Trained(valid, test, progress.best_step, progress)
 
 
@@ -214,14 +214,11 @@ class ExampleOrder:
 
 
 def evaluate(task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: Fabric) -> Evaluation:
-    """Scores on all rows of a feed, shared between processes, with dropout off.
-
-    `model` is the bare one: its wrapper for several processes would have all of them call it equally often.
-    """
+    """Scores on all rows of a feed, shared between processes, with dropout off."""
     model.eval()
     rows = np.arange(len(feed))
     mine = rows[fabric.global_rank :: fabric.world_size]
-    with torch.no_grad(), fabric.autocast():
+    with torch.no_grad():
         result = task.evaluate(model, feed, mine, batch_size)
     model.train()
     return result if fabric.world_size == 1 else _gather(result, fabric)

@@ -1,0 +1,338 @@
+"""The one loop: the same numbers however often it is cut, and a clear end when something goes wrong."""
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from longspan.core.errors import RunFailed
+from longspan.runs import make_fabric
+from longspan.tasks.base import StepResult
+from longspan.training import checkpoint, loop
+from longspan.training.loop import ExampleOrder, Progress, Sums, interruptible
+from tests.training.small import RULES, TASK, small_splits, train_small
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def kill_at(step):
+    def watch(progress, steps):
+        if progress.step == step:
+            raise Killed
+
+    return watch
+
+
+def assert_same(one, other):
+    """Two outcomes agree in every number but the clocks."""
+    assert one.progress.curve == other.progress.curve
+    assert one.selected_step == other.selected_step
+    for mine, theirs in ((one.valid, other.valid), (one.test, other.test)):
+        assert mine.metrics == theirs.metrics
+        assert all(np.array_equal(mine.predictions[n], theirs.predictions[n]) for n in mine.predictions)
+
+
+# --------------------------------------------------------------------------------------------------- order of examples
+
+
+@given(st.integers(1, 40), st.integers(1, 15), st.integers(0, 5))
+def test_every_epoch_is_a_permutation_and_batches_cross_its_border(count, size, seed):
+    order = ExampleOrder(count, size, seed)
+    stream = np.concatenate([order.rows(step) for step in range(3 * count // size + 3)])
+    assert all(len(order.rows(step)) == size for step in range(3))
+    for epoch in range(3):
+        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
+
+
+@given(st.integers(1, 40), st.integers(1, 15), st.lists(st.integers(0, 30), min_size=1, max_size=6))
+def test_the_order_does_not_depend_on_where_one_starts(count, size, steps):
+    whole = ExampleOrder(count, size, 0)
+    expected = [whole.rows(step) for step in range(31)]
+    jumping = ExampleOrder(count, size, 0)
+    assert all(np.array_equal(jumping.rows(step), expected[step]) for step in steps)
+
+
+def test_seeds_and_epochs_are_shuffled_differently():
+    rows = [ExampleOrder(50, 50, seed).rows(step).tolist() for seed in (0, 1) for step in (0, 1)]
+    assert len({tuple(r) for r in rows}) == 4
+
+
+# ---------------------------------------------------------------------------------------------------------------- sums
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12), st.data())
+@settings(deadline=None)
+def test_sums_are_the_same_to_the_last_bit_wherever_a_run_was_cut(values, data):
+    fabric = make_fabric("cpu", "fp32", 1)
+    cuts = data.draw(st.sets(st.integers(0, len(values))))
+
+    def total(cuts):
+        progress = Progress()
+        sums = Sums(progress, fabric)
+        for place, value in enumerate(values):
+            if place in cuts:
+                progress.train_sums, progress.train_count = sums.totals()
+                sums = Sums(progress, fabric)  # as the next process has it
+            sums.add(StepResult(torch.zeros(()), {"loss": torch.tensor(value, dtype=torch.float64)}, 2))
+        return sums.totals()
+
+    assert total(cuts) == total(set())
+    assert total(cuts)[1] == 2 * len(values)
+
+
+# -------------------------------------------------------------------------------------------------------------- curves
+
+
+def test_the_curve_has_a_point_per_evaluation_and_one_at_the_end(tmp_path):
+    trained = train_small(tmp_path)
+    assert [point["step"] for point in trained.progress.curve] == [5, 10, 12]
+    for point in trained.progress.curve:
+        assert {"train_loss", "train_accuracy", "valid_loss", "valid_accuracy", "learning_rate"} <= point.keys()
+
+
+def test_the_train_loss_is_the_mean_over_the_examples_seen(tmp_path):
+    torch.manual_seed(3)
+    model = TASK.model(lambda *a, **s: Silent(*a, **s), RULES)
+    point = train_small(tmp_path, network=model, learning_rate=0.0, steps=5).progress.curve[0]
+    feed, order = TASK.feed(small_splits().train, RULES, "cpu"), ExampleOrder(10, 4, 0)
+    rows = np.concatenate([order.rows(step) for step in range(5)])
+    with torch.no_grad():
+        expected = TASK.evaluate(model, feed, rows, 1).metrics
+    assert point["train_loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert point["train_accuracy"] == pytest.approx(expected["accuracy"])
+
+
+class Silent(nn.Module):
+    """Attention that says nothing."""
+
+    def __init__(self, *_, **__):
+        super().__init__()
+
+    def forward(self, x, *, mask=None):
+        return 0 * x
+
+    def packed(self, x, layout):
+        return 0 * x
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+@pytest.mark.parametrize("selection", ["best", "last"])
+def test_what_is_reported_is_the_selected_point_of_the_curve(tmp_path, selection, average):
+    rates = {"learning_rate": 0.05, "steps": 30, "evaluate_every": 3}
+    trained = train_small(tmp_path, selection=selection, average=average, **rates)
+    curve = trained.progress.curve
+    scores = [point["valid_accuracy"] for point in curve]
+    assert len(set(scores)) > 1, "the test needs a curve that moves"
+    chosen = scores.index(max(scores)) if selection == "best" else len(curve) - 1
+    assert trained.selected_step == curve[chosen]["step"]
+    assert trained.valid.metrics["accuracy"] == curve[chosen]["valid_accuracy"]
+    assert trained.valid.metrics["loss"] == pytest.approx(curve[chosen]["valid_loss"], rel=1e-6)
+    assert (trained.valid.count, trained.test.count) == (6, 7)
+
+
+def test_averaged_weights_give_another_curve_than_their_own(tmp_path):
+    own, averaged = (train_small(tmp_path / str(a), average=a, learning_rate=0.05) for a in (0.0, 0.9))
+    assert [p["train_loss"] for p in own.progress.curve] == [p["train_loss"] for p in averaged.progress.curve]
+    assert own.progress.curve[-1]["valid_loss"] != averaged.progress.curve[-1]["valid_loss"]
+
+
+def test_gradients_are_clipped_where_the_recipe_says_so(tmp_path):
+    own, clipped = (train_small(tmp_path / str(c), clip=c, eps=1.0) for c in (None, 1e-6))  # eps: size matters to Adam
+    assert own.progress.curve[-1]["train_loss"] != clipped.progress.curve[-1]["train_loss"]
+    still = train_small(tmp_path / "still", learning_rate=0.0)
+    assert clipped.progress.curve[-1]["valid_loss"] == pytest.approx(still.progress.curve[-1]["valid_loss"], rel=1e-3)
+
+
+def test_evaluation_turns_dropout_off_and_training_on_again():
+    model = nn.Dropout(0.5)
+    feed = TASK.feed(small_splits().valid, RULES, "cpu")
+    seen = []
+
+    class Looking(type(TASK)):
+        def evaluate(self, model, feed, rows, batch_size):
+            seen.append((model.training, torch.is_grad_enabled(), rows.tolist()))
+
+    loop.evaluate(Looking(), model.train(), feed, 2, make_fabric("cpu", "fp32", 1))
+    assert seen == [(False, False, list(range(6)))]
+    assert model.training
+
+
+# -------------------------------------------------------------------------------------------------------- interruptions
+
+
+STORMY = {"average": 0.9, "clip": 1.0, "learning_rate": 0.02, "schedule": "linear"}
+DROPOUT = TASK.protocol("longspan", "smoke").override(
+    {"model.dim": 8, "model.layers": 1, "model.mlp": 8, "model.dropout": 0.3, "model.attention_dropout": 0.2}
+)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return {
+        name: train_small(tmp_path_factory.mktemp("unbroken"), mechanism=name, model=DROPOUT.model, **STORMY)
+        for name in ("softmax", "performer", "s4d")
+    }
+
+
+@pytest.mark.parametrize("mechanism", ["softmax", "performer", "s4d"])
+@given(kills=st.lists(st.integers(1, 12), max_size=3).map(sorted), every_step=st.booleans())
+@settings(deadline=None, max_examples=8)
+def test_a_run_that_was_killed_ends_with_the_numbers_of_an_unbroken_one(
+    unbroken, tmp_path_factory, mechanism, kills, every_step
+):
+    folder = tmp_path_factory.mktemp("run")
+    rest = {"mechanism": mechanism, "model": DROPOUT.model, "save_every_seconds": -1.0 if every_step else 60.0} | STORMY
+    for step in kills:
+        try:
+            train_small(folder, watch=kill_at(step), **rest)
+        except Killed:
+            torch.manual_seed(99)  # nothing may depend on what the next process finds
+    trained = train_small(folder, **rest)
+    assert_same(trained, unbroken[mechanism])
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-100], lambda content: b"", lambda content: content[::-1]])
+def test_a_damaged_checkpoint_costs_only_the_steps_since_the_one_before(unbroken, tmp_path, damage):
+    rest = {"model": DROPOUT.model, "save_every_seconds": -1.0} | STORMY
+    with pytest.raises(Killed):
+        train_small(tmp_path, watch=kill_at(8), **rest)
+    newest = sorted(tmp_path.glob("checkpoint-*.pt"))[-1]
+    newest.write_bytes(damage(newest.read_bytes()))
+    begun = []
+    trained = train_small(tmp_path, watch=lambda progress, _: begun.append(progress.step), **rest)
+    assert begun[0] == int(newest.stem.split("-")[1]) - 1
+    assert trained.progress.resumed == 1
+    assert_same(trained, unbroken["softmax"])
+
+
+def test_damaged_checkpoints_never_crowd_out_sound_ones(tmp_path):
+    for step in (100, 200):
+        checkpoint.save(tmp_path, step, {}).write_bytes(b"damaged")
+    with pytest.raises(Killed):
+        train_small(tmp_path, watch=kill_at(4), save_every_seconds=-1.0)
+    state, damaged = checkpoint.latest(tmp_path)
+    assert damaged == []
+    assert state["progress"]["step"] in (3, 4)
+
+
+def test_a_run_killed_after_its_last_step_shows_its_whole_curve_again(tmp_path):
+    whole = train_small(tmp_path)
+    seen = []
+    again = train_small(tmp_path, watch=lambda progress, _: seen.append(list(progress.curve)))
+    assert seen == [whole.progress.curve]  # nothing is trained, and logs can still be written from it
+    assert_same(again, whole)
+
+
+def test_a_resumed_run_goes_on_counting_time_and_resumptions(tmp_path):
+    seconds = [0.0]
+    for step in (4, 8):
+        with pytest.raises(Killed):
+            train_small(tmp_path, watch=kill_at(step), save_every_seconds=-1.0)
+        seconds.append(checkpoint.latest(tmp_path)[0]["progress"]["total_seconds"])
+    trained = train_small(tmp_path)
+    assert trained.progress.resumed == 2
+    assert [*seconds, trained.progress.total_seconds] == sorted({*seconds, trained.progress.total_seconds})
+
+
+def test_how_often_to_save_is_read_when_training_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "SAVE_EVERY_SECONDS", -1.0)
+    with pytest.raises(Killed):
+        train_small(tmp_path, watch=kill_at(3))
+    assert checkpoint.latest(tmp_path)[0]["progress"]["step"] == 3
+
+
+def test_seeds_give_different_runs(tmp_path):
+    one, other = (train_small(tmp_path / str(seed), seed=seed) for seed in (0, 1))
+    assert one.progress.curve != other.progress.curve
+
+
+# -------------------------------------------------------------------------------------------------------------- ctrl-c
+
+
+def ctrl_c_at(step):
+    def watch(progress, steps):
+        if progress.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return watch
+
+
+def test_ctrl_c_finishes_the_step_saves_and_the_next_call_goes_on(unbroken, tmp_path):
+    rest = {"model": DROPOUT.model} | STORMY
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train_small(tmp_path, watch=ctrl_c_at(7), **rest)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert checkpoint.latest(tmp_path)[0]["progress"]["step"] == 8
+    assert_same(train_small(tmp_path, **rest), unbroken["softmax"])
+
+
+def test_ctrl_c_at_the_worst_moment_loses_nothing(tmp_path, monkeypatch):
+    class Unlucky(loop.Stopwatch):
+        """The signal arrives after the loop has looked for it, while it asks whether saving is due."""
+
+        asked = 0
+
+        def elapsed(self):
+            if self.device == "cpu" and threading.current_thread() is threading.main_thread():
+                Unlucky.asked += 1
+                if Unlucky.asked == 4:
+                    signal.raise_signal(signal.SIGINT)
+            return super().elapsed()
+
+    monkeypatch.setattr(loop, "Stopwatch", Unlucky)
+    with pytest.raises(KeyboardInterrupt):
+        train_small(tmp_path)
+    state, _ = checkpoint.latest(tmp_path)
+    assert state is not None
+
+
+def test_a_second_ctrl_c_stops_at_once():
+    with interruptible() as asked:
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_in_a_thread_signals_are_left_alone():
+    handlers = []
+
+    def inside():
+        with interruptible() as asked:
+            handlers.append((signal.getsignal(signal.SIGINT), asked()))
+
+    thread = threading.Thread(target=inside)
+    before = signal.getsignal(signal.SIGINT)
+    thread.start()
+    thread.join()
+    assert handlers == [(before, False)]
+
+
+# ----------------------------------------------------------------------------------------------------------------- NaN
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_with_a_sentence(tmp_path):
+    with pytest.raises(RunFailed, match=r"loss is not a number (by|at) step 5; lower the learning rate"):
+        train_small(tmp_path, learning_rate=1e30)
+
+
+class Breaking(type(TASK)):
+    """Well in training, not a number in validation."""
+
+    def evaluate(self, model, feed, rows, batch_size):
+        result = super().evaluate(model, feed, rows, batch_size)
+        result.metrics["loss"] = float("nan")
+        return result
+
+
+def test_a_validation_loss_that_is_not_a_number_ends_it_too(tmp_path):
+    with pytest.raises(RunFailed, match="validation loss is not a number at step 5"):
+        train_small(tmp_path, task=Breaking())

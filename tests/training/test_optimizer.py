@@ -1,0 +1,101 @@
+"""Learning rates computed by hand, and parameters that ask to be trained gently."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from longspan import attentions, tasks
+from longspan.attentions import Pattern
+from longspan.tasks.base import Recipe
+from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+
+LISTOPS = tasks.get("listops").protocol("lra-paper", "full").recipe
+PATHFINDER = tasks.get("pathfinder").protocol("lra-released", "full").recipe
+LINEAR = Recipe(steps=110, batch_size=1, learning_rate=2.0, warmup=10, schedule="linear")
+CONSTANT = Recipe(steps=110, batch_size=1, learning_rate=2.0, warmup=10, schedule="constant")
+
+
+@pytest.mark.parametrize(
+    "recipe, step, expected",
+    [
+        (LISTOPS, 0, 0.0),  # the first update moves nothing
+        (LISTOPS, 500, 0.5 * 0.05 / math.sqrt(1_000)),
+        (LISTOPS, 1_000, 1.5811388e-3),  # the peak, base / sqrt(warm-up)
+        (LISTOPS, 4_000, 0.05 / math.sqrt(4_000)),
+        (PATHFINDER, 0, 0.0),
+        (PATHFINDER, 156, 0.5e-3),
+        (PATHFINDER, 312, 1e-3),
+        (PATHFINDER, 312 + 31_200, 0.5e-3),  # half a period after the warm-up
+        (PATHFINDER, 62_400, 0.5e-3 * (1 + math.cos(math.pi * 0.995))),  # the period is all steps, so it ends early
+        (LINEAR, 5, 1.0),
+        (LINEAR, 10, 2.0),
+        (LINEAR, 60, 1.0),
+        (LINEAR, 109, 0.02),
+        (CONSTANT, 5, 1.0),
+        (CONSTANT, 109, 2.0),
+    ],
+)
+def test_rates_are_those_computed_by_hand(recipe, step, expected):
+    assert learning_rate(recipe, step) == pytest.approx(expected, rel=1e-6, abs=1e-15)
+
+
+recipes = st.builds(
+    Recipe,
+    steps=st.integers(1, 500),
+    batch_size=st.just(1),
+    learning_rate=st.floats(1e-5, 10),
+    warmup=st.integers(0, 500),
+    schedule=st.sampled_from(["rsqrt", "cosine", "linear", "constant"]),
+)
+
+
+@given(recipes)
+def test_rates_rise_to_one_peak_and_never_again(recipe):
+    rates = [learning_rate(recipe, step) for step in range(recipe.steps)]
+    assert all(0 <= rate <= recipe.learning_rate * (1 + 1e-12) for rate in rates)
+    rising = rates[: recipe.warmup + 1]
+    assert rising == sorted(rising) or recipe.warmup == 0
+    falling = rates[recipe.warmup :]
+    assert all(one >= other * (1 - 1e-9) for one, other in itertools.pairwise(falling))
+
+
+def test_without_tags_all_parameters_are_one_group_with_the_recipes_settings():
+    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    (group,) = make_optimizer(model, LISTOPS).param_groups
+    assert len(group["params"]) == 4  # biases and norms decay like all the rest
+    assert (group["weight_decay"], group["betas"], group["eps"]) == (0.1, (0.9, 0.98), 1e-9)
+
+
+def test_a_state_space_is_trained_gently():
+    model = attentions.get("s4d")(8, 2, Pattern.NONCAUSAL_SELF)
+    optimizer = make_optimizer(model, LISTOPS)
+    gentle = {id(p) for p in (model.log_decay, model.frequency, model.log_step)}
+    for rate, expected in [(5e-4, 5e-4), (1.0, 1e-3)]:
+        set_learning_rate(optimizer, rate)
+        for group in optimizer.param_groups:
+            tagged = {id(p) for p in group["params"]} <= gentle
+            assert group["weight_decay"] == (0.0 if tagged else 0.1)
+            assert group["lr"] == (expected if tagged else rate)
+    grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(grouped) == sorted(id(p) for p in model.parameters())
+
+
+def test_frozen_parameters_are_left_out():
+    model = nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    assert [p is model.weight for g in make_optimizer(model, LISTOPS).param_groups for p in g["params"]] == [True]
+
+
+def test_decay_is_decoupled_and_scaled_by_the_rate():
+    model = nn.Linear(1, 1, bias=False)
+    before = model.weight.item()
+    optimizer = make_optimizer(model, LISTOPS)
+    set_learning_rate(optimizer, 0.01)
+    model.weight.grad = torch.ones_like(model.weight)
+    optimizer.step()
+    assert model.weight.item() == pytest.approx(before - 0.01 * 0.1 * before - 0.01, rel=1e-5)
