@@ -453,3 +453,9 @@ def test_two_processes_train_as_one_does(run, plugin, tmp_path, data):
     rules = tasks.get("listops").protocol("longspan", "smoke").override(overrides)
     splits = tasks.get("listops").splits(rules, data)
     assert np.array_equal(kept["label"], splits.test.labels)
+
+
+def test_weights_that_a_mechanism_ties_are_saved_and_loaded(run, tmp_path):
+    run(mechanism='linformer(rank=4, sharing="key-value")')
+    attention = runs.load(only_card(tmp_path / "out")[0]).blocks[0].attention
+    assert attention.to_key_slots.data_ptr() == attention.to_value_slots.data_ptr()

@@ -150,9 +150,8 @@ def train(
                 watch(progress, recipe.steps)
     assert progress.best_step is not None
     bare.load_state_dict(best)
-    valid = evaluate(task, model, valid_feed, recipe.evaluation_batch, fabric)
     test = evaluate(task, model, test_feed, recipe.evaluation_batch, fabric)
-    return Trained(valid, test, progress.best_step, progress)
+    return Trained(_point(progress, len(valid_feed)), test, progress.best_step, progress)
 
 
 class Sums:
@@ -249,6 +248,13 @@ def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Any, progress: P
     progress.train_sums, progress.train_count = {}, 0
 
 
+def _point(progress: Progress, count: int) -> Evaluation:
+    """The selected point of the learning curve, which says how those weights did on the validation set."""
+    chosen = next(point for point in progress.curve if point["step"] == progress.best_step)
+    valid = {name.removeprefix("valid_"): value for name, value in chosen.items() if name.startswith("valid_")}
+    return Evaluation(valid, count, {})
+
+
 def _is_better(task: Task, progress: Progress, selection: str) -> bool:
     """Whether the point just added to the curve is the one to report so far."""
     score = progress.curve[-1][f"valid_{task.meta.score}"]
@@ -259,7 +265,8 @@ def _is_better(task: Task, progress: Progress, selection: str) -> bool:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     with temporary_beside(path) as temporary:
-        save_file({name: value.detach().contiguous() for name, value in model.state_dict().items()}, temporary)
+        # A clone each, since a mechanism may tie two parameters and the format holds no ties.
+        save_file({name: value.detach().clone().contiguous() for name, value in model.state_dict().items()}, temporary)
 
 
 def _save(
