@@ -34,12 +34,12 @@ SMOKE = Protocol(
     data=listops.Data(train=20_000, valid=500, test=2_000, longer_than=50, shorter_than=128, max_depth=5, max_args=8),
     model=Sizes(dim=64, heads=2, layers=2, mlp=128, dropout=0.0, attention_dropout=0.0),
     recipe=Recipe(
-        steps=160,
-        batch_size=32,
-        learning_rate=3e-3,
-        warmup=16,
+        steps=300,
+        batch_size=16,
+        learning_rate=4e-3,
+        warmup=30,
         schedule="linear",
-        evaluate_every=80,
+        evaluate_every=150,
         weight_decay=0.01,
     ),
 )
