@@ -65,6 +65,10 @@ class Protocol:
         )
         return dataclasses.replace(self, recipe=shorter)
 
+    def tiers(self, name: str) -> dict[tuple[str, str], "Protocol"]:
+        """The protocol under its name, whole and as a tenth."""
+        return {(name, "lite"): self.lite(), (name, "full"): self}
+
     def override(self, changes: Mapping[str, Any]) -> "Protocol":
         """Typed changes by dotted name, as in {"recipe.steps": 500}; unknown names and wrong types are refused."""
         protocol = self

@@ -58,12 +58,9 @@ class ListOps(Classification):
     dataset = "listops"
     protocols = {
         ("longspan", "smoke"): SMOKE,
-        ("longspan", "lite"): LONGSPAN.lite(),
-        ("longspan", "full"): LONGSPAN,
-        ("lra-paper", "lite"): PAPER.lite(),
-        ("lra-paper", "full"): PAPER,
-        ("lra-released", "lite"): RELEASED.lite(),
-        ("lra-released", "full"): RELEASED,
+        **LONGSPAN.tiers("longspan"),
+        **PAPER.tiers("lra-paper"),
+        **RELEASED.tiers("lra-released"),
     }
 
     def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
