@@ -319,7 +319,7 @@ def test_an_edited_plug_in_is_a_new_run(run, plugin, tmp_path, monkeypatch):
         ("raise KeyError('lost')", "KeyError: 'lost'"),
         ("assert False, 'cannot be'", "AssertionError: cannot be"),
         ("raise Exception('first line\\\\nsecond line')", "Exception: first line"),
-        ("return v[..., :1]", "RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ("return v @ k", "RuntimeError: Expected size for first two dimensions of batch2 tensor"),
     ],
 )
 def test_a_plug_in_that_raises_leaves_a_card_that_says_why(run, plugin, tmp_path, body, reason):

@@ -64,6 +64,7 @@ def test_a_mechanism_page_has_its_formula_options_promises_and_runs(site):
         "https://arxiv.org/abs/2009.14794",
     ):
         assert expected in text
+    assert text.index("<h1") < text.index("<pre") < text.index("<h2>Promises") < text.index("<h2>Runs")
     assert "Not run yet" in (site / "mechanism" / "never_run.html").read_text(encoding="utf-8")
 
 

@@ -1,0 +1,7 @@
+"""Every test executes the shapes in the signatures it meets: an annotation that lies fails the test."""
+
+from jaxtyping import install_import_hook
+
+install_import_hook(
+    ["longspan.attentions", "longspan.backbones", "longspan.kernels", "longspan.metrics"], "beartype.beartype"
+)
