@@ -73,12 +73,10 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux: platform has the best name there is
+    listing = Path("/proc/cpuinfo")  # on Linux; elsewhere platform has the best name there is
+    for line in listing.read_text().splitlines() if listing.exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
 
 

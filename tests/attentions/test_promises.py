@@ -15,6 +15,14 @@ def test_every_mechanism_keeps_its_promises(spec, pattern):
     assert report.ok, "\n".join(f"{f.promise}: {f.detail}" for f in report.broken)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", CASES)
+def test_every_mechanism_keeps_its_promises_at_length(spec, dtype):
+    for report in check(spec, dtype=dtype, profile="full"):
+        assert report.ok, "\n".join(f"{report.pattern}, {f.promise}: {f.detail}" for f in report.broken)
+
+
 def test_every_mechanism_of_the_package_is_in_the_table():
     folder = Path(attentions.__file__).parent
     built_in = {name for name in attentions.names() if (folder / f"{name}.py").is_file()}
