@@ -7,7 +7,6 @@ torch's fused kernels (`auto` lets torch choose) or `plain`, the formula itself.
 Departs from the paper in: nothing.
 """
 
-import contextlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout, left_align, real
 
 Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
@@ -67,11 +67,10 @@ class Softmax(HeadwiseAttention):
         dropout = self.dropout if self.training else 0.0
         if self.kernel == "plain":
             return F.dropout(self.weights(q, k, key_mask=key_mask), dropout) @ v
-        with self._backend():
-            if key_mask is None:
-                return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
-            visible = self._visible(q, k, key_mask)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+        if key_mask is None:
+            return self._fused(q, k, v, dropout_p=dropout, is_causal=causal)
+        visible = self._visible(q, k, key_mask)
+        y = self._fused(q, k, v, attn_mask=visible, dropout_p=dropout)
         return y.masked_fill(~visible.any(dim=-1, keepdim=True), 0)  # kernels disagree about rows with nothing to see
 
     def attend_packed(
@@ -139,5 +138,19 @@ class Softmax(HeadwiseAttention):
         widths = q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
         return self.kernel in ("auto", "flash") and q.device.type == "cuda" and half and widths
 
-    def _backend(self) -> contextlib.AbstractContextManager:
-        return sdpa_kernel(BACKENDS[self.kernel]) if self.kernel in BACKENDS else contextlib.nullcontext()
+    def _fused(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **how: Any
+    ) -> Float[Tensor, "b h n e"]:
+        if self.kernel not in BACKENDS:
+            return F.scaled_dot_product_attention(q, k, v, **how)
+        try:
+            with sdpa_kernel(BACKENDS[self.kernel]):
+                return F.scaled_dot_product_attention(q, k, v, **how)
+        except RuntimeError as error:
+            if not any(words in str(error) for words in ("No viable backend", "No available kernel")):
+                raise
+            mask = "a mask" if how.get("attn_mask") is not None else "no mask"
+            raise UsageError(
+                f"softmax(kernel={self.kernel}) cannot run on {q.device.type} in {q.dtype} with heads of {q.shape[-1]} "
+                f"and {mask}; choose another kernel, or auto."
+            ) from error

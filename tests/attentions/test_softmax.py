@@ -112,3 +112,11 @@ def test_dropout_acts_on_the_weights_in_training_only():
     assert torch.equal(layer(x), layer(x))
     layer.train()
     assert not torch.equal(layer(x), layer(x))
+
+
+def test_a_kernel_this_machine_cannot_run_is_refused_with_a_sentence():
+    layer = attentions.get("softmax(kernel=cudnn)")(16, 2, Pattern.NONCAUSAL_SELF)
+    with pytest.raises(
+        UsageError, match=r"softmax\(kernel=cudnn\) cannot run on cpu .* choose another kernel, or auto"
+    ):
+        layer(torch.randn(1, 4, 16))
