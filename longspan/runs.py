@@ -308,6 +308,7 @@ def _train_cell(
     """Train in this process (or in each of several) and write the card, whether it went well or not."""
     started = time.perf_counter()
     meter.reset_peak_memory(device)
+    energy = meter.EnergyMeter(device)
     model = plan.model()
     parameters = count(model)
     if device == "cuda" and plan.protocol.recipe.steps >= WORTH_COMPILING and isinstance(model, Compilable):
@@ -351,13 +352,19 @@ def _train_cell(
         "status": "ok" if trained else "fail",
         "reason": reason,
         "memory": {"peak_bytes": meter.peak_memory_bytes(device)},
-        "energy": None,
+        "energy": _whole_energy(energy, state),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
         card = cards.read(store.add(card, _files(folder, model if keep_weights else None, trained)))
     return card
+
+
+def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float] | None:
+    """Joules of the whole run: a run that was interrupted has spent some that no one has counted."""
+    joules = None if state.resumed else energy.joules()
+    return None if joules is None else {"joules": joules}
 
 
 def _describe(

@@ -1,0 +1,53 @@
+"""Clocks and counters that say nothing rather than something wrong."""
+
+import sys
+import types
+
+import pytest
+
+from longspan.core import meter
+
+
+class NVMLError(Exception):
+    pass
+
+
+def fake_nvml(readings):
+    """A driver whose energy counter gives these millijoules, one after another; none at all means no counter."""
+    module = types.ModuleType("pynvml")
+    readings = iter(readings)
+
+    def read(handle):
+        for value in readings:
+            return value
+        raise NVMLError("not supported")
+
+    vars(module).update(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetTotalEnergyConsumption=read,
+    )
+    return module
+
+
+def test_energy_is_the_difference_of_two_readings_in_joules(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([1_000, 5_000, 7_500]))
+    assert meter.EnergyMeter("cuda").joules() == 2.5
+
+
+@pytest.mark.parametrize("module", [None, fake_nvml([])])
+def test_without_a_counter_there_is_no_figure(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    assert meter.EnergyMeter("cuda").joules() is None
+
+
+def test_a_cpu_has_no_energy_counter_here():
+    assert meter.EnergyMeter("cpu").joules() is None
+
+
+def test_a_stopwatch_never_runs_backwards():
+    watch = meter.Stopwatch("cpu")
+    first = watch.elapsed()
+    assert 0 <= first <= watch.elapsed()
+    assert meter.peak_memory_bytes("cpu") > 2**20
