@@ -659,7 +659,7 @@ def report(
     index = build(found.cards, site, catalogue=_catalogue(out), conformance=conformance, problems=problems)
     for problem in problems:
         _say(f"Left out: {problem.sentence}", error=True)
-    _say(f"The report is {index}: {len(found.cards)} cards.")
+    _say(f"The report is {index}: {len(found.cards)} card{'' if len(found.cards) == 1 else 's'}.")
     if serve:
         _serve(index.parent, port)
 
