@@ -37,7 +37,7 @@ def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Es
         seconds, activations = _one_step(plan, model, fabric, batch)
     scale = recipe.batch_size / batch
     counts = plan.protocol.data
-    evaluations = -(-recipe.steps // recipe.evaluate_every) * counts.valid + counts.valid + counts.test
+    evaluations = -(-recipe.steps // recipe.evaluate_every) * counts.valid + counts.test
     total = seconds * scale * (recipe.steps + evaluations / recipe.batch_size / 3)
     memory = int(activations * scale) + 16 * parameters  # weights, gradients and two moments in fp32
     note = f"from one step of {batch} of {recipe.batch_size} examples at full length on {device}"

@@ -45,12 +45,12 @@ from longspan.core.lock import only_one
 from longspan.core.seeding import seed_everything
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
+from longspan.results.board import PARAMETER_RULE
 from longspan.results.store import Store
 from longspan.tasks import Protocol, Task
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import Progress, Trained, save_weights, train
 
-PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
 WORTH_COMPILING = 2_000  # steps from which a GPU run earns back the time torch.compile takes
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
@@ -333,13 +333,10 @@ def _train_cell(
             state = trained.progress
         except torch.OutOfMemoryError:
             reason = f"out of memory on {device} at batch size {recipe.batch_size}; choose a smaller one with --set"
-        except LongspanError as error:
-            if isinstance(error, RunFailed):
-                reason = str(error)
-            else:
-                raise
+        except RunFailed as error:
+            reason = str(error)
         except Exception as error:  # a plug-in may raise anything at all
-            if _from_longspan(plan.mechanism):
+            if isinstance(error, LongspanError) or _from_longspan(plan.mechanism):
                 raise
             reason = _first_line(error)
         finally:

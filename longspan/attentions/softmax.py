@@ -7,6 +7,7 @@ torch's fused kernels (`auto` lets torch choose) or `plain`, the formula itself.
 Departs from the paper in: nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout, left_align, real
 
 Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
@@ -68,10 +70,8 @@ class Softmax(HeadwiseAttention):
         if self.kernel == "plain":
             return F.dropout(self.weights(q, k, key_mask=key_mask), dropout) @ v
         if key_mask is None:
-            return self._fused(q, k, v, dropout_p=dropout, is_causal=causal)
-        visible = self._visible(q, k, key_mask)
-        y = self._fused(q, k, v, attn_mask=visible, dropout_p=dropout)
-        return y.masked_fill(~visible.any(dim=-1, keepdim=True), 0)  # kernels disagree about rows with nothing to see
+            return self._fused(F.scaled_dot_product_attention, q, k, v, dropout_p=dropout, is_causal=causal)
+        return self._fused(masked_attention, q, k, v, visible=self._visible(q, k, key_mask), dropout=dropout)
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
@@ -119,14 +119,13 @@ class Softmax(HeadwiseAttention):
             keys = keys.transpose(1, 2).index_put((rows, lengths), k).transpose(1, 2)
             values = values.transpose(1, 2).index_put((rows, lengths), v).transpose(1, 2)
             lengths = lengths + 1
-        visible = real(lengths, keys.shape[2])
-        y = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=visible[:, None, None])[:, :, 0]
-        y = y.masked_fill((lengths == 0)[:, None, None], 0)
+        visible = rearrange(real(lengths, keys.shape[2]), "b m -> b 1 1 m")
+        y = masked_attention(q[:, :, None], keys, values, visible)[:, :, 0]
         return y, KeyValueCache(keys, values, lengths)
 
     def _visible(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> Bool[Tensor, "... n m"]:
+    ) -> Bool[Tensor, "*any n m"]:
         """Which keys each query may see."""
         visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
         if self.pattern is Pattern.CAUSAL_SELF:
@@ -139,17 +138,18 @@ class Softmax(HeadwiseAttention):
         return self.kernel in ("auto", "flash") and q.device.type == "cuda" and half and widths
 
     def _fused(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **how: Any
-    ) -> Float[Tensor, "b h n e"]:
+        self, attention: Callable[..., Tensor], q: Float[Tensor, "b h n c"], *rest: Tensor, **how: Any
+    ) -> Tensor:
+        """Compute with the kernel that was asked for; one that cannot is refused with a sentence."""
         if self.kernel not in BACKENDS:
-            return F.scaled_dot_product_attention(q, k, v, **how)
+            return attention(q, *rest, **how)
         try:
             with sdpa_kernel(BACKENDS[self.kernel]):
-                return F.scaled_dot_product_attention(q, k, v, **how)
+                return attention(q, *rest, **how)
         except RuntimeError as error:
             if not any(words in str(error) for words in ("No viable backend", "No available kernel")):
                 raise
-            mask = "a mask" if how.get("attn_mask") is not None else "no mask"
+            mask = "a mask" if "visible" in how else "no mask"
             raise UsageError(
                 f"softmax(kernel={self.kernel}) cannot run on {q.device.type} in {q.dtype} with heads of {q.shape[-1]} "
                 f"and {mask}; choose another kernel, or auto."

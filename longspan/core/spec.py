@@ -24,10 +24,6 @@ class Spec:
     target: str
     options: dict[str, Value] = field(default_factory=dict)
 
-    @property
-    def is_plugin(self) -> bool:
-        return ":" in self.target
-
     def __str__(self) -> str:
         """The canonical form: options sorted by name, one spelling for each value.
 

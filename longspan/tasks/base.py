@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from longspan import datasets
 from longspan.attentions import Pattern
 from longspan.core.errors import UnknownName, UsageError, did_you_mean
 from longspan.datasets.base import Split, Splits
@@ -136,9 +137,9 @@ class Task(ABC):
             raise UsageError(f"{self.name} has no slot for {pattern}; its slots are {', '.join(patterns)}.")
         return pattern
 
-    @abstractmethod
     def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
         """The data; generated where the dataset can be, else an error that says how to get it."""
+        return datasets.get(self.dataset).load(protocol.data, root=root)
 
     @abstractmethod
     def longest(self, protocol: Protocol) -> int:

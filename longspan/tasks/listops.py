@@ -6,12 +6,10 @@ their true length everywhere.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 from longspan.attentions import Pattern
 from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier, Sizes
 from longspan.datasets import listops
-from longspan.datasets.base import Splits
 from longspan.tasks.base import Protocol, Recipe, TaskMeta
 from longspan.tasks.classification import Classification
 
@@ -62,9 +60,6 @@ class ListOps(Classification):
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
     }
-
-    def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
-        return listops.ListOps().load(protocol.data, root=root)
 
     def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
         length = self.longest(protocol)

@@ -7,12 +7,10 @@ open.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 from longspan.attentions import Pattern
 from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier, Sizes
 from longspan.datasets import pathfinder
-from longspan.datasets.base import Splits
 from longspan.tasks.base import Protocol, Recipe, TaskMeta
 from longspan.tasks.classification import Classification
 
@@ -63,9 +61,6 @@ class Pathfinder(Classification):
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
     }
-
-    def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
-        return pathfinder.Pathfinder().load(protocol.data, root=root)
 
     def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
         vocabulary = 256 + self.shift(protocol)

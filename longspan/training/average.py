@@ -17,18 +17,12 @@ class RunningAverage:
         self.decay = decay
         self._weights = [p for p in model.parameters() if p.requires_grad] if decay else []
         self.mean = [p.detach().clone() for p in self._weights]
-        self._steps = torch.zeros((), dtype=torch.long)
-        if decay:
-            self.mean.append(self._steps)
 
-    def update(self) -> None:
-        if not self.decay:
-            return
-        self._steps += 1
-        steps = int(self._steps)
-        decay = min(self.decay, steps / (steps + 10))
+    def update(self, step: int) -> None:
+        """Take in the weights after `step` steps, the first of which is 1."""
+        decay = min(self.decay, step / (step + 10))
         with torch.no_grad():
-            for mean, weight in zip(self.mean, self._weights, strict=False):
+            for mean, weight in zip(self.mean, self._weights, strict=True):
                 mean.lerp_(weight, 1 - decay)
 
     def load(self, mean: list[Tensor]) -> None:
@@ -39,7 +33,7 @@ class RunningAverage:
     def in_place(self) -> Iterator[None]:
         """The model has the averaged weights inside the block and its own again after it."""
         own = [p.detach().clone() for p in self._weights]
-        self._put(self.mean[: len(own)])
+        self._put(self.mean)
         try:
             yield
         finally:

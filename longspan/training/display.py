@@ -31,12 +31,12 @@ def progress_bar(title: str, steps: int, score: str, shown: bool = True):
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task(title, total=steps, figures="", speed="")
-        started = time.perf_counter()
-        first: list[int] = []
+        started, first = time.perf_counter(), None
 
         def watch(progress: Any, steps: int) -> None:
-            first.append(progress.step) if not first else None
-            rate = (progress.step - first[0]) / max(1e-9, time.perf_counter() - started)
+            nonlocal first
+            first = progress.step if first is None else first  # a resumed run does not begin at 0
+            rate = (progress.step - first) / max(1e-9, time.perf_counter() - started)
             bars.update(bar, completed=progress.step, figures=_figures(progress, score), speed=f"{rate:.1f} steps/s")
 
         yield watch

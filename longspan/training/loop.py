@@ -125,9 +125,9 @@ def train(
             if recipe.clip is not None:
                 fabric.clip_gradients(model, optimizer, max_norm=recipe.clip, error_if_nonfinite=False)
             optimizer.step()
-            average.update()
-            sums.add(result)
             progress.step = step + 1
+            average.update(progress.step)
+            sums.add(result)
             due = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
             if due:
                 settle()

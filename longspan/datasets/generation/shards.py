@@ -3,7 +3,6 @@
 The result does not depend on how many threads made it, nor on how often the work was killed and taken up again.
 """
 
-import os
 import sys
 import zipfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from longspan.core.atomic import temporary_beside
+from longspan.core.environment import available_cpus
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Shards:
 
     def make_all(self, count: int, *, workers: int | None = None, progress: bool = True, title: str = "") -> None:
         """See that shards 0 .. count - 1 are on disk and sound."""
-        with _Bar(title, count, show=progress) as advance, ThreadPoolExecutor(workers or available_cores()) as pool:
+        with _Bar(title, count, show=progress) as advance, ThreadPoolExecutor(workers or available_cpus()) as pool:
             futures = [pool.submit(self._ensure, index) for index in range(count)]
             try:
                 for future in as_completed(futures):
@@ -76,10 +76,6 @@ def read_shard(path: Path) -> Shard | None:
         return None
     fits = len(shard.lengths) == len(shard.labels) and shard.lengths.sum() == len(shard.tokens)
     return shard if fits else None
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Bar:
