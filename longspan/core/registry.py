@@ -32,10 +32,13 @@ class Option:
 
 
 class Registry:
-    """The classes of one kind (`attention`, `task`...) that live one per file in `package`."""
+    """The classes of one kind (`attention`, `task`...) that live one per file in `package`, or in one of its `shelves`."""
 
-    def __init__(self, kind: str, package: str, base: str, skip: tuple[str, ...] = ("base",)):
+    def __init__(
+        self, kind: str, package: str, base: str, skip: tuple[str, ...] = ("base",), shelves: tuple[str, ...] = ()
+    ):
         self.kind, self.package, self.skip = kind, package, skip
+        self.packages = (package, *(f"{package}.{shelf}" for shelf in shelves))
         self._base = base  # "module:Class", imported only when needed
 
     @property
@@ -50,18 +53,23 @@ class Registry:
 
     def names(self) -> list[str]:
         """All names of this package and of installed entry points, without importing a single one."""
-        return sorted(self._own_names() | {point.name for point in entry_points(group=self.group)})
+        return sorted(set(self._own()) | {point.name for point in entry_points(group=self.group)})
 
-    def _own_names(self) -> set[str]:
-        path = importlib.import_module(self.package).__path__
-        return {m.name for m in pkgutil.iter_modules(path) if not m.ispkg and m.name not in self.skip}
+    def _own(self) -> dict[str, str]:
+        """Where each name of this package lies."""
+        return {
+            module.name: f"{package}.{module.name}"
+            for package in self.packages
+            for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+            if not module.ispkg and module.name not in self.skip
+        }
 
     def find(self, target: str) -> type:
         """The class behind a target; errors are sentences."""
         if ":" in target:
             return self._from_plugin(target)
-        if target in self._own_names():  # an installed package cannot take the place of a built-in
-            return self._only_class(importlib.import_module(f"{self.package}.{target}"))
+        if own := self._own().get(target):  # an installed package cannot take the place of a built-in
+            return self._only_class(importlib.import_module(own))
         for point in entry_points(group=self.group):
             if point.name == target:
                 return self._checked(_guarded(point.load, target, self.kind), target)
