@@ -45,6 +45,7 @@ class ABC(HeadwiseAttention):
         paper="arXiv:2110.02488",
         family="bounded memory",
         cost="n",
+        rowwise=True,
         patterns=ALL_PATTERNS,
         remark="CAB's released causal code omits the sum over the past; here each position sees its whole prefix.",
     )

@@ -74,7 +74,9 @@ class AttentionMeta:
     exact: bool = False  # computes softmax attention itself
     stochastic: bool = False  # random numbers decide the function (kept in buffers)
     length_bound: bool = False  # parameters or the transform depend on a length fixed at construction
+    rowwise: bool = False  # an output row depends on its own query and on all keys, not on where the query stands
     positions: bool = False  # brings its own sense of position
+    spatial: bool = False  # knows that a row of pixels is a picture, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
     limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
     fidelity: bool = False  # a bug-compatible twin of released code: shown apart, never ranked
@@ -155,6 +157,14 @@ class Attention(nn.Module, ABC):
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         """`forward` of a self pattern on the real tokens alone."""
         return layout.pack(self(layout.unpack(x), mask=layout.mask))
+
+    def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
+        """`forward` of a self pattern at the first token alone, for networks that read nothing else of a layer."""
+        return self(x, mask=mask)[:, 0]
+
+    def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
+        """`packed` at the first token of each row."""
+        return self.packed(x, layout)[layout.offsets[:-1].long()]
 
     def carried(
         self,
@@ -297,6 +307,33 @@ class HeadwiseAttention(Attention):
         )
         y = self.attend_packed(q, k, v, layout)
         return self.out(rearrange(y, "t h e -> t (h e)").to(x.dtype))
+
+    def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
+        if not self._rows_are_free:
+            return super().first(x, mask=mask)
+        q, k, v = self._split(self.query(x[:, :1])), self._split(self.key(x)), self._split(self.value(x))
+        query_mask = None if mask is None else mask[:, :1]
+        return self._merge(self.attend(q, k, v, key_mask=mask, query_mask=query_mask))[:, 0]
+
+    def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
+        if not self._rows_are_free:
+            return super().first_packed(x, layout)
+        k, v = (rearrange(project(x), "t (h c) -> t h c", h=self.heads) for project in (self.key, self.value))
+        q = rearrange(self.query(x[layout.offsets[:-1].long()]), "b (h c) -> b h c", h=self.heads)
+        y = self.attend_first_packed(q, k, v, layout)
+        return self.out(rearrange(y, "b h e -> b (h e)").to(x.dtype))
+
+    @property
+    def _rows_are_free(self) -> bool:
+        """Whether one row of the output can be computed without the others."""
+        return self.meta.rowwise and not self.pattern.causal
+
+    def attend_first_packed(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> Float[Tensor, "b h e"]:
+        """`attend` for one query a row; mechanisms with a kernel for ragged rows replace this."""
+        k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (k, v))
+        return self.attend(q[:, :, None], k, v, key_mask=layout.mask)[:, :, 0]
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout

@@ -33,6 +33,7 @@ class LinearAttention(HeadwiseAttention):
         paper="arXiv:2006.16236",
         family="kernel",
         cost="n",
+        rowwise=True,
         patterns=ALL_PATTERNS,
         remark="The released Long Range Arena code of it accepts masks and ignores them; here they are honoured.",
     )

@@ -34,6 +34,7 @@ class Linformer(HeadwiseAttention):
         paper="arXiv:2006.04768",
         family="low rank",
         cost="n",
+        rowwise=True,
         patterns=(Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS),
         length_bound=True,
         dropout="weights",

@@ -48,6 +48,7 @@ class Performer(HeadwiseAttention):
         paper="arXiv:2009.14794",
         family="kernel",
         cost="n",
+        rowwise=True,
         patterns=ALL_PATTERNS,
         stochastic=True,
         remark="CAB's table denies causal self attention; only the released stabiliser (eps > 0) leaks the future.",

@@ -49,6 +49,7 @@ class Softmax(HeadwiseAttention):
         cost="n^2",
         patterns=ALL_PATTERNS,
         exact=True,
+        rowwise=True,
         dropout="weights",
     )
 
@@ -78,10 +79,29 @@ class Softmax(HeadwiseAttention):
     ) -> Float[Tensor, "t h e"]:
         if not self._ragged_kernel_fits(q, v):
             return super().attend_packed(q, k, v, layout)
+        return self._ragged(q, k, v, layout.offsets, layout.longest, layout)
+
+    def attend_first_packed(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> Float[Tensor, "b h e"]:
+        if not self._ragged_kernel_fits(q, v):
+            return super().attend_first_packed(q, k, v, layout)
+        return self._ragged(q, k, v, torch.arange(len(q) + 1, dtype=torch.int32, device=q.device), 1, layout)
+
+    def _ragged(
+        self,
+        q: Float[Tensor, "queries h c"],
+        k: Float[Tensor, "t h c"],
+        v: Float[Tensor, "t h e"],
+        offsets: Int[Tensor, " rows_plus_1"],
+        longest: int,
+        keys: Layout,
+    ) -> Float[Tensor, "queries h e"]:
+        """By torch's fused kernel for rows of different lengths; `offsets` and `longest` are those of the queries."""
         causal = self.pattern is Pattern.CAUSAL_SELF
         dropout = self.dropout if self.training else 0.0
-        rows, longest = layout.offsets, layout.longest
-        return torch.ops.aten._flash_attention_forward(q, k, v, rows, rows, longest, longest, dropout, causal, False)[0]
+        rows, most = (offsets, keys.offsets), (longest, keys.longest)
+        return torch.ops.aten._flash_attention_forward(q, k, v, *rows, *most, dropout, causal, False)[0]
 
     def weights(
         self,
@@ -132,7 +152,7 @@ class Softmax(HeadwiseAttention):
             visible = visible.tril()
         return visible if key_mask is None else visible & key_mask[:, None, None, :]
 
-    def _ragged_kernel_fits(self, q: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"]) -> bool:
+    def _ragged_kernel_fits(self, q: Float[Tensor, "queries h c"], v: Float[Tensor, "t h e"]) -> bool:
         half = q.dtype in (torch.bfloat16, torch.float16)
         widths = q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
         return self.kernel in ("auto", "flash") and q.device.type == "cuda" and half and widths

@@ -1,13 +1,16 @@
-"""The encoder of Long Range Arena: pre-norm Transformer blocks, one pooled vector, a two-layer head.
+"""The encoder of Long Range Arena: pre-norm Transformer blocks, one pooled vector, a small head.
 
     x <- x + Dropout(Attention(LN(x)))      x <- x + MLP(LN(x))      logits = W2 relu(W1 pool(LN(x)))
+
+Where an example is a pair of texts, both go through the same encoder, one after the other in the batch, and the head
+sees [u, v] or [u, v, u * v, u - v]; no token of one text ever sees the other.
 
 Paper: arXiv:2011.04006, with the initialisation of its released code. Rows shorter than the batch are packed, so that
 padding is neither normalised, projected nor sent through an MLP. Departs from the release in: `mean` pooling averages
 real tokens only, unless `hide_zeros` asks for the release's rule: id 0 is hidden from attention, yet part of the mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +25,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout
 
 AttentionFactory = Callable[..., Attention]
+INTENSITIES = 256  # of a gray pixel
 
 
 @dataclass(frozen=True)
@@ -35,26 +39,35 @@ class Sizes:
     inner: int | None = None  # width of queries, keys and values when it is not dim
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    pooling: Literal["cls", "mean"] = "cls"
+    pooling: Literal["cls", "mean", "first"] = "cls"  # "first" is the output at the first real token
     positions: Literal["sinusoid", "learned"] = "sinusoid"
     hide_zeros: bool = False
+    input_mode: Literal["ids", "continuous"] = "ids"  # a symbol per intensity, or the intensity itself from -1 to 1
+    features: Literal["one", "two", "four"] = "one"  # what the head sees: a vector, [u, v], or [u, v, u * v, u - v]
+    head_layers: int = 2
 
     def __post_init__(self):
-        for name in ("dim", "heads", "layers", "mlp"):
+        for name in ("dim", "heads", "layers", "mlp", "head_layers"):
             if (number := getattr(self, name)) < 1:
                 raise UsageError(f"The network needs {name} of at least 1, got {number}; give a positive number.")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= (rate := getattr(self, name)) < 1:
                 raise UsageError(f"{name} is a rate from 0 to below 1, got {rate}.")
+        if self.hide_zeros and self.input_mode == "continuous":
+            raise UsageError("hide_zeros hides an id, but input_mode=continuous has no ids; choose one of the two.")
 
 
 class EncoderClassifier(nn.Module):
     def __init__(self, attention: AttentionFactory, sizes: Sizes, *, vocabulary: int, classes: int, length: int):
         super().__init__()
         self.sizes = sizes
+        self.whole = False  # True computes every row of the last block, for those who look inside or time it
         self.cls = nn.Parameter(torch.zeros(sizes.dim)) if sizes.pooling == "cls" else None
         length = length + (self.cls is not None)
-        self.embedding = nn.Embedding(vocabulary, sizes.dim)
+        if sizes.input_mode == "ids":
+            self.embedding = nn.Embedding(vocabulary, sizes.dim)
+        else:
+            self.embedding = nn.Linear(1, sizes.dim)
         if sizes.positions == "learned":
             self.positions = nn.Parameter(torch.empty(length, sizes.dim))
         else:
@@ -62,33 +75,59 @@ class EncoderClassifier(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
         self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.dim, eps=1e-6)
-        hidden, logits = nn.Linear(sizes.dim, sizes.mlp), nn.Linear(sizes.mlp, classes)
-        self.head = nn.Sequential(hidden, nn.ReLU(), logits)
+        self.head = nn.Sequential(*head(sizes, classes))
         self.apply(initialise)
         if sizes.positions == "learned":
             nn.init.normal_(self.positions, std=0.02)
-        for layer in (hidden, logits):
-            lecun_normal_(layer)
+        for layer in self.head:
+            if isinstance(layer, nn.Linear):
+                lecun_normal_(layer)
 
-    def forward(self, tokens: Int[Tensor, "b n"], lengths: list[int] | None = None) -> Float[Tensor, "b classes"]:
-        """`lengths` are those of the rows, known on the host; None means that all rows are full."""
-        table = self.embedding.weight
+    def forward(self, tokens: Int[Tensor, "rows n"], lengths: list[int] | None = None) -> Float[Tensor, "b classes"]:
+        """`lengths` are those of the rows, known on the host; None means that all rows are full.
+
+        Of pairs, the first half of the rows are the first texts, the second half the second ones.
+        """
+        pooled = self.encode(tokens, lengths)
+        if self.sizes.features != "one":
+            u, v = pooled.chunk(2)
+            pooled = torch.cat([u, v] if self.sizes.features == "two" else [u, v, u * v, u - v], dim=-1)
+        return self.head(pooled)
+
+    def encode(self, tokens: Int[Tensor, "rows n"], lengths: list[int] | None = None) -> Float[Tensor, "rows d"]:
+        """One vector for each row."""
         if self.cls is not None:  # one more symbol, in front of every row
-            tokens, table = F.pad(tokens, (1, 0), value=len(table)), torch.cat([table, self.cls[None]])
+            tokens = F.pad(tokens, (1, 0), value=self.class_token)
             lengths = None if lengths is None else [n + 1 for n in lengths]
         mask = self._released_mask(tokens) if self.sizes.hide_zeros else None
         layout = None
         if lengths is None or min(lengths) == tokens.shape[1]:
-            x = F.embedding(tokens, table) + self.positions[: tokens.shape[1]]
+            x = self._embed(tokens) + self.positions[: tokens.shape[1]]
         else:
             if mask is not None:
                 raise UsageError("hide_zeros needs rows of one length, but this batch is padded; leave it off here.")
             layout = Layout.of_lengths(lengths, tokens.shape[1], tokens.device)
-            x = F.embedding(layout.pack(tokens), table) + self.positions[layout.index % tokens.shape[1]]
+            x = self._embed(layout.pack(tokens)) + self.positions[layout.index % tokens.shape[1]]
         x = self.dropout(x)
-        for block in self.blocks:
+        early = self.sizes.pooling != "mean" and not self.whole
+        for block in self.blocks[: len(self.blocks) - early]:
             x = block(x, layout, mask)
-        return self.head(self._pool(self.norm(x), layout))
+        if early:  # nothing of the last block is read but its first row
+            return self.norm(self.blocks[-1](x, layout, mask, first=True))
+        return self._pool(self.norm(x), layout)
+
+    @property
+    def class_token(self) -> int:
+        """The id that stands for the class token: the first that no symbol has."""
+        return self.embedding.num_embeddings if isinstance(self.embedding, nn.Embedding) else INTENSITIES
+
+    def _embed(self, tokens: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens d"]:
+        if isinstance(self.embedding, nn.Embedding):
+            table = self.embedding.weight
+            return F.embedding(tokens, table if self.cls is None else torch.cat([table, self.cls[None]]))
+        intensity = tokens.to(self.embedding.weight.dtype) / (INTENSITIES - 1) * 2 - 1
+        x = self.embedding(intensity[..., None])
+        return x if self.cls is None else torch.where((tokens == self.class_token)[..., None], self.cls, x)
 
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block, for any number of tokens; worth its half minute in a long run on a GPU."""
@@ -96,7 +135,7 @@ class EncoderClassifier(nn.Module):
             block.compile(dynamic=True)
 
     def _pool(self, x: Float[Tensor, "..."], layout: Layout | None) -> Float[Tensor, "b d"]:
-        if self.cls is not None:
+        if self.sizes.pooling != "mean":
             return x[:, 0] if layout is None else x[layout.offsets[:-1].long()]
         if layout is None:
             return x.mean(dim=1)
@@ -127,12 +166,32 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
-        self, x: Float[Tensor, "*tokens d"], layout: Layout | None, mask: Bool[Tensor, "b n"] | None
-    ) -> Float[Tensor, "*tokens d"]:
+        self,
+        x: Float[Tensor, "*tokens d"],
+        layout: Layout | None,
+        mask: Bool[Tensor, "b n"] | None,
+        first: bool = False,
+    ) -> Float[Tensor, "*rows d"]:
+        """Every token, or the first of each row alone."""
         h = self.attention_norm(x)
-        y = self.attention(h, mask=mask) if layout is None else self.attention.packed(h, layout)
+        if first:
+            y = self.attention.first(h, mask=mask) if layout is None else self.attention.first_packed(h, layout)
+            x = x[:, 0] if layout is None else x[layout.offsets[:-1].long()]
+        else:
+            y = self.attention(h, mask=mask) if layout is None else self.attention.packed(h, layout)
         x = x + self.dropout(y)
         return x + self.mlp(self.mlp_norm(x))
+
+
+def head(sizes: Sizes, classes: int) -> Iterator[nn.Module]:
+    """From the pooled vector, or what is made of two of them, to logits; each hidden layer half as wide as the last."""
+    width = sizes.dim * {"one": 1, "two": 2, "four": 4}[sizes.features]
+    hidden = sizes.mlp
+    for _ in range(sizes.head_layers - 1):
+        yield nn.Linear(width, hidden)
+        yield nn.ReLU()
+        width, hidden = hidden, max(1, hidden // 2)
+    yield nn.Linear(width, classes)
 
 
 def initialise(module: nn.Module) -> None:

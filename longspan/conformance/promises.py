@@ -24,6 +24,7 @@ FIRST: Promise = shapes.construction  # without a layer there is nothing else to
 PROMISES: tuple[Promise, ...] = (
     shapes.shape_and_dtype,
     shapes.batch_independence,
+    shapes.first_row_alone,
     declarations.undeclared_patterns,
     declarations.dropout_declaration,
     gradients.gradient_flow,

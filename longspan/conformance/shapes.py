@@ -4,8 +4,9 @@ import torch
 
 from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.report import Verdict, broken, kept, not_applicable
 from longspan.conformance.subject import DIM, LONG, SHORT, Subject
+from longspan.kernels.packing import Layout
 
 
 @promise("construction")
@@ -52,3 +53,22 @@ def batch_independence(subject: Subject) -> Verdict:
                     masks = "without masks" if batch.mask is None else "with masks"
                     return broken(f"row {i} differs from the same row alone by {spell(apart)} {masks} (length {n})")
     return kept(f"largest difference from a row alone {spell(worst)}")
+
+
+@promise("first row alone")
+def first_row_alone(subject: Subject) -> Verdict:
+    """`first`, asked for the output at the first token alone, gives the first row of the whole output."""
+    if subject.pattern.cross:
+        return not_applicable("only self patterns are asked for it")
+    layer, worst = subject.layer(), 0.0
+    for batch in (subject.batch(2, LONG), subject.padded_batch(LONG)):
+        whole = subject.run(layer, batch)[:, 0]
+        with subject.precision():
+            alone = [layer.first(batch.x, mask=batch.mask)]
+            if batch.mask is not None:
+                layout = Layout.of_mask(batch.mask)
+                alone.append(layer.first_packed(layout.pack(batch.x), layout))
+        worst = max([worst, *(difference(one, whole) for one in alone)])
+        if worst > subject.tolerance:
+            return broken(f"the first row alone differs from the first row of all by {spell(worst)} (length {LONG})")
+    return kept(f"largest difference from the whole output {spell(worst)}")
