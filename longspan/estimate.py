@@ -7,6 +7,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
+from longspan import datasets
 from longspan.core import meter
 from longspan.datasets.base import Split
 from longspan.runs import Cell, Plan, choose_device, choose_precision, count, make_fabric
@@ -36,8 +37,8 @@ def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Es
         batch = min(recipe.batch_size, batch * 4)
         seconds, activations = _one_step(plan, model, fabric, batch)
     scale = recipe.batch_size / batch
-    counts = plan.protocol.data
-    evaluations = -(-recipe.steps // recipe.evaluate_every) * counts.valid + counts.test
+    examples = datasets.get(plan.task.dataset).counts(plan.protocol.data)
+    evaluations = -(-recipe.steps // recipe.evaluate_every) * examples["valid"] + examples["test"]
     total = seconds * scale * (recipe.steps + evaluations / recipe.batch_size / 3)
     memory = int(activations * scale) + 16 * parameters  # weights, gradients and two moments in fp32
     note = f"from one step of {batch} of {recipe.batch_size} examples at full length on {device}"
@@ -46,7 +47,7 @@ def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Es
 
 def _one_step(plan: Plan, model: nn.Module, fabric: Fabric, batch: int) -> tuple[float, int]:
     """Seconds of one training step (the better of two), and the bytes it keeps for its backward pass."""
-    feed = plan.task.feed(_rows(plan.task.longest(plan.protocol), batch), plan.protocol, fabric.device)
+    feed = plan.task.feed(made_up_rows(plan, batch), plan.protocol, fabric.device)
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,7 +67,10 @@ def _one_step(plan: Plan, model: nn.Module, fabric: Fabric, batch: int) -> tuple
     return min(times), sum(size for pointer, size in kept.items() if pointer not in weights)
 
 
-def _rows(length: int, count: int) -> Split:
+def made_up_rows(plan: Plan, count: int) -> Split:
     """Made-up rows as long as the data allows, to be timed and thrown away."""
-    tokens = np.random.default_rng(0).integers(1, 10, count * length, dtype=np.uint8)
-    return Split(tokens, np.arange(count + 1, dtype=np.int64) * length, np.zeros(count, np.uint8))
+    shape = (count, plan.task.texts) if plan.task.texts > 1 else (count,)
+    length = plan.task.longest(plan.protocol)
+    starts = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * length
+    tokens = np.random.default_rng(0).integers(1, 10, starts.size * length, dtype=np.uint8)
+    return Split(tokens, starts, starts + length, np.zeros(count, np.uint8))

@@ -28,13 +28,12 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 from safetensors.torch import load_file
 from torch import nn
 
-from longspan import attentions, tasks
+from longspan import attentions, datasets, fairness, tasks
 from longspan.attentions import Mechanism, Pattern
-from longspan.core import environment, meter
+from longspan.core import audit, environment, meter
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.errors import (
     CorruptFile,
-    DataMissing,
     LongspanError,
     PluginError,
     RunFailed,
@@ -45,7 +44,6 @@ from longspan.core.lock import only_one
 from longspan.core.seeding import seed_everything
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
-from longspan.results.board import PARAMETER_RULE
 from longspan.results.store import Store
 from longspan.tasks import Protocol, Task
 from longspan.training.display import Logs, progress_bar
@@ -154,7 +152,9 @@ def run(
     precision = choose_precision(precision, device)
     store = Store(out / "cards")
     folder = out / "runs" / plan.folder_name
-    if (finished := _finished(store, plan, device, precision)) is not None:
+    data = None if data is None else Path(data)
+    variant = _variant(plan, data, real)
+    if (finished := _finished(store, plan, device, precision, variant)) is not None:
         _tidy(folder)
         return finished
     if devices < 1 or plan.protocol.recipe.batch_size % devices:
@@ -162,17 +162,14 @@ def run(
             f"A batch of {plan.protocol.recipe.batch_size} cannot be shared equally by {devices} devices; "
             "choose a number of devices that divides it."
         )
-    data = None if data is None else Path(data)
-    splits = plan.task.splits(plan.protocol, data)
-    if real and splits.variant == "standin":
-        raise DataMissing(
-            f"{plan.task.name} has only stand-in data here, and --real forbids it; prepare the real data."
-        )
+    splits = plan.task.splits(plan.protocol, data, real=real)
     with contextlib.ExitStack() as alone:
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
-        if (finished := _finished(store, plan, device, precision)) is not None:  # by whoever held the lock
+        if (
+            finished := _finished(store, plan, device, precision, splits.variant)
+        ) is not None:  # by whoever held the lock
             return finished
         write_json(folder / "cell.json", {"cell": _plain(asdict(cell)), "steps": plan.protocol.recipe.steps})
         fabric = make_fabric(device, precision, devices)
@@ -210,9 +207,22 @@ def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
     `attention` says where a plug-in of yours lies now, when it is not in the current folder: "path/mine.py:Mine".
     """
     card = Path(card)
-    record = cards.read(card)
+    record = cards.read(card, "run")
     if "weights" not in record["files"]:
         raise UsageError(f"The card {card.name} has no weights beside it; run its cell again to get them.")
+    model = plan_of(record, attention=attention).model()
+    weights = card.with_name(record["files"]["weights"])
+    try:
+        model.load_state_dict(load_file(weights))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CorruptFile(f"The weights {weights.name} do not fit {card.name}; run its cell again.") from error
+    except Exception as error:  # safetensors has an error class of its own
+        raise CorruptFile(f"The weights {weights.name} cannot be read ({error}); run the cell again.") from error
+    return model.eval()
+
+
+def plan_of(record: cards.Card, *, attention: str | None = None) -> Plan:
+    """The plan by which the run of a card was made."""
     cell = Cell(
         record["task"],
         attention or record["mechanism"],
@@ -228,15 +238,7 @@ def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
             f"The card is of {plan.task.name} version {version}, this package has {plan.task.meta.version}; "
             f"install longspan {record['code']['version']}."
         )
-    model = plan.model()
-    weights = card.with_name(record["files"]["weights"])
-    try:
-        model.load_state_dict(load_file(weights))
-    except (OSError, RuntimeError, ValueError) as error:
-        raise CorruptFile(f"The weights {weights.name} do not fit {card.name}; run its cell again.") from error
-    except Exception as error:  # safetensors has an error class of its own
-        raise CorruptFile(f"The weights {weights.name} cannot be read ({error}); run the cell again.") from error
-    return model.eval()
+    return plan
 
 
 @functools.cache
@@ -309,7 +311,8 @@ def _train_cell(
     started = time.perf_counter()
     meter.reset_peak_memory(device)
     energy = meter.EnergyMeter(device)
-    model = plan.model()
+    with audit.reading() as read:
+        model = plan.model()
     parameters = count(model)
     if device == "cuda" and plan.protocol.recipe.steps >= WORTH_COMPILING and isinstance(model, Compilable):
         model.compile_parts()
@@ -342,7 +345,7 @@ def _train_cell(
         finally:
             if logs is not None:
                 logs.close()
-    card: cards.Card = _describe(plan, splits, parameters, device, precision, devices) | _outcome(
+    card: cards.Card = _describe(plan, splits, parameters, read, device, precision, devices) | _outcome(
         plan, splits, trained, state
     )
     card |= {
@@ -365,14 +368,20 @@ def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float
 
 
 def _describe(
-    plan: Plan, splits: Splits, parameters: dict[str, Any], device: str, precision: str, devices: int
+    plan: Plan,
+    splits: Splits,
+    parameters: dict[str, Any],
+    read: list[str],
+    device: str,
+    precision: str,
+    devices: int,
 ) -> cards.Card:
     """The part of a card that is known before training."""
     baseline = count_parameters(plan.cell.task, "softmax", plan.cell.protocol, plan.cell.tier)["total"]
     if plan.cell.overrides:
         softmax = Plan(plan.cell, plan.task, attentions.get("softmax"), plan.pattern, plan.protocol)
         baseline = count(softmax.model())["total"]
-    within = parameters["total"] <= PARAMETER_RULE * baseline
+    verdicts = fairness.judge(plan.mechanism.meta, plan.cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
     source = identity.pop("mechanism_sha256")
@@ -381,7 +390,8 @@ def _describe(
         "kind": "run",
         "backbone": plan.task.meta.backbone,
         "title": plan.mechanism.meta.title,
-        "track": "fixed" if within and not plan.cell.overrides else "free",
+        "track": fairness.track(verdicts, plan.cell.overrides),
+        "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
         "fidelity": plan.mechanism.meta.fidelity,
         "settings": settings
         | {"device": device, "devices": devices, "precision": precision, "mechanism_sha256": source},
@@ -397,7 +407,7 @@ def _describe(
             **parameters,
             "baseline": baseline,
             "ratio": round(parameters["total"] / baseline, 6),
-            "within_rule": within,
+            "within_rule": verdicts["parameters"].kept,
         },
     }
 
@@ -451,8 +461,15 @@ def _files(folder: Path, model: nn.Module | None, trained: Trained | None) -> di
     return files
 
 
-def _finished(store: Store, plan: Plan, device: str, precision: str) -> cards.Card | None:
-    """The newest good card of this very cell: same settings, same source of the mechanism, same kind of machine."""
+def _variant(plan: Plan, data: Path | None, real: bool) -> str | None:
+    """The kind of data a run would find on disk; None where that is not known yet."""
+    found = datasets.get(plan.task.dataset).status(plan.protocol.data, root=data)
+    return found.variant if found.ready and not (real and found.variant == "standin") else None
+
+
+def _finished(store: Store, plan: Plan, device: str, precision: str, variant: str | None) -> cards.Card | None:
+    """The newest good card of this very cell: same settings and kind of data, same source of the mechanism, same kind
+    of machine. Where no data are on disk any more, a card on real ones will do."""
     identity = plan.identity
     settings = identity.pop("settings") | {
         "device": device,
@@ -461,6 +478,7 @@ def _finished(store: Store, plan: Plan, device: str, precision: str) -> cards.Ca
     }
     for card in reversed(store.find(**{name: identity[name] for name in ("task", "mechanism", "seed")})):
         same = all(card[name] == value for name, value in identity.items())
+        same &= card["dataset"]["variant"] == variant if variant else card["dataset"]["variant"] != "standin"
         if same and card["status"] == "ok" and all(card["settings"].get(n) == v for n, v in settings.items()):
             return card
     return None

@@ -17,9 +17,9 @@ LAYERS = [
     {"report"},
     {"gallery", "terminal"},
     {"analysis"},
-    {"verdicts", "launchers", "api", "catalogue", "corpora", "doctor", "estimate", "scaffold"},
+    {"verdicts", "launchers", "api", "catalogue", "corpora", "doctor", "estimate", "inquiry", "scaffold"},
     {"runs"},
-    {"training", "efficiency", "probes"},
+    {"training", "efficiency", "probes", "fairness"},
     {"tasks"},
     {"backbones", "conformance", "multihead"},
     {"attentions", "datasets", "metrics"},
@@ -27,10 +27,12 @@ LAYERS = [
     {"core"},
 ]
 SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows its suite and the published rows
+SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one that trains
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
     "attentions": {"base"},
-    "tasks": {"base", "classification"},
-    "datasets": {"base"},
+    "tasks": {"base", "classification", "byte_text", "byte_pairs"},
+    "datasets": {"base", "corpus"},
+    "probes": {"base", "matrices"},
 }
 READING = ("core", "results", "suites", "published", "analysis", "report", "gallery", "verdicts", "terminal", "cli")
 
