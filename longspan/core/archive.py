@@ -1,0 +1,274 @@
+"""Reading tar and zip archives as a stream, member by member, without trusting them and without unpacking the rest.
+
+    for member in members("lra_release.gz", ["listops-1000/basic_val.tsv"]):
+        content = member.read()
+
+Refused, with the name of what was found: absolute names and `..`, links among what is wanted or out of the archive,
+devices, a wanted name that comes twice, and sizes beyond LARGEST (one member) and TOTAL (all of it, unpacked).
+"""
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import posixpath
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Generator, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from longspan.core.download import transfer_bar
+from longspan.core.errors import CorruptFile, DataMissing, LongspanError, UsageError
+from longspan.core.remote import Body, Remote, Source, ask, readable
+
+LARGEST = 4 << 30
+TOTAL = 64 << 30
+HEADER = 1 << 20  # a long name, or attributes
+Wanted = Collection[str] | Callable[[str], bool]
+Entries = Generator[tuple[str, int, Callable[[], IO[bytes]]], None, None]  # name, size and opener of every file
+
+
+class Member(io.RawIOBase):
+    """A file inside an archive, readable until the next one is asked for. `name` is its whole path in there."""
+
+    def __init__(self, name: str, size: int, file: IO[bytes], where: str):
+        super().__init__()
+        self.name, self.size, self.file, self.where = name, size, file, where
+        self.rest = size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        content = self._take(len(view))
+        view[: len(content)] = content
+        return len(content)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self._take(1 << 20), b""))
+
+    def _take(self, size: int) -> bytes:
+        assert not self.closed, f"{self.name} was read after the next member had been asked for"
+        with _corruption(f"{self.name} in {self.where}"):
+            content = self.file.read(min(size, self.rest))
+            if size and self.rest and not content:
+                raise EOFError(f"{self.rest} of {self.size} bytes are missing")
+            self.rest -= len(content)
+            return content
+
+
+def members(archive: Path | str | IO[bytes], wanted: Wanted, *, where: str = "the stream") -> Iterator[Member]:
+    """The members that are wanted, in the order of the archive: a path, or a stream (of tar, packed or not).
+
+    `wanted` is a collection of names, each the end of one member's path: then the rest is not even read once all are
+    found, and an absent one is an error. Or it is a function from a member's path to True or False.
+    """
+    if isinstance(archive, (str, Path)):
+        path = Path(archive)
+        try:
+            handle = path.open("rb")
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise DataMissing(f"{path} was named as an archive, but there is no such file; check the name.") from error
+        with handle:
+            kind = _kind(handle.peek(8))
+            yield from _chosen(_zip(handle, str(path)) if kind == "zip" else _tar(handle, str(path)), wanted, str(path))
+        return
+    yield from _chosen(_tar(archive, where), wanted, where)
+
+
+def stream(source: Source | Remote, wanted: Wanted, *, progress: bool = True) -> Iterator[Member]:
+    """The wanted members of a tar archive straight from the network: nothing of it is kept on the disk."""
+    remote = ask(source) if isinstance(source, Source) else source
+    with transfer_bar(remote.source.filename, remote.size, show=progress) as heard, Body(remote, heard=heard) as body:
+        yield from members(io.BufferedReader(body, 1 << 20), wanted, where=remote.source.address)
+
+
+def _chosen(entries: Entries, wanted: Wanted, where: str) -> Iterator[Member]:
+    """Open only what is wanted, once each, and stop when all names are found."""
+    names = set() if callable(wanted) else {name.strip("/") for name in wanted}
+    taken: set[str] = set()
+    with contextlib.closing(entries):
+        for name, size, open_it in entries:
+            if callable(wanted):
+                asked = name if wanted(name) else None
+            else:
+                asked = next((end for end in _endings(name) if end in names), None)
+            if asked is None:
+                continue
+            if asked in taken:
+                raise CorruptFile(f"{where} holds {asked} twice (again as {name}); it is not what was published.")
+            if size > LARGEST:
+                raise CorruptFile(
+                    f"{name} in {where} claims {readable(size)}, more than the {readable(LARGEST)} that are accepted; "
+                    "it is not what was published."
+                )
+            taken.add(asked)
+            with _corruption(f"{name} in {where}"):
+                member = Member(name, size, open_it(), where)
+            yield member
+            member.close()
+            if taken == names:
+                return
+    if names - taken:
+        absent = ", ".join(sorted(names - taken))
+        raise DataMissing(f"{where} has no {absent}; check that it is the archive that was meant.")
+
+
+def _endings(name: str) -> Iterator[str]:
+    """`a/b/c`, `b/c`, `c`."""
+    yield name
+    while "/" in name:
+        name = name.partition("/")[2]
+        yield name
+
+
+def _tar(file: IO[bytes], where: str) -> Entries:
+    """Name, size and opener of every file in a tar archive, whatever it is packed with; all of it is checked."""
+    with _corruption(where):
+        unpacked = _Unpacked(file, where)
+        tar = tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header, encoding="utf-8")  # type: ignore[call-overload]  # noqa: SIM115
+    while True:
+        with _corruption(where):
+            info = tar.next()
+        tar.members = []  # tarfile would keep a description of every member, gigabytes in the large archives
+        if info is None:
+            break
+        name = _safe(info.name, where)
+        if info.issym() or info.islnk():
+            target = info.linkname if info.islnk() else posixpath.join(posixpath.dirname(name), info.linkname)
+            _safe(posixpath.normpath(target), where, f"{name}, a link to ")
+            yield name, 0, lambda name=name: _no_link(name, where)
+        elif info.isfile():
+            yield name, info.size, lambda info=info: tar.extractfile(info)  # type: ignore[misc]
+        elif not info.isdir():
+            raise CorruptFile(f"{where} holds {name}, which is a device or a pipe and not a file; refused.")
+    with _corruption(where):
+        unpacked.finish()
+
+
+def _zip(file: IO[bytes], where: str) -> Entries:
+    with _corruption(where):
+        opened = zipfile.ZipFile(file)
+    with opened:
+        total = sum(info.file_size for info in opened.infolist())
+        if total > TOTAL:
+            raise _too_large(where)
+        for info in opened.infolist():
+            name = _safe(info.filename, where)
+            mode = info.external_attr >> 16
+            if stat.S_ISLNK(mode):
+                yield name, 0, lambda name=name: _no_link(name, where)
+            elif not info.is_dir():
+                if info.flag_bits & 1:
+                    raise CorruptFile(f"{name} in {where} is encrypted, so it cannot be read; unpack it yourself.")
+                yield name, info.file_size, lambda info=info: opened.open(info)
+
+
+def _safe(name: str, where: str, what: str = "") -> str:
+    """A member's name in one spelling; a name that leads out of the archive is refused."""
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or (len(name) > 1 and name[1] == ":"):
+        raise CorruptFile(f"{where} holds {what}{name!r}, which points outside the archive; refused.")
+    return "/".join(part for part in parts if part not in ("", "."))
+
+
+def _no_link(name: str, where: str) -> IO[bytes]:
+    raise CorruptFile(f"{name} in {where} is a link and not a file; refused.")
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is right or refused: tarfile takes a damaged or absent one, after the first, for a happy end."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise  # the block of zeros that ends an archive
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error}, where a header or the end mark should be") from error
+
+    def _proc_member(self, tar):
+        if self.type in _EXTENSIONS and self.size > HEADER:  # tarfile holds these in memory
+            raise tarfile.ReadError(f"a header claims {readable(self.size)}")
+        return super()._proc_member(tar)  # type: ignore[misc]
+
+
+_EXTENSIONS = {
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+}
+
+
+class _Unpacked:
+    """The tar inside gzip, bzip2, xz or nothing, for tarfile to read. Unlike tarfile's own, it checks the checksums."""
+
+    def __init__(self, file: IO[bytes], where: str):
+        if not hasattr(file, "peek"):
+            file = io.BufferedReader(file)  # type: ignore[arg-type]
+        kind = _kind(file.peek(8))  # type: ignore[attr-defined]
+        if kind in ("zip", "zstd"):
+            told = "cannot be read as a stream" if kind == "zip" else "cannot be read here"
+            raise UsageError(f"{where} is a {kind} archive, which {told}; name an unpacked folder instead.")
+        openers: dict[str, Callable[[Any], Any]] = {"gzip": _gunzip, "bzip2": bz2.BZ2File, "xz": lzma.LZMAFile}
+        self.file = openers[kind](file) if kind in openers else file
+        self.where, self.total = where, 0
+
+    def read(self, size: int) -> bytes:
+        content = self.file.read(size)
+        self.total += len(content)
+        if self.total > TOTAL:
+            raise _too_large(self.where)
+        return content
+
+    def finish(self) -> None:
+        """Read to the end, so that the last checksum is compared."""
+        while self.read(1 << 20):
+            continue
+
+
+def _gunzip(file: IO[bytes]) -> gzip.GzipFile:
+    return gzip.GzipFile(fileobj=file, mode="rb")
+
+
+def _kind(begin: bytes) -> str:
+    magic = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"PK\x03\x04": "zip", b"(\xb5/\xfd": "zstd"}
+    return next((kind for start, kind in magic.items() if begin.startswith(start)), "tar")
+
+
+def is_archive(path: Path | str) -> bool:
+    """Whether the file begins like an archive: packed or zip by its first bytes, a bare tar by its header."""
+    path = Path(path)
+    if not path.is_file():
+        return False
+    with path.open("rb") as handle:
+        return _kind(handle.peek(8)) != "tar" or tarfile.is_tarfile(path)
+
+
+def _too_large(where: str) -> CorruptFile:
+    return CorruptFile(
+        f"{where} unpacks to more than the {readable(TOTAL)} that are accepted; it is not what was published."
+    )
+
+
+@contextlib.contextmanager
+def _corruption(what: str) -> Iterator[None]:
+    """Everything that a damaged archive can raise, as one sentence."""
+    try:
+        yield
+    except LongspanError:
+        raise
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise CorruptFile(f"{what} is packed in a way that cannot be read ({error}); unpack it yourself.") from error
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the content
+        raise CorruptFile(f"{what} is damaged or cut short ({error}); get the archive again.") from error
