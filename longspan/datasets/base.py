@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -30,21 +30,42 @@ MANIFEST_SCHEMA = 1
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples of one split, one after another: example i is `tokens[starts[i]:starts[i + 1]]`."""
+    """Examples of one split: example i is `tokens[starts[i]:stops[i]]`.
+
+    Nothing is copied to leave rows out, to shorten them or to let several examples share a text: the places say it all.
+    Where an example is a pair of texts, `starts` and `stops` have two columns.
+    """
 
     tokens: np.ndarray  # uint8, flat
-    starts: np.ndarray  # int64 [count + 1]
+    starts: np.ndarray  # int64 [count] or [count 2]
+    stops: np.ndarray  # the same shape
     labels: np.ndarray  # uint8 or int64 [count]
+
+    @classmethod
+    def of_rows(cls, tokens: np.ndarray, edges: np.ndarray, labels: np.ndarray) -> "Split":
+        """Rows that lie one after another, row i from `edges[i]` to `edges[i + 1]`."""
+        return cls(tokens, edges[:-1], edges[1:], labels)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def lengths(self) -> np.ndarray:
-        return np.diff(self.starts)
+        return np.asarray(self.stops) - np.asarray(self.starts)
 
-    def example(self, i: int) -> np.ndarray:
-        return self.tokens[self.starts[i] : self.starts[i + 1]]
+    def example(self, i: int) -> np.ndarray | tuple[np.ndarray, ...]:
+        """The bytes of one example, or of both texts of a pair."""
+        if np.ndim(self.starts) == 1:
+            return self.tokens[self.starts[i] : self.stops[i]]
+        return tuple(self.tokens[start:stop] for start, stop in zip(self.starts[i], self.stops[i], strict=True))
+
+    def rows(self, chosen: np.ndarray) -> "Split":
+        """Only these examples, in this order."""
+        return Split(self.tokens, self.starts[chosen], self.stops[chosen], self.labels[chosen])
+
+    def cut(self, length: int) -> "Split":
+        """Every text ended after `length` tokens."""
+        return Split(self.tokens, self.starts, np.minimum(self.stops, self.starts + length), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +85,7 @@ class Splits:
     @property
     def sha256(self) -> str:
         """Names the exact data: a hash of the manifest, which holds the hash of every array."""
-        return hashlib.sha256(_canonical(self.manifest).encode()).hexdigest()
+        return hashlib.sha256(canonical(self.manifest).encode()).hexdigest()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -116,10 +137,12 @@ class Dataset(ABC):
     meta: ClassVar[DatasetMeta]
     Data: ClassVar[type]  # found by its name in the file of the class
     generator: ClassVar[int] = 1  # raised when the same settings give other data
+    made: ClassVar[Literal["generated", "standin"]] = "generated"  # what `make_shard` gives: the real thing or not
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.Data = getattr(sys.modules[cls.__module__], "Data", None) or cls.Data
+        if settings := getattr(sys.modules[cls.__module__], "Data", None):
+            cls.Data = settings
 
     @property
     def name(self) -> str:
@@ -172,31 +195,41 @@ class Dataset(ABC):
         if workers is not None and workers < 1:
             raise UsageError(f"Generating takes at least 1 worker, got workers={workers}; None uses all cores.")
         target = self.folder(data, root)
-        if (target / "manifest.json").exists() and not _problems(target):
-            return _open(target)
+        if (target / "manifest.json").exists() and not problems(target):
+            return open_splits(target)
         work = target.with_name(f"{target.name}.work")
         with storage_errors(target):
             work.mkdir(parents=True, exist_ok=True)
             with only_one(work / "lock", f"{self.name} in {target}"):
-                if not (target / "manifest.json").exists() or _problems(target):
+                if not (target / "manifest.json").exists() or problems(target):
                     self._generate(data, target, work, workers, progress)
                 shutil.rmtree(work, ignore_errors=True)
-        return _open(target)
+        return open_splits(target)
 
-    def load(self, data: Any = None, *, root: Path | str | None = None, variant: str | None = None) -> Splits:
+    def prepare_official(self, data: Any = None, *, root: Path | str | None = None, progress: bool = True) -> Splits:
+        """Download what was published, where `prepare` would generate; a corpus that exists has nothing else."""
+        return self.prepare(data, root=root, progress=progress)
+
+    def load(
+        self, data: Any = None, *, root: Path | str | None = None, variant: str | None = None, real: bool = False
+    ) -> Splits:
         """The splits as memory maps: imported ones where the user has imported some, else generated (now, if need be).
 
-        `variant="generated"` or `"imported"` insists on one of the two.
+        `variant="generated"`, `"imported"` or `"official"` insists on one of them; `real` refuses stand-ins, of which
+        there are none here: what is generated by the benchmark's own rules is real.
         """
         data = self._settings(data)
-        if variant not in (None, "generated", "imported"):
-            raise UsageError(f"{self.name} is 'generated' or 'imported', got variant={variant!r}; name one of them.")
+        if variant not in (None, "generated", "imported", "official"):
+            known = "'generated', 'imported' or 'official'"
+            raise UsageError(f"{self.name} is {known}, got variant={variant!r}; name one of them.")
         imported, generated = self.folder(data, root, imported=True), self.folder(data, root)
         if variant != "generated" and (imported / "manifest.json").exists():
-            return _open(imported)
-        if variant != "imported" and (generated / "manifest.json").exists():
-            return _open(generated)
-        if variant != "imported" and self.meta.generated:
+            splits = open_splits(imported)
+            if variant in (None, splits.variant):
+                return splits
+        if variant in (None, "generated") and (generated / "manifest.json").exists():
+            return open_splits(generated)
+        if variant in (None, "generated") and self.meta.generated:
             return self.prepare(data, root=root)
         raise DataMissing(
             f"{self.name} was asked for with {data}, but {imported} is not there; get it from {self.meta.source} "
@@ -209,7 +242,7 @@ class Dataset(ABC):
         for target in (self.folder(data, root, imported=True), self.folder(data, root)):
             if (target / "manifest.json").exists():
                 try:
-                    manifest = _read_manifest(target)
+                    manifest = read_manifest(target)
                 except CorruptFile as error:
                     return Status(self.name, target, False, problem=str(error))
                 size = sum(entry["bytes"] for entry in manifest["arrays"].values())
@@ -218,20 +251,32 @@ class Dataset(ABC):
         shards = len(list(target.with_name(f"{target.name}.work").glob("*.npz")))
         return Status(self.name, target, False, shards=shards)
 
+    def counts(self, data: Any) -> dict[str, int]:
+        """How many examples each split of a setting has."""
+        return {split: getattr(data, split) for split in SPLITS}
+
     def verify(self, data: Any = None, *, root: Path | str | None = None) -> list[str]:
         """What is wrong with the files `load` would open, a sentence each; reads and hashes every byte."""
         found = self.status(data, root=root)
         if found.problem:
             return [found.problem]
-        return _problems(found.folder) if found.ready else [f"{self.name} is not prepared in {found.folder}."]
+        return problems(found.folder) if found.ready else [f"{self.name} is not prepared in {found.folder}."]
 
     def folder(self, data: Any, root: Path | str | None = None, *, imported: bool = False) -> Path:
         """Where a setting lies: `<root>/<dataset>/<readable key>-<hash>`, with `-imported` for the user's own files."""
         identity = {"dataset": self.name, "generator": self.generator, "settings": asdict(data)}
-        short = hashlib.sha256(_canonical(identity).encode()).hexdigest()[:8]
+        short = hashlib.sha256(canonical(identity).encode()).hexdigest()[:8]
         return data_root(root) / self.name / f"{self.key(data)}-{short}{'-imported' if imported else ''}"
 
     # How it is done
+
+    def _official(self, data: Any, root: Path | str | None) -> Splits | None:
+        """What was published, where it lies on disk undamaged."""
+        target = self.folder(data, root, imported=True)
+        if not (target / "manifest.json").exists() or problems(target):
+            return None
+        splits = open_splits(target)
+        return splits if splits.variant == "official" else None
 
     def _settings(self, data: Any) -> Any:
         data = self.Data() if data is None else data
@@ -241,7 +286,8 @@ class Dataset(ABC):
 
     def _generate(self, data: Any, target: Path, work: Path, workers: int | None, progress: bool) -> None:
         shards = Shards(work, lambda index: self.make_shard(data, index))
-        wanted = data.train + data.valid + data.test
+        asked = self.counts(data)
+        wanted = sum(asked.values())
         planned = -(-wanted // self.shard_size(data))
         try:
             shards.make_all(planned, workers=workers, progress=progress, title=f"{self.name} {self.key(data)}")
@@ -253,13 +299,13 @@ class Dataset(ABC):
         def fill(folder: Path) -> dict:
             arrays, counts, label_counts, start = {}, {}, {}, 0
             for name in SPLITS:
-                stop = start + getattr(data, name)
+                stop = start + asked[name]
                 arrays |= write_split(
                     folder, name, pool.lengths[start:stop], pool.labels[start:stop], pool.tokens(shards, start, stop)
                 )
                 counts[name], label_counts[name] = stop - start, count_labels(pool.labels[start:stop])
                 start = stop
-            return self._manifest(data, "generated", counts, label_counts, arrays)
+            return self._manifest(data, self.made, counts, label_counts, arrays)
 
         self._publish(target, fill, replace=target.exists())
 
@@ -269,7 +315,7 @@ class Dataset(ABC):
             "dataset": self.name,
             "variant": variant,
             "settings": asdict(data),
-            "generator": self.generator if variant == "generated" else None,
+            "generator": self.generator if variant == self.made else None,
             "seed": data.seed,
             "counts": counts,
             "label_counts": label_counts,
@@ -345,17 +391,17 @@ def count_labels(labels: np.ndarray) -> dict[str, int]:
 
 
 def check_counts(data: Any) -> None:
-    """Refuse settings whose splits are empty."""
+    """Refuse settings whose splits are empty; None, where a corpus allows it, is all there are."""
     for name in SPLITS:
-        if (count := getattr(data, name)) < 1:
+        if (count := getattr(data, name)) is not None and count < 1:
             raise UsageError(f"Every split needs at least 1 example, got {name}={count}; give a positive count.")
 
 
-def _canonical(content: Any) -> str:
+def canonical(content: Any) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _read_manifest(folder: Path) -> dict:
+def read_manifest(folder: Path) -> dict:
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
@@ -363,7 +409,7 @@ def _read_manifest(folder: Path) -> dict:
             raise CorruptFile(
                 f"{path} has schema {manifest['schema']!r}, this version reads {MANIFEST_SCHEMA}; prepare it again."
             )
-        if set(manifest["arrays"]) != {f"{split}.{array}.npy" for split in SPLITS for array in _ARRAYS}:
+        if not manifest["arrays"] or not all(name == Path(name).name for name in manifest["arrays"]):
             raise CorruptFile(f"{path} does not list the arrays of a dataset; prepare the dataset again.")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(f"{path} is not a dataset manifest ({error!r}); prepare the dataset again.") from error
@@ -373,20 +419,26 @@ def _read_manifest(folder: Path) -> dict:
 _ARRAYS = ("tokens", "starts", "labels")
 
 
-def _open(folder: Path) -> Splits:
-    manifest = _read_manifest(folder)
-
-    def split(name: str) -> Split:
-        names = [f"{name}.{array}.npy" for array in _ARRAYS]
-        return Split(*(read_array(folder / each, manifest["arrays"][each]) for each in names))
-
-    return Splits(split("train"), split("valid"), split("test"), manifest)
+def open_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
+    """Every array that the manifest lists, as a memory map by its name without `.npy`, and the manifest."""
+    manifest = read_manifest(folder)
+    entries = manifest["arrays"].items()
+    return {name.removesuffix(".npy"): read_array(folder / name, entry) for name, entry in entries}, manifest
 
 
-def _problems(folder: Path) -> list[str]:
+def open_splits(folder: Path) -> Splits:
+    arrays, manifest = open_arrays(folder)
+    try:
+        splits = {name: Split.of_rows(*(arrays[f"{name}.{part}"] for part in _ARRAYS)) for name in SPLITS}
+    except KeyError as error:
+        raise CorruptFile(f"{folder} has no array {error}; prepare the dataset again.") from error
+    return Splits(**splits, manifest=manifest)
+
+
+def problems(folder: Path) -> list[str]:
     """Every way in which the folder is not what its manifest says."""
     try:
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
     except CorruptFile as error:
         return [str(error)]
     found = []

@@ -9,18 +9,23 @@ appears twice. Rules as in LRA's released generator; departs from it in: every d
 """
 
 import csv
+import io
 import lzma
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
+from longspan.core.archive import Member, is_archive, members, stream
+from longspan.core.download import Source, digests, fetch
 from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core.remote import ask
 from longspan.core.seeding import derive
-from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, check_counts, count_labels
+from longspan.datasets import release
+from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, check_counts, count_labels, data_root
 from longspan.datasets.generation.arrays import write_split
 from longspan.datasets.generation.compiled import compiled_once
 from longspan.datasets.generation.shards import Shard
@@ -35,6 +40,11 @@ DIGIT = 1  # the id of "0"; digit v has id DIGIT + v
 MAX, MED, MIN, SM, CLOSE = 11, 12, 13, 14, 15
 OPERATOR_PROBABILITY = 0.25
 SHARD = 1_000
+
+FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
+FOLDER = "listops-1000"
+PUBLISHED = {"train": 96_000, "valid": 2_000, "test": 2_000}
+Rows = list[tuple[np.ndarray, int]]
 
 
 @dataclass(frozen=True)
@@ -91,29 +101,72 @@ class ListOps(Dataset):
         return [Sample(decode(row), int(label)) for row, label in zip(shard.rows(), shard.labels, strict=True)]
 
     def import_from(self, path: Path | str, data: Data | None = None, *, root: Path | str | None = None) -> Splits:
-        """Read `basic_{train,val,test}.tsv` (or `.tsv.xz`) in the folder `path`, or in `listops-1000/` inside it."""
+        """Read `basic_{train,val,test}.tsv` (or `.tsv.xz`) from a folder, from `listops-1000/` in it, or an archive."""
         data = cast(Data, self._settings(data))
-        files = _official_files(Path(path))
-        read = {split: list(_read_rows(file)) for split, file in files.items()}
-        found = {split: len(rows) for split, rows in read.items()}
+        path = Path(path)
+        if is_archive(path) and not path.name.endswith(".tsv.xz"):
+            listing = release.Listing()
+            read = _read_members(listing.through(members(path, FILES.values())), data)
+            return self._take(data, root, read, "imported", file=path.name, members=listing.facts())
+        return self._take(data, root, _read_files(_official_files(path), data), "imported")
+
+    def prepare_official(
+        self, data: Data | None = None, *, root: Path | str | None = None, progress: bool = True
+    ) -> Splits:
+        """Download the three tables; where they are not to be had singly, read them out of the archive of 8.2 GB.
+
+        Of the archive nothing is kept, and reading stops at the third table.
+        """
+        data = cast(Data, self._settings(data))
+        if (ready := self._official(data, root)) is not None:
+            return ready
+        if (asked := {split: getattr(data, split) for split in SPLITS}) != PUBLISHED:
+            raise UsageError(
+                f"The release has {_counts(PUBLISHED)} expressions, the settings ask for {_counts(asked)}; use those "
+                "of the full tier (--tier full), or let them be generated without --official."
+            )
+        try:
+            return self._take_tables(data, root, progress)
+        except DataMissing as error:
+            print(f"{error}. Now trying the archive of all tasks.", file=sys.stderr, flush=True)
+        listing, remote = release.Listing(), ask(release.archive(self.name))
+        read = _read_members(listing.through(stream(remote, _NESTED, progress=progress)), data)
+        return self._take(data, root, read, "official", source=remote.facts(), members=listing.facts())
+
+    def _take_tables(self, data: Data, root: Path | str | None, progress: bool) -> Splits:
+        downloads = data_root(root) / "downloads" / FOLDER
+        files = {split: fetch(source, downloads, progress=progress) for split, source in _TABLES.items()}
+        told = {_TABLES[split].url: digests(file) for split, file in files.items()}
+        return self._take(data, root, _read_files(files, data), "official", source=told)
+
+    def _take(self, data: Data, root: Path | str | None, read: dict[str, Rows], variant: str, **facts: Any) -> Splits:
+        """Write rows that were read from somewhere."""
+        found = {split: len(read[split]) for split in SPLITS}
         asked = {split: getattr(data, split) for split in SPLITS}
         if found != asked:
             raise UsageError(
-                f"The settings ask for {_counts(asked)} expressions, {path} holds {_counts(found)}; "
+                f"The settings ask for {_counts(asked)} expressions, there are {_counts(found)}; "
                 "import them with settings of these counts."
             )
 
         def fill(folder: Path) -> dict:
             arrays, label_counts = {}, {}
-            for split, rows in read.items():
-                lengths = np.array([len(ids) for ids, _ in rows], np.int64)
-                labels = np.array([label for _, label in rows], np.uint8)
-                arrays |= write_split(folder, split, lengths, labels, (ids for ids, _ in rows))
+            for split in SPLITS:
+                lengths = np.array([len(ids) for ids, _ in read[split]], np.int64)
+                labels = np.array([label for _, label in read[split]], np.uint8)
+                arrays |= write_split(folder, split, lengths, labels, (ids for ids, _ in read[split]))
                 label_counts[split] = count_labels(labels)
-            return self._manifest(data, "imported", found, label_counts, arrays)
+            return self._manifest(data, variant, found, label_counts, arrays, **facts)
 
         self._publish(self.folder(data, root, imported=True), fill, replace=True)
-        return self.load(data, root=root, variant="imported")
+        return self.load(data, root=root, variant=variant)
+
+
+_NESTED = [f"{FOLDER}/{name}" for name in FILES.values()]
+_TABLES = {
+    split: Source(f"{release.BUCKET}/lra_release/{FOLDER}/{name}", name, dataset="listops", licence=release.LICENCE)
+    for split, name in FILES.items()
+}
 
 
 def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
@@ -258,35 +311,102 @@ def _grow(rng, tokens, lengths, labels, attempts, longer_than, shorter_than, max
     return made
 
 
-def _official_files(folder: Path) -> dict[str, Path]:
-    names = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
-    inside = [folder, folder / "listops-1000", folder / "lra_release" / "listops-1000"]
-    for place in [*inside, folder / "lra_release" / "lra_release" / "listops-1000"]:
+def value_of(ids: np.ndarray) -> int:
+    """What `evaluate` says, or -1 where it raises; compiled, since official files have a hundred thousand rows."""
+    return int(compiled_once(_value)(np.asarray(ids, np.uint8)))
+
+
+def _value(ids):
+    """A stack of open operators, each with how often every digit was seen among its arguments."""
+    operator = np.zeros(len(ids) + 1, np.int64)
+    seen = np.zeros((len(ids) + 1, 10), np.int64)
+    depth, result = 0, -1
+    for id in ids:
+        if MAX <= id <= SM:
+            depth += 1
+            operator[depth] = id
+            seen[depth, :] = 0
+            continue
+        if DIGIT <= id < DIGIT + 10:
+            value = int(id) - DIGIT
+        elif id == CLOSE and depth > 0 and seen[depth].sum() > 0:
+            arguments = np.repeat(np.arange(10), seen[depth])  # sorted
+            count = len(arguments)
+            if operator[depth] == MAX:
+                value = arguments[count - 1]
+            elif operator[depth] == MIN:
+                value = arguments[0]
+            elif operator[depth] == SM:
+                value = arguments.sum() % 10
+            else:
+                value = (arguments[(count - 1) // 2] + arguments[count // 2]) // 2
+            depth -= 1
+        else:
+            return -1
+        if depth > 0:
+            seen[depth, value] += 1
+        elif result >= 0:
+            return -1  # a second expression after the first
+        else:
+            result = value
+    return result if depth == 0 else -1
+
+
+def _official_files(path: Path) -> dict[str, Path]:
+    folder = path.parent if path.name.removesuffix(".xz") in FILES.values() else path
+    for place in release.places(FOLDER):
         for ending in ("", ".xz"):
-            files = {split: place / f"{name}{ending}" for split, name in names.items()}
+            files = {split: folder / place / f"{name}{ending}" for split, name in FILES.items()}
             if all(file.is_file() for file in files.values()):
                 return files
     raise DataMissing(
-        f"{folder} was named as the place of ListOps, but {', '.join(names.values())} are not in it; "
-        f"unpack them from {ListOps.meta.source} and name their folder."
+        f"{path} was named as the place of ListOps, but {', '.join(FILES.values())} are not in it; "
+        f"unpack them from {ListOps.meta.source} and name their folder, or name the archive itself."
     )
 
 
-def _read_rows(path: Path) -> Iterator[tuple[np.ndarray, int]]:
-    """Ids and label of every row, all of them checked."""
-    with _open_text(path) as handle:
-        csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-        rows = csv.reader(handle, delimiter="\t", quoting=csv.QUOTE_NONE)
+def _read_files(files: dict[str, Path], data: Data) -> dict[str, Rows]:
+    read = {}
+    for split, file in files.items():
+        with _open_text(file) as handle:
+            read[split] = list(_read_rows(handle, str(file), data))
+    return read
+
+
+def _read_members(found: Iterable[Member], data: Data) -> dict[str, Rows]:
+    read = {}
+    splits = {name: split for split, name in FILES.items()}
+    for member in found:
+        with io.TextIOWrapper(io.BufferedReader(member), encoding="utf-8", newline="") as handle:
+            name = member.name.rpartition("/")[2]
+            read[splits[name]] = list(_read_rows(handle, f"{member.name} in {member.where}", data))
+    return read
+
+
+def _read_rows(handle: IO[str], where: str, data: Data) -> Iterator[tuple[np.ndarray, int]]:
+    """Ids and label of every row, all of them checked: words, brackets, length and value."""
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    rows = csv.reader(handle, delimiter="\t", quoting=csv.QUOTE_NONE)
+    number = 1
+    try:
         header = next(rows, None)
         if header != ["Source", "Target"]:
-            raise CorruptFile(f"{path} should begin with the columns Source and Target, found {header}; get it again.")
+            raise CorruptFile(f"{where} should begin with the columns Source and Target, found {header}; get it again.")
         for number, row in enumerate(rows, start=2):
             if len(row) != 2 or row[1] not in SYMBOLS[:10]:
-                raise CorruptFile(f"{path}, line {number}: expected an expression and a digit, found {row!r:.80}.")
-            ids = encode(row[0])
+                raise CorruptFile(f"{where}, line {number}: expected an expression and a digit, found {row!r:.80}.")
+            ids, target = encode(row[0]), int(row[1])
             if len(ids) == 0 or UNKNOWN in ids:
-                raise CorruptFile(f"{path}, line {number}: the expression has words that ListOps does not know.")
-            yield ids, int(row[1])
+                raise CorruptFile(f"{where}, line {number}: the expression has words that ListOps does not know.")
+            if not data.longer_than < len(ids) < data.shorter_than:
+                bounds = f"{data.longer_than + 1} .. {data.shorter_than - 1}"
+                raise CorruptFile(f"{where}, line {number}: the length should be in {bounds}, found {len(ids)}.")
+            if (value := value_of(ids)) != target:
+                found = "it is not one whole expression" if value < 0 else f"it evaluates to {value}"
+                raise CorruptFile(f"{where}, line {number}: the expression should give {target}, but {found}.")
+            yield ids, target
+    except (UnicodeDecodeError, csv.Error, lzma.LZMAError, EOFError) as error:
+        raise CorruptFile(f"{where}, after line {number}: {error}; get the file again.") from error
 
 
 def _open_text(path: Path) -> IO[str]:

@@ -2,34 +2,45 @@
 
 Label 1 means that one curve joins the discs, 0 that each disc ends a curve of its own. Side 32 is LRA's Pathfinder, 128
 is Path-X; `hard` (14 paddles per curve) is what LRA reports. An example is the image row by row, one byte per pixel.
-Drawn by the rules in `drawing/`, or imported from the PNG folders of the release. Departs from the release in: the
-split is seeded, since the official one follows a record order that the PNG folders do not tell.
+Drawn by the rules in `drawing/`, or the release's own images. Departs from the release in: the split is a published
+list of numbers in `splits/`, since the official one follows a record order that the PNG files do not tell.
 """
 
-import io
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Literal, cast, get_args
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core.archive import is_archive, members, stream
+from longspan.core.atomic import storage_errors
+from longspan.core.download import need_room
+from longspan.core.errors import DataMissing, UsageError
+from longspan.core.remote import ask
 from longspan.core.seeding import derive
+from longspan.datasets import release
 from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, check_counts, count_labels
 from longspan.datasets.drawing.rules import FOLDER, RULES, counts
+from longspan.datasets.drawing.sheet import contact_sheet
 from longspan.datasets.generation.arrays import write_array, write_split
 from longspan.datasets.generation.shards import Shard
+from longspan.datasets.release.images import Arrays, Folder, Images, Pile, wanted_images
+from longspan.datasets.splits import published
 
 VOCAB = 256
 CLASSES = 2
+PUBLISHED = 200_000  # images of one side length and difficulty in the release
 Difficulty = Literal["easy", "intermediate", "hard"]
+Rule = Literal["longspan", "seed42"]
 
 
 @dataclass(frozen=True)
 class Data:
-    """Settings; the defaults are those of the Long Range Arena."""
+    """Settings; the defaults are those of the Long Range Arena.
+
+    `split` says how the release's images are divided: by our list, or as S4 and its successors do (seed 42 of torch).
+    """
 
     size: int = 32
     difficulty: Difficulty = "hard"
@@ -37,6 +48,7 @@ class Data:
     valid: int = 20_000
     test: int = 20_000
     seed: int = 0
+    split: Rule = "longspan"
 
     def __post_init__(self):
         check_counts(self)
@@ -46,6 +58,8 @@ class Data:
             raise UsageError(
                 f"Pathfinder is {_list(get_args(Difficulty))}, got difficulty={self.difficulty!r}; pick one."
             )
+        if self.split not in get_args(Rule):
+            raise UsageError(f"Pathfinder is split by {_list(get_args(Rule))}, got split={self.split!r}; pick one.")
 
 
 class Pathfinder(Dataset):
@@ -60,12 +74,18 @@ class Pathfinder(Dataset):
     )
 
     def key(self, data: Data) -> str:
-        return f"size{data.size}-{data.difficulty}-n{data.train}-{data.valid}-{data.test}-seed{data.seed}"
+        rule = "" if data.split == "longspan" else f"-{data.split}"
+        return f"size{data.size}-{data.difficulty}-n{data.train}-{data.valid}-{data.test}-seed{data.seed}{rule}"
 
     def shard_size(self, data: Data) -> int:
         return {32: 1_000, 64: 500, 128: 100, 256: 50}[data.size]
 
     def make_shard(self, data: Data, index: int) -> Shard:
+        if data.split != "longspan":
+            raise UsageError(
+                f"The split {data.split} divides the images of the release, and none are here; get them with "
+                "longspan data prepare pathfinder --official, or take split=longspan for images drawn here."
+            )
         seed = derive(data.seed, "pathfinder", data.size, data.difficulty, index)
         images, labels = generate(data, self.shard_size(data), seed)
         return Shard(images.reshape(-1), np.full(len(images), data.size**2, np.int64), labels)
@@ -77,46 +97,92 @@ class Pathfinder(Dataset):
 
     def draw_samples(self, data: Data | None, count: int, path: Path | str, seed: int = 0) -> Path:
         """Images side by side, each with its answer below it, as a PNG file."""
-        return contact_sheet(self.samples(data, count, seed), Path(path))
+        samples = self.samples(data, count, seed)
+        words = [("0: not connected", "1: connected")[sample.label] for sample in samples]
+        return contact_sheet([np.asarray(sample.content) for sample in samples], words, Path(path))
 
     def import_from(self, path: Path | str, data: Data | None = None, *, root: Path | str | None = None) -> Splits:
-        """Read `imgs/<batch>/sample_<i>.png` and `metadata/<batch>.npy` of one difficulty.
+        """Read images that lie at `path`: a folder, an archive, or a `.npz` file with `x` and `y`.
 
-        `path` is that folder, or one that holds `pathfinder32/curv_contour_length_14/` (as the settings say). Empty PNG
-        files are left out and counted in the manifest. `index.npy` beside the arrays holds, for every example in order,
-        the number of its metadata line, so that the seeded 80/10/10 split can be followed.
+        A folder holds `imgs/` and `metadata/`, or `pathfinder32/curv_contour_length_14/` (as the settings say) with
+        these, or `pathfinder32_hard.npz`; an archive holds what a folder may hold. Empty PNG files are left out and
+        counted in the manifest. `index.npy` beside the arrays has, for every example, its line in the metadata.
         """
         data = cast(Data, self._settings(data))
-        folder = _official_folder(Path(path), data)
-        listed = list(_read_metadata(folder))
-        asked = sum(getattr(data, split) for split in SPLITS)
-        if len(listed) != asked:
+        found = _find(Path(path), data)
+        if found.suffix == ".npz":
+            arrays = Arrays(found, data.size)
+            return self._take(data, root, lambda scratch: arrays, "imported", file=found.name)
+        if found.is_dir():
+            folder = Folder(found, data.size)
+            return self._take(data, root, lambda scratch: folder, "imported")
+        listing = release.Listing()
+
+        def read(scratch: Path) -> Images:
+            return Pile(listing.through(members(found, _wanted(data))), data.size, scratch)
+
+        return self._take(data, root, read, "imported", file=found.name, members=listing.facts)
+
+    def prepare_official(
+        self, data: Data | None = None, *, root: Path | str | None = None, progress: bool = True
+    ) -> Splits:
+        """Read the images out of the published archive while it is downloaded; of the archive nothing is kept.
+
+        It has no table of contents, so that up to 8.2 GB pass; a dropped connection is taken up again, a killed
+        command begins anew. Who wants to keep the archive downloads it by hand and imports it.
+        """
+        data = cast(Data, self._settings(data))
+        if (ready := self._official(data, root)) is not None:
+            return ready
+        if (asked := sum(getattr(data, split) for split in SPLITS)) != PUBLISHED:
             raise UsageError(
-                f"The settings ask for {asked} images, the metadata in {folder} list {len(listed)}; "
-                "import them with settings whose train + valid + test is that number."
+                f"The release has {PUBLISHED:,} images of one size and difficulty, the settings ask for {asked:,}; "
+                "use those of the full tier (--tier full), or let them be drawn without --official."
             )
-        files = [folder / name for name, _ in listed]
-        labels = np.array([label for _, label in listed], np.uint8)
-        kept = np.flatnonzero([_holds_something(file) for file in files])
-        parts = split_indices(len(kept), data.seed)
-        if min(len(part) for part in parts.values()) == 0:
-            raise UsageError(f"{folder} holds only {len(kept)} readable images; 80/10/10 splits need at least 10.")
+        target = self.folder(data, root, imported=True)
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        need_room(target, 2 * PUBLISHED * data.size**2)
+        listing, remote = release.Listing(), ask(release.archive(self.name))
+
+        def read(scratch: Path) -> Images:
+            found = stream(remote, _wanted(data), progress=progress)
+            return Pile(listing.through(found), data.size, scratch, enough=PUBLISHED)
+
+        return self._take(data, root, read, "official", source=remote.facts(), members=listing.facts)
+
+    def _take(
+        self, data: Data, root: Path | str | None, read: Callable[[Path], Images], variant: str, **facts: Any
+    ) -> Splits:
+        """Divide images into splits and write them; `read` may use a scratch folder. Callable facts are asked last."""
 
         def fill(temporary: Path) -> dict:
+            images = read(temporary)
+            asked = sum(getattr(data, split) for split in SPLITS)
+            if len(images.listed) != asked:
+                raise UsageError(
+                    f"The settings ask for {asked} images, the metadata list {len(images.listed)}; "
+                    "import them with settings whose train + valid + test is that number."
+                )
+            kept, labels = np.flatnonzero(images.holds()), images.labels
+            parts = divide(len(kept), data)
             arrays, label_counts, sizes = {}, {}, {}
             for split, part in parts.items():
                 chosen = kept[part]
-                pixels = (_read_png(files[i], data.size).reshape(-1) for i in chosen)
+                pixels = (images.pixels(row).reshape(-1) for row in chosen)
                 lengths = np.full(len(chosen), data.size**2, np.int64)
                 arrays |= write_split(temporary, split, lengths, labels[chosen], pixels)
                 label_counts[split], sizes[split] = count_labels(labels[chosen]), len(chosen)
+            if images.scratch is not None:
+                images.scratch.unlink()
             order = np.concatenate([kept[part] for part in parts.values()])
             index = write_array(temporary / "index.npy", np.int64, order.shape, [order])
-            skipped = len(files) - len(kept)
-            return self._manifest(data, "imported", sizes, label_counts, arrays, index=index, skipped_empty=skipped)
+            told = {name: fact() if callable(fact) else fact for name, fact in facts.items()}
+            told |= {"index": index, "skipped_empty": len(labels) - len(kept)}
+            return self._manifest(data, variant, sizes, label_counts, arrays, **told)
 
         self._publish(self.folder(data, root, imported=True), fill, replace=True)
-        return self.load(data, root=root, variant="imported")
+        return self.load(data, root=root, variant=variant)
 
 
 def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
@@ -142,111 +208,59 @@ def generate(data: Data, count: int, seed: int, *, markers: bool = True) -> tupl
     return images, labels
 
 
+def divide(count: int, data: Data) -> dict[str, np.ndarray]:
+    """Which of `count` images, in the order of their metadata, belong to which split; ascending numbers."""
+    if count < 10:
+        raise UsageError(f"There are only {count} readable images; 80/10/10 splits need at least 10.")
+    if count == PUBLISHED and (data.split == "seed42" or data.seed == 0):
+        held = published(f"pathfinder-{data.split}")
+        train = np.setdiff1d(np.arange(count), np.concatenate([held["valid"], held["test"]]), assume_unique=True)
+        return {"train": train} | {split: held[split] for split in ("valid", "test")}
+    return seed42_indices(count) if data.split == "seed42" else split_indices(count, data.seed)
+
+
 def split_indices(count: int, seed: int) -> dict[str, np.ndarray]:
     """Our own 80/10/10 split of `count` examples: a seeded shuffle, then each part in ascending order."""
-    order = np.random.Generator(np.random.PCG64(derive(seed, "pathfinder", "split"))).permutation(count)
-    tenth = count // 10
-    parts = {"train": order[: count - 2 * tenth], "valid": order[count - 2 * tenth : count - tenth]}
-    return {split: np.sort(part) for split, part in (parts | {"test": order[count - tenth :]}).items()}
+    return _cut(np.random.Generator(np.random.PCG64(derive(seed, "pathfinder", "split"))).permutation(count))
 
 
-def contact_sheet(samples: list[Sample], path: Path, columns: int = 4) -> Path:
-    """Enlarged images in rows, the answer in words below each."""
-    from PIL import Image, ImageDraw
-
-    from longspan.core.atomic import write_bytes
-
-    side = np.asarray(samples[0].content).shape[0]
-    scale = max(1, 256 // side)
-    cell, caption, gap = side * scale, 18, 10
-    columns = min(columns, len(samples))
-    rows = -(-len(samples) // columns)
-    sheet = Image.new("L", (gap + columns * (cell + gap), gap + rows * (cell + caption + gap)), 235)
-    pen = ImageDraw.Draw(sheet)
-    for i, sample in enumerate(samples):
-        x, y = gap + (i % columns) * (cell + gap), gap + (i // columns) * (cell + caption + gap)
-        image = Image.fromarray(np.asarray(sample.content)).resize((cell, cell), Image.Resampling.NEAREST)
-        sheet.paste(image, (x, y))
-        pen.text((x, y + cell + 4), ("0: not connected", "1: connected")[sample.label], fill=0)
-    content = io.BytesIO()
-    sheet.save(content, "PNG")
-    write_bytes(path, content.getvalue())
-    return path
-
-
-def _official_folder(path: Path, data: Data) -> Path:
-    inside = Path(f"pathfinder{data.size}") / FOLDER[data.difficulty]
-    nested = [path / FOLDER[data.difficulty], path / inside, path / "lra_release" / inside]
-    for folder in [path, *nested, path / "lra_release" / "lra_release" / inside]:
-        if (folder / "metadata").is_dir() and (folder / "imgs").is_dir():
-            return folder
-    raise DataMissing(
-        f"{path} was named as the place of Pathfinder, but neither it nor {inside} in it has imgs/ and metadata/; "
-        f"unpack them from {Pathfinder.meta.source} and name their folder."
-    )
-
-
-def _read_metadata(folder: Path) -> Iterator[tuple[PurePosixPath, int]]:
-    """Image path (relative, inside the folder) and label of every metadata line, batches in numeric order."""
-    files = sorted((folder / "metadata").glob("*.npy"), key=lambda file: (len(file.stem), file.stem))
-    for file in files:
-        for number, fields in enumerate(_metadata_lines(file), start=1):
-            if len(fields) < 4 or fields[3] not in ("0", "1"):
-                raise CorruptFile(
-                    f"{file}, line {number}: expected folder, file, number and label 0 or 1, found {fields}."
-                )
-            name = PurePosixPath(fields[0]) / fields[1]
-            if name.is_absolute() or ".." in name.parts or "\\" in str(name) or name.suffix != ".png":
-                raise CorruptFile(f"{file}, line {number}: {str(name)!r} is not a PNG file inside {folder}; refused.")
-            yield name, int(fields[3])
-
-
-def _metadata_lines(file: Path) -> Iterator[list[str]]:
-    """The fields of every line, whether the file is plain text (the release) or a NumPy array (the generator)."""
-    with file.open("rb") as handle:
-        real_array = handle.read(6) == b"\x93NUMPY"
-    if not real_array:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise CorruptFile(f"{file} is neither a NumPy array nor UTF-8 text; get it again.") from error
-        yield from (line.split(" ") for line in text.splitlines() if line)
-        return
+def seed42_indices(count: int) -> dict[str, np.ndarray]:
+    """The split of S4 and its successors: torch's permutation at seed 42, cut into train, valid and test."""
     try:
-        array = np.load(file, allow_pickle=False)
-    except ValueError as error:
-        raise CorruptFile(
-            f"{file} cannot be read as a plain array ({error}); arrays of Python objects are refused, since loading "
-            "them runs code: save it as text or as an array of strings."
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            f"The split seed42 is published for {PUBLISHED:,} images; for {count:,} torch has to draw it, which is not "
+            "installed here: install it, or take split=longspan."
         ) from error
-    if array.ndim != 2:
-        raise CorruptFile(f"{file} should hold a table, found an array of shape {array.shape}.")
-    for row in array:
-        yield [field.decode() if isinstance(field, bytes) else str(field) for field in row.tolist()]
+    return _cut(torch.randperm(count, generator=torch.Generator().manual_seed(42)).numpy())
 
 
-def _holds_something(file: Path) -> bool:
-    """False for the empty files of the release; a file that is not there at all is an error."""
-    try:
-        return file.stat().st_size > 0
-    except FileNotFoundError as error:
-        raise CorruptFile(f"{file} is listed in the metadata but is not there; unpack the archive again.") from error
+def _cut(order: np.ndarray) -> dict[str, np.ndarray]:
+    tenth = len(order) // 10
+    parts = np.split(order, [len(order) - 2 * tenth, len(order) - tenth])
+    return {split: np.sort(part) for split, part in zip(SPLITS, parts, strict=True)}
 
 
-def _read_png(file: Path, size: int) -> np.ndarray:
-    from PIL import Image
+def _wanted(data: Data) -> Callable[[str], bool]:
+    return wanted_images(data.size, FOLDER[data.difficulty], FOLDER.values())
 
-    try:
-        with warnings.catch_warnings(), Image.open(file, formats=["PNG"]) as image:
-            warnings.simplefilter("error")  # Pillow only warns of images that unpack to a suspicious size
-            if image.size != (size, size) or image.mode != "L":
-                found = f"{image.size[0]} x {image.size[1]}, mode {image.mode}"
-                raise CorruptFile(
-                    f"{file} should be a gray image of {size} x {size}, found {found}; check the settings."
-                )
-            return np.array(image)
-    except (OSError, SyntaxError, Warning) as error:
-        raise CorruptFile(f"{file} is not a readable PNG image ({error}); unpack the archive again.") from error
+
+def _find(path: Path, data: Data) -> Path:
+    """The folder with `imgs/` and `metadata/`, the archive or the `.npz` file that `path` means."""
+    inside, sample = f"pathfinder{data.size}/{FOLDER[data.difficulty]}", f"pathfinder{data.size}_{data.difficulty}.npz"
+    if path.suffix == ".npz" or is_archive(path):
+        return path
+    for place in release.places(inside):
+        if (path / place / "metadata").is_dir() and (path / place / "imgs").is_dir():
+            return path / place
+    for name in (sample, release.ARCHIVE):
+        if (path / name).is_file():
+            return path / name
+    raise DataMissing(
+        f"{path} was named as the place of Pathfinder, but neither it nor {inside} in it has imgs/ and metadata/, and "
+        f"it is no archive; unpack {Pathfinder.meta.source} and name the folder, or name the archive itself."
+    )
 
 
 def _list(names) -> str:

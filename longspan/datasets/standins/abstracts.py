@@ -1,0 +1,41 @@
+"""Made-up abstracts with the invented terms of invented fields: label 1 where two are about the same field."""
+
+import numpy as np
+
+FIELDS = (
+    ("zazik", "kozaz", "zikko", "kazkiz", "zokazi", "kizzok"),
+    ("quxo", "xaquix", "oxquax", "quaxi", "xoqui", "axquo"),
+    ("jowaj", "wijow", "jawwi", "wojji", "jujow", "wawij"),
+    ("vyvo", "yvavy", "vovyv", "ivvy", "yvyvo", "vayv"),
+)
+_FORMS = (
+    "We study {a} and its relation to {b}.",
+    "Our method improves {a} by means of {b}.",
+    "Experiments on {a} show a gain of {n} points.",
+    "Unlike earlier work on {a}, we do not need {b}.",
+    "The results for {a} are discussed in section {n}.",
+)
+_PLAIN = ("models", "features", "training", "baselines", "annotation", "statistics", "sampling", "errors")
+
+
+def make_pair(rng: np.random.Generator, length: int) -> tuple[bytes, bytes, int]:
+    """Two abstracts of at most `length` bytes, and the label."""
+    label = int(rng.integers(2))
+    first = int(rng.integers(len(FIELDS)))
+    second = first if label else (first + int(rng.integers(1, len(FIELDS)))) % len(FIELDS)
+    return _abstract(rng, first, length), _abstract(rng, second, length), label
+
+
+def _abstract(rng: np.random.Generator, field: int, length: int) -> bytes:
+    """Sentences with terms of one field, words of no field, and now and then a term of another field."""
+    aim = int(rng.integers(min(120, length), min(500, length) + 1))
+    text = ""
+    while len(text) < aim:
+        words = []
+        for _ in range(2):
+            kind = rng.random()
+            chosen = FIELDS[field] if kind < 0.7 else _PLAIN if kind < 0.9 else FIELDS[rng.integers(len(FIELDS))]
+            words.append(chosen[rng.integers(len(chosen))])
+        form = _FORMS[rng.integers(len(_FORMS))]
+        text = f"{text} {form.format(a=words[0], b=words[1], n=rng.integers(2, 10))}".strip()
+    return text[:aim].encode()
