@@ -113,6 +113,7 @@ class Task(ABC):
     meta: ClassVar[TaskMeta]
     protocols: ClassVar[dict[tuple[str, str], Protocol]]
     dataset: ClassVar[str]
+    texts: ClassVar[int] = 1  # in one example
 
     @property
     def name(self) -> str:
@@ -137,9 +138,9 @@ class Task(ABC):
             raise UsageError(f"{self.name} has no slot for {pattern}; its slots are {', '.join(patterns)}.")
         return pattern
 
-    def splits(self, protocol: Protocol, root: Path | None = None) -> Splits:
-        """The data; generated where the dataset can be, else an error that says how to get it."""
-        return datasets.get(self.dataset).load(protocol.data, root=root)
+    def splits(self, protocol: Protocol, root: Path | None = None, *, real: bool = False) -> Splits:
+        """The data; made where the dataset can be, else an error that says how to get it. `real` bars stand-ins."""
+        return datasets.get(self.dataset).load(protocol.data, root=root, real=real)
 
     @abstractmethod
     def longest(self, protocol: Protocol) -> int:

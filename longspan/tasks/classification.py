@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -9,52 +10,91 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from longspan.attentions import Pattern
+from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier
+from longspan.core.errors import UsageError
 from longspan.datasets.base import Split
 from longspan.metrics.classification import accuracy, majority_rate
-from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task
+from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task, TaskMeta
+
+
+WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
 
 
 @dataclass(frozen=True)
 class Batch:
-    tokens: Int[Tensor, "b n"]
+    """Texts and the answers; where an example is a pair, all first texts come before all second ones."""
+
+    tokens: Int[Tensor, "texts n"]
     lengths: list[int]
     label: Int[Tensor, " b"]
 
 
 class TokenFeed(Feed):
-    """Bytes of a whole split on the device; a batch is one gather, as wide as its longest row, 0 after the end."""
+    """Bytes of a whole split on the device; a batch is one gather, a little wider than its longest text, 0 after the end."""
 
     def __init__(self, split: Split, device: torch.device | str, shift: int = 0):
+        columns = (len(split), -1)  # one text an example, or two
         self.tokens = torch.tensor(split.tokens, device=device)
-        self.starts = torch.tensor(split.starts, device=device)
+        self.starts = torch.tensor(split.starts, device=device).reshape(columns)
         self.labels = torch.tensor(split.labels, device=device).long()
-        self.lengths = np.ascontiguousarray(split.lengths)
+        self.lengths = np.ascontiguousarray(split.lengths).reshape(columns)
+        self.longest = int(self.lengths.max(initial=0))
         self.shift = shift
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def batch(self, rows: np.ndarray) -> Batch:
-        lengths = self.lengths[rows].tolist()
-        row = torch.from_numpy(np.ascontiguousarray(rows)).to(self.tokens.device, non_blocking=True)
-        place = torch.arange(max(lengths), device=self.tokens.device)
-        start, end = self.starts[row, None], self.starts[row + 1, None]
-        index = (start + place).clamp(max=self.tokens.numel() - 1)
-        tokens = (self.tokens[index].int() + self.shift).masked_fill(start + place >= end, 0)
-        return Batch(tokens, lengths, self.labels[row])
+        lengths = self.lengths[rows].T.ravel()
+        device = self.tokens.device
+        row = torch.from_numpy(np.ascontiguousarray(rows)).to(device, non_blocking=True)
+        length = torch.from_numpy(lengths).to(device, non_blocking=True)[:, None]
+        width = min(-(-int(lengths.max()) // WIDTH_STEP) * WIDTH_STEP, self.longest)
+        place = torch.arange(width, device=device)
+        index = self.starts[row].T.reshape(-1, 1) + place
+        tokens = self.tokens[index.clamp(max=self.tokens.numel() - 1)].int() + self.shift
+        return Batch(tokens.masked_fill(place >= length, 0), lengths.tolist(), self.labels[row])
 
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        order = np.argsort(self.lengths[rows], kind="stable")  # rows of like length together: little padding
+        order = np.argsort(self.lengths[rows].max(axis=1), kind="stable")  # like lengths together: little padding
         for first in range(0, len(order), size):
             places = order[first : first + size]
             yield places, self.batch(rows[places])
 
 
+def encoder_task(title: str) -> TaskMeta:
+    """What the tasks of Long Range Arena have in common."""
+    return TaskMeta(
+        title=title,
+        version=1,
+        paper="arXiv:2011.04006",
+        score="accuracy",
+        higher_is_better=True,
+        backbone="encoder_classifier",
+        slots={"encoder": Pattern.NONCAUSAL_SELF},
+    )
+
+
 class Classification(Task):
-    """Cross-entropy and accuracy; `shift` is added to every byte, so that 0 can mean padding and nothing else."""
+    """Cross-entropy and accuracy over an encoder of tokens.
+
+    `shift` is added to every byte, so that 0 can mean padding and nothing else; `symbols` counts the bytes there are.
+    """
+
+    symbols: ClassVar[int] = 256
+    classes: ClassVar[int]
+    pixels: ClassVar[bool] = False  # tokens are intensities, so that they may also be given as numbers
 
     def shift(self, protocol: Protocol) -> int:
-        return 0
+        return 0 if protocol.model.hide_zeros or protocol.model.input_mode == "continuous" else 1
+
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
+        if protocol.model.input_mode == "continuous" and not self.pixels:
+            raise UsageError(f"{self.name} has symbols, not intensities, for tokens; leave input_mode=ids.")
+        vocabulary = self.symbols + self.shift(protocol)
+        length = self.longest(protocol)
+        return EncoderClassifier(attention, protocol.model, vocabulary=vocabulary, classes=self.classes, length=length)
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> TokenFeed:
         return TokenFeed(split, device, self.shift(protocol))
@@ -63,7 +103,8 @@ class Classification(Task):
         logits = model(batch.tokens, batch.lengths)
         loss = F.cross_entropy(logits.float(), batch.label)
         right = (logits.detach().argmax(dim=-1) == batch.label).sum()
-        return StepResult(loss, {"loss": loss.detach() * len(batch.lengths), "accuracy": right}, len(batch.lengths))
+        count = len(batch.label)
+        return StepResult(loss, {"loss": loss.detach() * count, "accuracy": right}, count)
 
     def evaluate(self, model: nn.Module, feed: Feed, rows: np.ndarray, batch_size: int) -> Evaluation:
         places, prediction, label, loss = [], [], [], []

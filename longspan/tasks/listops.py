@@ -7,11 +7,10 @@ their true length everywhere.
 
 from dataclasses import replace
 
-from longspan.attentions import Pattern
-from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier, Sizes
+from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import listops
-from longspan.tasks.base import Protocol, Recipe, TaskMeta
-from longspan.tasks.classification import Classification
+from longspan.tasks.base import Protocol, Recipe
+from longspan.tasks.classification import Classification, encoder_task
 
 PAPER = Protocol(
     data=listops.Data(),
@@ -44,15 +43,7 @@ SMOKE = Protocol(
 
 
 class ListOps(Classification):
-    meta = TaskMeta(
-        title="ListOps",
-        version=1,
-        paper="arXiv:2011.04006",
-        score="accuracy",
-        higher_is_better=True,
-        backbone="encoder_classifier",
-        slots={"encoder": Pattern.NONCAUSAL_SELF},
-    )
+    meta = encoder_task("ListOps")
     dataset = "listops"
     protocols = {
         ("longspan", "smoke"): SMOKE,
@@ -61,9 +52,11 @@ class ListOps(Classification):
         **RELEASED.tiers("lra-released"),
     }
 
-    def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
-        length = self.longest(protocol)
-        return EncoderClassifier(attention, protocol.model, vocabulary=listops.VOCAB, classes=10, length=length)
+    symbols = listops.VOCAB
+    classes = listops.CLASSES
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.data.shorter_than
+
+    def shift(self, protocol: Protocol) -> int:
+        return 0  # ids are written so, 0 is padding already

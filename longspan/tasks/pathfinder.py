@@ -8,11 +8,10 @@ open.
 
 from dataclasses import replace
 
-from longspan.attentions import Pattern
-from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier, Sizes
+from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import pathfinder
-from longspan.tasks.base import Protocol, Recipe, TaskMeta
-from longspan.tasks.classification import Classification
+from longspan.tasks.base import Protocol, Recipe
+from longspan.tasks.classification import Classification, encoder_task
 
 RELEASED = Protocol(
     data=pathfinder.Data(size=32, difficulty="hard"),
@@ -45,15 +44,7 @@ SMOKE = Protocol(
 
 
 class Pathfinder(Classification):
-    meta = TaskMeta(
-        title="Pathfinder",
-        version=1,
-        paper="arXiv:2011.04006",
-        score="accuracy",
-        higher_is_better=True,
-        backbone="encoder_classifier",
-        slots={"encoder": Pattern.NONCAUSAL_SELF},
-    )
+    meta = encoder_task("Pathfinder")
     dataset = "pathfinder"
     protocols = {
         ("longspan", "smoke"): SMOKE,
@@ -62,13 +53,8 @@ class Pathfinder(Classification):
         **RELEASED.tiers("lra-released"),
     }
 
-    def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
-        vocabulary = 256 + self.shift(protocol)
-        length = self.longest(protocol)
-        return EncoderClassifier(attention, protocol.model, vocabulary=vocabulary, classes=2, length=length)
+    classes = pathfinder.CLASSES
+    pixels = True
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.data.size**2
-
-    def shift(self, protocol: Protocol) -> int:
-        return 0 if protocol.model.hide_zeros else 1

@@ -221,7 +221,7 @@ def evaluate(task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: 
     model.eval()
     rows = np.arange(len(feed))
     mine = rows[fabric.global_rank :: fabric.world_size]
-    with torch.no_grad():
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # compiling once more would take longer
         result = task.evaluate(model, feed, mine, batch_size)
     model.train()
     return result if fabric.world_size == 1 else _gather(result, fabric)

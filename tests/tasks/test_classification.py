@@ -26,7 +26,7 @@ def some_splits(draw):
 
 def split_of(rows, labels):
     starts = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    return Split(np.concatenate(rows).astype(np.uint8), starts, np.array(labels, np.uint8))
+    return Split.of_rows(np.concatenate(rows).astype(np.uint8), starts, np.array(labels, np.uint8))
 
 
 @given(some_splits(), st.integers(0, 2), st.data())
@@ -37,12 +37,42 @@ def test_a_batch_holds_its_examples_shifted_and_zeros_after_them(split, shift, d
     batch = feed.batch(rows)
     assert len(feed) == len(split)
     assert batch.lengths == split.lengths[rows].tolist()
-    assert batch.tokens.shape == (len(rows), max(batch.lengths))
+    width = batch.tokens.shape[1]
+    assert max(batch.lengths) <= width <= max(split.lengths)
     assert batch.label.tolist() == split.labels[rows].tolist()
     for place, row in enumerate(rows):
         example = split.example(row).astype(int) + shift
-        padding = max(batch.lengths) - len(example)
-        assert batch.tokens[place].tolist() == [*example, *[0] * padding]
+        assert batch.tokens[place].tolist() == [*example, *[0] * (width - len(example))]
+
+
+@given(some_splits(), st.data())
+@settings(deadline=None)
+def test_a_batch_of_pairs_holds_all_first_texts_and_then_all_second_ones(split, data):
+    first, second = (
+        np.array(data.draw(st.lists(st.integers(0, len(split) - 1), min_size=4, max_size=4))) for _ in range(2)
+    )
+    pairs = Split(
+        split.tokens,
+        np.stack([split.starts[first], split.starts[second]], axis=1),
+        np.stack([split.stops[first], split.stops[second]], axis=1),
+        np.arange(4, dtype=np.uint8),
+    )
+    rows = np.array(data.draw(st.permutations(range(4))))
+    batch = TokenFeed(pairs, "cpu").batch(rows)
+    texts = [pairs.example(row)[text] for text in (0, 1) for row in rows]
+    assert batch.lengths == [len(text) for text in texts]
+    assert batch.label.tolist() == rows.tolist()
+    for row, text in zip(batch.tokens.tolist(), texts, strict=True):
+        assert row[: len(text)] == text.tolist()
+        assert not any(row[len(text) :])
+
+
+def test_batches_come_in_few_widths():
+    lengths = np.arange(1, 400)
+    split = split_of([[1] * n for n in lengths], lengths % 10)
+    feed = TokenFeed(split, "cpu")
+    widths = {feed.batch(np.array([row])).tokens.shape[1] for row in range(len(split))}
+    assert widths == {64, 128, 192, 256, 320, 384, 399}
 
 
 @given(some_splits(), st.integers(1, 5), st.data())

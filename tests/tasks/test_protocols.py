@@ -171,7 +171,7 @@ def test_overrides_give_what_was_asked_in_any_order(changes):
         ("recipe.betas", (0.9,), r"takes \(float, float\), got \(0.9,\)"),
         ("recipe.betas", ("a", "b"), "Setting 'recipe.betas' takes float, got 'a'"),
         ("model.hide_zeros", 1, "takes bool, got 1"),
-        ("model.pooling", "sum", "takes 'cls' or 'mean', got 'sum'"),
+        ("model.pooling", "sum", "takes 'cls' or 'mean' or 'first', got 'sum'"),
         ("recipe.steps", 0, "steps of at least 1, got 0"),
         ("recipe.batch_size", -1, "batch_size of at least 1, got -1"),
         ("recipe.evaluate_every", 0, "evaluate_every of at least 1, got 0"),

@@ -25,7 +25,7 @@ def small_splits() -> Splits:
 
     def split(count: int, seed: int) -> Split:
         shard = listops.generate(RULES.data, count, seed, interpreted=True)
-        return Split(shard.tokens, np.concatenate([[0], np.cumsum(shard.lengths)]), shard.labels)
+        return Split.of_rows(shard.tokens, np.concatenate([[0], np.cumsum(shard.lengths)]), shard.labels)
 
     return Splits(split(10, 1), split(6, 2), split(7, 3), {"variant": "generated"})
 

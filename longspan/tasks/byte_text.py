@@ -1,0 +1,72 @@
+"""Text of Long Range Arena at one length or another: is a film review kind? Bytes in, one of two answers out.
+
+`longspan` holds a tenth of the training reviews out for validation and has the sizes of the released configuration;
+`lra-paper` and `lra-released` validate on the test set, as the originals do, and therefore report the last checkpoint:
+choosing the best one would be choosing on the test set.
+"""
+
+from dataclasses import replace
+
+from longspan.backbones.encoder_classifier import Sizes
+from longspan.datasets import imdb
+from longspan.tasks.base import Protocol, Recipe
+from longspan.tasks.classification import Classification
+
+PAPER = Protocol(
+    data=imdb.Data(validation="test"),
+    model=Sizes(dim=512, heads=8, layers=6, mlp=2048),
+    recipe=Recipe(
+        steps=20_000, batch_size=32, learning_rate=0.05, warmup=8_000, evaluate_every=1_000, selection="last"
+    ),
+)
+RELEASED = replace(PAPER, model=Sizes(dim=256, heads=4, layers=4, mlp=1024))
+LONGSPAN = Protocol(
+    data=imdb.Data(),
+    model=RELEASED.model,
+    recipe=replace(
+        PAPER.recipe,
+        learning_rate=3e-4,
+        warmup=1_000,
+        schedule="linear",
+        clip=1.0,
+        evaluate_every=500,
+        selection="best",
+    ),
+)
+SMOKE = Protocol(
+    data=imdb.Data(length=256, train=2_000, valid=200, test=1_000, standin=True),
+    model=Sizes(dim=64, heads=2, layers=1, mlp=128, dropout=0.0, attention_dropout=0.0),
+    recipe=Recipe(
+        steps=120,
+        batch_size=16,
+        learning_rate=2e-3,
+        warmup=20,
+        schedule="linear",
+        weight_decay=0.01,
+        evaluate_every=60,
+    ),
+)
+
+
+class ByteText(Classification):
+    """A review as its UTF-8 bytes, each one symbol, 0 for padding."""
+
+    dataset = "imdb"
+    classes = imdb.CLASSES
+
+    def longest(self, protocol: Protocol) -> int:
+        return protocol.data.length
+
+
+def protocols(*, longspan: int, paper: int, released: int) -> dict[tuple[str, str], Protocol]:
+    """The rules with reviews cut after this many bytes."""
+    return {
+        ("longspan", "smoke"): SMOKE,
+        **_cut(LONGSPAN, longspan).tiers("longspan"),
+        **_cut(PAPER, paper).tiers("lra-paper"),
+        **_cut(RELEASED, released).tiers("lra-released"),
+    }
+
+
+def _cut(protocol: Protocol, length: int) -> Protocol:
+    return replace(protocol, data=replace(protocol.data, length=length))

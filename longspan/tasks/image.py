@@ -1,0 +1,72 @@
+"""Image: what is in a gray CIFAR-10 picture, read pixel by pixel? No second dimension (arXiv:2011.04006).
+
+`longspan` counts black as a symbol like any other and has the sizes of the released configuration; `lra-released` keeps
+the release's rule that black pixels are hidden from attention; `lra-paper` has the sizes of the appendix, with the
+embedding as wide as the queries, which the paper leaves open.
+"""
+
+from dataclasses import replace
+
+from longspan.backbones.encoder_classifier import Sizes
+from longspan.datasets import cifar10
+from longspan.tasks.base import Protocol, Recipe
+from longspan.tasks.classification import Classification, encoder_task
+
+RELEASED = Protocol(
+    data=cifar10.Data(),
+    model=Sizes(
+        dim=128,
+        heads=8,
+        layers=1,
+        mlp=128,
+        inner=64,
+        dropout=0.3,
+        attention_dropout=0.2,
+        positions="learned",
+        hide_zeros=True,
+    ),
+    recipe=Recipe(
+        steps=35_000,
+        batch_size=256,
+        learning_rate=5e-4,
+        warmup=175,
+        schedule="cosine",
+        weight_decay=0.0,
+        evaluate_every=175,
+        evaluation_batch=500,
+        selection="last",
+    ),
+)
+PAPER = replace(
+    RELEASED,
+    model=replace(RELEASED.model, dim=64, heads=4, layers=3, inner=None, hide_zeros=False),
+    recipe=replace(RELEASED.recipe, learning_rate=0.01, selection="best"),
+)
+LONGSPAN = replace(
+    RELEASED,
+    model=replace(RELEASED.model, hide_zeros=False),
+    recipe=replace(RELEASED.recipe, steps=17_500, selection="best"),
+)
+SMOKE = Protocol(
+    data=cifar10.Data(train=2_000, valid=200, test=1_000, standin=True),
+    model=Sizes(
+        dim=32, heads=2, layers=1, mlp=32, dropout=0.0, attention_dropout=0.0, pooling="mean", positions="learned"
+    ),
+    recipe=replace(LONGSPAN.recipe, steps=60, batch_size=16, warmup=10, learning_rate=2e-3, evaluate_every=30),
+)
+
+
+class Image(Classification):
+    meta = encoder_task("Image")
+    dataset = "cifar10"
+    protocols = {
+        ("longspan", "smoke"): SMOKE,
+        **LONGSPAN.tiers("longspan"),
+        **PAPER.tiers("lra-paper"),
+        **RELEASED.tiers("lra-released"),
+    }
+    classes = cifar10.CLASSES
+    pixels = True
+
+    def longest(self, protocol: Protocol) -> int:
+        return cifar10.PIXELS

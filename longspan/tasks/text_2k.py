@@ -1,0 +1,9 @@
+"""Text at 2,000 bytes: is a film review kind? (Long Range Arena, arXiv:2011.04006)"""
+
+from longspan.tasks.byte_text import ByteText, protocols
+from longspan.tasks.classification import encoder_task
+
+
+class Text2K(ByteText):
+    meta = encoder_task("Text 2K")
+    protocols = protocols(longspan=2_000, paper=2_000, released=2_000)

@@ -1,0 +1,9 @@
+"""Text at 4,000 bytes: is a film review kind? (Long Range Arena, arXiv:2011.04006)"""
+
+from longspan.tasks.byte_text import ByteText, protocols
+from longspan.tasks.classification import encoder_task
+
+
+class Text4K(ByteText):
+    meta = encoder_task("Text 4K")
+    protocols = protocols(longspan=4_000, paper=4_000, released=4_000)
