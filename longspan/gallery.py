@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from longspan import published as papers
 from longspan import suites
 from longspan.core.errors import UsageError, did_you_mean
 from longspan.results.board import Board, board
@@ -20,7 +21,7 @@ from longspan.suites import Suite
 from longspan.verdicts import PREFIX
 
 TIERS = ("smoke", "lite", "full")
-PUBLISHED = {"lra": "lra-v1"}  # the table shown below the full board of a suite
+PUBLISHED = {"lra": "v1"}  # the table that the full board of a suite shows unless another is asked for
 PATTERNS = {"NS": "noncausal_self", "CS": "causal_self", "NC": "noncausal_cross", "CC": "causal_cross"}
 
 
@@ -59,12 +60,17 @@ def boards(
     protocol: str | None = None,
     tier: str | None = None,
     pattern: str | None = None,
+    published: str | None = None,
 ) -> Iterator[Board]:
     """One board for every protocol, tier and kind of data that has cards of this suite or task.
 
-    A suite with published numbers has a full board even before the first run.
+    A suite with published numbers has a full board even before the first run. `published` chooses among its tables
+    (`v0`, `v1`, `later`); `none` leaves them out.
     """
     suite, pattern = suite_or_task(name, cards), pattern and pattern_name(pattern)
+    table = published_name(suite, published)
+    if published and table and tier not in (None, "full"):
+        raise UsageError(f"Published numbers stand beside full runs, not beside {tier} ones; leave out --tier.")
     groups = {
         (card["protocol"], card["tier"], card["dataset"]["variant"] == "standin")
         for card in cards
@@ -73,12 +79,32 @@ def boards(
         and tier in (None, card["tier"])
         and pattern in (None, card["pattern"])
     }
-    published = PUBLISHED.get(suite.name)
-    if published and tier in (None, "full") and not any(group[1] == "full" for group in groups):
+    if published and table:  # who names a table wants to see it, and not the boards that cannot have it
+        groups = {group for group in groups if group[1:] == ("full", False)}
+    if table and tier in (None, "full") and ("full", False) not in {group[1:] for group in groups}:
         groups.add((protocol or "longspan", "full", False))
     for one_protocol, one_tier, standin in sorted(groups, key=_order):
-        shown = published if one_tier == "full" and not standin else None
+        shown = table if one_tier == "full" and not standin else None
         yield board(cards, suite, one_protocol, one_tier, pattern, standin=standin, published=shown)
+
+
+def published_name(suite: Suite, asked: str | None) -> str | None:
+    """The full name of a published table of the suite from its short one; its usual table where none is asked for.
+
+    >>> published_name(suites.get("lra"), "v0")
+    'lra-v0'
+    """
+    if asked == "none":
+        return None
+    tables = papers.for_suite(suite.name)
+    short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{suite.name}-")
+    if short is None:
+        return None
+    if not tables:
+        raise UsageError(f"Published table {asked!r} was asked for, but {suite.name} has none; leave out --published.")
+    if short not in tables:
+        raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {', '.join(tables)}, none.")
+    return tables[short]
 
 
 def suite_or_task(name: str, cards: Sequence[Card]) -> Suite:

@@ -39,6 +39,14 @@ class Suite:
 
 
 _LRA_FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
+HEADINGS = {  # as the papers head their columns
+    "listops": "ListOps",
+    "text": "Text",
+    "retrieval": "Retrieval",
+    "image": "Image",
+    "pathfinder": "Pathfinder",
+    "pathx": "Path-X",
+}
 
 SUITES: dict[str, Suite] = {
     suite.name: suite
@@ -86,6 +94,15 @@ def get(name: str) -> Suite:
     if name not in SUITES:
         raise UnknownName(f"No suite named {name!r}.{did_you_mean(name, SUITES)}")
     return SUITES[name]
+
+
+def heading(task: str) -> str:
+    """How a board heads the column of a task: as the papers do, else by its name.
+
+    >>> heading("pathx"), heading("text_1k")
+    ('Path-X', 'text_1k')
+    """
+    return HEADINGS.get(task, task)
 
 
 def of_tasks(tasks: Sequence[str]) -> Suite:

@@ -40,3 +40,9 @@ def test_averages_are_over_tasks_of_the_suite(suite):
 def test_a_list_of_tasks_makes_an_unnamed_suite():
     assert suites.of_tasks(["a", "b"]).averages[0].tasks == ("a", "b")
     assert suites.of_tasks(["a"]).averages == ()
+
+
+def test_columns_are_headed_as_in_the_paper():
+    headings = [suites.heading(task) for task in suites.get("lra").tasks]
+    assert headings == ["ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X"]
+    assert suites.heading("something_else") == "something_else"

@@ -14,6 +14,8 @@ The rules, which every rendering repeats:
 - An average exists over complete task sets only.
 - Overrides, older task versions and other kinds of data stay off the board and are listed as such. The free track
   and bug-compatible twins (fidelity) stand apart and are never ranked with the others.
+- Published scores are shown as printed, their averages and spreads recomputed, and printed errors flagged. They stand
+  beside the fixed track only.
 """
 
 import json
@@ -21,17 +23,18 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from longspan import published as papers
 from longspan import suites
 from longspan.core import atomic
 from longspan.core.errors import UsageError
+from longspan.published import PublishedTable
 from longspan.results.card import Card, canonical
+from longspan.results.paper import Paper, PaperRow, Spread, column_spreads, paper_of, paper_rows, published_table
 from longspan.results.store import newest
 from longspan.suites import Average, Suite
 
@@ -83,19 +86,8 @@ class Row:
     parameters: float | None  # mean over the same tasks
     ratio: float | None  # the largest over all tasks run
     note: str = ""
-
-
-@dataclass(frozen=True)
-class PaperRow:
-    """A row shown as published: scores as fractions, None for FAIL or absent entries."""
-
-    title: str
-    kind: str
-    scores: Mapping[str, float | str]
-    averages: Mapping[str, float | None]  # recomputed
-    printed_average: float
-    average_is_wrong: bool
-    source: str
+    counterpart: str | None = None  # the published row of the same attention
+    differences: Mapping[str, float] = field(default_factory=dict)  # own minus published, by task and average
 
 
 @dataclass(frozen=True)
@@ -124,9 +116,13 @@ class Board:
     off: tuple[OffBoard, ...]
     notes: tuple[str, ...]
     common: tuple[str, ...] = ()  # tasks behind the speed and parameter columns
+    summary: Mapping[str, Spread] = field(default_factory=dict)  # over the ranked rows, where there are two or more
+    paper: Paper | None = None
 
     @property
     def title(self) -> str:
+        if self.empty and self.paper:
+            return f"{self.suite.title} · {self.paper.title}"
         kind = ", stand-in data" if self.standin else ""
         return f"{self.suite.title} · {self.protocol} · {self.tier}{kind}"
 
@@ -154,6 +150,7 @@ def board(
     a paper, as published.
     """
     suite = _suite(suite)
+    table = published_table(published, suite)
     chosen = [
         card
         for card in newest(cards)
@@ -180,16 +177,22 @@ def board(
     sections = {
         name: _rows(groups[name], suite, common, rank=name != "fidelity") for name in ("rows", "free", "fidelity")
     }
+    beside = paper_rows(table, suite)
+    for name in ("rows", "fidelity"):  # the rules forbid it for the free track
+        sections[name] = tuple(_with_counterpart(row, table, beside) for row in sections[name])
+    shown_cards = [card for group in groups.values() for card in group]
     return Board(
         suite=suite,
         protocol=protocol,
         tier=tier,
         pattern=pattern,
         standin=standin,
-        published=_paper_rows(published, suite),
+        published=beside,
         off=tuple(off),
-        notes=tuple(_notes([card for group in groups.values() for card in group], suite, common, standin, published)),
+        notes=tuple(_notes(shown_cards, suite, common, standin, table, f"{protocol}, {tier}")),
         common=common,
+        summary=_spreads(sections["rows"], suite),
+        paper=paper_of(table, beside, suite),
         **sections,
     )
 
@@ -430,35 +433,42 @@ def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
 # -------------------------------------------------------------------------------------------- papers, notes, snapshots
 
 
-def _paper_rows(name: str | None, suite: Suite) -> tuple[PaperRow, ...]:
-    if name is None:
-        return ()
-    table = papers.load(name)
-    if table.suite != suite.name:
-        raise UsageError(f"The published table {name} belongs to suite {table.suite}, not to {suite.name}.")
-    rows = []
-    for row in table.rows:
-        averages = {
-            average.name: row.average(average.tasks, {task: 100 * value for task, value in average.fail_as.items()})
-            for average in suite.averages
-        }
-        rows.append(
-            PaperRow(
-                title=row.title,
-                kind=row.kind,
-                scores={t: s if isinstance(s, str) else s / 100 for t, s in row.scores.items()},
-                averages={key: None if value is None else value / 100 for key, value in averages.items()},
-                printed_average=row.printed_average / 100,
-                average_is_wrong=row.average_is_wrong,
-                source=row.source,
-            )
-        )
-    return tuple(rows)
+def _with_counterpart(row: Row, table: PublishedTable | None, beside: Sequence[PaperRow]) -> Row:
+    """The row with its distance to the published one of the same attention, where both have a number."""
+    found = table.counterpart(row.mechanism) if table and table.comparable else None
+    if found is None or row.pattern != "noncausal_self":  # the published models are encoders
+        return row
+    paper_row = next(candidate for candidate in beside if candidate.title == found.title)
+    own = {task: cell.value for task, cell in row.cells.items() if cell.status == "ok"}
+    own |= {name: mean.value for name, mean in row.averages.items()}
+    printed = {**paper_row.scores, **paper_row.averages}
+    differences = {
+        column: value - theirs
+        for column, value in own.items()
+        if value is not None and isinstance(theirs := printed.get(column), float)
+    }
+    return replace(row, counterpart=found.title, differences=differences)
 
 
-def _notes(cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bool, published: str | None) -> list[str]:
+def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, Spread]:
+    """Mean and deviation over the rows of every column in which two or more have a number."""
+    columns: dict[str, list[float | None]] = {
+        task: [row.cells[task].value if row.cells[task].status == "ok" else None for row in rows]
+        for task in suite.tasks
+    }
+    columns |= {average.name: [row.averages[average.name].value for row in rows] for average in suite.averages}
+    return column_spreads(columns)
+
+
+def _notes(
+    cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bool, table: PublishedTable | None, rules: str
+) -> list[str]:
     """What a reader must know to read the numbers of this very board."""
     notes = []
+    if table and not cards:
+        notes.append(
+            f"No runs of {suite.name} ({rules}) here yet; make some with longspan run {suite.name} -a softmax."
+        )
     if standin:
         notes.append(STANDIN_NOTE)
     for task in suite.tasks:
@@ -476,8 +486,9 @@ def _notes(cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bo
         notes.append(f"Steps per second and parameters are over the tasks all rows have run: {', '.join(common)}.")
     if len(suite.averages) > 1:
         notes.extend(f"{average.title}: {average.note}." for average in suite.averages)
-    if published:
-        notes.append("Published rows are shown as printed; their averages are recomputed, and printed errors flagged.")
+    if table:
+        notes.append(f"Published rows: {table.title}, {table.source}, {table.period}. {table.note}")
+        notes.append("Published scores are as printed; their averages are recomputed, and printed errors flagged.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""A card: the JSON record of one run, sealed with a hash of its own content.
+"""A card: the JSON record of one run, one measurement or one probe, sealed with a hash of its own content.
 
     card = read("out/cards/listops/....json")     # parsed as data only, checked, refused with one sentence if not sound
     write(folder / filename(card), card)          # checked again, sealed, written in one atomic step
@@ -21,133 +21,14 @@ from typing import Any, Literal
 
 from longspan.core import atomic
 from longspan.core.errors import CorruptFile, UsageError
+from longspan.results.schema import ANSWERS, SCHEMA_VERSION, SCHEMAS
 
 Card = dict[str, Any]
 
-SCHEMA_VERSION = 1
 MAX_BYTES = 16 * 2**20  # a card with a curve of 50,000 points stays below 8 MiB
 MAX_DEPTH = 24
 MAX_PREDICTIONS_BYTES = 2**30  # what an archive of predictions may unpack to
 SCORE_TOLERANCE = 1e-6  # below one example in any test set here, above the rounding of a float32 mean
-
-# ---------------------------------------------------------------------------------------------------------- the schema
-
-
-def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, nullable: bool = False) -> dict:
-    kind = ["object", "null"] if nullable else "object"
-    return {"type": kind, "required": list(required), "properties": {**required, **(optional or {})}}
-
-
-def _map_of(values: Mapping[str, Any]) -> dict:
-    return {"type": "object", "additionalProperties": values}
-
-
-_TEXT = {"type": "string", "minLength": 1, "maxLength": 500}
-_COUNT = {"type": "integer", "minimum": 0}
-_NUMBER = {"type": "number"}
-_POSITIVE = {"type": "number", "minimum": 0}
-_FREE = {"type": "object"}
-_METRIC = _object({"value": _NUMBER, "count": _COUNT})
-_METRICS = _map_of(_METRIC)
-
-
-def _or_null(rule: Mapping[str, Any]) -> dict:
-    return {**rule, "type": [rule["type"], "null"]}
-
-
-RUN_SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "title": "Longspan run card, schema 1",
-    **_object(
-        {
-            "schema": {"type": "integer", "enum": [SCHEMA_VERSION]},
-            "kind": {"type": "string", "enum": ["run"]},
-            "task": _TEXT,
-            "task_version": {"type": "integer", "minimum": 1},
-            "backbone": _TEXT,
-            "protocol": _TEXT,
-            "tier": _TEXT,
-            "mechanism": _TEXT,
-            "title": _TEXT,
-            "pattern": _TEXT,
-            "seed": {"type": "integer"},
-            "overrides": _FREE,
-            "track": {"type": "string", "enum": ["fixed", "free"]},
-            "fidelity": {"type": "boolean"},
-            "settings": _object(
-                {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT},
-            ),
-            "dataset": _object(
-                {
-                    "name": _TEXT,
-                    "variant": {"type": "string", "enum": ["generated", "official", "imported", "standin"]},
-                    "sha256": _TEXT,
-                    "counts": _object({"train": _COUNT, "valid": _COUNT, "test": _COUNT}),
-                }
-            ),
-            "code": _object(
-                {"version": _TEXT, "commit": {"type": ["string", "null"]}, "dirty": {"type": ["boolean", "null"]}}
-            ),
-            "environment": _FREE,
-            "parameters": _object(
-                {
-                    "total": _COUNT,
-                    "parts": _map_of(_COUNT),
-                    "baseline": _or_null(_COUNT),
-                    "ratio": _or_null(_POSITIVE),
-                    "within_rule": {"type": ["boolean", "null"]},
-                }
-            ),
-            "metrics": {**_map_of(_METRICS), "type": ["object", "null"]},
-            "score": _object(
-                {
-                    "name": _TEXT,
-                    "split": _TEXT,
-                    "value": _NUMBER,
-                    "count": _COUNT,
-                    "higher_is_better": {"type": "boolean"},
-                    "chance": _or_null(_NUMBER),
-                },
-                nullable=True,
-            ),
-            "selected_step": _or_null(_COUNT),
-            "curve": {
-                "type": "array",
-                "items": _object(
-                    {"step": _COUNT},
-                    {
-                        name: _or_null(_NUMBER)
-                        for name in (
-                            "train_loss",
-                            "train_accuracy",
-                            "valid_loss",
-                            "valid_accuracy",
-                            "learning_rate",
-                            "seconds",
-                        )
-                    },
-                ),
-            },
-            "timing": _object(
-                {
-                    "wall_seconds": _or_null(_POSITIVE),
-                    "steps_per_second": _or_null(_POSITIVE),
-                    "examples_per_second": _or_null(_POSITIVE),
-                }
-            ),
-            "memory": _object({"peak_bytes": _or_null(_COUNT)}),
-            "energy": _object({"joules": _POSITIVE}, nullable=True),
-            "status": {"type": "string", "enum": ["ok", "fail"]},
-            "reason": {"type": ["string", "null"]},
-            "files": _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$", "maxLength": 255}),
-            "created": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$"},
-            "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-        }
-    ),
-}
-
-SCHEMAS: dict[str, dict[str, Any]] = {"run": RUN_SCHEMA}  # one schema per kind of card
-
 
 # ------------------------------------------------------------------------------------------------------------ checking
 
@@ -216,7 +97,11 @@ def structural_faults(value: Any, schema: Mapping[str, Any], where: str = "card"
             yield f"{where} does not match {schema['pattern']}"
     if isinstance(value, int | float) and value < schema.get("minimum", value):
         yield f"{where} is below {schema['minimum']}"
+    if isinstance(value, int | float) and value > schema.get("maximum", value):
+        yield f"{where} is above {schema['maximum']}"
     if isinstance(value, list):
+        if len(value) < schema.get("minItems", 0):
+            yield f"{where} has fewer than {schema['minItems']} items"
         for index, item in enumerate(value):
             yield from structural_faults(item, schema.get("items", {}), f"{where}[{index}]")
     if isinstance(value, dict):
@@ -236,6 +121,10 @@ def _meaning_fault(card: Card) -> str | None:
         datetime.fromisoformat(card["created"])
     except ValueError:
         return f"created is no date: {card['created']!r}"
+    return _MEANINGS[card["kind"]](card)
+
+
+def _run_fault(card: Card) -> str | None:
     score = card["score"]
     if card["status"] == "ok" and (score is None or card["metrics"] is None):
         return "status is ok but score or metrics is null"
@@ -244,6 +133,45 @@ def _meaning_fault(card: Card) -> str | None:
     if score and score["name"] == "accuracy" and not 0 <= score["value"] <= 1:
         return f"an accuracy is a fraction between 0 and 1, got {score['value']!r}"
     return None
+
+
+def _probe_fault(card: Card) -> str | None:
+    if not card["results"]:
+        return "a probe without results answers nothing"
+    if card["question"] not in ANSWERS:
+        return None
+    if fault := _schema_fault(card["results"], ANSWERS[card["question"]]):
+        return f"results: {fault}"
+    for example in card["results"].get("examples", ()):
+        shapes = {_shape(example["image"]), _shape(example["map"])}
+        if len(shapes) != 1 or None in shapes:
+            return "results: an image and its map must be rectangles of one size"
+    return None
+
+
+def _shape(grid: list[list[float]]) -> tuple[int, int] | None:
+    """Rows and columns; None for what is no rectangle."""
+    widths = {len(line) for line in grid}
+    return (len(grid), widths.pop()) if len(widths) == 1 else None
+
+
+def _measurement_fault(card: Card) -> str | None:
+    """Points tell what was measured or why not, and each length once per mode."""
+    seen = set()
+    for point in card["points"]:
+        where = f"the {point['mode']} point at length {point['length']}"
+        if (point["length"], point["mode"]) in seen:
+            return f"{where} occurs twice"
+        seen.add((point["length"], point["mode"]))
+        speeds = (point["steps_per_second"], point["compute_steps_per_second"])
+        if point["status"] == "ok" and all(speed is None for speed in speeds):
+            return f"{where} is ok but has no speed"
+        if point["status"] != "ok" and not point["reason"]:
+            return f"{where} is {point['status']} but no reason is given"
+    return None
+
+
+_MEANINGS = {"run": _run_fault, "probe": _probe_fault, "measurement": _measurement_fault}
 
 
 def _unsound_values(root: Any) -> Iterator[str]:
@@ -289,10 +217,28 @@ def seal(card: Mapping[str, Any]) -> Card:
 
 
 def cell(card: Mapping[str, Any]) -> tuple:
-    """What a run answers. Of two cards with one cell, the newer supersedes the older."""
-    names = ("kind", "task", "task_version", "protocol", "tier", "mechanism", "pattern", "seed", "track", "fidelity")
+    """What a card answers, beginning with its kind. Of two cards with one cell, the newer supersedes the older."""
+    return card["kind"], *_CELLS[card["kind"]](card)
+
+
+def _run_cell(card: Mapping[str, Any]) -> tuple:
+    names = ("task", "task_version", "protocol", "tier", "mechanism", "pattern", "seed", "track", "fidelity")
     overrides = canonical(card["overrides"]).decode()
     return (*(card[name] for name in names), overrides, card["dataset"]["variant"])
+
+
+def _probe_cell(card: Mapping[str, Any]) -> tuple:
+    """One answer to a question about one model, whatever the number of samples behind it."""
+    return card["question"], canonical(card["subject"]).decode()
+
+
+def _measurement_cell(card: Mapping[str, Any]) -> tuple:
+    machine = [card["environment"].get(name) for name in ("gpu", "cpu")]
+    names = ("procedure", "mechanism", "pattern")
+    return (*(card[name] for name in names), canonical({"on": machine, "with": card["settings"]}).decode())
+
+
+_CELLS = {"run": _run_cell, "probe": _probe_cell, "measurement": _measurement_cell}
 
 
 def _slug(text: str, length: int = 48) -> str:
@@ -305,9 +251,23 @@ def filename(card: Mapping[str, Any]) -> str:
 
     The hash at its end leaves out `files`, so that the files may be named after the card.
     """
-    words = [_slug(card[name]) for name in ("task", "mechanism", "pattern", "protocol", "tier")]
     digest = content_hash(card, without=("sha256", "files"))[:12]
-    return "-".join([*words, f"seed{int(card['seed'])}", digest]) + ".json"
+    return "-".join([*_words(card), digest]) + ".json"
+
+
+def _words(card: Mapping[str, Any]) -> list[str]:
+    """What a reader looks for in a folder of cards."""
+    if card["kind"] == "measurement":
+        return [_slug(card[name]) for name in ("procedure", "mechanism", "pattern")]
+    if card["kind"] == "probe":
+        return [_slug(card["question"], 24), *_words({**card["subject"], "kind": "run"})]
+    names = ("task", "mechanism", "pattern", "protocol", "tier")
+    return [*(_slug(card[name], 40) for name in names), f"seed{int(card['seed'])}"]
+
+
+def shelf(card: Mapping[str, Any]) -> str:
+    """The folder of a store that a card belongs to: runs lie by task, the other kinds by what they are."""
+    return {"probe": "probes", "measurement": "measurements"}.get(card["kind"]) or _slug(card["task"])
 
 
 # ------------------------------------------------------------------------------------------------------ read and write
@@ -322,8 +282,8 @@ def write(path: str | Path, card: Mapping[str, Any]) -> Path:
     return path
 
 
-def read(path: str | Path) -> Card:
-    """The card in a file, or CorruptFile with one sentence."""
+def read(path: str | Path, kind: str | None = None) -> Card:
+    """The card in a file, or CorruptFile with one sentence; where one kind is wanted, others are refused."""
     path = Path(path)
     card = parse(_bytes_of(path), path.name)
     try:
@@ -332,6 +292,8 @@ def read(path: str | Path) -> Card:
         raise CorruptFile(f"{path.name}: {error}") from None
     if card["sha256"] != content_hash(card):
         raise CorruptFile(f"{path.name}: the content does not match its sha256, so the card was changed after the run.")
+    if kind not in (None, card["kind"]):
+        raise UsageError(f"{path.name} is the card of a {card['kind']}, not of a {kind}; name the card of a {kind}.")
     return card
 
 
@@ -413,7 +375,7 @@ def verify(path: str | Path) -> list[Finding]:
         findings.append(Finding("files", "kept", f"{len(card['files'])} present"))
     else:
         findings.append(Finding("files", "not applicable", "the card names no files"))
-    return [*findings, _rescored(card, path.parent)]
+    return [*findings, _rescored(card, path.parent)] if card["kind"] == "run" else findings
 
 
 def _rescored(card: Card, folder: Path) -> Finding:

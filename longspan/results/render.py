@@ -1,6 +1,7 @@
 """A board in the form a reader needs: terminal, Markdown, CSV, LaTeX, JSON or HTML.
 
-All forms show the same cells; `cell_text` decides how one reads. Whatever came from a card is escaped for its form.
+All forms show the same cells, which `lines.py` writes; here they are set. Whatever came from a card is escaped for its
+form.
 """
 
 import csv
@@ -8,240 +9,128 @@ import html as html_module
 import io
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
-from longspan.results.board import RULES, Board, Cell, Mean, PaperRow, Row, as_data
+from longspan.results.board import Board, as_data
+from longspan.results.lines import NAME, Part, count_text, footnotes, parts, percent, rate_text, score_text, seeds_text
+from longspan.results.paper import SUMMARY, Spread
+from longspan.results.screen import draw
 
-if TYPE_CHECKING:
-    from rich.table import Table
+__all__ = ["FORMS", "count_text", "percent", "rate_text", "render", "render_all", "score_text", "seeds_text"]
 
-LEADING, NOT_ABOVE_CHANCE, DASH = "●", "°", "–"
-HEADINGS = {
-    "rows": "",
-    "free": "Free track",
-    "fidelity": "Bug-compatible twins, never ranked",
-    "published": "Published",
-}
 NUMBERS = ("value", "std", "seeds", "failed", "count", "chance", "above_chance", "leading")
 NUMBERS += ("steps_per_second", "parameters", "ratio")
 
 
-@dataclass(frozen=True)
-class Line:
-    """One row of any rendering: texts by column, in the order of `columns`."""
-
-    section: str
-    texts: tuple[str, ...]
-
-
 def render(view: Board, form: str = "terminal", *, width: int = 120, colour: bool = False) -> str:
-    """The board as text in one of the forms of `FORMS`."""
+    """The board as text in one of the forms of `FORMS`; `md` is short for markdown."""
+    return render_all([view], form, width=width, colour=colour)
+
+
+def render_all(views: Sequence[Board], form: str = "terminal", *, width: int = 120, colour: bool = False) -> str:
+    """Several boards as one text: one table for a data frame, one page, one list, or one below the other."""
+    form = ALIASES.get(form, form)
     if form not in FORMS:
         raise UnknownName(f"No board format {form!r}.{did_you_mean(form, FORMS)}")
-    return _terminal(view, width, colour) if form == "terminal" else FORMS[form](view)
+    if form == "terminal":
+        return "\n".join(draw(view, width, colour) for view in views)
+    return FORMS[form](views)
 
 
-# ---------------------------------------------------------------------------------------------------- what a cell says
+def _markdown(views: Sequence[Board]) -> str:
+    return "\n".join(map(_markdown_board, views))
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.2f}"
-
-
-def score_text(view: Board, value: float) -> str:
-    return percent(value) if view.suite.metric == "accuracy" else f"{value:.4g}"
-
-
-def cell_text(view: Board, cell: Cell) -> str:
-    """`41.20 ± 0.41 ●`, `FAIL`, `–`; a count of seeds where some failed."""
-    if cell.status == "missing":
-        return DASH
-    if cell.status == "fail" or cell.value is None:
-        return "FAIL"
-    text = score_text(view, cell.value)
-    if cell.std is not None:
-        text += f" ± {score_text(view, cell.std)}"
-    if cell.failed:
-        text += f" ({cell.seeds} of {cell.seeds + cell.failed} seeds)"
-    if cell.above_chance is False:
-        text += f" {NOT_ABOVE_CHANCE}"
-    return f"{text} {LEADING}" if cell.leading else text
-
-
-def mean_text(view: Board, mean: Mean) -> str:
-    if mean.value is None:
-        return DASH
-    return score_text(view, mean.value) + (f" {LEADING}" if mean.leading else "")
-
-
-def count_text(number: float | None) -> str:
-    """`1.23 M`, `45.6 k`."""
-    if number is None:
-        return DASH
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f}"
-
-
-def rate_text(rate: float | None) -> str:
-    return DASH if rate is None else f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}"
-
-
-def seeds_text(row: Row) -> str:
-    numbers = sorted({cell.seeds + cell.failed for cell in row.cells.values() if cell.status != "missing"})
-    return DASH if not numbers else str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-
-
-def columns(view: Board) -> list[str]:
-    averages = [average.title for average in view.suite.averages]
-    return ["#", "Mechanism", *view.suite.tasks, *averages, "Seeds", "Steps/s", "Parameters"]
-
-
-def names_of(view: Board) -> dict[tuple[str, str], str]:
-    """What each row is called: its title, with the options or the pattern where the title alone is ambiguous."""
-    rows = [*view.rows, *view.free, *view.fidelity]
-    titles = [row.title for row in rows]
-    patterns = {row.pattern for row in rows}
-    names = {}
-    for row in rows:
-        name = row.title
-        if titles.count(row.title) > 1 or "(" in row.mechanism:
-            name = f"{row.title} [{row.mechanism}]"
-        names[row.mechanism, row.pattern] = f"{name}, {row.pattern}" if len(patterns) > 1 else name
-    return names
-
-
-def lines(view: Board) -> Iterator[Line]:
-    names = names_of(view)
-    for section in ("rows", "free", "fidelity"):
-        for row in getattr(view, section):
-            yield Line(
-                section,
-                (
-                    "" if row.rank is None else str(row.rank),
-                    names[row.mechanism, row.pattern],
-                    *(cell_text(view, row.cells[task]) for task in view.suite.tasks),
-                    *(mean_text(view, row.averages[average.name]) for average in view.suite.averages),
-                    seeds_text(row),
-                    rate_text(row.steps_per_second),
-                    count_text(row.parameters),
-                ),
-            )
-    for paper_row in view.published:
-        yield Line("published", ("", *_paper_texts(view, paper_row), "", "", ""))
-
-
-def _paper_texts(view: Board, row: PaperRow) -> list[str]:
-    texts = [row.title]
-    for task in view.suite.tasks:
-        score = row.scores[task]
-        texts.append(score if isinstance(score, str) else percent(score))
-    for index, average in enumerate(view.suite.averages):
-        value = row.averages[average.name]
-        text = DASH if value is None else percent(value)
-        wrong = row.average_is_wrong and index == 0
-        texts.append(f"{text} (printed {percent(row.printed_average)})" if wrong else text)
-    return texts
-
-
-def footnotes(view: Board) -> list[str]:
-    """Everything below the table: notes of this board, the rules, and what is missing, oversized or off the board."""
-    without: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for row in (*view.rows, *view.free):
-        for average in view.suite.averages[:1]:
-            if row.averages[average.name].missing:
-                without[row.averages[average.name].missing].append(row.title)
-    missing = [
-        f"No {view.suite.averages[0].title} for want of {', '.join(tasks)}: {', '.join(titles)}."
-        for tasks, titles in without.items()
-    ]
-    off = [f"Off the board: {card.title} on {card.task}, seed {card.seed} ({card.reason})." for card in view.off]
-    over = [f"{row.title}: {row.note}." for row in (*view.rows, *view.free) if row.note]
-    return [*view.notes, *RULES, *over, *missing, *off]
-
-
-# ----------------------------------------------------------------------------------------------------------- the forms
-
-
-def table(view: Board) -> "Table":
-    """The board as a rich table, for a console."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    shape = Table(title=Text(view.title), box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
-    for name in columns(view):
-        shape.add_column(Text(name), justify="left" if name == "Mechanism" else "right", no_wrap=name != "Mechanism")
-    section = "rows"
-    for line in lines(view):
-        if line.section != section:
-            section = line.section
-            shape.add_section()
-            shape.add_row("", Text(HEADINGS[section], style="italic dim"))
-        style = "dim" if section == "published" else ""
-        shape.add_row(*(Text(text, style="bold green" if LEADING in text else style) for text in line.texts))
-    return shape
-
-
-def _terminal(view: Board, width: int, colour: bool) -> str:
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    console = Console(file=buffer, width=width, force_terminal=colour, no_color=not colour, highlight=False)
-    console.print(table(view))
-    for note in footnotes(view):
-        console.print(note, markup=False, style="dim" if colour else None)
-    return buffer.getvalue()
-
-
-def _markdown(view: Board) -> str:
+def _markdown_board(view: Board) -> str:
     def escape(text: str) -> str:
         return re.sub(r"([\\`*_{}\[\]<>|#~!])", r"\\\1", text)
 
-    names = columns(view)
-    out = [f"## {escape(view.title)}", "", "| " + " | ".join(escape(name) for name in names) + " |"]
-    out.append("|" + "|".join(":---" if name == "Mechanism" else "---:" for name in names) + "|")
-    section = "rows"
-    for line in lines(view):
-        if line.section != section:
-            section = line.section
-            out.append("| | *" + escape(HEADINGS[section]) + "* |" + " |" * (len(names) - 2))
-        out.append("| " + " | ".join(escape(text) for text in line.texts) + " |")
-    return "\n".join([*out, "", *(f"- {escape(note)}" for note in footnotes(view))]) + "\n"
+    def cells(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(escape(text) for text in texts) + " |"
+
+    out = []
+    for part in parts(view):
+        out += [f"## {escape(part.title)}", "", cells(part.columns)]
+        out.append("|" + "|".join(":---" if name == NAME else "---:" for name in part.columns) + "|")
+        at = part.columns.index(NAME)
+        for section in part.sections:
+            if section.heading:
+                words = [f"*{escape(section.heading)}*" if i == at else "" for i in range(len(part.columns))]
+                out.append("| " + " | ".join(words) + " |")
+            out += [cells(line.texts) for line in section.lines]
+        out.append("")
+    return "\n".join([*out, *(f"- {escape(note)}" for note in footnotes(view))]) + "\n"
 
 
-def _csv(view: Board) -> str:
-    """One line per cell with every number at full precision: made for a data frame, not for the eye."""
+def _csv(views: Sequence[Board]) -> str:
+    """One line per cell with every number at full precision: made for a data frame, not for the eye.
+
+    Scores are fractions. `printed` is what a paper prints, `note` what is wrong with it or differs from the rules.
+    """
 
     def plain(text: Any) -> Any:  # a spreadsheet must not take a name for a formula
         return f"'{text}" if isinstance(text, str) and text.startswith(("=", "+", "-", "@", "\t")) else text
 
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     head = ["suite", "protocol", "tier", "section", "mechanism", "title", "pattern", "column", "status"]
-    writer.writerow([*head, *NUMBERS, "low", "high"])
-    where = (view.suite.name, view.protocol, view.tier)
+    writer = csv.DictWriter(
+        buffer, [*head, *NUMBERS, "low", "high", "difference", "printed", "note"], lineterminator="\n"
+    )
+    writer.writeheader()
+    for view in views:
+        where = {"suite": view.suite.name, "protocol": view.protocol, "tier": view.tier}
+        for entry in (*_own_entries(view), *_paper_entries(view)):
+            writer.writerow({key: plain(value) for key, value in (where | entry).items()})
+    return buffer.getvalue()
+
+
+def _own_entries(view: Board) -> Iterator[dict[str, Any]]:
     for section in ("rows", "free", "fidelity"):
         for row in getattr(view, section):
-            start = [*where, section, row.mechanism, row.title, row.pattern]
+            start = {"section": section, "mechanism": row.mechanism, "title": row.title, "pattern": row.pattern}
             for task, cell in row.cells.items():
-                numbers = [getattr(cell, name) for name in NUMBERS]
-                line = [*start, task, cell.status, *numbers, *(cell.interval or (None, None))]
-                writer.writerow([plain(entry) for entry in line])
+                low, high = cell.interval or (None, None)
+                numbers = {name: getattr(cell, name) for name in NUMBERS}
+                entry = {"column": task, "status": cell.status, **numbers, "low": low, "high": high}
+                yield start | entry | {"difference": row.differences.get(task)}
             for name, mean in row.averages.items():
                 status = "ok" if mean.value is not None else "missing"
-                writer.writerow([plain(e) for e in (*start, name, status, mean.value, *[None] * (len(NUMBERS) + 1))])
-    for paper_row in view.published:
-        for column, score in {**paper_row.scores, **paper_row.averages}.items():
-            status, value = ("ok", score) if isinstance(score, float) else (str(score or "missing").lower(), None)
-            start = [*where, "published", "", paper_row.title, ""]
-            writer.writerow([*start, column, status, value, *[None] * (len(NUMBERS) + 1)])
-    return buffer.getvalue()
+                entry = {"column": name, "status": status, "value": mean.value, "leading": mean.leading}
+                yield start | entry | {"difference": row.differences.get(name)}
+    for column, spread in view.summary.items():
+        yield {"section": "summary", "title": SUMMARY, "column": column, "status": "ok", **_numbers(spread)}
+
+
+def _paper_entries(view: Board) -> Iterator[dict[str, Any]]:
+    if view.paper is None:
+        return
+    section = "published" if view.paper.comparable else "later"
+    flags = {flag.partition(":")[0]: flag for flag in view.paper.flags}
+    for row in view.published:
+        start = {"section": section, "title": row.title, "note": "; ".join(row.deviations)}
+        for task, score in row.scores.items():
+            number, printed = (None, score) if isinstance(score, str) else (score, percent(score))
+            status = "ok" if number is not None else str(score).lower()
+            yield start | {"column": task, "status": status, "value": number, "printed": printed}
+        for index, (name, value) in enumerate(row.averages.items()):
+            entry = {"column": name, "status": "missing" if value is None else "ok", "value": value}
+            if index == (0 if row.printed_over == 5 else 1):
+                entry |= {"printed": percent(row.printed_average)}
+                entry |= {"note": flags[row.title]} if row.average_is_wrong else {}
+            yield start | entry
+    for column, spread in view.paper.summary.items():
+        entry = {"section": f"{section} summary", "title": SUMMARY, "column": column}
+        if isinstance(spread, str):
+            yield entry | {"status": spread.lower(), "printed": spread}
+        else:
+            note = flags[SUMMARY] if spread.is_wrong else ""
+            yield entry | {"status": "ok", **_numbers(spread), "printed": spread.printed, "note": note}
+
+
+def _numbers(spread: Spread) -> dict[str, float]:
+    return {"value": spread.mean, "std": spread.std}
 
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "●": r"$^\bullet$"}
@@ -250,33 +139,42 @@ _LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "°": r"$^\circ$",
     "–": "--",
     "·": r"$\cdot$",
+    "†": r"$^\dagger$",
 }
 
 
-def _latex(view: Board) -> str:
+def _latex(views: Sequence[Board]) -> str:
+    return "\n".join(map(_latex_board, views))
+
+
+def _latex_board(view: Board) -> str:
+    """A `tabular` per table, for booktabs; the notes follow as comments."""
+
     def escape(text: str) -> str:
         return "".join(_LATEX.get(letter, letter) for letter in text)
 
-    names = columns(view)
-    out = [
-        f"% {view.title}".replace("\n", " "),
-        r"\begin{tabular}{" + "".join("l" if name == "Mechanism" else "r" for name in names) + "}",
-        r"\toprule",
-        " & ".join(escape(name) for name in names) + r" \\",
-        r"\midrule",
-    ]
-    section = "rows"
-    for line in lines(view):
-        if line.section != section:
-            section = line.section
-            heading = escape(HEADINGS[section])
-            out += [r"\midrule", rf"\multicolumn{{{len(names)}}}{{l}}{{\emph{{{heading}}}}} \\"]
-        out.append(" & ".join(escape(text) for text in line.texts) + r" \\")
-    return "\n".join([*out, r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in footnotes(view))]) + "\n"
+    out = []
+    for part in parts(view):
+        out += [
+            f"% {part.title}".replace("\n", " "),
+            r"\begin{tabular}{" + "".join("l" if name == NAME else "r" for name in part.columns) + "}",
+            r"\toprule",
+            " & ".join(escape(name) for name in part.columns) + r" \\",
+        ]
+        for section in part.sections:
+            out.append(r"\midrule")
+            if section.heading:
+                out.append(rf"\multicolumn{{{len(part.columns)}}}{{l}}{{\emph{{{escape(section.heading)}}}}} \\")
+            out += [" & ".join(escape(text) for text in line.texts) + r" \\" for line in section.lines]
+        out += [r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join([*out, *(f"% {note}" for note in footnotes(view))]) + "\n"
 
 
-def _json(view: Board) -> str:
-    return json.dumps(as_data(view), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+def _json(views: Sequence[Board]) -> str:
+    """An object, or a list of them where there is not exactly one."""
+    contents = [as_data(view) for view in views]
+    whole = contents[0] if len(contents) == 1 else contents
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 _PAGE = """<!doctype html>
@@ -286,29 +184,48 @@ _PAGE = """<!doctype html>
 padding: 0 1rem }} .scroll {{ overflow-x: auto }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
 th, td {{ padding: .35rem .7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap }}
-th:nth-child(2), td:nth-child(2) {{ text-align: left }} li {{ opacity: .8; font-size: .875rem }}
-</style></head><body><h1>{title}</h1>
-<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
-<ul>{notes}</ul></body></html>
+th[scope=row], th[scope=rowgroup], .name {{ text-align: left }} th[scope=row] {{ font-weight: inherit }}
+.difference {{ font-style: italic; opacity: .75 }} .summary {{ font-style: italic }}
+li {{ opacity: .8; font-size: .875rem }}
+</style></head><body>
+{boards}
+</body></html>
 """
 
 
-def _html(view: Board) -> str:
+def _html(views: Sequence[Board]) -> str:
     """A page that stands alone. The report builds its own, richer table from the same board."""
+    title = html_module.escape(", ".join(view.title for view in views) or "Board")
+    return _PAGE.format(title=title, boards="\n".join(map(_html_board, views)))
+
+
+def _html_board(view: Board) -> str:
     escape = html_module.escape
-    body, section = [], "rows"
-    width = len(columns(view))
-    for line in lines(view):
-        if line.section != section:
-            section = line.section
-            body.append(f'<tr><th colspan="{width}" scope="rowgroup">{escape(HEADINGS[section])}</th></tr>')
-        body.append("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in line.texts) + "</tr>")
-    return _PAGE.format(
-        title=escape(view.title),
-        head="".join(f'<th scope="col">{escape(name)}</th>' for name in columns(view)),
-        body="".join(body),
-        notes="".join(f"<li>{escape(note)}</li>" for note in footnotes(view)),
-    )
+
+    def cell(part: Part, index: int, text: str) -> str:
+        if part.columns[index] == NAME:
+            return f'<th scope="row">{escape(text)}</th>'
+        return f"<td>{escape(text)}</td>"
+
+    tables = []
+    for number, part in enumerate(parts(view)):
+        head = "".join(
+            f'<th scope="col"{" class=name" if name == NAME else ""}>{escape(name)}</th>' for name in part.columns
+        )
+        body = []
+        for section in part.sections:
+            if section.heading:
+                span = f'<th colspan="{len(part.columns)}" scope="rowgroup">'
+                body.append(f"<tr>{span}{escape(section.heading)}</th></tr>")
+            for line in section.lines:
+                cells = "".join(cell(part, index, text) for index, text in enumerate(line.texts))
+                body.append(f'<tr class="{line.kind}">{cells}</tr>')
+        title = f"<h2>{escape(part.title)}</h2>" if number or part.title != view.title else ""
+        inside = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        tables.append(f'{title}<div class="scroll">{inside}</div>')
+    notes = "".join(f"<li>{escape(note)}</li>" for note in footnotes(view))
+    return "\n".join([f"<h1>{escape(view.title)}</h1>", *tables, f"<ul>{notes}</ul>"])
 
 
+ALIASES = {"md": "markdown"}
 FORMS = {"terminal": None, "markdown": _markdown, "csv": _csv, "latex": _latex, "json": _json, "html": _html}

@@ -2,7 +2,7 @@
 
     store = Store("out/cards")
     store.add(card, files={"predictions": path})
-    store.cards()                                # the newest card of every cell
+    store.cards()                                # the newest card of every run; cards("probe"), cards("measurement")
     store.find(task="listops", tier="smoke")
     store.problems                               # files that are no sound cards, by name, with the reason
 
@@ -22,7 +22,8 @@ from typing import Any
 from longspan.core import atomic
 from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
 from longspan.results import card as cards_module
-from longspan.results.card import RUN_SCHEMA, Card
+from longspan.results.card import Card
+from longspan.results.schema import SCHEMAS
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ class Store:
     def _places(self, card: Card) -> Iterator[Path]:
         """Where the card may lie, best first. The name holds a hash, so a second place is needed only after damage."""
         name = Path(cards_module.filename(card))
-        folder = self.folder / name.name.split("-", 1)[0]
+        folder = self.folder / cards_module.shelf(card)
         yield folder / name
         for number in itertools.count(2):
             yield folder / f"{name.stem}-{number}.json"
 
     def entries(self) -> Iterator[tuple[Path, Card]]:
-        """Every sound card with its path, in order of path; what is not sound is collected in `problems`."""
+        """Every sound card of any kind with its path, in order of path; `problems` collects what is not sound."""
         self.problems = []
         for path in sorted(self.folder.rglob("*.json")):
             if path.name.startswith("."):
@@ -76,22 +77,23 @@ class Store:
             except UsageError:  # gone, or a link to nothing
                 self.problems.append(Problem(path, f"{path.name}: the file vanished or links to nothing."))
 
-    def cards(self, *, superseded: bool = False) -> list[Card]:
-        """The newest card of every cell, oldest first; with `superseded`, all of them."""
-        everything = (card for _, card in self.entries())
+    def cards(self, kind: str = "run", *, superseded: bool = False) -> list[Card]:
+        """The newest card of every cell of one kind, oldest first; with `superseded`, all of them."""
+        _known_kind(kind)
+        everything = (card for _, card in self.entries() if card["kind"] == kind)
         return sorted(everything, key=_age) if superseded else newest(everything)
 
-    def find(self, **filters: Any) -> list[Card]:
-        """Cards whose fields equal the filters; a set, list or tuple means any of its values.
+    def find(self, *, kind: str = "run", **filters: Any) -> list[Card]:
+        """Cards of one kind whose fields equal the filters; a set, list or tuple means any of its values.
 
         >>> Store("nowhere").find(task="listops", seed=[0, 1])
         []
         """
-        known = RUN_SCHEMA["properties"]
+        known = _known_kind(kind)["properties"]
         for name in filters:
             if name not in known:
-                raise UsageError(f"Cards have no field {name!r}.{did_you_mean(name, known)}")
-        return [card for card in self.cards() if all(_matches(card[name], want) for name, want in filters.items())]
+                raise UsageError(f"Cards of kind {kind} have no field {name!r}.{did_you_mean(name, known)}")
+        return [card for card in self.cards(kind) if all(_matches(card[name], want) for name, want in filters.items())]
 
 
 def newest(cards: Iterable[Card]) -> list[Card]:
@@ -100,6 +102,13 @@ def newest(cards: Iterable[Card]) -> list[Card]:
     for card in sorted(cards, key=_age):
         chosen[cards_module.cell(card)] = card
     return sorted(chosen.values(), key=_age)
+
+
+def _known_kind(kind: str) -> dict[str, Any]:
+    """The schema of a kind."""
+    if kind not in SCHEMAS:
+        raise UsageError(f"No cards of kind {kind!r}.{did_you_mean(kind, SCHEMAS)}")
+    return SCHEMAS[kind]
 
 
 def _age(card: Card) -> tuple[datetime, tuple, str]:

@@ -109,6 +109,93 @@ def make_card(
     return seal(card) if sealed else card
 
 
+def make_probe(
+    question: str = "span",
+    results: dict[str, Any] | None = None,
+    *,
+    mechanism: str = "softmax",
+    task: str = "listops",
+    seed: int = 0,
+    run: Card | None = None,
+    created: str = "2026-01-02T03:04:05Z",
+    sealed: bool = True,
+    **fields: Any,
+) -> Card:
+    """A valid probe card, of a run where one is given; keyword arguments that are no parameter replace whole fields."""
+    subject = {
+        "task": task,
+        "task_version": 1,
+        "protocol": "longspan",
+        "tier": "smoke",
+        "mechanism": mechanism,
+        "title": mechanism.split("(")[0].replace("_", " ").title(),
+        "pattern": "noncausal_self",
+        "seed": seed,
+        "card": "0" * 64,
+    }
+    if run is not None:
+        subject = {name: run[name] for name in subject if name != "card"} | {"card": run["sha256"]}
+    card: Card = {
+        "schema": 1,
+        "kind": "probe",
+        "question": question,
+        "subject": subject,
+        "method": "Made up.",
+        "settings": {},
+        "results": {"mean": 1.0} if results is None else results,
+        "code": {"version": "0.1.0", "commit": None, "dirty": None},
+        "environment": {"cpu": "Test CPU", "cpu_count": 2, "torch": "2.13.0"},
+        "files": {},
+        "created": created,
+    }
+    card.update(copy.deepcopy(fields))
+    return seal(card) if sealed else card
+
+
+def make_measurement(
+    mechanism: str = "softmax",
+    speeds: dict[int, float | None] | None = None,
+    *,
+    title: str | None = None,
+    mode: str = "train",
+    bytes_per_token: int = 100_000,
+    created: str = "2026-01-02T03:04:05Z",
+    sealed: bool = True,
+    **fields: Any,
+) -> Card:
+    """A valid measurement card with a speed (None: out of memory) for each length."""
+    points = [
+        {
+            "length": length,
+            "mode": mode,
+            "status": "oom" if speed is None else "ok",
+            "reason": "out of memory" if speed is None else None,
+            "steps_per_second": speed,
+            "compute_steps_per_second": speed,
+            "examples_per_second": None if speed is None else 32 * speed,
+            "peak_bytes": None if speed is None else bytes_per_token * length,
+        }
+        for length, speed in (speeds or {1000: 8.0, 4000: 2.0}).items()
+    ]
+    card: Card = {
+        "schema": 1,
+        "kind": "measurement",
+        "procedure": "lra-efficiency",
+        "mechanism": mechanism,
+        "title": title or mechanism.split("(")[0].replace("_", " ").title(),
+        "pattern": "noncausal_self",
+        "settings": {"device": "cpu", "precision": "fp32", "batch": 32},
+        "points": points,
+        "parameters": {"total": 100_000},
+        "code": {"version": "0.1.0", "commit": None, "dirty": None},
+        "environment": {"cpu": "Test CPU", "cpu_count": 2, "torch": "2.13.0"},
+        "files": {},
+        "created": created,
+    }
+    card.update(copy.deepcopy(fields))
+    return seal(card) if sealed else card
+
+
 def write_predictions(path: Path, correct: int, count: int) -> Path:
     """An archive of predictions of which exactly `correct` hit the label."""
     label = np.arange(count) % 10

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from longspan.core.errors import CorruptFile, UsageError
 from longspan.results import card as cards
-from longspan.results.card import RUN_SCHEMA, Finding, InvalidCard
+from longspan.results.card import Finding, InvalidCard
+from longspan.results.schema import RUN_SCHEMA
 from tests.results.factory import make_card, write_predictions
 
 

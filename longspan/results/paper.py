@@ -1,0 +1,149 @@
+"""The published table on a board: scores as printed, averages and spreads recomputed, printed errors flagged."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from longspan import published as papers
+from longspan import suites
+from longspan.core.errors import UsageError
+from longspan.published import PublishedTable
+from longspan.suites import Suite
+
+SUMMARY = "Task Avg (Std)"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A column over all models: mean and sample standard deviation, and as a paper prints them where one does."""
+
+    mean: float
+    std: float
+    printed: str | None = None
+    is_wrong: bool = False
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row shown as published: scores as fractions, None for FAIL or absent entries."""
+
+    title: str
+    kind: str
+    scores: Mapping[str, float | str]
+    averages: Mapping[str, float | None]  # recomputed
+    printed_average: float
+    average_is_wrong: bool
+    source: str
+    also_printed: tuple[tuple[float, str], ...] = ()  # other averages for the same row, and where
+    printed_over: int = 5  # tasks behind the printed average
+    deviations: tuple[str, ...] = ()  # from the rules of the benchmark
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The published table on a board. Where `comparable` is false it stands apart from everything else."""
+
+    name: str
+    title: str
+    source: str
+    period: str
+    note: str
+    comparable: bool
+    summary: Mapping[str, Spread | str]  # "Task Avg (Std)"; FAIL where a paper prints that
+    flags: tuple[str, ...]  # printed errors, a sentence each
+
+
+def published_table(name: str | None, suite: Suite) -> PublishedTable | None:
+    """The table of that name, which must belong to the suite."""
+    if name is None:
+        return None
+    table = papers.load(name)
+    if table.suite != suite.name:
+        raise UsageError(f"The published table {name} belongs to suite {table.suite}, not to {suite.name}.")
+    return table
+
+
+def paper_rows(table: PublishedTable | None, suite: Suite) -> tuple[PaperRow, ...]:
+    """The rows of the table with the averages of the suite."""
+    rows = []
+    for row in table.rows if table else ():
+        averages = {
+            average.name: row.average(average.tasks, {task: 100 * value for task, value in average.fail_as.items()})
+            for average in suite.averages
+        }
+        rows.append(
+            PaperRow(
+                title=row.title,
+                kind=row.kind,
+                scores={t: s if isinstance(s, str) else _fraction(s) for t, s in row.scores.items()},
+                averages={key: None if value is None else _fraction(value) for key, value in averages.items()},
+                printed_average=_fraction(row.printed_average),
+                average_is_wrong=row.average_is_wrong,
+                source=row.source,
+                also_printed=tuple((_fraction(value), source) for value, source in row.also_printed),
+                printed_over=row.printed_over,
+                deviations=row.deviations,
+            )
+        )
+    return tuple(rows)
+
+
+def _fraction(percentage: float) -> float:
+    """A printed percentage as a fraction that reads back as the same digits."""
+    return round(percentage / 100, 12)
+
+
+def column_spreads(columns: Mapping[str, Sequence[float | str | None]]) -> dict[str, Spread]:
+    """Mean and sample standard deviation of every column that has two numbers or more."""
+    numbers = {name: [v for v in values if isinstance(v, float)] for name, values in columns.items()}
+    return {n: Spread(statistics.fmean(v), statistics.stdev(v)) for n, v in numbers.items() if len(v) > 1}
+
+
+def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suite) -> Paper | None:
+    """What a board says about the table as a whole."""
+    if table is None:
+        return None
+    summary: dict[str, Spread | str] = {}
+    if table.summary:
+        models = [row for row in rows if row.kind == "published"]
+        columns = {task: [row.scores[task] for row in models] for task in suite.tasks}
+        columns |= {average.name: [row.averages[average.name] for row in models] for average in suite.averages}
+        summary = {**column_spreads(columns)}
+        first = suite.averages[0].name
+        for column in (*suite.tasks, first):
+            key = "average" if column == first else column
+            printed = table.summary.get(key)
+            found = summary.get(column)
+            if isinstance(printed, str):
+                summary[column] = printed
+            elif printed is not None and isinstance(found, Spread):
+                text = f"{printed['mean']:.0f} ({printed['std']:.1f})"
+                summary[column] = replace(found, printed=text, is_wrong=table.spread_is_wrong(key))
+    return Paper(
+        name=table.name,
+        title=table.title,
+        source=table.source,
+        period=table.period,
+        note=table.note,
+        comparable=table.comparable,
+        summary=summary,
+        flags=tuple(_flags(table, summary)),
+    )
+
+
+def _flags(table: PublishedTable, summary: Mapping[str, Spread | str]) -> Iterator[str]:
+    """Every printed error of the table, a sentence each."""
+    for row in table.rows:
+        if row.average_is_wrong:
+            also = "".join(f" ({value:.2f} in {source})" for value, source in row.also_printed)
+            yield (
+                f"{row.title}: the average is printed as {row.printed_average:.2f}{also}, "
+                f"but the mean of the printed scores is {row.recomputed_average:.2f}."
+            )
+    for column, spread in summary.items():
+        if isinstance(spread, Spread) and spread.is_wrong:
+            what = suites.heading(column) if column in suites.HEADINGS else "the averages"
+            yield (
+                f"{SUMMARY}: {spread.printed} is printed for {what}, "
+                f"but the rows give {100 * spread.mean:.0f} ({100 * spread.std:.1f})."
+            )

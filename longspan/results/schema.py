@@ -1,0 +1,245 @@
+"""What a card of each kind must say, as JSON Schema: a run, a probe of a trained model, a measurement of cost.
+
+All kinds share the frame: schema, kind, code, environment, files beside the card, when it was made, and the seal.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, nullable: bool = False) -> dict:
+    kind = ["object", "null"] if nullable else "object"
+    return {"type": kind, "required": list(required), "properties": {**required, **(optional or {})}}
+
+
+def _map_of(values: Mapping[str, Any]) -> dict:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _or_null(rule: Mapping[str, Any]) -> dict:
+    return {**rule, "type": [rule["type"], "null"]}
+
+
+_TEXT = {"type": "string", "minLength": 1, "maxLength": 500}
+_COUNT = {"type": "integer", "minimum": 0}
+_NUMBER = {"type": "number"}
+_POSITIVE = {"type": "number", "minimum": 0}
+_FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
+_FREE = {"type": "object"}
+_HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_METRIC = _object({"value": _NUMBER, "count": _COUNT})
+_METRICS = _map_of(_METRIC)
+_FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$", "maxLength": 255})
+
+
+def _card(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of one kind of card: what is its own, inside the frame that all kinds share."""
+    frame = {
+        "schema": {"type": "integer", "enum": [SCHEMA_VERSION]},
+        "kind": {"type": "string", "enum": [kind]},
+        **fields,
+        "code": _object(
+            {"version": _TEXT, "commit": {"type": ["string", "null"]}, "dirty": {"type": ["boolean", "null"]}}
+        ),
+        "environment": _FREE,
+        "files": _FILES,
+        "created": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$"},
+        "sha256": _HASH,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Longspan {kind} card, schema {SCHEMA_VERSION}",
+        **_object(frame),
+    }
+
+
+RUN_SCHEMA = _card(
+    "run",
+    {
+        "task": _TEXT,
+        "task_version": {"type": "integer", "minimum": 1},
+        "backbone": _TEXT,
+        "protocol": _TEXT,
+        "tier": _TEXT,
+        "mechanism": _TEXT,
+        "title": _TEXT,
+        "pattern": _TEXT,
+        "seed": {"type": "integer"},
+        "overrides": _FREE,
+        "track": {"type": "string", "enum": ["fixed", "free"]},
+        "fidelity": {"type": "boolean"},
+        "settings": _object(
+            {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT},
+        ),
+        "dataset": _object(
+            {
+                "name": _TEXT,
+                "variant": {"type": "string", "enum": ["generated", "official", "imported", "standin"]},
+                "sha256": _TEXT,
+                "counts": _object({"train": _COUNT, "valid": _COUNT, "test": _COUNT}),
+            }
+        ),
+        "parameters": _object(
+            {
+                "total": _COUNT,
+                "parts": _map_of(_COUNT),
+                "baseline": _or_null(_COUNT),
+                "ratio": _or_null(_POSITIVE),
+                "within_rule": {"type": ["boolean", "null"]},
+            }
+        ),
+        "metrics": {**_map_of(_METRICS), "type": ["object", "null"]},
+        "score": _object(
+            {
+                "name": _TEXT,
+                "split": _TEXT,
+                "value": _NUMBER,
+                "count": _COUNT,
+                "higher_is_better": {"type": "boolean"},
+                "chance": _or_null(_NUMBER),
+            },
+            nullable=True,
+        ),
+        "selected_step": _or_null(_COUNT),
+        "curve": {
+            "type": "array",
+            "items": _object(
+                {"step": _COUNT},
+                {
+                    name: _or_null(_NUMBER)
+                    for name in (
+                        "train_loss",
+                        "train_accuracy",
+                        "valid_loss",
+                        "valid_accuracy",
+                        "learning_rate",
+                        "seconds",
+                    )
+                },
+            ),
+        },
+        "timing": _object(
+            {
+                "wall_seconds": _or_null(_POSITIVE),
+                "steps_per_second": _or_null(_POSITIVE),
+                "examples_per_second": _or_null(_POSITIVE),
+            }
+        ),
+        "memory": _object({"peak_bytes": _or_null(_COUNT)}),
+        "energy": _object({"joules": _POSITIVE}, nullable=True),
+        "status": {"type": "string", "enum": ["ok", "fail"]},
+        "reason": {"type": ["string", "null"]},
+    },
+)
+
+PROBE_SCHEMA = _card(
+    "probe",
+    {
+        "question": _TEXT,
+        "subject": _object(
+            {
+                "task": _TEXT,
+                "task_version": {"type": "integer", "minimum": 1},
+                "protocol": _TEXT,
+                "tier": _TEXT,
+                "mechanism": _TEXT,
+                "title": _TEXT,
+                "pattern": _TEXT,
+                "seed": {"type": "integer"},
+                "card": _or_null(_HASH),  # the seal of the run whose model was asked
+            }
+        ),
+        "method": _TEXT,  # one sentence: how the answer was computed
+        "settings": _FREE,
+        "results": _FREE,
+    },
+)
+
+_ACCURACY = _object({"accuracy": _FRACTION, "count": _COUNT})
+_GRID = {"type": "array", "items": {"type": "array", "items": _NUMBER}}
+
+ANSWERS: dict[str, dict[str, Any]] = {  # what the results of known questions hold; those of others are free
+    "span": _object(
+        {
+            "mean": _POSITIVE,
+            "std": _or_null(_POSITIVE),
+            "samples": _COUNT,
+            "length": _POSITIVE,
+            "uniform": _POSITIVE,
+            "by_layer": _GRID,
+            "source": {"type": "string", "enum": ["weights", "gradients"]},
+        }
+    ),
+    "rollout": _object(
+        {
+            "query": _TEXT,
+            "examples": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "row": _COUNT,
+                        "label": _COUNT,
+                        "prediction": _COUNT,
+                        "image": _GRID,
+                        "map": _GRID,
+                        "lit_area": _FRACTION,
+                        "lit_share": _FRACTION,
+                    }
+                ),
+            },
+        }
+    ),
+    "embeddings": _object(
+        {
+            "side": _COUNT,
+            "by_intensity_distance": {"type": "array", "items": _NUMBER, "minItems": 256},
+            "beside": _NUMBER,
+            "below": _NUMBER,
+            "others": _NUMBER,
+        }
+    ),
+    "transfer": _object(
+        {
+            "accuracy": _FRACTION,
+            "chance": _FRACTION,
+            "count": _COUNT,
+            "standard_error": _POSITIVE,
+            "above_chance": {"type": "boolean"},
+            "from_accuracy": _FRACTION,
+            "from_chance": _or_null(_FRACTION),
+            "to_length": _COUNT,
+        }
+    ),
+    "gap": _object({"train": _ACCURACY, "test": _ACCURACY, "gap": _NUMBER}),
+}
+
+MEASUREMENT_SCHEMA = _card(
+    "measurement",
+    {
+        "procedure": _TEXT,
+        "mechanism": _TEXT,
+        "title": _TEXT,
+        "pattern": _TEXT,
+        "settings": _FREE,
+        "points": {
+            "type": "array",
+            "items": _object(
+                {
+                    "length": _COUNT,
+                    "mode": {"type": "string", "enum": ["train", "inference"]},
+                    "status": {"type": "string", "enum": ["ok", "oom", "fail"]},
+                    "reason": {"type": ["string", "null"]},
+                    "steps_per_second": _or_null(_POSITIVE),
+                    "compute_steps_per_second": _or_null(_POSITIVE),
+                    "examples_per_second": _or_null(_POSITIVE),
+                    "peak_bytes": _or_null(_COUNT),
+                }
+            ),
+        },
+        "parameters": _object({"total": _or_null(_COUNT)}),
+    },
+)
+
+SCHEMAS = {"run": RUN_SCHEMA, "probe": PROBE_SCHEMA, "measurement": MEASUREMENT_SCHEMA}
