@@ -1,45 +1,59 @@
-"""Optimiser steps per second on full-size ListOps (6 layers, 512 wide, up to 2,000 tokens, batch 32), side by side.
+"""Optimiser steps per second on the full-size tasks of Long Range Arena (`lra-paper`), side by side with torch's own.
 
-Rows: our encoder on packed real tokens, eager and compiled, and torch's own `nn.TransformerEncoder`, compiled, on
-padded tokens without any mask. Same data, same optimiser, bf16 autocast; warm-up first, then the median over blocks of
-steps between device events.
+Rows: our encoder as a run compiles it, with each mechanism asked for, and `nn.TransformerEncoder`, compiled, on padded
+tokens without any mask. Same data, same optimiser, bf16 autocast, data on the device; warm-up first, then the median
+over blocks of steps between device events. Tasks whose data are not on disk get random bytes of full length, said so.
 
-    python benchmarks/training_speed.py [--steps 60] [--json FILE]
+    python benchmarks/training_speed.py [TASK...] [-a MECHANISM...] [--steps 40] [--json FILE] [--warm]
+
+`--warm` only compiles, so that several processes can fill the compiler's cache before one of them measures.
 """
 
 import argparse
 import json
 import statistics
+import time
 
 import torch
 from torch import nn
 
+from longspan import datasets
+from longspan.backbones.encoder_classifier import Sizes
+from longspan.estimate import made_up_rows
 from longspan.runs import Cell, Plan
 from longspan.training.loop import ExampleOrder
 from longspan.training.optimizer import make_optimizer, set_learning_rate
+
+TASKS = ("listops", "text_4k", "text_1k", "retrieval", "image", "pathfinder")
 
 
 class Plain(nn.Module):
     """What one would write first: torch's encoder on padded tokens, first position pooled."""
 
-    def __init__(self, vocabulary: int, length: int):
+    def __init__(self, sizes: Sizes, vocabulary: int, length: int, classes: int):
         super().__init__()
-        self.length = length
-        self.embedding = nn.Embedding(vocabulary, 512)
-        layer = nn.TransformerEncoderLayer(512, 8, 2048, 0.1, "gelu", batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-        self.head = nn.Linear(512, 10)
+        self.length, self.pair = length, sizes.features != "one"
+        self.embedding = nn.Embedding(vocabulary, sizes.dim)
+        self.positions = nn.Parameter(torch.zeros(length, sizes.dim))
+        layer = nn.TransformerEncoderLayer(
+            sizes.dim, sizes.heads, sizes.mlp, sizes.dropout, "gelu", batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, sizes.layers, enable_nested_tensor=False)
+        self.head = nn.Linear(sizes.dim * (2 if self.pair else 1), classes)
 
     def forward(self, tokens: torch.Tensor, lengths: list[int]) -> torch.Tensor:
         padded = nn.functional.pad(tokens, (0, self.length - tokens.shape[1]))
-        return self.head(self.encoder(self.embedding(padded))[:, 0])
+        pooled = self.encoder(self.embedding(padded) + self.positions)[:, 0]
+        return self.head(torch.cat(pooled.chunk(2), dim=-1) if self.pair else pooled)
 
 
 def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 25) -> dict:
+    """The median over blocks; with no steps at all the model is only warmed up, that is, compiled."""
     optimizer = make_optimizer(model, plan.protocol.recipe)
     set_learning_rate(optimizer, 1e-4)
     order = ExampleOrder(len(feed), plan.protocol.recipe.batch_size, 0)
     model.train()
+    torch.cuda.reset_peak_memory_stats()
 
     def stretch(first: int, count: int) -> None:
         for step in range(first, first + count):
@@ -50,44 +64,78 @@ def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int
             loss.backward()
             optimizer.step()
 
+    started = time.perf_counter()
     stretch(0, warmup)
+    torch.cuda.synchronize()
+    compiling = time.perf_counter() - started
     rates = []
-    for block in range(blocks):
+    for block in range(blocks if steps else 0):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         stretch(warmup + block * steps, steps)
         end.record()
         torch.cuda.synchronize()
         rates.append(steps / (start.elapsed_time(end) / 1e3))
-    return {"median": statistics.median(rates), "least": min(rates), "most": max(rates)}
+    if not rates:
+        return {}
+    return {
+        "median": statistics.median(rates),
+        "least": min(rates),
+        "most": max(rates),
+        "implied_minutes": plan.protocol.recipe.steps / statistics.median(rates) / 60,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "warmup_seconds": compiling,
+    }
+
+
+def training_feed(plan: Plan):
+    """The training split on the device, and what it holds."""
+    if datasets.get(plan.task.dataset).status(plan.protocol.data).ready:
+        splits = plan.task.splits(plan.protocol)
+        return plan.task.feed(splits.train, plan.protocol, "cuda"), splits.variant
+    return plan.task.feed(made_up_rows(plan, 512), plan.protocol, "cuda"), "random bytes of full length"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=TASKS)
+    parser.add_argument("-a", dest="mechanisms", action="append")
+    parser.add_argument("--protocol", default="lra-paper")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--json")
+    parser.add_argument("--no-plain", action="store_true")
+    parser.add_argument("--warm", action="store_true")
     arguments = parser.parse_args()
-    plan = Plan.of(Cell("listops", "softmax", protocol="lra-paper", tier="full"))
-    feed = plan.task.feed(plan.task.splits(plan.protocol).train, plan.protocol, "cuda")
-    results = {}
-
-    def measure(name: str, model: nn.Module) -> None:
-        results[name] = steps_per_second(plan, model.cuda(), feed, arguments.steps)
-        rate = results[name]
-        print(f"{name:48s} {rate['median']:7.2f} steps/s  ({rate['least']:.2f} to {rate['most']:.2f})")
-
-    measure("longspan, packed, eager", plan.model())
-    compiled = plan.model()
-    compiled.compile_parts()
-    measure("longspan, packed, compiled", compiled)
-    plain = Plain(17, 2000)
-    plain.compile()
-    measure("nn.TransformerEncoder, padded, no mask, compiled", plain)
+    rows = []
+    for task in arguments.tasks:
+        for mechanism in [*(arguments.mechanisms or ["softmax"]), *([] if arguments.no_plain else [None])]:
+            plan = Plan.of(Cell(task, mechanism or "softmax", protocol=arguments.protocol, tier="full"))
+            feed, data = training_feed(plan)
+            if mechanism:
+                name, model = f"longspan, {mechanism}", plan.model()
+                model.compile_parts()
+            else:
+                name = "nn.TransformerEncoder, no mask"
+                sizes = plan.protocol.model
+                model = Plain(sizes, 258, plan.task.longest(plan.protocol), plan.task.classes)
+                model.compile()
+            rate = steps_per_second(plan, model.cuda(), feed, 0 if arguments.warm else arguments.steps)
+            if not rate:
+                continue
+            rows.append({"task": task, "row": name, "data": data} | rate)
+            print(
+                f"{task:12s} {name:34s} {rate['median']:7.2f} steps/s ({rate['least']:.2f} to {rate['most']:.2f}), "
+                f"{rate['implied_minutes']:6.1f} min, {rate['peak_gib']:5.1f} GiB, on {data} "
+                f"(first steps {rate['warmup_seconds']:.0f} s)",
+                flush=True,
+            )
+            del model, feed
+            torch.compiler.reset()
+            torch.cuda.empty_cache()
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump(
-                {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": results}, file, indent=1
-            )
+            about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "protocol": arguments.protocol}
+            json.dump(about | {"rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "local": ("local",),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),
+    "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
     "s4d": ("s4d",),
     "softmax": ("softmax", "softmax(kernel=plain)"),
 }

@@ -1,0 +1,177 @@
+"""BigBird: blocks of tokens that see their neighbours, the two ends of the row, and a few blocks chosen at random.
+
+    y_i = sum_{j in A(i)} p_ij v_j      p_i = softmax_{j in A(i)}(q_i . k_j / sqrt(c))
+
+In blocks of `block` tokens, u = the block of i and N = the last block that holds a real token of the row:
+
+    A(i) = blocks u - 1, u, u + 1, blocks 0 and N, and `random` others from the rest        for 0 < u < N
+    A(i) = everything                                                                       for u = 0 and u = N
+
+over the real keys (the construction that the paper calls ITC). The causal form sees u - 1, u, block 0 and `random`
+others from 1 ... u - 2, and of these only j <= i. A key counts once however often it is named, so a row of few blocks
+is softmax attention by itself. Which blocks are random is decided by a table of integers drawn at construction, one
+for each head, query block (in turn, after 1024 blocks) and choice, taken modulo the number of candidates. That number
+depends on u alone when causal, else on u and N, so that neither later tokens nor padding change what a token sees;
+with `ends` = "width" N is the last block of the padded batch instead, as in other people's code, which breaks that
+promise. Paper: arXiv:2007.14062. Departs from the paper in: the causal form, which it leaves to full attention.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.block_sparse import block_sparse, choose
+from longspan.kernels.cache import append
+from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import left_align
+
+TABLE = 1024  # query blocks with random numbers of their own
+
+
+@dataclass
+class KeyValueCache(DecodeState):
+    """All keys and values so far, left-aligned."""
+
+    k: Float[Tensor, "b h t c"]
+    v: Float[Tensor, "b h t e"]
+    lengths: Int[Tensor, " b"]
+
+
+class BigBird(HeadwiseAttention):
+    draws: Int[Tensor, "h table r"]
+
+    meta = AttentionMeta(
+        title="BigBird",
+        paper="arXiv:2007.14062",
+        family="sparse",
+        cost="n",
+        patterns=SELF_PATTERNS,
+        stochastic=True,
+        dropout="weights",
+        limit="block=4096",
+        remark="CAB's table denies it causal self attention; with its random blocks drawn from the past it has one.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        block: int = 64,
+        random: int = 3,
+        ends: Literal["row", "width"] = "row",
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if block < 1 or random < 0:
+            raise UsageError(f"bigbird needs blocks of 1 token and 0 random ones at least, got {block=}, {random=}.")
+        self.block, self.ends = block, ends
+        self.register_buffer("draws", torch.randint(2**31, (heads, TABLE, random)))
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        n, causal, dropout = q.shape[2], self.pattern.causal, self.dropout if self.training else 0.0
+        block = self.block if self.block < n else n  # min() would stay a formula in a graph for any length
+        u, last = torch.arange(-(-n // block), device=q.device)[None], self._last(n, key_mask, q.device)
+        lists = self._lists(u, last[:, None])
+        y = block_sparse(q, k, v, lists, block=block, causal=causal, key_mask=key_mask, dropout=dropout)
+        if not causal:
+            y = self._with_open_ends(y, q, k, v, last, block, key_mask, dropout)
+        return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        n = q.shape[2]
+        i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
+        last = self._last(n, key_mask, q.device)
+        lists = self._lists(i[None, :, 0] // self.block, last[:, None])
+        seen = (lists[..., None, :] == (j // self.block)[:, None]).any(dim=-1)
+        if self.pattern.causal:
+            seen = seen & (j <= i)
+        else:
+            end = (i[:, 0] < self.block) | (i[:, 0] // self.block == last[:, None])
+            seen = seen | end[:, None, :, None]
+        hidden = ~(seen if key_mask is None else seen & key_mask[:, None, None, :])
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
+        p = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
+        return p.masked_fill(hidden, 0).to(q.dtype)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> KeyValueCache:
+        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
+        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
+        return KeyValueCache(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+
+    def advance(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
+    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
+        t = state.lengths
+        keys, values = append(state.k, k, t), append(state.v, v, t)
+        place = torch.arange(keys.shape[2], device=t.device)
+        lists = self._lists((t // self.block)[:, None], t[:, None])
+        seen = (lists == (place // self.block)[:, None]).any(dim=-1) & (place <= t[:, None, None])
+        y = masked_attention(q[:, :, None], keys, values, seen[:, :, None])
+        return y[:, :, 0], KeyValueCache(keys, values, t + 1)
+
+    def _last(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, " _b"]:
+        """The last block of each row, once when all rows are full."""
+        if mask is None or self.ends == "width":
+            return torch.full((1,), (n - 1) // self.block, device=device)
+        return (mask * torch.arange(n, device=device)).amax(dim=1) // self.block
+
+    def _lists(self, u: Int[Tensor, "_b g"], last: Int[Tensor, "_b 1"]) -> Int[Tensor, "b h g s"]:
+        """The key blocks that query block u sees, -1 for none."""
+        u, last = torch.broadcast_tensors(u, last)
+        before = (u - 2).clamp(min=0)  # candidates 1 ... u - 2
+        after = torch.zeros_like(u) if self.pattern.causal else (last - u - 2).clamp(min=0)  # u + 2 ... last - 1
+        draws = rearrange(self.draws[:, u % TABLE], "h b g r -> b h g r")
+        u, last, before, after = (repeat(x, "b g -> b h g 1", h=self.heads) for x in (u, last, before, after))
+        rank = choose(draws, (before + after)[..., 0])
+        random = torch.where(rank < before, 1 + rank, rank - before + u + 2).masked_fill(rank < 0, -1)
+        window = u + torch.arange(-1, 1 if self.pattern.causal else 2, device=u.device)
+        ends = [torch.zeros_like(u)] if self.pattern.causal else [torch.zeros_like(u), last]
+        return torch.cat([*ends, window, random], dim=-1)
+
+    def _with_open_ends(
+        self,
+        y: Float[Tensor, "b h n e"],
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h n c"],
+        v: Float[Tensor, "b h n e"],
+        last: Int[Tensor, " _b"],
+        block: int,
+        key_mask: Bool[Tensor, "b n"] | None,
+        dropout: float,
+    ) -> Float[Tensor, "b h n e"]:
+        """The same rows, but those of the first and of the last block see everything."""
+        (b, h, n, c), place = q.shape, torch.arange(q.shape[2], device=q.device)
+        at_end = (last[:, None] * block + torch.arange(block, device=q.device)).clamp(max=n - 1).expand(b, -1)
+        at_end = repeat(at_end, "b s -> b h s c", h=h, c=c)
+        q = torch.cat([q[:, :, :block], q.gather(2, at_end)], dim=2)
+        real = place[None] >= 0 if key_mask is None else key_mask
+        first, final = masked_attention(q, k, v, real[:, None, None], dropout=dropout).split(block, dim=2)
+        first = F.pad(first, (0, 0, 0, n - block))
+        final = repeat(final, "b h s e -> b h (g s) e", g=-(-n // block))[:, :, :n]
+        y = torch.where((place < block)[:, None], first, y)
+        return torch.where((place // block == last[:, None])[:, None, :, None], final, y)

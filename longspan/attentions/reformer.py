@@ -1,0 +1,211 @@
+"""Reformer: queries and keys are one vector, and a token attends to those that hash into the same bucket.
+
+    z = x W_qk      k_j = z_j / |z_j|      bucket_r(i) = argmax [z_i R_r, -z_i R_r]      R_r Gaussian, r = 1 ... rounds
+    y_i = sum_r sum_{j in V_r(i)} exp(z_i . k_j) v_j / sum_r sum_{j in V_r(i)} exp(z_i . k_j)
+
+that is, each round is a softmax over V_r(i) and the rounds are weighed by their sums. A token sees itself only where it
+sees nothing else in any round. `scale` multiplies the logits (1 is the paper's; the common PyTorch port uses c^-1/2).
+
+    mode = "bucket"   V_r(i) = real tokens of i's bucket: the `chunk` before i and the `chunk` after it, or when
+                      causal the 2 chunk - 1 before it. So what i sees depends on real tokens alone, and when causal
+                      on none after i.
+    mode = "chunk"    Hugging Face's: tokens sorted by bucket are cut into chunks, and V_r(i) = the tokens of any bucket
+                      in i's chunk, in `chunks_before` before it and `chunks_after` after it, in a ring through all
+                      rounds (only those before i when causal). A fidelity setting: all tokens together decide where
+                      chunks end, so that later tokens choose what earlier ones see, and padding moves the chunks.
+
+The rotations R are drawn once and saved with the weights. The hash is taken in single precision also under autocast: a
+rounded z sends some tokens to another bucket, where all they see is different. Paper: arXiv:2001.04451. Departs from
+the paper in: what a token sees is counted within its bucket (chunks leak the future); the number of buckets is fixed
+and does not grow with the length; a key met in several rounds counts each time; rotations are not drawn anew in
+training; the reversible layers are no part of it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, History, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.bucketed import bucketed, chunked, reference
+from longspan.kernels.packing import Layout, left_align, real
+from longspan.kernels.precision import at_least_single, without_autocast
+
+
+@dataclass
+class Hashed(DecodeState):
+    """All keys, values and buckets so far, left-aligned."""
+
+    k: Float[Tensor, "b t h c"]
+    v: Float[Tensor, "b t h e"]
+    buckets: Int[Tensor, "b t h r"]
+    lengths: Int[Tensor, " b"]
+
+
+class Reformer(Attention):
+    meta = AttentionMeta(
+        title="Reformer",
+        paper="arXiv:2001.04451",
+        family="hashing",
+        cost="n log n",
+        patterns=SELF_PATTERNS,
+        stochastic=True,
+        dropout="weights",
+        remark="Shares one projection between queries and keys; the chunks of released codes leak the future.",
+    )
+
+    rotations: Float[Tensor, "h c r half"]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        rounds: int = 2,
+        buckets: int = 32,
+        chunk: int = 64,
+        mode: Literal["bucket", "chunk"] = "bucket",
+        chunks_before: int = 1,
+        chunks_after: int = 0,
+        scale: float = 1.0,
+        bias: bool = True,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, bias=bias, **shell)
+        if rounds < 1 or chunk < 1:
+            raise UsageError(
+                f"reformer needs at least 1 round and 1 token a chunk, got rounds={rounds}, chunk={chunk}."
+            )
+        if buckets < 2 or buckets % 2:
+            raise UsageError(
+                f"Buckets come in pairs of opposite directions, got buckets={buckets}; choose an even number."
+            )
+        if min(chunks_before, chunks_after) < 0 or (mode == "bucket" and (chunks_before, chunks_after) != (1, 0)):
+            raise UsageError(
+                f"chunks_before and chunks_after count chunks of mode='chunk', got {chunks_before} and {chunks_after} "
+                f"with mode={mode!r}; leave them out, or give numbers from 0 on with mode='chunk'."
+            )
+        self.buckets, self.chunk, self.mode, self.scale = buckets, chunk, mode, scale
+        self.chunks_before, self.chunks_after = chunks_before, chunks_after
+        self.left, self.right = (2 * chunk - 1, 0) if self.pattern.causal else (chunk, chunk)
+        self.query_key = nn.Linear(dim, self.inner, bias=bias)
+        self.value = nn.Linear(dim, self.inner, bias=bias)
+        self.out = nn.Linear(self.inner, dim, bias=bias)
+        self.register_buffer("rotations", torch.randn(heads, self.inner // heads, rounds, buckets // 2))
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        x, mask = self._source(x, context, mask, context_mask)
+        z, v = (rearrange(u, "b n h c -> b h n c") for u in self._project(x))
+        return self._map_out(rearrange(self.attend(z, v, mask=mask), "b h n e -> b n h e"))
+
+    def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
+        z, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in self._project(x))
+        return self._map_out(layout.pack(rearrange(self.attend(z, v, mask=layout.mask), "b h n e -> b n h e")))
+
+    def attend(
+        self, z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], *, mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b h n e"]:
+        """The mechanism between the projections; a padded token gives 0, except in mode `chunk`."""
+        q, k, buckets = z.to(v.dtype), self.keys(z).to(v.dtype), self.hash(z, mask)
+        dropout = self.dropout if self.training else 0.0
+        if self.mode == "bucket":
+            y = bucketed(q, k, v, buckets, left=self.left, right=self.right, dropout=dropout)
+            return y if mask is None else y.masked_fill(~mask[:, None, :, None], 0)
+        return chunked(
+            *(q, k, v, buckets),
+            chunk=self.chunk,
+            before=self.chunks_before,
+            after=self.chunks_after,
+            causal=self.pattern.causal,
+            key_mask=mask,
+            dropout=dropout,
+        )
+
+    def weights(
+        self, z: Float[Tensor, "b h n c"], *, mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b h n n"]:
+        """The matrix of attention weights, all rounds together."""
+        buckets, k = self.hash(z, mask), self.keys(z)
+        if self.mode == "bucket":
+            p = reference.weights(z, k, reference.times_bucketed(buckets, left=self.left, right=self.right))
+            return p if mask is None else p.masked_fill(~mask[:, None, :, None], 0)
+        around = {"chunk": self.chunk, "before": self.chunks_before, "after": self.chunks_after}
+        causal = self.pattern.causal
+        return reference.weights(z, k, reference.times_chunked(buckets, **around, causal=causal, key_mask=mask))
+
+    def keys(self, z: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
+        """z at unit length, and finite where z vanishes."""
+        z = at_least_single(z)
+        return self.scale * z * (z.square().sum(dim=-1, keepdim=True) + 1e-6 * z.shape[-1]).rsqrt()
+
+    def hash(self, z: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None = None) -> Int[Tensor, "b h r n"]:
+        """The bucket of each token in each round; padded tokens share one more bucket, the last."""
+        with torch.no_grad(), without_autocast(z):
+            z = at_least_single(z)
+            rotated = einsum(z, self.rotations.to(z.dtype), "b h n c, h c r half -> b h r n half")
+            buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
+        return buckets if mask is None else buckets.masked_fill(~mask[:, None, None], self.buckets)
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
+        self._needs_decoding()
+        if self.mode == "chunk":  # its chunks move with every token
+            return super().prefill(x, context, mask=mask, context_mask=context_mask)
+        y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
+        z, v = self._project(x)
+        buckets = rearrange(self.hash(rearrange(z, "b n h c -> b h n c")), "b h r n -> b n h r")
+        (k, lengths), (v, _), (buckets, _) = (left_align(u, mask) for u in (self.keys(z).to(v.dtype), v, buckets))
+        return y, Hashed(k, v, buckets, lengths)
+
+    def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
+        if isinstance(state, History):
+            return super().step(x_t, state)
+        z, v_t = self._project(x_t)
+        bucket = rearrange(self.hash(z[:, :, None]), "b h r 1 -> b h r")
+        k, v, buckets = (
+            _append(kept, new, state.lengths)
+            for kept, new in ((state.k, self.keys(z).to(v_t.dtype)), (state.v, v_t), (state.buckets, bucket))
+        )
+        lengths = state.lengths + 1
+        here = real(lengths, k.shape[1]) & ~real(state.lengths, k.shape[1])  # the new token itself
+        same = (buckets == bucket[:, None]) & real(lengths, k.shape[1])[:, :, None, None]
+        lag = same.flip(1).cumsum(dim=1).flip(1) - 1  # how many tokens of the bucket came after each
+        times = (same & (lag <= self.left) & ~here[:, :, None, None]).sum(dim=-1)
+        times = torch.where(times.sum(dim=1, keepdim=True) == 0, here[:, :, None], times)
+        scores = at_least_single(einsum(z.to(k.dtype), k, "b h c, b t h c -> b t h"))
+        scores = scores + times.to(scores.dtype).log()
+        y = einsum(scores.softmax(dim=1).to(v.dtype), v, "b t h, b t h e -> b h e")
+        return self._map_out(y), Hashed(k, v, buckets, lengths)
+
+    def _project(self, x: Float[Tensor, "*n d"]) -> tuple[Float[Tensor, "*n h c"], Float[Tensor, "*n h e"]]:
+        with without_autocast(x):
+            z = self.query_key(x.to(self.query_key.weight.dtype))
+        z, v = (u.unflatten(-1, (self.heads, -1)) for u in (z, self.value(x)))
+        return z, v
+
+    def _map_out(self, y: Float[Tensor, "*n h e"]) -> Float[Tensor, "*n d"]:
+        return self.out(y.flatten(-2).to(self.out.weight.dtype))
+
+
+def _append(kept: Tensor, new: Tensor, lengths: Int[Tensor, " b"]) -> Tensor:
+    """One more token behind the last of each row."""
+    rows = torch.arange(len(lengths), device=lengths.device)
+    return torch.cat([kept, torch.zeros_like(new)[:, None]], dim=1).index_put((rows, lengths), new)

@@ -1,0 +1,386 @@
+"""Sinkhorn attention: blocks of keys and values are sorted softly, and a block of queries sees what was sorted to it.
+
+    K'_u = sum_v S_uv K_v      V'_u = sum_v S_uv V_v      y_i = softmax(q_i . [K'_u ; K_u] / sqrt(c)) [V'_u ; V_u]
+
+for a query i in block u, with K_u the `block` keys of block u. S comes from sort logits R_u = p_u W, where p_u is the
+mean key of block u: divided by `temperature`, then `iterations` times rows and columns normalised in turn, in the log
+domain (Sinkhorn balancing), so that S tends to a doubly stochastic matrix. In training Gumbel noise is added to R.
+
+    net = "linear"      R_u = p_u W, with a column of W for each block of the longest sequence: the paper's
+    net = "attention"   R_uv = (mean query of u) . (mean key of v) / sqrt(c): no parameters, no bound on the length
+    combine = "concat"  one softmax over sorted and own block;  "sum" adds a softmax over each
+    combine = "cut"     SortCut: all queries see the first `cut` sorted blocks and nothing else
+    top > 0             no balancing: the `top` best blocks of each row, each scaled by its share in a softmax
+
+Causal self attention keeps what cannot leak: p_u is the mean of all keys up to the first of block u, only blocks v < u
+are sorted to u, and rows alone are normalised (a column sum would run over later rows). A learned null block, one key
+and one value repeated, stands before the sequence with logit 0, unless `null_block` is off. Cross attention is SortCut
+over the context whatever `combine` says, because a target has no block of its own in there.
+
+Blocks are counted from the beginning of the row. Padded tokens stay out of means, sums and balancing, and a place of a
+sorted block is hidden where no block that may have come there has a real token. Paper: arXiv:2002.11296. Departs from
+the paper in: means of projected keys, head by head, instead of sums of the layer's input; one linear map sorts.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.cache import append
+from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import left_align
+from longspan.kernels.precision import at_least_single, without_autocast
+
+
+@dataclass
+class Shown(DecodeState):
+    """Keys and values shown to each of g groups of queries, and which of them the queries may see (None: all)."""
+
+    k: Float[Tensor, "b h g j c"]
+    v: Float[Tensor, "b h g j e"]
+    visible: Bool[Tensor, "b #h g #i j"] | None
+
+
+@dataclass
+class Blocks(DecodeState):
+    """All keys and values so far, left-aligned, the sum of the keys, and what was sorted to the present block."""
+
+    k: Float[Tensor, "b h t c"]
+    v: Float[Tensor, "b h t e"]
+    total: Float[Tensor, "b h c"]
+    lengths: Int[Tensor, " b"]
+    sorted_k: Float[Tensor, "b h 1 j c"]
+    sorted_v: Float[Tensor, "b h 1 j e"]
+    visible: Bool[Tensor, "b h 1 1 j"]
+
+
+class Sinkhorn(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="Sinkhorn Trans.",
+        paper="arXiv:2002.11296",
+        family="sorting",
+        cost="n^2",
+        patterns=ALL_PATTERNS,
+        length_bound=True,
+        dropout="weights",
+        limit="block=4096, null_block=False",
+        remark="CAB's table denies cross attention, which SortCut offers; the code LRA released does not sort.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        block: int = 64,
+        net: Literal["linear", "attention"] = "linear",
+        combine: Literal["concat", "sum", "cut"] = "concat",
+        cut: int = 2,
+        top: int = 0,
+        iterations: int = 5,
+        temperature: float = 0.75,
+        gumbel: bool = True,
+        null_block: bool = True,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if min(block, cut, iterations) < 1 or top < 0 or temperature <= 0:
+            raise UsageError(
+                "sinkhorn needs block, cut and iterations of at least 1, top of at least 0 and a temperature above 0, "
+                f"got {block}, {cut}, {iterations}, {top} and {temperature}."
+            )
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        if causal and combine == "cut":
+            raise UsageError("SortCut shows later blocks to earlier queries; as causal_self choose 'concat' or 'sum'.")
+        if self.pattern.cross and net == "attention":
+            raise UsageError(f"net='attention' compares blocks of one sequence; as {self.pattern} use net='linear'.")
+        self.block, self.cut = block, cut if combine == "cut" or self.pattern.cross else 0
+        self.combine, self.top, self.iterations, self.temperature = combine, top, iterations, temperature
+        self.gumbel, self.nulls = gumbel, max(top, 1) if causal and null_block else 0
+        self.sort = self._sort_net() if net == "linear" else None
+        self.null_key = nn.Parameter(0.02 * torch.randn(heads, 1, self.head_dim)) if self.nulls else None
+        self.null_value = nn.Parameter(0.02 * torch.randn(heads, 1, self.head_dim)) if self.nulls else None
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        return self._attend(q, k, v, self.null_value, key_mask, self.dropout if self.training else 0.0)
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        """What each token adds to each output by way of both blocks: the output when the values are unit vectors."""
+        units = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+        nothing = None if self.null_value is None else units.new_zeros(self.heads, 1, k.shape[2])
+        return self._attend(q, k, units, nothing, key_mask, 0.0)
+
+    def _attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        null_value: Float[Tensor, "h 1 e"] | None,
+        key_mask: Bool[Tensor, "b m"] | None,
+        dropout: float,
+    ) -> Float[Tensor, "b h n e"]:
+        keys, values, real = self._in_blocks(k, key_mask), self._in_blocks(v, key_mask), self._real(k, key_mask)
+        queries = None if self.pattern.cross else self._in_blocks(q, key_mask)
+        logits, allowed = self._logits(queries, keys, real), self._allowed(real)
+        sorted_ = self._sort(logits, allowed, keys, values, real, null_value)
+        nothing_hidden = key_mask is None and k.shape[2] == real[0].numel() and self.top <= keys.shape[2]
+        if queries is None or self.cut:
+            sorted_ = replace(sorted_, visible=None) if nothing_hidden else sorted_
+            return self._read(q[:, :, None], [sorted_], dropout)[:, :, 0]
+        own = rearrange(real, "b g j -> b 1 g 1 j")
+        if self.pattern.causal:
+            i = torch.arange(keys.shape[3], device=q.device)
+            own = own & (i <= i[:, None])
+            # before the first real token of a row there is nothing to see, not even the null block
+            seen = rearrange(real.flatten(1).cumsum(dim=1) > 0, "b (g i) -> b 1 g i 1", g=keys.shape[2])
+            assert sorted_.visible is not None
+            sorted_ = replace(sorted_, visible=sorted_.visible & seen)
+        elif nothing_hidden:
+            sorted_, own = replace(sorted_, visible=None), None
+        y = self._read(queries, [sorted_, Shown(keys, values, own)], dropout)
+        return rearrange(y, "b h g s e -> b h (g s) e")[:, :, : q.shape[2]]
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> DecodeState | None:
+        if self.pattern.cross:
+            keys, values, real = self._in_blocks(k, key_mask), self._in_blocks(v, key_mask), self._real(k, key_mask)
+            return self._sort(self._logits(None, keys, real), self._allowed(real), keys, values, real, None)
+        if self.sort is None:
+            return None  # it needs the queries of the prefix as well
+        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
+        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
+        keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+        b, h, j = len(k), self.heads, self.block * max(self.top, 1)
+        empty = (k.new_zeros(b, h, 1, j, k.shape[3]), v.new_zeros(b, h, 1, j, v.shape[3]))
+        hidden = torch.zeros(b, h, 1, 1, j, dtype=torch.bool, device=k.device)
+        state = Blocks(keys, values, at_least_single(keys).sum(dim=2), lengths, *empty, hidden)
+        if keys.shape[2] == 0:
+            return state
+        start = (lengths - 1).clamp(min=0) // self.block * self.block
+        later = torch.arange(keys.shape[2], device=k.device) > start[:, None]
+        total = at_least_single(keys).masked_fill(later[:, None, :, None], 0).sum(dim=2)
+        return self._sort_again(state, total / (start + 1)[:, None, None], start // self.block, lengths > 0)
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: Any,
+    ) -> tuple[Float[Tensor, "b h e"], DecodeState]:
+        if k is None or v is None:
+            return self._read(q[:, :, None, None], [state], 0.0)[:, :, 0, 0], state
+        t = state.lengths
+        keys, values = append(state.k, k, t), append(state.v, v, t)
+        state = replace(state, k=keys, v=values, total=state.total + k, lengths=t + 1)
+        begins = t % self.block == 0
+        if bool(begins.any()):
+            state = self._sort_again(state, state.total / (t + 1)[:, None, None], t // self.block, begins)
+        place = (t // self.block * self.block)[:, None] + torch.arange(self.block, device=q.device)
+        inside = place.clamp(max=keys.shape[2] - 1)[:, None, :, None]
+        k, v = (u.take_along_dim(inside, dim=2)[:, :, None] for u in (keys, values))
+        own = Shown(k, v, rearrange(place <= t[:, None], "b j -> b 1 1 1 j"))
+        y = self._read(q[:, :, None, None], [Shown(state.sorted_k, state.sorted_v, state.visible), own], 0.0)
+        return y[:, :, 0, 0], state
+
+    def _sort_again(
+        self, state: Blocks, mean: Float[Tensor, "b h c"], block: Int[Tensor, " b"], which: Bool[Tensor, " b"]
+    ) -> Blocks:
+        """What is sorted to this block of each row, for the rows in `which`; `mean` is that of the keys up to it."""
+        k, v = self._in_blocks(state.k, None, self.block), self._in_blocks(state.v, None, self.block)
+        earlier = torch.arange(k.shape[2], device=k.device) < block[:, None]
+        real = earlier[:, :, None].expand(-1, -1, self.block)
+        logits = self._by_net(mean[:, :, None], k.shape[2])
+        new = self._sort(logits, earlier[:, None, None], k, v, real, self.null_value)
+        which = which[:, None, None, None, None]
+        assert new.visible is not None
+        return replace(
+            state,
+            sorted_k=torch.where(which, new.k.to(state.sorted_k.dtype), state.sorted_k),
+            sorted_v=torch.where(which, new.v.to(state.sorted_v.dtype), state.sorted_v),
+            visible=torch.where(which, new.visible, state.visible),
+        )
+
+    def _sort_net(self) -> nn.Parameter:
+        name, longest = ("max_context", self.max_context) if self.pattern.cross else ("max_length", self.max_length)
+        if longest is None:
+            raise UsageError(
+                f"sinkhorn sorts among a fixed number of blocks; say how long a sequence may get with {name}=..., "
+                "or choose net='attention' as self attention."
+            )
+        return nn.Parameter(torch.randn(self.heads, self.head_dim, -(-longest // self.block)))
+
+    def _in_blocks(
+        self, u: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None, size: int | None = None
+    ) -> Float[Tensor, "b h g s c"]:
+        """Consecutive blocks, with zeros for padded tokens and to fill up the last one."""
+        size = self._size(u.shape[2]) if size is None else size
+        u = u if mask is None else u.masked_fill(~mask[:, None, :, None], 0)
+        return rearrange(F.pad(u, (0, 0, 0, -u.shape[2] % size)), "b h (g s) c -> b h g s c", s=size)
+
+    def _real(self, k: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "b g s"]:
+        """Which places of the blocks hold a real token."""
+        m, size = k.shape[2], self._size(k.shape[2])
+        mask = torch.ones(len(k), m, dtype=torch.bool, device=k.device) if mask is None else mask
+        return rearrange(F.pad(mask, (0, -m % size), value=False), "b (g s) -> b g s", s=size)
+
+    def _size(self, m: int) -> int:
+        """A sequence shorter than a block is one block; only the null block must keep its full length."""
+        return self.block if self.nulls else min(self.block, m)
+
+    def _allowed(self, real: Bool[Tensor, "b g s"]) -> Bool[Tensor, "b 1 u v"]:
+        """Which block v may be sorted to which block u."""
+        some = real.any(dim=2)
+        if self.pattern is Pattern.CAUSAL_SELF:
+            u = torch.arange(real.shape[1], device=real.device)
+            return some[:, None, None, :] & (u < u[:, None])
+        return some[:, None, :, None] & some[:, None, None, :]
+
+    def _logits(
+        self, q: Float[Tensor, "b h g s c"] | None, k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]
+    ) -> Float[Tensor, "b h u v"]:
+        """How well block v suits block u."""
+        running = self.pattern is Pattern.CAUSAL_SELF
+        with without_autocast(k):
+            keys = _means(k, real, running)
+            if self.sort is not None:
+                return self._by_net(keys[:, :, :, 0], k.shape[2])
+            assert q is not None
+            queries = _means(q, real, running)[:, :, :, 0]
+            keys = keys.masked_fill(~real[:, None, :, :, None], 0).sum(dim=3) if running else keys[:, :, :, 0]
+            return einsum(queries, keys, "b h u c, b h v c -> b h u v") / k.shape[-1] ** 0.5
+
+    def _by_net(self, mean: Float[Tensor, "b h u c"], blocks: int) -> Float[Tensor, "b h u v"]:
+        assert self.sort is not None
+        if blocks > self.sort.shape[2]:
+            raise UsageError(
+                f"This sinkhorn was built for at most {self.sort.shape[2]} blocks of {self.block}, got {blocks}; "
+                "build it for a longer sequence, cut the input, or choose net='attention' as self attention."
+            )
+        with without_autocast(mean):
+            return einsum(mean, self.sort[:, :, :blocks].to(mean.dtype), "b h u c, h c v -> b h u v")
+
+    def _sort(
+        self,
+        logits: Float[Tensor, "b h u v"],
+        allowed: Bool[Tensor, "b 1 u v"],
+        k: Float[Tensor, "b h v s c"],
+        v: Float[Tensor, "b h v s e"],
+        real: Bool[Tensor, "b v s"],
+        null_value: Float[Tensor, "h 1 e"] | None,
+    ) -> Shown:
+        """The sorted blocks, several side by side with `top`; with SortCut the first few rows are shown to everyone."""
+        if self.nulls and self.null_key is not None and null_value is not None:
+            logits, allowed = F.pad(logits, (self.nulls, 0)), F.pad(allowed, (self.nulls, 0), value=True)
+            real = F.pad(real, (0, 0, self.nulls, 0), value=True)
+            sizes = {"b": len(k), "z": self.nulls, "s": k.shape[3]}
+            k, v = (
+                torch.cat([repeat(null.to(u.dtype), "h 1 c -> b h z s c", **sizes), u], dim=2)
+                for null, u in ((self.null_key, k), (null_value, v))
+            )
+        if self.training and self.gumbel:
+            logits = logits - (-torch.rand_like(logits).clamp(min=1e-20).log()).log()
+        matrix, support = self._matrix(logits / self.temperature, allowed)
+        if self.cut:
+            first = (~real.any(dim=2)).long().argsort(dim=1, stable=True)[:, None, : self.cut, None, None]
+            matrix, support = matrix.take_along_dim(first, dim=2), support.take_along_dim(first, dim=2)
+        sorted_ = [einsum(matrix.to(u.dtype), u, "b h u r v, b h v s c -> b h u r s c") for u in (k, v)]
+        visible = einsum(support.to(matrix.dtype), real.to(matrix.dtype), "b h u r v, b v s -> b h u r s") > 0
+        lay = "b h u r s c -> b h 1 (u r s) c" if self.cut else "b h u r s c -> b h u (r s) c"
+        mask = "b h u r s -> b h 1 1 (u r s)" if self.cut else "b h u r s -> b h u 1 (r s)"
+        return Shown(rearrange(sorted_[0], lay), rearrange(sorted_[1], lay), rearrange(visible, mask))
+
+    def _matrix(
+        self, logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b 1 u v"]
+    ) -> tuple[Float[Tensor, "b h u r v"], Bool[Tensor, "b #h u r v"]]:
+        """S, with r rows for each block u, and where it is not 0 by construction."""
+        if self.top:
+            return best(logits, allowed, self.top)
+        if self.pattern is Pattern.CAUSAL_SELF:
+            return _shares(logits, allowed)[:, :, :, None], allowed[:, :, :, None]
+        return balance(logits, allowed, self.iterations)[:, :, :, None], allowed[:, :, :, None]
+
+    def _read(self, q: Float[Tensor, "b h g i c"], shown: list[Shown], dropout: float) -> Float[Tensor, "b h g i e"]:
+        """Each group of queries attends to what it is shown: all of it in one softmax, or one after the other."""
+        if self.combine == "sum" and len(shown) > 1:
+            return self._read(q, shown[:1], dropout) + self._read(q, shown[1:], dropout)
+        apart = "b h g j c -> (b g) h j c"
+        k, v = (rearrange(torch.cat(us, dim=3), apart) for us in ([x.k for x in shown], [x.v for x in shown]))
+        masks = [x.visible for x in shown if x.visible is not None]
+        if masks:
+            h, i = (max(mask.shape[axis] for mask in masks) for axis in (1, 3))
+            visible = rearrange(torch.cat([mask.expand(-1, h, -1, i, -1) for mask in masks], dim=-1), apart)
+            y = masked_attention(rearrange(q, apart), k, v, visible, dropout=dropout)
+        else:
+            y = F.scaled_dot_product_attention(rearrange(q, apart), k, v, dropout_p=dropout)
+        return rearrange(y, "(b g) h i e -> b h g i e", b=len(q))
+
+
+def balance(
+    logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b 1 u v"], iterations: int
+) -> Float[Tensor, "b h u v"]:
+    """Rows and columns normalised in turn, in the log domain; what is not allowed has no share in any sum.
+
+    >>> balance(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2, dtype=torch.bool), 1)[0, 0, 0]
+    tensor([0.5000, 0.5000])
+    """
+    nothing = torch.finfo(logits.dtype).min / 4  # finite, so that a row without anything allowed has a gradient of 0
+    x = logits.masked_fill(~allowed, nothing)
+    for _ in range(iterations):
+        for across in (3, 2):
+            x = (x - x.logsumexp(dim=across, keepdim=True)).masked_fill(~allowed, nothing)
+    return x.exp()
+
+
+def best(
+    logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b 1 u v"], top: int
+) -> tuple[Float[Tensor, "b h u r v"], Bool[Tensor, "b h u r v"]]:
+    """The best entries of each row, one after another, each with its share among those that were left; and where."""
+    left, values, places = allowed.expand_as(logits), [], []
+    for _ in range(top):
+        share = _shares(logits, left)
+        place = left & torch.zeros_like(left).scatter(3, share.argmax(dim=3, keepdim=True), True)
+        values.append(share.masked_fill(~place, 0))
+        places.append(place)
+        left = left & ~place
+    return torch.stack(values, dim=3), torch.stack(places, dim=3)
+
+
+def _shares(logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b #h u v"]) -> Float[Tensor, "b h u v"]:
+    """The softmax of each row over what is allowed, 0 where nothing is."""
+    nothing = torch.finfo(logits.dtype).min / 4
+    return logits.masked_fill(~allowed, nothing).softmax(dim=3).masked_fill(~allowed, 0)
+
+
+def _means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"], running: bool) -> Float[Tensor, "b h g #s c"]:
+    """The mean of the real tokens of each block; or, at each place, of all real tokens up to it."""
+    u = at_least_single(u)
+    if not running:
+        count = real.sum(dim=2).clamp(min=1)
+        return u.sum(dim=3, keepdim=True) / rearrange(count, "b g -> b 1 g 1 1")
+    count = real.flatten(1).cumsum(dim=1).clamp(min=1)
+    total = rearrange(u, "b h g s c -> b h (g s) c").cumsum(dim=2)
+    return rearrange(total / count[:, None, :, None], "b h (g s) c -> b h g s c", g=u.shape[2])

@@ -1,0 +1,170 @@
+"""Sparse Transformer: a query sees its neighbourhood and, beyond it, a regular sample of all keys.
+
+    y_i = sum_{j in A(i)} p_ij v_j      p_i = softmax_{j in A(i)}(q_i . k_j / sqrt(c))      A(i) = near(i) + far(i)
+
+    kind = "fixed"     near: the block of l tokens that holds i       far: the last `summary` tokens of every block
+    kind = "strided"   near: all j with |i - j| < l                   far: all j whose distance to i is a multiple of l
+
+with l = `stride`, over the real keys, and only those up to i when causal; a key in both sets counts once. With l near
+sqrt(n) that is n sqrt(n) pairs. Without a `stride` it is the rounded root of the greatest length named at construction,
+or the paper's 128 when none is named; it never depends on the sequence at hand. With `bands` = 4 the heads take turns
+at four neighbouring summaries, counted from the end of the block. `part` leaves one of the two sets out, for networks
+that give them to different layers. Paper: arXiv:1904.10509. Departs from the paper in: one softmax over both sets in
+every head, 8 summary tokens (the least it names, fit for short blocks), and a non-causal form, which drops j <= i.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.banded import banded
+from longspan.kernels.block_sparse import block_sparse
+from longspan.kernels.cache import append
+from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import left_align
+from longspan.kernels.strided import strided
+
+STRIDE = 128  # where nothing says how long sequences may get
+
+
+@dataclass
+class KeyValueCache(DecodeState):
+    """All keys and values so far, left-aligned."""
+
+    k: Float[Tensor, "b h t c"]
+    v: Float[Tensor, "b h t e"]
+    lengths: Int[Tensor, " b"]
+
+
+class SparseTransformer(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="Sparse Trans.",
+        paper="arXiv:1904.10509",
+        family="sparse",
+        cost="n sqrt n",
+        patterns=SELF_PATTERNS,
+        length_bound=True,
+        dropout="weights",
+        limit="stride=4096",
+        remark="LRA ran a causal mask in its encoder and saved no work; here its encoder sees both directions.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        kind: Literal["fixed", "strided"] = "fixed",
+        stride: int | None = None,
+        summary: int = 8,
+        bands: int = 1,
+        part: Literal["both", "near", "far"] = "both",
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        for name, number in {"stride": stride, "summary": summary, "bands": bands}.items():
+            if number is not None and number < 1:
+                raise UsageError(f"sparse_transformer needs {name} of at least 1, got {name}={number}.")
+        if stride is None:
+            stride = STRIDE if self.max_length is None else max(1, round(math.sqrt(self.max_length)))
+        self.kind, self.part, self.stride, self.bands = kind, part, stride, bands
+        self.summary = min(summary, max(1, stride // bands))
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        rules = {
+            "causal": self.pattern.causal,
+            "key_mask": key_mask,
+            "dropout": self.dropout if self.training else 0.0,
+        }
+        y = self._fixed(q, k, v, **rules) if self.kind == "fixed" else self._strided(q, k, v, **rules)
+        return y.to(v.dtype) if query_mask is None else y.to(v.dtype).masked_fill(~query_mask[:, None, :, None], 0)
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        place = torch.arange(q.shape[2], device=q.device)
+        visible = self.visible(place[:, None], place)
+        if key_mask is not None:
+            visible = visible & key_mask[:, None, None, :]
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
+        p = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
+        return p.masked_fill(~visible, 0).to(q.dtype)
+
+    def visible(self, i: Int[Tensor, "..."], j: Int[Tensor, "..."]) -> Bool[Tensor, "h ..."]:
+        """Whether the query at place i may see the key at place j, head by head."""
+        i, j = torch.broadcast_tensors(i, j)
+        if self.kind == "fixed":
+            band = torch.arange(self.heads, device=i.device).reshape(-1, *[1] * i.ndim) % self.bands
+            near, far = i // self.stride == j // self.stride, (-1 - j) % self.stride // self.summary == band
+        else:
+            near, far = (i - j).abs() < self.stride, (i - j) % self.stride == 0
+        seen = {"both": near | far, "near": near, "far": far}[self.part]
+        return (seen & (j <= i) if self.pattern.causal else seen).expand(self.heads, *i.shape)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> KeyValueCache:
+        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
+        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
+        return KeyValueCache(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+
+    def advance(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
+    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
+        keys, values = append(state.k, k, state.lengths), append(state.v, v, state.lengths)
+        visible = self.visible(state.lengths[:, None], torch.arange(keys.shape[2], device=keys.device))
+        y = masked_attention(q[:, :, None], keys, values, rearrange(visible, "h b m -> b h 1 m"))
+        return y[:, :, 0], KeyValueCache(keys, values, state.lengths + 1)
+
+    def _fixed(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **rules: Any
+    ) -> Float[Tensor, "b h n e"]:
+        n, device = q.shape[2], q.device
+        block = self.stride if self.stride < n else n  # min() would stay a formula in a graph for any length
+        own = rearrange(torch.arange(-(-n // block), device=device), "g -> 1 1 g 1")
+        lists = own[..., :0] if self.part == "far" else own
+        columns = None if self.part == "near" else self._summaries(n, device)
+        return block_sparse(q, k, v, lists, block=block, columns=columns, **rules)
+
+    def _summaries(self, n: int, device: torch.device) -> Int[Tensor, "1 h t"]:
+        """The places of the summary tokens for each head, or once for all when they do not differ."""
+        band = torch.arange(self.heads if self.bands > 1 else 1, device=device) % self.bands
+        within = self.stride - 1 - band[:, None] * self.summary - torch.arange(self.summary, device=device)
+        block = torch.arange(-(-n // self.stride), device=device)
+        return rearrange(block[:, None, None] * self.stride + within, "g h c -> 1 h (g c)")
+
+    def _strided(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        causal: bool,
+        key_mask: Bool[Tensor, "b m"] | None,
+        dropout: float,
+    ) -> Float[Tensor, "b h n e"]:
+        if self.part == "near":
+            right = 0 if causal else self.stride - 1
+            return banded(q, k, v, left=self.stride - 1, right=right, key_mask=key_mask, dropout=dropout)
+        rules = {"causal": causal, "key_mask": key_mask, "dropout": dropout}
+        return strided(q, k, v, stride=self.stride, near=self.part == "both", **rules)

@@ -1,0 +1,263 @@
+"""Synthesizer: the scores of attention are made without comparing tokens, from places or from one token at a time.
+
+    y_i = sum_j p_ij v_j      p_i = softmax_j(R_ij)
+
+over the real keys j (and j <= i when causal). Each head has its own R, with a column for each place of the longest
+sequence:
+
+    kind = "random"              R is a matrix of parameters
+    kind = "factorised_random"   R = A B^T, with A and B of `rank` columns
+    kind = "dense"               R_i = relu(x_i W1) W2 + b2, a number for each place, from token i alone
+    kind = "factorised_dense"    R_ij = a_i[j mod r] b_i[j div r], a_i and b_i each made as in "dense", r near sqrt(m)
+
+`dot` mixes in what attention usually does, R <- alpha R + (1 - alpha) q k^T / sqrt(c), with a learned alpha that starts
+at a half. `frozen` random matrices stay as they were drawn. In cross attention rows belong to places (or tokens) of the
+target and columns to places of the context, whose content counts by its values alone unless `dot` is on. The default is
+the kind with the fewest parameters: a full random matrix is far beyond Long Range Arena's limit of 10 % more.
+
+Where R is the same for every row of a batch, so are the weights but for padding: they are made once, and a dropped
+weight is dropped in all rows. Paper: arXiv:2005.00743. Departs from the paper in: both factors of the factorised dense
+kind come from one hidden layer, and a length that is not a product uses the first places of a longer one.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.cache import append
+from longspan.kernels.packing import Layout, left_align, real
+from longspan.kernels.precision import at_least_single, without_autocast
+
+Kind = Literal["random", "factorised_random", "dense", "factorised_dense"]
+
+
+@dataclass
+class Values(DecodeState):
+    """Values (and keys, where they are compared) with the real ones marked, and the place of the next query."""
+
+    v: Float[Tensor, "b h m e"]
+    k: Float[Tensor, "b h m c"] | None
+    visible: Bool[Tensor, "b m"]
+    place: Int[Tensor, " b"]
+
+
+class Synthesizer(Attention):
+    meta = AttentionMeta(
+        title="Synthesizer",
+        paper="arXiv:2005.00743",
+        family="learned scores",
+        cost="n^2",
+        patterns=ALL_PATTERNS,
+        length_bound=True,
+        dropout="weights",
+        remark="LRA's numbers are those of a full random matrix added to the dot product: lra_synthesizer.",
+    )
+    scores: Tensor
+    row_factors: Tensor
+    column_factors: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        kind: Kind = "factorised_random",
+        rank: int = 8,
+        dot: bool = False,
+        frozen: bool = False,
+        bias: bool = True,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, bias=bias, **shell)
+        if rank < 1:
+            raise UsageError(f"synthesizer needs factors of at least 1 column, got rank={rank}.")
+        if frozen and "dense" in kind:
+            raise UsageError(f"frozen is for random scores, got kind={kind!r}; leave it off or choose a random kind.")
+        self.kind, self.dot = kind, dot
+        self.value, self.out = nn.Linear(dim, self.inner, bias=bias), nn.Linear(self.inner, dim, bias=bias)
+        if dot:
+            self.query, self.key = nn.Linear(dim, self.inner, bias=bias), nn.Linear(dim, self.inner, bias=bias)
+            self.shares = nn.Parameter(torch.zeros(2))
+        if "random" in kind:
+            self.rows = self._longest("max_length")
+        self.columns = self._longest("max_context" if self.pattern.cross else "max_length")
+        if kind == "random":
+            self._draw("scores", (heads, self.rows, self.columns), 1.0, frozen)
+        elif kind == "factorised_random":  # so that their products have a variance of 1 as well
+            self._draw("row_factors", (heads, self.rows, rank), rank**-0.25, frozen)
+            self._draw("column_factors", (heads, self.columns, rank), rank**-0.25, frozen)
+        else:
+            self.hidden = nn.Linear(dim, self.inner, bias=bias)
+            channels, fold = self.inner // heads, math.isqrt(self.columns - 1) + 1
+            sizes = [self.columns] if kind == "dense" else [fold, -(-self.columns // fold)]
+            self.to_places = nn.ModuleList(ToPlaces(heads, channels, size) for size in sizes)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        return self._mix(x, *self._source(x, context, mask, context_mask))
+
+    def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
+        return self._mix(x[:, :1], x, mask)[:, 0]
+
+    def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
+        return self.first(layout.unpack(x), mask=layout.mask)
+
+    def _mix(
+        self, x: Float[Tensor, "b n d"], source: Float[Tensor, "b m d"], key_mask: Bool[Tensor, "b m"] | None
+    ) -> Float[Tensor, "b n d"]:
+        """The outputs for the tokens x, which stand at the first places, from all tokens of the source."""
+        k, v = self._keys_and_values(source)
+        scores = self._scores(x, slice(x.shape[1]), k, source.shape[1])
+        causal, dropout = self.pattern is Pattern.CAUSAL_SELF, self.dropout if self.training else 0.0
+        y = weigh(scores, v, key_mask, causal=causal, dropout=dropout)
+        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], Values]:
+        self._needs_decoding()
+        y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
+        source, key_mask = self._source(x, context, mask, context_mask)
+        place = x.new_full((len(x),), x.shape[1], dtype=torch.long) if mask is None else mask.sum(dim=1)
+        if not self.pattern.cross:
+            source, _ = left_align(source, mask)
+            key_mask = real(place, x.shape[1])
+        elif key_mask is None:
+            key_mask = torch.ones(source.shape[:2], dtype=torch.bool, device=x.device)
+        k, v = self._keys_and_values(source)
+        return y, Values(v, k, key_mask, place)
+
+    def step(self, x_t: Float[Tensor, "b d"], state: Values) -> tuple[Float[Tensor, "b d"], Values]:
+        self._needs_decoding()
+        if not self.pattern.cross:
+            k, v = self._keys_and_values(x_t[:, None])
+            v = append(state.v, v[:, :, 0], state.place)
+            k = append(state.k, k[:, :, 0], state.place) if k is not None and state.k is not None else None
+            state = replace(state, v=v, k=k, visible=real(state.place + 1, v.shape[2]))
+        if "random" in self.kind and int(state.place.max()) >= self.rows:
+            raise UsageError(f"This synthesizer was built for at most {self.rows} tokens; build it for more.")
+        y = weigh(self._scores(x_t[:, None], state.place, state.k, state.v.shape[2]), state.v, state.visible)
+        y = self.out(rearrange(y, "b h 1 e -> b (h e)").to(self.out.weight.dtype))
+        return y, replace(state, place=state.place + 1)
+
+    def _keys_and_values(
+        self, source: Float[Tensor, "b m d"]
+    ) -> tuple[Float[Tensor, "b h m c"] | None, Float[Tensor, "b h m e"]]:
+        return self._split(self.key(source)) if self.dot else None, self._split(self.value(source))
+
+    def _scores(
+        self,
+        x: Float[Tensor, "b n d"],
+        places: slice | Int[Tensor, " b"],
+        k: Float[Tensor, "b h m c"] | None,
+        m: int,
+    ) -> Float[Tensor, "#b h n m"]:
+        """R for these tokens, which stand at these places (one place for each row, or the same range for all)."""
+        scores = self._synthetic(x, places, m)
+        if k is None:
+            return scores
+        q = self._split(self.query(x))
+        synthetic, compared = self.shares.softmax(dim=0)
+        return synthetic * scores + compared * at_least_single(q @ k.mT) / q.shape[-1] ** 0.5
+
+    def _synthetic(
+        self, x: Float[Tensor, "b n d"], places: slice | Int[Tensor, " b"], m: int
+    ) -> Float[Tensor, "#b h n m"]:
+        n = x.shape[1]
+        if m > self.columns or ("random" in self.kind and n > self.rows):
+            longest = f"{self.columns} keys" + (f" and {self.rows} queries" if "random" in self.kind else "")
+            raise UsageError(
+                f"This synthesizer was built for at most {longest}, got {m} keys and {n} queries; "
+                "build it for more or cut the input."
+            )
+        if "dense" in self.kind:
+            hidden = self._split(self.hidden(x).relu())
+            first, *second = (at_least_single(to(hidden)) for to in self.to_places)
+            scores = einsum(second[0], first, "b h n i, b h n j -> b h n i j").flatten(3) if second else first
+            return scores[..., :m]
+        with without_autocast(x):
+            if self.kind == "random":
+                rows = self.scores[:, places, :m]
+            else:
+                rows = self.row_factors[:, places] @ self.column_factors[:, :m].mT
+        return rows[None] if isinstance(places, slice) else rearrange(rows, "h b m -> b h 1 m")
+
+    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
+        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
+
+    def _longest(self, name: Literal["max_length", "max_context"]) -> int:
+        longest = getattr(self, name)
+        if longest is None:
+            raise UsageError(f"synthesizer has scores for each place; say how many there may be with {name}=...")
+        return longest
+
+    def _draw(self, name: str, shape: tuple[int, ...], std: float, frozen: bool) -> None:
+        table = std * torch.randn(shape)
+        if frozen:
+            self.register_buffer(name, table)
+        else:
+            self.register_parameter(name, nn.Parameter(table))
+
+
+class ToPlaces(nn.Module):
+    """A linear map from the channels of each head to places."""
+
+    def __init__(self, heads: int, channels: int, places: int):
+        super().__init__()
+        self.weight = nn.Parameter(channels**-0.5 * torch.randn(heads, channels, places))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, places))
+
+    def forward(self, x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n m"]:
+        return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
+
+
+def weigh(
+    scores: Float[Tensor, "#b h n m"],
+    v: Float[Tensor, "b h m e"],
+    key_mask: Bool[Tensor, "b m"] | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h n e"]:
+    """The softmax of the scores over the real keys (up to the own place when causal), times v; 0 if there is none.
+
+    Scores without a batch are exponentiated once for all rows: padding only takes terms out of the two sums. They are
+    then relative to the largest of all keys, real or not; it would take one 80 above every real one to hide these.
+    """
+    i, j = (torch.arange(length, device=v.device) for length in scores.shape[2:])
+    visible = j <= i[:, None] if causal else torch.ones_like(scores[0, 0], dtype=torch.bool)
+    least = torch.finfo(scores.dtype).min
+    if len(scores) == len(v):
+        visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
+        weights = scores.masked_fill(~visible, least).softmax(dim=-1).masked_fill(~visible, 0)
+        return F.dropout(weights, dropout).to(v.dtype) @ v
+    scores = scores[0].masked_fill(~visible, least)
+    weights = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
+    with without_autocast(v):
+        if key_mask is None:
+            total = weights.sum(dim=-1)[None]
+        else:
+            v = v.masked_fill(~key_mask[:, None, :, None], 0)
+            total = einsum(weights, key_mask.to(weights.dtype), "h n m, b m -> b h n")
+        y = einsum(F.dropout(weights, dropout).to(v.dtype), v, "h n m, b h m e -> b h n e")
+    return y / torch.where(total > 0, total, 1)[..., None]

@@ -1,0 +1,14 @@
+"""A cache of keys or values while decoding: the tokens of each row, left-aligned, one more with every step."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def append(
+    tokens: Float[Tensor, "b h t c"], new: Float[Tensor, "b h c"], lengths: Int[Tensor, " b"]
+) -> Float[Tensor, "b h t_plus_1 c"]:
+    """The new token of each row behind its last one."""
+    tokens = torch.cat([tokens, torch.zeros_like(new)[:, :, None]], dim=2)
+    here = torch.arange(tokens.shape[2], device=tokens.device) == lengths[:, None]
+    return torch.where(here[:, None, :, None], new[:, :, None], tokens)

@@ -1,0 +1,70 @@
+"""Vectors of Sinkhorn attention: the package most people ran, in which some of the values are keys."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from longspan import attentions
+from longspan.attentions.sinkhorn import Shown, Sinkhorn, balance, best
+from tests.attentions.parity import Replay, Vector
+
+
+def replay(vector: Vector) -> Replay | str:
+    sizes = vector.meta["hyperparameters"]
+    if vector.name == "sinkhorn__nc":
+        return "blocks of queries are matched with blocks of keys of another sequence; here cross attention is SortCut"
+    if vector.name == "sinkhorn__ns_sortcut_pad":
+        return "padded keys are part of the block means there, and SortCut queries see their own block as well"
+    if vector.name == "sinkhorn__cs":
+        spec = f"sinkhorn(net=attention, block={sizes['block']}, top={sizes['top_blocks']}, temperature=1.0)"
+        return Replay(spec, lambda arrays: _causal(_layer(spec, vector), sizes["block"], arrays))
+    spec = f"sinkhorn(net=attention, block={sizes['key_block']}, temperature=1.0)"
+    return Replay(spec, lambda arrays: _with_keys_as_sorted_values(_layer(spec, vector), vector, arrays))
+
+
+def _layer(spec: str, vector: Vector) -> Sinkhorn:
+    _, heads, _, channels = vector.arrays["q"].shape
+    layer = attentions.get(spec)(heads * channels, heads, vector.pattern).double().eval()
+    assert isinstance(layer, Sinkhorn)
+    return layer
+
+
+def _causal(layer: Sinkhorn, block: int, arrays: Mapping[str, Tensor]) -> Tensor:
+    """The second half of the heads begins its blocks one token before their end; what is cut off attends to itself."""
+    q, k, v = (arrays[name] for name in "qkv")
+    nulls = {"layer.null_key": arrays["param_null_keys"], "layer.null_value": arrays["param_null_values"]}
+    core, half, cut = _Core(layer), layer.heads // 2, block - 1
+    whole = functional_call(core, nulls, (q, k, v))
+    shifted = functional_call(core, nulls, (q[:, :, cut:], k[:, :, cut:], v[:, :, cut:]))
+    alone = F.scaled_dot_product_attention(q[:, :, :cut], k[:, :, :cut], v[:, :, :cut], is_causal=True)
+    return torch.cat([whole[:, :half], torch.cat([alone, shifted], dim=2)[:, half:]], dim=1)
+
+
+class _Core(nn.Module):
+    def __init__(self, layer: Sinkhorn):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.layer.attend(q, k, v)
+
+
+def _with_keys_as_sorted_values(layer: Sinkhorn, vector: Vector, arrays: Mapping[str, Tensor]) -> Tensor:
+    """The package's slip, put together from our parts: what is sorted to a block has its keys for values."""
+    q, k, v = (layer._in_blocks(arrays[name], None) for name in "qkv")
+    real = layer._real(arrays["k"], None)
+    logits, allowed = layer._logits(q, k, real), layer._allowed(real)
+    sizes = vector.meta["hyperparameters"]
+    if sizes["permutative"]:
+        noise = -torch.log(-torch.log(arrays["param_uniform"] + 1e-6) + 1e-6)
+        logits = (torch.log(torch.relu(logits) + 1e-6) + noise) / sizes["temperature"]
+        matrix = balance(logits, allowed, sizes["iterations"])
+    else:
+        matrix = best(logits, allowed, sizes["top_blocks"])[0][:, :, :, 0]
+    keys = torch.einsum("bhuv,bhvsc->bhusc", matrix, k)
+    y = layer._read(q, [Shown(keys, keys, None), Shown(k, v, None)], 0.0)
+    return rearrange(y, "b h g s e -> b h (g s) e")

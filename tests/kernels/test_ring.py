@@ -1,0 +1,30 @@
+"""A ring and a cache hold what a row has seen, whatever its length."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan.kernels import ring
+from longspan.kernels.cache import append
+from longspan.kernels.packing import real
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=3), st.integers(1, 6))
+@settings(deadline=None, max_examples=40)
+def test_a_ring_holds_the_last_tokens_each_in_its_slot(lengths, slots):
+    rows = torch.tensor(lengths)
+    tokens = (torch.arange(1.0, 10) * real(rows, 9))[:, :, None, None]  # token p of a row is p + 1
+    held = ring.fill(tokens, rows, slots)
+    for _ in range(3):
+        held = ring.put(held, (rows + 1.0)[:, None, None], rows)
+        rows = rows + 1
+        for row, places in enumerate(ring.places(rows - 1, slots).tolist()):
+            length = int(rows[row])
+            assert sorted(p for p in places if p >= 0) == list(range(max(0, length - slots), length))
+            assert held[row, 0, :, 0].tolist() == [p + 1 if p >= 0 else 0 for p in places]
+
+
+def test_a_cache_grows_behind_the_last_token_of_each_row():
+    tokens = torch.tensor([[1.0, 2], [3, 0]])[:, None, :, None]
+    grown = append(tokens, torch.tensor([[[8.0]], [[9.0]]]), torch.tensor([2, 1]))
+    assert grown[:, 0, :, 0].tolist() == [[1, 2, 8], [3, 9, 0]]
