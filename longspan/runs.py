@@ -310,7 +310,7 @@ def _train_cell(
     """Train in this process (or in each of several) and write the card, whether it went well or not."""
     started = time.perf_counter()
     meter.reset_peak_memory(device)
-    energy = meter.EnergyMeter(device)
+    energy, neighbours = meter.EnergyMeter(device), meter.Neighbours(device)
     with audit.reading() as read:
         model = plan.model()
     parameters = count(model)
@@ -324,6 +324,8 @@ def _train_cell(
         def watch(now: Progress, steps: int) -> None:
             nonlocal state
             state = now
+            if now.step % recipe.evaluate_every == 0:
+                neighbours.look()
             if logs is not None:
                 logs.update(now)
             if bar is not None:
@@ -352,9 +354,10 @@ def _train_cell(
         "status": "ok" if trained else "fail",
         "reason": reason,
         "memory": {"peak_bytes": meter.peak_memory_bytes(device)},
-        "energy": _whole_energy(energy, state),
+        "energy": None if neighbours.seen else _whole_energy(energy, state),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
+    card["timing"]["shared"] = neighbours.seen  # by other work on the same GPU, so that the times say little
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
         card = cards.read(store.add(card, _files(folder, model if keep_weights else None, trained)))

@@ -73,7 +73,7 @@ class LinearAttention(HeadwiseAttention):
     def _features(
         self, x: Float[Tensor, "b h *n c"], mask: Bool[Tensor, "b m"] | None = None
     ) -> Float[Tensor, "b h *n c"]:
-        phi = F.elu(at_least_single(x)) + 1
+        phi = F.elu(at_least_single(x).contiguous()) + 1  # elu keeps strides that a compiled graph does not expect
         # A hidden key adds nothing to S or z: its features are 0, which no key would give.
         return phi if mask is None else phi.masked_fill(~rearrange(mask, "b m -> b 1 m 1"), 0)
 

@@ -196,7 +196,7 @@ class Longformer(HeadwiseAttention):
 
     def _first_real(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b t"]:
         """The places of the global tokens, -1 where a row has too few."""
-        place, first = torch.arange(n, device=device), min(self.global_tokens, n)
+        place, first = torch.arange(n, device=device), self.global_tokens if self.global_tokens < n else n
         if mask is None:
             return place[None, :first]
         places = torch.where(mask, place, n).topk(first, dim=1, largest=False).values

@@ -142,7 +142,7 @@ class Sinkhorn(HeadwiseAttention):
         dropout: float,
     ) -> Float[Tensor, "b h n e"]:
         keys, values, real = self._in_blocks(k, key_mask), self._in_blocks(v, key_mask), self._real(k, key_mask)
-        queries = None if self.pattern.cross else self._in_blocks(q, key_mask)
+        queries = None if self.pattern.cross else self._in_blocks(q, None)
         logits, allowed = self._logits(queries, keys, real), self._allowed(real)
         sorted_ = self._sort(logits, allowed, keys, values, real, null_value)
         nothing_hidden = key_mask is None and k.shape[2] == real[0].numel() and self.top <= keys.shape[2]
@@ -239,7 +239,9 @@ class Sinkhorn(HeadwiseAttention):
         """Consecutive blocks, with zeros for padded tokens and to fill up the last one."""
         size = self._size(u.shape[2]) if size is None else size
         u = u if mask is None else u.masked_fill(~mask[:, None, :, None], 0)
-        return rearrange(F.pad(u, (0, 0, 0, -u.shape[2] % size)), "b h (g s) c -> b h g s c", s=size)
+        missing = -u.shape[2] % size
+        u = F.pad(u, (0, 0, 0, missing)) if missing else u
+        return rearrange(u, "b h (g s) c -> b h g s c", s=size)
 
     def _real(self, k: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "b g s"]:
         """Which places of the blocks hold a real token."""
@@ -249,7 +251,7 @@ class Sinkhorn(HeadwiseAttention):
 
     def _size(self, m: int) -> int:
         """A sequence shorter than a block is one block; only the null block must keep its full length."""
-        return self.block if self.nulls else min(self.block, m)
+        return self.block if self.nulls or m > self.block else m
 
     def _allowed(self, real: Bool[Tensor, "b g s"]) -> Bool[Tensor, "b 1 u v"]:
         """Which block v may be sorted to which block u."""
@@ -269,8 +271,9 @@ class Sinkhorn(HeadwiseAttention):
             if self.sort is not None:
                 return self._by_net(keys[:, :, :, 0], k.shape[2])
             assert q is not None
-            queries = _means(q, real, running)[:, :, :, 0]
-            keys = keys.masked_fill(~real[:, None, :, :, None], 0).sum(dim=3) if running else keys[:, :, :, 0]
+            hidden = ~rearrange(real, "b g s -> b 1 g s 1")
+            queries = _means(q.masked_fill(hidden, 0), real, running)[:, :, :, 0]
+            keys = keys.masked_fill(hidden, 0).sum(dim=3) if running else keys[:, :, :, 0]
             return einsum(queries, keys, "b h u c, b h v c -> b h u v") / k.shape[-1] ** 0.5
 
     def _by_net(self, mean: Float[Tensor, "b h u c"], blocks: int) -> Float[Tensor, "b h u v"]:

@@ -183,7 +183,7 @@ def _digest(text: bytes) -> bytes:
 
 
 def plain(written: bytes) -> bytes:
-    """A text as it is meant: some copies of the tables hold Python bytes literals in place of the bytes.
+    r"""A text as it is meant: some copies of the tables hold Python bytes literals in place of the bytes.
 
     >>> plain(rb"b'caf\xc3\xa9'").decode()
     'café'

@@ -13,6 +13,8 @@ import json
 import pickle
 import re
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -313,11 +315,15 @@ def _pickled(content: bytes, batch: str, where: Path) -> tuple[str, Pictures]:
     advice = f"get {PYTHON} again, or {BINARY.filename}, which needs no pickle."
     try:
         found = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
-        data, labels = found["data"], found["labels"]
+        data, labels = found["data"], np.asarray(found["labels"])
     except Exception as error:  # a broken pickle can raise anything
         raise CorruptFile(f"{where}, {batch}: not a batch of plain arrays ({error}); {advice}") from error
-    labels = np.asarray(labels)
-    fits = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape == (len(labels), 3 * PIXELS)
+    fits = (
+        labels.ndim == 1
+        and isinstance(data, np.ndarray)
+        and data.dtype == np.uint8
+        and data.shape == (len(labels), 3 * PIXELS)
+    )
     if not fits or labels.dtype.kind not in "iu" or labels.min(initial=0) < 0 or labels.max(initial=0) > 255:
         raise CorruptFile(f"{where}, {batch}: expected bytes [n 3072] and as many labels; {advice}")
     return _pictures(batch, data.reshape(-1, 3, PIXELS), labels.astype(np.uint8))
@@ -392,14 +398,21 @@ def _by_table(source: Path) -> Iterator[tuple[str, Pictures]]:
     for split in ("train", "test"):
         table = source / f"{split}Labels.csv"
         files, labels = [], []
-        with table.open(encoding="utf-8", newline="") as handle:
-            for number, row in enumerate(csv.DictReader(handle), start=2):
-                name, label = row.get("id") or "", row.get("label")
-                if label not in NAMES or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-                    raise CorruptFile(f"{table}, line {number}: expected an id and a class, found {dict(row)!r:.80}.")
-                files.append(source / split / f"{name}.png")
-                labels.append(NAMES.index(label))
+        for number, row in enumerate(_csv_rows(table), start=2):
+            name, label = row.get("id") or "", row.get("label")
+            if label not in NAMES or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+                raise CorruptFile(f"{table}, line {number}: expected an id and a class, found {dict(row)!r:.80}.")
+            files.append(source / split / f"{name}.png")
+            labels.append(NAMES.index(label))
         yield split, _colour_files(files, np.array(labels, np.uint8))
+
+
+def _csv_rows(table: Path) -> list[dict[str, str]]:
+    try:
+        with table.open(encoding="utf-8", newline="") as handle:
+            return list(csv.DictReader(handle))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise CorruptFile(f"{table} is not a CSV table in UTF-8 ({error}); get it again.") from error
 
 
 def _colour_files(files: list[Path], labels: np.ndarray) -> Pictures:
@@ -434,10 +447,16 @@ def _samples(source: Path) -> Iterator[tuple[str, Pictures]]:
             try:
                 with np.load(file, allow_pickle=False) as arrays:
                     x, y, index = arrays["x"], arrays["y"], arrays["index"]
-            except (ValueError, KeyError, OSError, EOFError) as error:
+            except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
                 raise CorruptFile(f"{file} is not an .npz file with x, y and index ({error}); get it again.") from error
-            whole = all(array.dtype.kind in "iu" for array in (y, index)) and x.dtype == np.uint8
-            if not whole or x.shape != (len(y), SIDE, SIDE) or y.shape != index.shape or y.max(initial=0) >= CLASSES:
+            counted = all(array.ndim == 1 and array.dtype.kind in "iu" for array in (y, index))
+            if (
+                not counted
+                or x.dtype != np.uint8
+                or x.shape != (len(y), SIDE, SIDE)
+                or len(index) != len(y)
+                or not np.isin(y, np.arange(CLASSES)).all()
+            ):
                 raise CorruptFile(f"{file}: expected x bytes [n 32 32] with y 0 .. 9 and index [n], found {x.shape}.")
             yield split, Pictures(x.reshape(len(x), PIXELS), y.astype(np.uint8), index.astype(np.int64))
 

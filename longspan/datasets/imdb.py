@@ -193,7 +193,7 @@ def _read(source: Path) -> tuple[dict[str, list[Review]], bool]:
     )
 
 
-_NAME = re.compile(r"(?:.*/)?aclImdb/(train|test)/(neg|pos)/(\d+)_\d+\.txt", re.ASCII)
+_NAME = re.compile(r"(?:.*/)?aclImdb/(train|test)/(neg|pos)/(\d{1,9})_\d+\.txt", re.ASCII)
 
 
 def _read_archive(path: Path) -> dict[str, list[Review]]:
@@ -209,7 +209,7 @@ def _read_folder(folder: Path) -> Iterator[Review]:
     for label, name in enumerate(FOLDERS):
         for file in sorted((folder / name).glob("*.txt")):
             number = file.stem.partition("_")[0]
-            if not number.isascii() or not number.isdigit():
+            if not re.fullmatch("[0-9]{1,9}", number):
                 raise CorruptFile(f"{file} should be called <number>_<rating>.txt; unpack the archive again.")
             yield Review(label, int(number), _checked(file.read_bytes(), str(file)))
 
@@ -218,7 +218,7 @@ def _read_tsv(path: Path) -> Iterator[Review]:
     """Lines of `label number rating text`. Texts hold tabs and odd line separators, so a line ends at \\n alone."""
     for line, where in lines(path):
         label, number, rating, text = (line.split(b"\t", 3) + [b""] * 3)[:4]
-        if label not in (b"0", b"1") or not number.isdigit() or not rating.isdigit() or not text:
+        if label not in (b"0", b"1") or not re.fullmatch(rb"[0-9]{1,9}", number) or not rating.isdigit() or not text:
             raise CorruptFile(f"{where}: expected label 0 or 1, number, rating and text, found {line!r:.80}.")
         yield Review(int(label), int(number), _checked(text, where))
 

@@ -274,7 +274,7 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
         return Cell("missing")
     good = [card for card in cards if card["status"] == "ok"]
     cost = {
-        "steps_per_second": _geometric_mean([card["timing"]["steps_per_second"] for card in good]),
+        "steps_per_second": _geometric_mean([_speed(card) for card in good]),
         "parameters": cards[-1]["parameters"]["total"],
         "ratio": cards[-1]["parameters"]["ratio"],
     }
@@ -341,6 +341,11 @@ def _mean(cells: Mapping[str, Cell], average: Average) -> Mean:
         else:
             missing.append(f"{task} (FAIL)" if cell.status == "fail" else task)
     return Mean(None, tuple(missing)) if missing else Mean(statistics.fmean(values))
+
+
+def _speed(card: Card) -> float | None:
+    """Steps per second, unless other work shared the device and the figure says little."""
+    return None if card["timing"].get("shared") else card["timing"]["steps_per_second"]
 
 
 def _geometric_mean(values: Sequence[float | None]) -> float | None:

@@ -6,15 +6,18 @@ from longspan.attentions import Pattern
 # name: the strings under which it is tested, the default first
 CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
+    "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
     "fnet": ("fnet",),
     "linear": ("linear",),
     "linformer": ("linformer",),
     "local": ("local",),
+    "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
     "s4d": ("s4d",),
     "softmax": ("softmax", "softmax(kernel=plain)"),
+    "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
 }
 
 

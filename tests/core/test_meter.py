@@ -32,7 +32,7 @@ def fake_nvml(readings):
 
 
 def test_energy_is_the_difference_of_two_readings_in_joules(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([1_000, 5_000, 7_500]))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml([5_000, 7_500]))
     assert meter.EnergyMeter("cuda").joules() == 2.5
 
 
@@ -40,6 +40,18 @@ def test_energy_is_the_difference_of_two_readings_in_joules(monkeypatch):
 def test_without_a_counter_there_is_no_figure(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "pynvml", module)
     assert meter.EnergyMeter("cuda").joules() is None
+
+
+@pytest.mark.parametrize("looks, shared", [([1, 1], False), ([1, 2, 1], True), ([], None)])
+def test_a_gpu_is_shared_when_another_process_was_seen_on_it_once(monkeypatch, looks, shared):
+    module = fake_nvml([])
+    counts = iter(looks)
+    vars(module).update(nvmlDeviceGetComputeRunningProcesses=lambda handle: [object()] * next(counts))
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    neighbours = meter.Neighbours("cuda")
+    for _ in looks:
+        neighbours.look()
+    assert neighbours.seen is shared
 
 
 def test_a_cpu_has_no_energy_counter_here():

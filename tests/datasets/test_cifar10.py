@@ -247,6 +247,7 @@ class Hostile:
         pickle.dumps({"data": np.zeros((1, 3_072), np.float32), "labels": [0]}),
         pickle.dumps({"data": np.zeros((2, 3_072), np.uint8), "labels": [0]}),
         pickle.dumps({"data": np.zeros((1, 3_072), np.uint8), "labels": ["cat"]}),
+        pickle.dumps({"data": np.zeros((1, 3_072), np.uint8), "labels": [[0], [1, 2]]}),
         pickle.dumps([1, 2]),
         b"",
         b"garbage",
@@ -300,10 +301,30 @@ def test_the_competition_without_test_labels_is_told_apart(tmp_path):
         get("cifar10").import_from(unpack(files, tmp_path), root=tmp_path / "data")
 
 
-@pytest.mark.parametrize("row", ["1,tiger", "../1,cat", "9999,cat", "1"])
+@pytest.mark.parametrize("row", ["1,tiger", "../1,cat", "9999,cat", "1", "1,\udcff"])
 def test_a_label_table_that_cannot_be_right_is_refused(row, tmp_path):
-    unpack(by_table() | {"trainLabels.csv": f"id,label\n{row}\n".encode()}, tmp_path)
-    with pytest.raises(CorruptFile, match=r"trainLabels\.csv, line 2|is listed but is not there"):
+    unpack(by_table() | {"trainLabels.csv": f"id,label\n{row}\n".encode(errors="surrogateescape")}, tmp_path)
+    with pytest.raises(CorruptFile, match=r"trainLabels\.csv|is listed but is not there"):
+        get("cifar10").import_from(tmp_path, root=tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"x": np.zeros((2, 32, 32), np.uint8), "y": np.array([1, -250]), "index": np.arange(2)},
+        {"x": np.zeros((2, 32, 32), np.uint8), "y": np.array(3), "index": np.array(3)},
+        {"x": np.zeros((2, 32, 32), np.float32), "y": np.array([1, 2]), "index": np.arange(2)},
+        {"x": np.zeros((2, 32, 32), np.uint8), "y": np.array([1, 2])},
+        None,
+    ],
+)
+def test_samples_that_cannot_be_right_are_refused(arrays, tmp_path):
+    unpack(samples(), tmp_path)
+    if arrays is None:
+        (tmp_path / "gray_train_some.npz").write_bytes(samples()["gray_train_some.npz"][:-500])
+    else:
+        np.savez(tmp_path / "gray_train_some.npz", **arrays)
+    with pytest.raises(CorruptFile, match=r"gray_train_some\.npz"):
         get("cifar10").import_from(tmp_path, root=tmp_path / "data")
 
 

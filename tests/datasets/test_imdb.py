@@ -212,6 +212,7 @@ def test_any_text_survives_the_table(texts, tmp_path):
         (b"2\t1\t9\ttext", "expected label 0 or 1"),
         (b"1\t1\t9", "expected label 0 or 1, number, rating and text"),
         (b"1\tone\t9\ttext", "number"),
+        (b"1\t" + b"9" * 5_000 + b"\t9\ttext", "number"),
         (b"1\t1\t9\t", "text"),
         (b"", "expected label"),
         (b"1\t1\t9\tcaf\xe9", "not UTF-8"),

@@ -89,11 +89,13 @@ class LRABigBird(HeadwiseAttention):
     def lists(self, g: int) -> Int[Tensor, "h g s"]:
         """The blocks that each of g query blocks sees when it is not an end."""
         u = torch.arange(g, device=self.draws.device)
-        horizon = min(g * self.block, HORIZON) // self.block - 1
+        # conditions in place of min() and max(), which would stay formulas in a graph compiled for any length
+        horizon = (g if g * self.block < HORIZON else HORIZON // self.block) - 1
+        highest = horizon if horizon < g - 2 else g - 2
         before = (u - 2).clamp(0, horizon)  # candidates 1 ... u - 2
-        after = (min(horizon, g - 2) - u - 1).clamp(min=0)  # u + 2 ... the horizon
+        after = (highest - u - 1).clamp(min=0)  # u + 2 ... the highest
         for back, fewer in ((3, 4), (2, 3)):
-            before = torch.where(u == g - back, max(0, horizon - fewer), before)
+            before = torch.where(u == g - back, horizon - fewer, before).clamp(min=0)
             after = torch.where(u == g - back, 0, after)
         rank = choose(self.draws[:, u % TABLE], (before + after).expand(self.heads, -1))
         u, before = u[:, None], before[:, None]

@@ -9,11 +9,11 @@ FIELDS = (
     ("vyvo", "yvavy", "vovyv", "ivvy", "yvyvo", "vayv"),
 )
 _FORMS = (
-    "We study {a} and its relation to {b}.",
-    "Our method improves {a} by means of {b}.",
-    "Experiments on {a} show a gain of {n} points.",
-    "Unlike earlier work on {a}, we do not need {b}.",
-    "The results for {a} are discussed in section {n}.",
+    "We study {a}, {b} and {c}.",
+    "We improve {a} by {b} or {c}.",
+    "For {a} and {b} the gain over {c} is {n}.",
+    "Unlike {a} or {b}, it needs no {c}.",
+    "See {a}, {b} and {c} in section {n}.",
 )
 _PLAIN = ("models", "features", "training", "baselines", "annotation", "statistics", "sampling", "errors")
 
@@ -31,11 +31,13 @@ def _abstract(rng: np.random.Generator, field: int, length: int) -> bytes:
     aim = int(rng.integers(min(120, length), min(500, length) + 1))
     text = ""
     while len(text) < aim:
-        words = []
-        for _ in range(2):
-            kind = rng.random()
-            chosen = FIELDS[field] if kind < 0.7 else _PLAIN if kind < 0.9 else FIELDS[rng.integers(len(FIELDS))]
-            words.append(chosen[rng.integers(len(chosen))])
+        words = {name: _word(rng, field) for name in "abc"}
         form = _FORMS[rng.integers(len(_FORMS))]
-        text = f"{text} {form.format(a=words[0], b=words[1], n=rng.integers(2, 10))}".strip()
+        text = f"{text} {form.format(n=rng.integers(2, 10), **words)}".strip()
     return text[:aim].encode()
+
+
+def _word(rng: np.random.Generator, field: int) -> str:
+    kind = rng.random()
+    words = FIELDS[field] if kind < 0.6 else _PLAIN if kind < 0.75 else FIELDS[rng.integers(len(FIELDS))]
+    return words[rng.integers(len(words))]

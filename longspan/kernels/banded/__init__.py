@@ -86,10 +86,10 @@ def _by_block(
     after = missing + span - block - before
     real = q.new_ones(q.shape[0], n, dtype=torch.bool) if key_mask is None else key_mask
     real = F.pad(real, (before, after), value=False).unfold(1, span, block)
-    q = rearrange(F.pad(q, (0, 0, 0, missing)), "b h (g s) c -> (b g) h s c", s=block)
-    k, v = (
-        rearrange(F.pad(u, (0, 0, before, after)).unfold(2, span, block), "b h g c s -> (b g) h s c") for u in (k, v)
-    )
+    # Contiguous first, as in kernels/filling.py: a compiled graph for any length takes the result to be so.
+    q = rearrange(F.pad(q.contiguous(), (0, 0, 0, missing)), "b h (g s) c -> (b g) h s c", s=block)
+    k, v = (F.pad(u.contiguous(), (0, 0, before, after)).unfold(2, span, block) for u in (k, v))
+    k, v = (rearrange(u, "b h g c s -> (b g) h s c") for u in (k, v))
     visible = repeat(real, "b g s -> (b g) 1 block s", block=block) & near
     y = masked_attention(q, k, v, visible, dropout=dropout)
     return rearrange(y, "(b g) h s e -> b h (g s) e", g=blocks)[:, :, :n]
