@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from longspan.api import params, run
     from longspan.attentions.base import Attention, AttentionMeta, HeadwiseAttention, Pattern
     from longspan.conformance import check
+    from longspan.inquiry import ask
     from longspan.multihead import MultiheadAttention
     from longspan.results.board import board
     from longspan.results.store import Store
@@ -30,6 +31,7 @@ _HOMES = {
     "MultiheadAttention": "longspan.multihead",
     "Pattern": "longspan.attentions.base",
     "Store": "longspan.results.store",
+    "ask": "longspan.inquiry",
     "board": "longspan.results.board",
     "check": "longspan.conformance",
     "load": "longspan.runs",
@@ -46,6 +48,7 @@ __all__ = [
     "MultiheadAttention",
     "Pattern",
     "Store",
+    "ask",
     "attentions",
     "board",
     "catalogue",

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longspan.core.errors import CheckFailed, DataMissing, LongspanError, StorageError, UsageError, did_you_mean
+from longspan.core.errors import (
+    CheckFailed,
+    DataMissing,
+    LongspanError,
+    RunFailed,
+    StorageError,
+    UsageError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from longspan.conformance import Report
@@ -53,6 +61,13 @@ class SeveralMechanisms(TyperCommand):
 
 
 ATTENTION_FLAGS = ("-a", "--attention")
+
+
+class SeveralMeasured(TyperCommand):
+    """A verb whose `-a` and `--lengths` take several words in a row."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_spread(args, (*ATTENTION_FLAGS, "--lengths"))))
 
 
 def _spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
@@ -98,10 +113,14 @@ def _print_json(content: Any) -> None:
 # --------------------------------------------------------------------------------------------------- words of the verbs
 
 Kind = StrEnum("Kind", ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"])
-Format = StrEnum("Format", ["terminal", "markdown", "csv", "latex", "json", "html"])
+Format = StrEnum("Format", ["terminal", "markdown", "md", "csv", "latex", "json", "html"])
 Dtype = StrEnum("Dtype", ["float32", "bfloat16"])
 Launcher = StrEnum("Launcher", ["local"])
 Startable = StrEnum("Startable", ["attention"])
+Procedure = StrEnum("Procedure", ["lra"])
+Mode = StrEnum("Mode", ["train", "inference", "both"])
+Clock = StrEnum("Clock", ["wall", "compute"])
+TableFormat = StrEnum("TableFormat", ["terminal", "markdown", "md", "csv", "json"])
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of runs, cards, conformance and report.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -344,6 +363,7 @@ def data(context: typer.Context) -> None:
     Examples:
       longspan data status
       longspan data prepare listops --tier smoke
+      longspan data prepare listops --official
       longspan data import pathfinder ~/lra_release/pathfinder32
     """
     if context.invoked_subcommand is None:
@@ -357,33 +377,49 @@ def data_prepare(
     tier: Tier = "full",
     changes: Changes = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="All cores when left out.")] = None,
+    official: Annotated[
+        bool, typer.Option("--official", help="Download the published files also where they can be generated.")
+    ] = False,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--from-mirror", metavar="URL", help="Folder on a server with the same files ($LONGSPAN_MIRROR)."),
+    ] = None,
 ) -> None:
-    """Generate a dataset; a second call only checks it, an interrupted one goes on.
+    """Generate or download a dataset; a second call only checks it, an interrupted one goes on.
+
+    Downloads are verified and lie in downloads/ beside the data; the archive of the Long Range Arena (8.2 GB) is read
+    as it arrives and not kept.
 
     \b
-    Example:
+    Examples:
       longspan data prepare pathfinder --tier full
+      longspan data prepare listops --official
+      longspan data prepare imdb --from-mirror http://mirror.example/data
     """
     from longspan import corpora
+    from longspan.core import remote
 
     dataset, data = corpora.settings(name, protocol, tier, _overrides(changes))
-    splits = dataset.prepare(data, workers=workers)
+    with remote.mirrored(mirror):
+        splits = dataset.prepare_official(data) if official else dataset.prepare(data, workers=workers)
     _say(f"{name} ({splits.variant}) is ready in {dataset.status(data).folder}: {_counted(splits.counts)}.")
 
 
 @data_app.command("import")
 def data_import(
     name: Dataset,
-    path: Annotated[Path, typer.Argument(help="Where the official files lie.")],
+    path: Annotated[Path, typer.Argument(help="A folder with the official files, or the archive as published.")],
     protocol: Protocol = "longspan",
     tier: Tier = "full",
     changes: Changes = None,
 ) -> None:
-    """Convert official files that you have; runs prefer them to generated data from then on.
+    """Convert files that you have, unpacked or not; runs prefer them to generated data from then on.
 
     \b
-    Example:
+    Examples:
       longspan data import listops ~/lra_release/listops-1000
+      longspan data import pathfinder ~/Downloads/lra_release.gz
+      longspan data import pathfinder ~/lra_release --set split=seed42
     """
     from longspan import corpora
 
@@ -585,6 +621,161 @@ def params(protocol: Protocol = "longspan", tier: Tier = "full", as_json: Json =
         terminal.console().print(terminal.parameters_table(rows))
 
 
+# ------------------------------------------------------------------------------------------------------------- measure
+
+
+@app.command(cls=SeveralMeasured)
+def measure(
+    procedure: Annotated[Procedure, typer.Argument(help="What is measured, and how: lra is Tables 2 and 4 of LRA.")],
+    mechanisms: Annotated[
+        list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.")
+    ] = None,
+    lengths: Annotated[
+        list[int] | None, typer.Option("--lengths", metavar="N...", min=1, help="1000 2000 3000 4000 when left out.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option("--mode", help="Training steps, inference steps, or both.")] = Mode.both,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows in a step.")] = 32,
+    layers: Annotated[int, typer.Option("--layers", metavar="N", min=1, help="Of the network.")] = 4,
+    heads: Annotated[int, typer.Option("--heads", metavar="N", min=1, help="Of each layer.")] = 8,
+    dim: Annotated[int, typer.Option("--dim", metavar="N", min=1, help="Channels.")] = 128,
+    mlp: Annotated[int, typer.Option("--mlp", metavar="N", min=1, help="Width of the MLPs.")] = 512,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
+    compiled: Annotated[bool, typer.Option("--compile", help="Let torch.compile fuse the layers.")] = False,
+    realistic_steps: Annotated[int, typer.Option("--realistic-steps", metavar="N", min=1, help="Wall clock.")] = 50,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Steps on a fixed batch.")] = 20,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Each clock stops after so long.")] = 20.0,
+    again: Annotated[bool, typer.Option("--again", help="Measure also what has its card.")] = False,
+    clock: Annotated[Clock, typer.Option("--clock", help="Whose speed the table shows.")] = Clock.wall,
+    form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
+    as_json: Json = False,
+    out: Out = Path("out"),
+) -> None:
+    """Measure steps per second and memory at growing lengths, always beside softmax, and show the published rows.
+
+    One card per mechanism lies in OUT/cards/measurements; what has its card is not measured again. Running out of
+    memory is a result. The exit code is 4 when a mechanism could not run for another reason.
+
+    \b
+    Examples:
+      longspan measure lra -a linear performer linformer
+      longspan measure lra -a my_attention.py:Mine --lengths 1000 2000 --mode train
+      longspan measure lra -a local --batch 2 --device cpu --format markdown
+    """
+    from longspan.analysis.efficiency import tables
+    from longspan.analysis.efficiency_table import render
+    from longspan.backbones.encoder_classifier import Sizes
+    from longspan.efficiency import lra
+
+    setup = lra.Setup(
+        lengths=tuple(lengths or lra.LRA.lengths),
+        modes=lra.MODES if mode is Mode.both else (str(mode),),  # type: ignore[arg-type]
+        batch=batch,
+        model=Sizes(dim=dim, heads=heads, layers=layers, mlp=mlp),
+        realistic_steps=realistic_steps,
+        repeats=repeats,
+        seconds=seconds,
+        compile=compiled,
+    )
+    asked = list(dict.fromkeys([lra.YARDSTICK, *(mechanisms or ())]))
+    with _Progress(len(asked) * len(setup.lengths) * len(setup.modes)) as advance:
+        cards = lra.measure(asked, setup, device=device, out=out, again=again, watch=advance)
+    views = tables(cards, setup.modes)
+    form = TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
+    if form is TableFormat.terminal:
+        for view in views:
+            _print_speeds(view, str(clock))
+    else:
+        print(render(views, str(form), clock="wall" if clock is Clock.wall else "compute"), end="")
+    failed = {
+        f"{card['mechanism']} ({point['reason']})"
+        for card in cards
+        for point in card["points"]
+        if point["status"] == "fail"
+    }
+    if failed:
+        raise RunFailed(f"Could not run: {'; '.join(sorted(failed))}.")
+
+
+def _print_speeds(view: Any, clock: Any) -> None:
+    """Speed and memory side by side where the screen is wide enough, else one below the other."""
+    from longspan import terminal
+    from longspan.analysis.efficiency_table import footnotes, grid
+
+    screen = terminal.console()
+    whole = grid(view, clock=clock)
+    width = sum(max(map(len, column)) + 1 for column in zip(*whole, strict=True))
+    parts = [whole] if width <= screen.width else [grid(view, clock=clock, memory=False), grid(view, speed=False)]
+    for number, (heading, *lines) in enumerate(parts):
+        title = view.title if number == 0 else ""
+        screen.print(terminal.table(heading, lines, title=title, right=heading[1:]))
+    for note in footnotes(view, clock):
+        screen.print(terminal.printable(note), style="dim")
+
+
+# --------------------------------------------------------------------------------------------------------------- probe
+
+
+@app.command()
+def probe(
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="span, rollout, embeddings, transfer or gap.")],
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of runs with their weights.")],
+    samples: Annotated[
+        int | None, typer.Option("--samples", metavar="N", min=1, help="Examples; what the question usually takes.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which examples are drawn.")] = 0,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
+    attention: Annotated[
+        str | None, typer.Option("--attention", metavar="MECH", help="Where a plug-in lies now: path/mine.py:Mine.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also draw it: HTML, PDF and PNG.")] = None,
+    as_json: Json = False,
+    out: Out = Path("out"),
+) -> None:
+    """Put a question to trained models and keep each answer as a card in OUT/cards/probes.
+
+    \b
+    span        how far from a token lies what it attends to?
+    rollout     which pixels of an image does the answer come from?
+    embeddings  which intensities and which positions look alike?
+    transfer    does a model trained on Pathfinder answer Path-X?
+    gap         how much better is the model on what it was trained on?
+
+    \b
+    Examples:
+      longspan probe span out/cards/listops/*.json --samples 200
+      longspan probe rollout out/cards/pathfinder/pathfinder-softmax-....json -o figures
+    """
+    from longspan import analysis, inquiry, terminal
+    from longspan.results import card as card_module
+
+    made = {}
+    with _Progress(len(cards)) as advance:
+        for path in cards:
+            advance(f"{question} of {path.name}")
+            answer, where = inquiry.ask(
+                question, path, samples=samples, seed=seed, out=out, device=device, attention=attention
+            )
+            made[where] = answer
+    runs = [card_module.read(path, "run") for path in cards]
+    folders = {answer["sha256"]: where.parent for where, answer in made.items()}
+    finding = analysis.answer(question, analysis.Evidence(runs, list(made.values()), folders=folders))
+    if as_json:
+        _print_json(list(made.values()))
+    else:
+        terminal.print_finding(finding, terminal.console())
+        for where in made:
+            _say(f"The answer is {where}.")
+    if output is not None:
+        _draw(finding, output)
+
+
+def _draw(finding: Any, folder: Path) -> None:
+    from longspan.report.answer import write
+
+    for path in write(finding, folder):
+        _say(f"Drawn: {path}.", error=True)
+
+
 # ------------------------------------------------------------------------------------------- the reading half: no torch
 
 
@@ -594,6 +785,9 @@ def board(
     protocol: Annotated[str | None, typer.Option("--protocol", metavar="P", help="Only this one.")] = None,
     tier: Annotated[str | None, typer.Option("--tier", metavar="T", help="Only this one.")] = None,
     pattern: Pattern = None,
+    published: Annotated[
+        str | None, typer.Option("--published", metavar="TABLE", help="Published rows: v0, v1, later or none.")
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.terminal,
     snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="NAME", help="Freeze it under a name.")] = None,
     cards: Cards = None,
@@ -601,22 +795,26 @@ def board(
 ) -> None:
     """Rank mechanisms from cards; protocols, tiers and kinds of data never share a board.
 
-    Without --protocol or --tier there is a board for each that has cards. Snapshots lie in OUT/snapshots.
+    Without --protocol or --tier there is a board for each that has cards. Full boards of lra show the published
+    leaderboard, version 1 (v1); v0 is that of the first paper, later are records that follow other rules.
+    Snapshots lie in OUT/snapshots.
 
     \b
     Examples:
       longspan board starter --tier smoke
-      longspan board lra --protocol longspan --tier full --format markdown
+      longspan board lra --protocol longspan --tier full --format md
+      longspan board lra --published v0
     """
     from longspan import gallery, terminal
     from longspan.results.board import freeze
-    from longspan.results.render import render
+    from longspan.results.render import render_all
 
     folders = gallery.card_folders(cards, out)
     found = gallery.cards_in(folders)
     for problem in found.problems:
         _say(f"Left out: {problem.sentence}", error=True)
-    views = list(gallery.boards(found.cards, suite, protocol=protocol, tier=tier, pattern=pattern))
+    asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published}
+    views = list(gallery.boards(found.cards, suite, **asked_for))
     if not views:
         where = ", ".join(map(str, folders)) or out / "cards"
         asked = f"{suite} ({protocol or 'any protocol'}, {tier or 'any tier'}, {pattern or 'any pattern'})"
@@ -625,13 +823,55 @@ def board(
         if len(views) != 1:
             raise UsageError(f"A snapshot freezes one board, but {len(views)} match; add --protocol and --tier.")
         _say(f"The snapshot is {freeze(views[0], snapshot, out / 'snapshots')}.", error=True)
-    if form is Format.json:
-        contents = [json.loads(render(view, "json")) for view in views]
-        _print_json(contents[0] if len(contents) == 1 else contents)
-        return
     screen = terminal.console()
-    for view in views:
-        print(render(view, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n"))
+    print(render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n"))
+
+
+@app.command()
+def analyze(
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUESTION]", help="tradeoff, span, gap, convergence, rollout, embeddings, transfer; else all."
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Draw it: HTML, PDF and PNG.")] = None,
+    as_json: Json = False,
+    cards: Cards = None,
+    out: Out = Path("out"),
+) -> None:
+    """Answer the papers' questions from cards, beside what the papers printed.
+
+    \b
+    tradeoff     what does accuracy cost in time and memory?         runs, measurements
+    span         how far must attention reach, task by task?         probes
+    gap          how much better on what it was trained on?          probes
+    convergence  steps to 30 and 35 % on Image                       runs
+    rollout      which pixels does an answer come from?              probes
+    embeddings   which intensities and positions look alike?         probes
+    transfer     do Pathfinder models answer Path-X?                 probes
+
+    \b
+    Examples:
+      longspan analyze tradeoff -o figures
+      longspan analyze gap --json
+    """
+    from longspan import analysis, gallery, terminal
+
+    folders = gallery.card_folders(cards, out)
+    evidence = analysis.gather(folders)
+    for problem in evidence.problems:
+        _say(f"Left out: {problem.sentence}", error=True)
+    found = [analysis.answer(question, evidence)] if question else analysis.answers(evidence)
+    if as_json:
+        contents = [finding.to_json() for finding in found]
+        _print_json(contents[0] if question else contents)
+    else:
+        for finding in found:
+            terminal.print_finding(finding, terminal.console())
+    if output is not None:
+        for finding in found:
+            _draw(finding, output)
 
 
 @app.command()
@@ -649,14 +889,16 @@ def report(
       longspan report
       longspan report -o site --serve
     """
-    from longspan import gallery, verdicts
+    from longspan import analysis, gallery, verdicts
     from longspan.report.build import build
 
-    found = gallery.cards_in(gallery.card_folders(cards, out))
+    folders = gallery.card_folders(cards, out)
+    found, evidence = gallery.cards_in(folders), analysis.gather(folders)
     conformance, unreadable = verdicts.load([out / "conformance", Path("results")])
     problems = [*found.problems, *unreadable]
     site = output or out / "report"
-    index = build(found.cards, site, catalogue=_catalogue(out), conformance=conformance, problems=problems)
+    told = {"catalogue": _catalogue(out), "conformance": conformance, "problems": problems, "evidence": evidence}
+    index = build(found.cards, site, **told)
     for problem in problems:
         _say(f"Left out: {problem.sentence}", error=True)
     _say(f"The report is {index}: {len(found.cards)} card{'' if len(found.cards) == 1 else 's'}.")

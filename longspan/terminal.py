@@ -294,6 +294,16 @@ def _verdicts_table(reports: Sequence[Mapping[str, Any]]) -> Table:
     return table(columns, rows, right=columns[3:])
 
 
+def print_finding(finding: Any, to: Console) -> None:
+    """An answered question: its table, then its notes."""
+    titles = [column.title for column in finding.columns]
+    numbers = [column.title for column in finding.columns if column.kind != "text"]
+    to.print(table(titles, finding.texts(), title=finding.title, right=numbers))
+    for note in finding.notes:
+        to.print(Text(printable(note), style="dim"))
+    to.print()
+
+
 def data_table(found: Sequence[tuple[Any, Sequence[str]]]) -> Table:
     """What is on disk for each setting, and who uses it."""
     rows = [

@@ -3,5 +3,6 @@
 from jaxtyping import install_import_hook
 
 install_import_hook(
-    ["longspan.attentions", "longspan.backbones", "longspan.kernels", "longspan.metrics"], "beartype.beartype"
+    ["longspan.attentions", "longspan.backbones", "longspan.kernels", "longspan.metrics", "longspan.probes"],
+    "beartype.beartype",
 )

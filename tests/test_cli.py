@@ -17,7 +17,8 @@ from longspan.results.store import Store
 from tests.results.factory import make_card, write_predictions
 
 ROOT = Path(__file__).parents[1]
-VERBS = ["list", "show", "check", "data", "run", "runs", "params", "board", "report", "verify", "new", "doctor"]
+VERBS = ["list", "show", "check", "data", "run", "runs", "measure", "params", "board", "report", "verify"]
+VERBS += ["probe", "analyze", "new", "doctor"]
 DATA_VERBS = ["prepare", "import", "status", "verify"]
 
 # A cell of a second: the real path with a small network, little data and two steps.

@@ -1,1 +1,43 @@
-"""One question per file, answered from cards and published tables alone."""
+"""One question per file, answered from cards and published tables alone; never imports torch.
+
+evidence = gather([Path("out/cards")])
+finding = answer("tradeoff", evidence)
+finding.rows, finding.notes
+"""
+
+import importlib
+
+from longspan.analysis.evidence import Evidence, gather
+from longspan.analysis.finding import Finding
+from longspan.core.errors import DataMissing, UnknownName, did_you_mean
+
+QUESTIONS = {
+    "tradeoff": "what does accuracy cost in time and memory?",
+    "span": "how far must attention reach, task by task?",
+    "gap": "how much better are models on what they were trained on?",
+    "convergence": "after how many steps do models reach 30 and 35 % on Image?",
+    "rollout": "which pixels does an answer on Pathfinder come from?",
+    "embeddings": "which intensities and positions look alike to a model of images?",
+    "transfer": "do models trained on Pathfinder answer Path-X?",
+}
+
+
+def answer(question: str, evidence: Evidence) -> Finding:
+    """What the cards and the papers say; DataMissing, with what to do, where they say nothing."""
+    if question not in QUESTIONS:
+        raise UnknownName(f"No question named {question!r} to analyze.{did_you_mean(question, QUESTIONS)}")
+    return importlib.import_module(f"longspan.analysis.{question}").answer(evidence)
+
+
+def answers(evidence: Evidence) -> list[Finding]:
+    """Every question that has an answer, in the order in which a reader asks them."""
+    found = []
+    for question in QUESTIONS:
+        try:
+            found.append(answer(question, evidence))
+        except DataMissing:
+            continue  # nothing was asked of a model yet
+    return found
+
+
+__all__ = ["QUESTIONS", "Evidence", "Finding", "answer", "answers", "gather"]

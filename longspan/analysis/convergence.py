@@ -1,11 +1,28 @@
-"""How does a mechanism learn? Its curve, averaged over seeds where they were evaluated at the same step."""
+"""How does a mechanism learn? Its curve, averaged over seeds where they were evaluated at the same step.
+
+And how soon: the first evaluation with at least 30 and 35 % validation accuracy on Image, beside Table 5 of Long Range
+Arena. A run can only be as exact as its evaluations are frequent.
+"""
 
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from longspan import published
+from longspan.analysis.evidence import Evidence, name_of
+from longspan.analysis.finding import Column, Finding
 from longspan.results.card import Card
+
+TASK = "image"
+LEVELS = (0.30, 0.35)
+COLUMNS = (
+    Column("Mechanism"),
+    Column("From"),
+    *(Column(f"{100 * level:.0f} %", "count", "training steps to this validation accuracy") for level in LEVELS),
+    Column("Evaluated every", "count", "steps between two evaluations"),
+    Column("Seeds", "count"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,3 +71,70 @@ def _mean_curve(mechanism: str, cards: list[Card], quantity: str) -> MeanCurve:
         low=tuple(min(values[step]) for step in steps),
         high=tuple(max(values[step]) for step in steps),
     )
+
+
+# --------------------------------------------------------------------------------------------------------- how soon
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Steps to each of LEVELS, the mean over seeds; None where a seed never got there."""
+
+    title: str
+    mechanism: str
+    origin: str
+    steps: tuple[float | None, ...]
+    grid: int | None
+    seeds: int | None
+
+
+def answer(evidence: Evidence) -> Finding:
+    found = [*_own(evidence), *_published()]
+    notes = [published.measured("lra-convergence").note]
+    if any(None in one.steps for one in found):
+        notes.append("A dash means that not every seed reached the level.")
+    return Finding(
+        "convergence",
+        "Convergence on Image",
+        "Training steps until the validation accuracy reaches 30 % and 35 %.",
+        COLUMNS,
+        tuple((one.title, one.origin, *one.steps, one.grid, one.seeds) for one in found),
+        tuple(notes),
+        tuple(found),
+    )
+
+
+def first_step(card: Card, level: float, quantity: str = "valid_accuracy") -> int | None:
+    """The first evaluation of a run at which a quantity reached a level."""
+    reached = (point["step"] for point in card["curve"] if (point.get(quantity) or 0.0) >= level)
+    return min(reached, default=None)
+
+
+def _own(evidence: Evidence) -> list[Milestones]:
+    runs = [card for card in evidence.runs if card["task"] == TASK and card["status"] == "ok"]
+    found = []
+    for rules, cards in evidence.same(runs):
+        steps = [[first_step(card, level) for card in cards] for level in LEVELS]
+        means = tuple(None if None in of_level else statistics.fmean(_known(of_level)) for of_level in steps)
+        found.append(Milestones(name_of(cards[0]), cards[0]["mechanism"], rules, means, _grid(cards[0]), len(cards)))
+    return found
+
+
+def _known(steps: list[int | None]) -> list[int]:
+    return [step for step in steps if step is not None]
+
+
+def _grid(card: Card) -> int | None:
+    every = card["settings"]["recipe"].get("evaluate_every")
+    return every if isinstance(every, int) else None
+
+
+def _published() -> list[Milestones]:
+    table = published.measured("lra-convergence")
+    columns = [f"steps_{100 * level:.0f}" for level in LEVELS]
+    return [
+        Milestones(
+            row.title, row.mechanism or row.title, "published", tuple(row.value(name) for name in columns), None, None
+        )
+        for row in table.rows
+    ]

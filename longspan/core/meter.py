@@ -4,6 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 
 class Stopwatch:
@@ -55,23 +56,49 @@ class EnergyMeter:
     """Joules that a GPU has used since the meter was made, by its own counter; None where there is no such counter."""
 
     def __init__(self, device: str):
-        self._read = _energy_counter() if str(device).startswith("cuda") else None
-        self._start = None if self._read is None else self._read()
+        self._gpu = _first_gpu() if str(device).startswith("cuda") else None
+        self._start = self._read()
 
     def joules(self) -> float | None:
-        return None if self._read is None or self._start is None else (self._read() - self._start) / 1e3
+        now = self._read()
+        return None if now is None or self._start is None else (now - self._start) / 1e3
+
+    def _read(self) -> float | None:
+        return _ask(self._gpu, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
 
 
-def _energy_counter() -> Callable[[], float] | None:
-    """A function that reads the millijoules of the first GPU; drivers and cards without a counter have none."""
+class Neighbours:
+    """Whether other processes were seen on the GPU, whenever one looked; None where that cannot be seen."""
+
+    def __init__(self, device: str):
+        self._gpu = _first_gpu() if str(device).startswith("cuda") else None
+        self.seen: bool | None = None
+
+    def look(self) -> None:
+        processes = _ask(self._gpu, lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
+        if processes is not None:
+            self.seen = bool(self.seen) or len(processes) > 1
+
+
+def _first_gpu() -> tuple[Any, Any] | None:
+    """NVIDIA's library and its handle of the first GPU, where there are both."""
     try:
         import pynvml
     except ImportError:
         return None
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
     except pynvml.NVMLError:
         return None
-    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+
+
+def _ask(gpu: tuple[Any, Any] | None, question: Callable[[Any, Any], Any]) -> Any:
+    """The answer of the driver, or None: drivers and cards differ in what they can tell."""
+    if gpu is None:
+        return None
+    nvml, handle = gpu
+    try:
+        return question(nvml, handle)
+    except nvml.NVMLError:
+        return None

@@ -19,12 +19,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from longspan import analysis, suites
 from longspan import published as papers
-from longspan import suites
+from longspan.analysis import Evidence, Finding
 from longspan.core import atomic
 from longspan.core.environment import installed
 from longspan.core.errors import LongspanError, UsageError
-from longspan.report import plots
+from longspan.report import plots, questions
 from longspan.report.plots import Look
 from longspan.results import render
 from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, board, device_of, shown
@@ -77,8 +78,12 @@ def build(
     conformance: Sequence[Mapping[str, Any]] | None = None,
     *,
     problems: Sequence[Problem] = (),
+    evidence: Evidence | None = None,
 ) -> Path:
-    """Write the site and return its index page. A store brings the list of its corrupt cards along."""
+    """Write the site and return its index page. A store brings the list of its corrupt cards along.
+
+    `evidence` answers the page of questions; without it only the runs and the papers do.
+    """
     if isinstance(cards, Store):
         store, cards = cards, cards.cards()
         problems = [*problems, *store.problems]
@@ -86,7 +91,9 @@ def build(
     _refuse_foreign_folder(out)
     if catalogue is not None and catalogue.get("schema") != 1:
         raise UsageError(f"The catalogue has schema {catalogue.get('schema')!r}, this report reads schema 1.")
-    pages = _pages(newest(cards), catalogue or {}, conformance or (), problems)
+    cards = newest(cards)
+    findings = analysis.answers(evidence or Evidence(runs=cards))
+    pages = _pages(cards, catalogue or {}, conformance or (), problems, findings)
     with atomic.storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
@@ -111,15 +118,25 @@ def _refuse_foreign_folder(out: Path) -> None:
 
 
 def _write_assets(folder: Path) -> None:
+    source = plotly_source()
+    folder.mkdir()
+    (folder / "plotly.min.js").write_text(source, encoding="utf-8")
+    for name in ASSETS:
+        (folder / name).write_text(asset(name), encoding="utf-8")
+
+
+def plotly_source() -> str:
+    """The whole of plotly.js, so that a page needs no network."""
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:
         raise ReportError("The report draws with plotly, which is not installed; run `pip install plotly`.") from None
-    folder.mkdir()
-    (folder / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
-    for name in ASSETS:
-        text = resources.files("longspan.report").joinpath("assets", name).read_text(encoding="utf-8")
-        (folder / name).write_text(text, encoding="utf-8")
+    return get_plotlyjs()
+
+
+def asset(name: str) -> str:
+    """The text of a file of the site."""
+    return resources.files("longspan.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------------------ contents
@@ -130,11 +147,12 @@ def _pages(
     catalogue: Mapping[str, Any],
     conformance: Sequence[Mapping[str, Any]],
     problems: Sequence[Problem],
+    findings: Sequence[Finding],
 ) -> dict[str, str]:
     """Every page of the site by its path."""
     mechanisms = _mechanisms(cards, catalogue, conformance)
     groups = _groups(cards)
-    look = plots.looks(card["mechanism"] for card in cards)
+    look = plots.looks((card["mechanism"] for card in cards), then=questions.mechanisms(findings))
     site = {
         "version": installed("longspan") or "",
         "cards": cards,
@@ -150,13 +168,16 @@ def _pages(
         "look": look,
         "rules": RULES,
     }
-    env = _environment(site)
+    env = environment(site)
     tables = [papers.load(name) for name in reversed(papers.names())]
     pages = {
         "index.html": env.get_template("index.html").render(
             root="", provenance=_provenance(groups), facts=_facts(cards), standin_note=STANDIN_NOTE
         ),
         "curves.html": env.get_template("curves.html").render(root="", figures=_curve_figures(groups, look)),
+        "questions.html": env.get_template("questions.html").render(
+            root="", findings=[{"finding": one, "figure": questions.figure(one, look)} for one in findings]
+        ),
         "cost.html": env.get_template("cost.html").render(root="", figures=_cost_figures(groups, look)),
         "mechanisms.html": env.get_template("mechanisms.html").render(root="", families=_families(mechanisms)),
         "published.html": env.get_template("published.html").render(root="", tables=tables, suite=suites.get("lra")),
@@ -329,7 +350,8 @@ def _conformance_table(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------- templates
 
 
-def _environment(site: Mapping[str, Any]):
+def environment(site: Mapping[str, Any]):
+    """The templates, with what all of them may use."""
     import jinja2
     from markupsafe import Markup
 

@@ -16,6 +16,7 @@ from longspan.results.board import Board, Row, shown
 from longspan.results.card import Card
 
 HUES = 7  # --hue-1 ... --hue-7 in site.css, safe for the common forms of colour blindness
+INKS = ("#1a1c20", "#0072b2", "#d55e00", "#00845f", "#b5518b", "#b07c00", "#3c96cf", "#7a7000")  # the same, on white
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star")
 REFERENCE = "softmax"  # the yardstick wears the colour of the ink
@@ -33,6 +34,11 @@ class Look:
         return f"--hue-{self.hue}"
 
     @property
+    def ink(self) -> str:
+        """The colour on white paper."""
+        return INKS[self.hue]
+
+    @property
     def dash(self) -> str:
         return DASHES[self.turn % len(DASHES)]
 
@@ -41,9 +47,10 @@ class Look:
         return SYMBOLS[self.turn % len(SYMBOLS)]
 
 
-def looks(mechanisms: Iterable[str]) -> dict[str, Look]:
-    """A look for each mechanism string, the same for the same set of them."""
+def looks(mechanisms: Iterable[str], then: Iterable[str] = ()) -> dict[str, Look]:
+    """A look for each mechanism string, the same for the same set of them; those of `then` get what is left."""
     others = sorted({shown(mechanism) for mechanism in mechanisms} - {REFERENCE})
+    others += sorted({shown(mechanism) for mechanism in then} - {REFERENCE, *others})
     return {REFERENCE: Look(0, 0)} | {name: Look(1 + i % HUES, i // HUES) for i, name in enumerate(others)}
 
 
@@ -178,14 +185,15 @@ def label_places(points: Sequence[tuple[float, float]], labels: Sequence[str]) -
             width = LABEL_WIDTH * len(label)
             left, low = x + side * (width + 0.025) - width / 2, y + level * GAP - LABEL_HEIGHT / 2
             boxes[place] = (left, low, left + width, low + LABEL_HEIGHT)
-        costs = {place: sum(_overlap(box, other) for other in taken) for place, box in boxes.items()}
+        costs = {place: sum(overlap(box, other) for other in taken) for place, box in boxes.items()}
         best = min(costs, key=lambda place: costs[place])
         chosen.append(best)
         taken.append(boxes[best])
     return chosen
 
 
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """The area that two boxes (left, low, right, high) share."""
     across = min(one[2], other[2]) - max(one[0], other[0])
     along = min(one[3], other[3]) - max(one[1], other[1])
     return max(across, 0.0) * max(along, 0.0)

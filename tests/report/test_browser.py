@@ -18,7 +18,7 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-PAGES = ["index", "curves", "cost", "mechanisms", "mechanism/performer", "published", "problems"]
+PAGES = ["index", "curves", "cost", "questions", "mechanisms", "mechanism/performer", "published", "problems"]
 
 
 @pytest.fixture(scope="module")

@@ -109,6 +109,10 @@ def make_card(
     return seal(card) if sealed else card
 
 
+SPAN = {"mean": 12.0, "std": 1.0, "samples": 10, "length": 60.0, "uniform": 20.0, "by_layer": [[12.0]]}
+SPAN |= {"source": "weights"}
+
+
 def make_probe(
     question: str = "span",
     results: dict[str, Any] | None = None,
@@ -142,7 +146,7 @@ def make_probe(
         "subject": subject,
         "method": "Made up.",
         "settings": {},
-        "results": {"mean": 1.0} if results is None else results,
+        "results": SPAN if results is None else results,
         "code": {"version": "0.1.0", "commit": None, "dirty": None},
         "environment": {"cpu": "Test CPU", "cpu_count": 2, "torch": "2.13.0"},
         "files": {},

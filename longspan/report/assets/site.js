@@ -101,7 +101,16 @@ function layoutOf(figure, view, narrow) {
       text: "chance", font: { size: 11, color: quiet },
     });
   }
-  return layout;
+  if (view.height) layout.height = view.height;
+  return merged(layout, resolved(view.layout ?? {}));
+}
+
+// What a figure says about its own axes goes before what all figures share; lists are joined.
+function merged(common, own) {
+  if (Array.isArray(common) && Array.isArray(own)) return [...common, ...own];
+  if (!common || !own || typeof common !== "object" || typeof own !== "object") return own;
+  const entries = Object.entries(own).map(([key, item]) => [key, key in common ? merged(common[key], item) : item]);
+  return { ...common, ...Object.fromEntries(entries) };
 }
 
 // The legend is plain HTML: it wraps on a phone, works from the keyboard, and shows one mechanism among many.
@@ -109,6 +118,7 @@ const DASHES = { dash: "5 3", dot: "1.5 2.5", dashdot: "5 2 1.5 2" };
 
 const MARKS = {
   circle: "M7 1a4 4 0 1 0 .01 0z", diamond: "M7 0l5 5-5 5-5-5z", square: "M3 1h8v8H3z", "triangle-up": "M7 0l5 9H2z",
+  "line-ns-open": "M6 0h2v10H6z",
 };
 
 function keyOf(trace) {
@@ -171,6 +181,7 @@ class Figure {
     [...this.bar.children].forEach((button, index) => {
       button.setAttribute("aria-pressed", String(index === this.shown));
     });
+    this.canvas.style.height = view.height ? `${view.height}px` : "";  // before Plotly measures it
     Plotly.react(this.canvas, drawn, layoutOf(this.content, view, narrow), { displayModeBar: false, responsive: true });
     this.canvas.setAttribute("aria-hidden", "true");
     this.keys.hidden = labelled;

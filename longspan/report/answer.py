@@ -1,0 +1,35 @@
+"""One answered question as files of its own: a page that stands alone, and the figure as PDF and PNG for a paper.
+
+write(finding, Path("figures"))     # figures/tradeoff.html, .pdf, .png
+"""
+
+from pathlib import Path
+
+from longspan.analysis.finding import Finding
+from longspan.core import atomic
+from longspan.core.environment import installed
+from longspan.report import figures, questions
+from longspan.report.build import asset, environment, plotly_source
+
+
+def write(finding: Finding, folder: Path) -> list[Path]:
+    """The page, and the figure where there is one."""
+    path = folder / f"{finding.question}.html"
+    with atomic.storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_bytes(path, page(finding).encode())
+    return [path, *figures.draw(finding, folder)]
+
+
+def page(finding: Finding) -> str:
+    """HTML with its style, its scripts and its data inside."""
+    from markupsafe import Markup
+
+    env = environment({"version": installed("longspan") or "", "look": {}, "task_titles": {}})
+    return env.get_template("answer.html").render(
+        item={"finding": finding, "figure": questions.figure(finding)},
+        style=Markup(asset("site.css")),
+        script=Markup(asset("site.js")),
+        plotly=Markup(plotly_source()),
+        root="",
+    )

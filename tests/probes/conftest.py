@@ -1,0 +1,5 @@
+"""One thread: the networks here are small, and a second thread costs more than it brings."""
+
+import torch
+
+torch.set_num_threads(1)
