@@ -11,9 +11,11 @@ sequence:
     kind = "factorised_dense"    R_ij = a_i[j mod r] b_i[j div r], a_i and b_i each made as in "dense", r near sqrt(m)
 
 `dot` mixes in what attention usually does, R <- alpha R + (1 - alpha) q k^T / sqrt(c), with a learned alpha that starts
-at a half. `frozen` random matrices stay as they were drawn. In cross attention rows belong to places (or tokens) of the
-target and columns to places of the context, whose content counts by its values alone unless `dot` is on. The default is
-the kind with the fewest parameters: a full random matrix is far beyond Long Range Arena's limit of 10 % more.
+at a half. Random scores are drawn with a variance of 1; `frozen` ones stay as they were drawn. In cross attention rows
+belong to places (or tokens) of the target and columns to places of the context, whose content counts by its values
+alone unless `dot` is on. A full random matrix is far beyond Long Range Arena's limit of 10 % more parameters; the
+default, two numbers times `rank` for each place and head, stays below it for ListOps and not in the tiny networks of
+Pathfinder.
 
 Where R is the same for every row of a batch, so are the weights but for padding: they are made once, and a dropped
 weight is dropped in all rows. Paper: arXiv:2005.00743. Departs from the paper in: both factors of the factorised dense

@@ -1,5 +1,10 @@
-"""Exact attention over the keys each query may see; a query that may see none gets 0, and no NaN on the way back."""
+"""Exact attention over the keys each query may see; a query that may see none gets 0, and no NaN on the way back.
 
+`lowered_attention` is the other convention, of much released code: a hidden key is not removed, its score is lowered,
+so that a query that may see none spreads evenly over all.
+"""
+
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -20,3 +25,22 @@ def masked_attention(
     """
     blind = ~visible.any(dim=-1, keepdim=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible | blind, dropout_p=dropout).masked_fill(blind, 0)
+
+
+def lowered_attention(
+    q: Float[Tensor, "*b n c"],
+    k: Float[Tensor, "*b m c"],
+    v: Float[Tensor, "*b m e"],
+    visible: Bool[Tensor, "*#b #n m"],
+    *,
+    by: float = -1e10,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*b n e"]:
+    """softmax(q k^T / sqrt(c) + by [hidden]) v.
+
+    Written out, because fused kernels go back from the logarithm of a row's sum, which is lost beside 1e10: the
+    gradients of a row that sees nothing come out too large by the number of its keys.
+    """
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).to(torch.promote_types(q.dtype, torch.float32))
+    p = torch.softmax(torch.where(visible, scores, scores + by), dim=-1)
+    return F.dropout(p, dropout).to(v.dtype) @ v

@@ -16,8 +16,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "performer": ("performer",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
     "s4d": ("s4d",),
+    "sinkhorn": ("sinkhorn",),
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
+    "synthesizer": ("synthesizer",),
 }
 
 

@@ -37,6 +37,10 @@ ORACLES = {  # what, network, vocabulary, classes, length, parameters: spec/lra.
     "path-x": (Sizes(32, 2, 1, 32, inner=16, pooling="mean", positions="learned"), 256, 2, 16_384, 537_954),
     "listops paper": (Sizes(512, 8, 6, 2048), 17, 10, 2_000, 19_983_370),
     "text paper": (Sizes(512, 8, 6, 2048), 257, 2, 4_000, 20_089_858),
+    "retrieval released": (
+        Sizes(128, 4, 4, 512, pooling="first", features="two", head_layers=3),
+        *(257, 2, 4_000, 1_087_618),
+    ),
 }
 
 
@@ -54,7 +58,21 @@ def test_the_transformer_has_the_parameters_of_the_paper_to_the_last_one(what):
         ("listops", "lra-paper", 19_983_370),
         ("listops", "longspan", 19_983_370),  # the paper's sizes
         ("pathfinder", "lra-released", 26_530),
+        ("pathfinder", "lra-paper", 446_338),
         ("pathfinder", "longspan", 26_530 + 32),  # black has an id of its own
+        ("text", "lra-released", 3_486_722),
+        ("text", "lra-paper", 20_089_858),
+        ("text", "longspan", 3_486_722),
+        *((f"text_{k}k", "lra-paper", 20_089_858) for k in (1, 2, 3, 4)),
+        ("retrieval", "lra-released", 1_087_618),
+        ("retrieval", "lra-paper", 1_087_618 + 128 + (512 - 256) * 512 + 512 * 2 - 512 * 256 - 256 - 256 * 2),
+        ("retrieval_30k", "longspan", 1_087_618 + 128 + (512 - 256) * 512 + 512 * 2 - 512 * 256 - 256 - 256 * 2),
+        ("image", "lra-released", 248_458),
+        ("image", "lra-paper", 191_498),
+        ("image", "longspan", 248_458 + 128),  # black has an id of its own
+        ("pathx", "lra-released", 537_954),
+        ("pathx", "lra-paper", 446_338),
+        ("pathx", "longspan", 537_954 + 32),
     ],
 )
 def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
@@ -74,7 +92,9 @@ MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a chan
     "lra_longformer": (8_948_746 + 4 * 3 * 512**2, 26_530 + 4 * 3 * 32 * 16),  # projections that nobody uses
     "lra_performer": (8_948_746, 26_530),
     "lra_reformer": (8_948_746 - 2 * 4 * 512**2, 26_530 + 4 * (2 * 32**2 - 4 * 32 * 16)),  # as wide as the tokens
+    "lra_sinkhorn": (8_948_746 + 4 * 65 * 25, 26_530 + 4 * 5 * 25),  # a map to 25 blocks that has no effect
     "lra_sparse_transformer": (8_948_746, 26_530),
+    "lra_synthesizer": (8_948_746 + 4 * 8 * 2_001**2, 26_530 + 4 * 4 * 1_024**2),  # a full matrix for each head
     "nystromformer": (8_948_746, 26_530),
     "performer": (8_948_746, 26_530),
     "reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # one projection for queries and keys
@@ -82,7 +102,12 @@ MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a chan
         8_948_746 + 4 * (512 * 194 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 194 + 32 * 64 - 4 * 32 * 16),
     ),
+    "sinkhorn": (8_948_746 + 4 * 512 * 32, 26_530 + 4 * 16 * 16),  # from each channel to 32 and 16 blocks
     "sparse_transformer": (8_948_746, 26_530),
+    "synthesizer": (  # two factors of rank 8 for each head, in place of queries and keys
+        8_948_746 + 4 * (2 * 8 * 8 * 2_001 - 2 * 512**2),
+        26_530 + 4 * (2 * 4 * 8 * 1_024 - 2 * 32 * 16),
+    ),
 }
 
 

@@ -22,10 +22,10 @@ def test_every_protocol_builds_a_network_that_answers(name, protocol, tier):
     rules = task.protocol(protocol, tier)
     small = rules.override({"model.layers": 1})
     model = task.model(attentions.get("linear"), small).eval()
-    tokens = torch.ones(1, task.longest(rules), dtype=torch.int32)
+    tokens = torch.ones(task.texts, task.longest(rules), dtype=torch.int32)
     with torch.no_grad():
-        logits = model(tokens, [tokens.shape[1]])
-    assert logits.shape == (1, {"listops": 10, "pathfinder": 2}[name])
+        logits = model(tokens, [tokens.shape[1]] * task.texts)
+    assert logits.shape == (1, 10 if name in ("listops", "image") else 2)
     assert logits.isfinite().all()
 
 
@@ -51,7 +51,91 @@ def test_every_task_has_every_tier_of_the_longspan_protocol():
 SHARED = {"weight_decay": 0.1, "schedule": "rsqrt", "betas": (0.9, 0.98), "eps": 1e-9, "clip": None}
 IMAGE = SHARED | {"weight_decay": 0.0, "schedule": "cosine", "steps": 62_400, "batch_size": 512, "warmup": 312}
 TEXT = SHARED | {"steps": 5_000, "batch_size": 32, "warmup": 1_000, "learning_rate": 0.05}
+REVIEWS = TEXT | {"steps": 20_000, "warmup": 8_000, "selection": "last"}
+SMALL_TEXT = {"dim": 256, "heads": 4, "layers": 4, "mlp": 1_024, "pooling": "cls", "positions": "sinusoid"}
+PAIRS = SHARED | {"steps": 5_000, "batch_size": 32, "warmup": 8_000}
+TOWERS = {"dim": 128, "heads": 4, "layers": 4, "mlp": 512, "positions": "sinusoid"}
+CIFAR = SHARED | {"weight_decay": 0.0, "schedule": "cosine", "steps": 35_000, "batch_size": 256, "warmup": 175}
+ONE_LAYER = {"dim": 128, "heads": 8, "layers": 1, "mlp": 128, "inner": 64, "pooling": "cls", "positions": "learned"}
+PATHX = IMAGE | {"steps": 500_000, "batch_size": 64, "warmup": 2_500, "clip": 1.0}
+TINY = {"dim": 32, "heads": 2, "layers": 1, "mlp": 32, "inner": 16, "pooling": "mean", "positions": "learned"}
+
+
+def reviews(longspan, paper, released):
+    """The rules of Text with reviews of these lengths."""
+    return {
+        "lra-released": {
+            "data": {"length": released, "validation": "test"},
+            "model": SMALL_TEXT | {"dropout": 0.1, "attention_dropout": 0.1},
+            "recipe": REVIEWS,
+        },
+        "lra-paper": {
+            "data": {"length": paper, "validation": "test"},
+            "model": {"dim": 512, "heads": 8, "layers": 6, "mlp": 2_048, "pooling": "cls"},
+            "recipe": REVIEWS,
+        },
+        "longspan": {
+            "data": {"length": longspan, "validation": "held-out"},
+            "model": SMALL_TEXT,
+            "recipe": {"steps": 10_000, "batch_size": 32, "selection": "best"},
+        },
+    }
+
+
+def pairs(steps, warmup):
+    """The rules of Retrieval for this many steps."""
+    return {
+        "lra-released": {
+            "data": {"length": 4_000},
+            "model": TOWERS | {"pooling": "first", "features": "two", "head_layers": 3},
+            "recipe": PAIRS | {"steps": steps, "warmup": warmup, "learning_rate": 0.05, "selection": "last"},
+        },
+        "lra-paper": {
+            "data": {"length": 4_000},
+            "model": TOWERS | {"pooling": "cls", "features": "four", "head_layers": 2},
+            "recipe": PAIRS | {"steps": steps, "warmup": warmup, "learning_rate": 0.5, "selection": "best"},
+        },
+        "longspan": {
+            "model": TOWERS | {"pooling": "cls", "features": "four", "head_layers": 2},
+            "recipe": {"steps": steps, "batch_size": 32, "selection": "best"},
+        },
+    }
+
+
+VARIANTS = {
+    "text": reviews(4_000, 4_000, 1_000),
+    **{f"text_{k}k": reviews(1_000 * k, 1_000 * k, 1_000 * k) for k in (1, 2, 3, 4)},
+    "retrieval": pairs(5_000, 8_000),
+    "retrieval_30k": pairs(30_000, 800),
+}
 PUBLISHED = {  # spec/lra.md 4.1 and 5
+    **{(task, protocol): rules for task, own in VARIANTS.items() for protocol, rules in own.items()},
+    ("image", "lra-released"): {
+        "data": {"split": "longspan"},
+        "model": ONE_LAYER | {"dropout": 0.3, "attention_dropout": 0.2, "hide_zeros": True},
+        "recipe": CIFAR | {"learning_rate": 5e-4, "evaluate_every": 175, "selection": "last"},
+    },
+    ("image", "lra-paper"): {
+        "model": {"dim": 64, "heads": 4, "layers": 3, "mlp": 128, "inner": None, "positions": "learned"},
+        "recipe": CIFAR | {"learning_rate": 0.01, "selection": "best"},
+    },
+    ("image", "longspan"): {
+        "model": ONE_LAYER | {"hide_zeros": False},
+        "recipe": CIFAR | {"steps": 17_500, "learning_rate": 5e-4, "selection": "best"},
+    },
+    ("pathx", "lra-released"): {
+        "data": {"size": 128, "difficulty": "hard", "train": 160_000, "valid": 20_000, "test": 20_000},
+        "model": TINY | {"dropout": 0.1, "attention_dropout": 0.1, "hide_zeros": True},
+        "recipe": PATHX | {"learning_rate": 1e-3, "evaluate_every": 2_500, "selection": "last"},
+    },
+    ("pathx", "lra-paper"): {
+        "model": {"dim": 128, "heads": 8, "layers": 4, "mlp": 128, "inner": None, "pooling": "cls"},
+        "recipe": PATHX | {"learning_rate": 0.01, "selection": "best"},
+    },
+    ("pathx", "longspan"): {
+        "model": TINY | {"hide_zeros": False},
+        "recipe": PATHX | {"learning_rate": 1e-3, "selection": "best"},
+    },
     ("listops", "lra-released"): {
         "data": {"train": 96_000, "valid": 2_000, "test": 2_000, "shorter_than": 2_000, "longer_than": 500},
         "model": {"dim": 512, "heads": 8, "layers": 4, "mlp": 1_024, "inner": None, "pooling": "cls"}

@@ -17,6 +17,7 @@ Departs from it in: without a mask, where the release cannot run, nothing is hid
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -24,9 +25,7 @@ from torch import Tensor
 
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.precision import at_least_single
-
-HIDDEN = -1e10  # added to a score
+from longspan.kernels.masked import lowered_attention
 
 
 class LRALocal(HeadwiseAttention):
@@ -60,10 +59,9 @@ class LRALocal(HeadwiseAttention):
         extra = self.block - n % self.block
         groups = (n + extra) // self.block
         q, k, v = (rearrange(F.pad(u, (0, 0, 0, extra)), "b h (s g) c -> (b g) h s c", g=groups) for u in (q, k, v))
-        scores = at_least_single(q @ k.mT) / q.shape[-1] ** 0.5
+        real = k.new_ones(len(k), 1, self.block, dtype=torch.bool)
         if key_mask is not None:
             real = rearrange(F.pad(key_mask, (0, extra), value=True), "b (g s) -> (b g) 1 s", g=groups)
-            # not a fused kernel: its gradient is wrong where all is hidden, 1e10 having no room for a logarithm
-            scores = scores + HIDDEN * ~(real[..., :, None] & real[..., None, :])
-        y = F.dropout(scores.softmax(dim=-1), self.dropout, self.training).to(v.dtype) @ v
+        both = real[..., :, None] & real[..., None, :]
+        y = lowered_attention(q, k, v, both, dropout=self.dropout if self.training else 0.0)
         return rearrange(y, "(b g) h s e -> b h (s g) e", g=groups)[:, :, :n]

@@ -15,14 +15,12 @@ which is selected away there, is not computed.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-
-HIDDEN = -1e10  # added to a score
+from longspan.kernels.masked import lowered_attention
 
 
 class LRALongformer(HeadwiseAttention):
@@ -63,5 +61,4 @@ class LRALongformer(HeadwiseAttention):
             allowed = allowed & key_mask[:, None, None, :]
         if query_mask is not None:
             allowed = allowed & query_mask[:, None, :, None]
-        bias = torch.where(allowed, 0.0, max(HIDDEN, torch.finfo(q.dtype).min)).to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, bias, dropout_p=self.dropout if self.training else 0.0)
+        return lowered_attention(q, k, v, allowed, dropout=self.dropout if self.training else 0.0)

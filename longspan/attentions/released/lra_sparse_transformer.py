@@ -15,14 +15,12 @@ Code: google-research/long-range-arena, models/sparse_transformer. Departs from 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-
-HIDDEN = -1e10  # added to a score
+from longspan.kernels.masked import lowered_attention
 
 
 class LRASparseTransformer(HeadwiseAttention):
@@ -67,8 +65,7 @@ class LRASparseTransformer(HeadwiseAttention):
             allowed = allowed & key_mask[:, None, None, :]
         if query_mask is not None:
             allowed = allowed & query_mask[:, None, :, None]
-        bias = torch.where(allowed, 0.0, max(HIDDEN, torch.finfo(q.dtype).min)).to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, bias, dropout_p=self.dropout if self.training else 0.0)
+        return lowered_attention(q, k, v, allowed, dropout=self.dropout if self.training else 0.0)
 
     def _pattern(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
         place = torch.arange(n, device=device) - int(self.cls)

@@ -56,10 +56,10 @@ def test_more_groups_than_the_network_knows_are_harmless_unless_it_counts():
 
 
 def test_the_mask_hides_other_tokens_than_padding():
-    q, k, v = inputs(12, rows=1)
+    q, k, v = (u.float() for u in inputs(12, rows=1))  # in which a query without any key sees all of them alike
     mask = torch.ones(1, 12, dtype=torch.bool)
     mask[0, 9:] = False  # in the fold of the mask: the last three places of the third and last group
-    found = build().attend(q, k, v, key_mask=mask)
+    found = build().float().attend(q, k, v, key_mask=mask)
     seen = torch.ones(4, 4, dtype=torch.bool)
     sums = [u.unflatten(2, (4, 3)).sum(dim=3) for u in (k, v)]
     for g in range(3):

@@ -1,0 +1,21 @@
+"""Attention under masks, removed or only lowered."""
+
+import torch
+
+from longspan.kernels.masked import lowered_attention, masked_attention
+
+
+def test_where_something_is_visible_lowering_is_as_good_as_removing():
+    q, k, v = torch.randn(3, 2, 2, 9, 4).unbind(0)
+    visible = torch.rand(2, 1, 9, 9) < 0.5
+    visible[..., 0] = True
+    torch.testing.assert_close(lowered_attention(q, k, v, visible), masked_attention(q, k, v, visible))
+
+
+def test_a_query_that_sees_nothing_spreads_evenly_and_its_gradient_is_that_of_a_mean():
+    q, k, v = torch.randn(3, 1, 1, 50, 4).unbind(0)
+    v.requires_grad_()
+    y = lowered_attention(q, k, v, torch.zeros(1, 1, 50, 50, dtype=torch.bool))
+    torch.testing.assert_close(y, v.mean(dim=2, keepdim=True).expand_as(y), rtol=1e-3, atol=1e-3)
+    (gradient,) = torch.autograd.grad(y[:, :, 0].sum(), v)
+    torch.testing.assert_close(gradient, torch.full_like(v, 1 / 50), rtol=1e-3, atol=1e-3)
