@@ -545,12 +545,26 @@ def run(
             codes.append(code)
     if cards:
         terminal.console().print(terminal.cards_table(cards))
+        if note := _standin_note(cards):
+            _say(note)
         word = _board_of({card["task"] for card in cards})
         _say(f"Cards are in {out / 'cards'}; see them with longspan board {word}, or longspan report.")
     if codes:
         if len(cells) > 1:
             _say(f"{len(codes)} of {len(cells)} cells failed.", error=True)
         raise typer.Exit(codes[0] if len(set(codes)) == 1 else UNEXPECTED)
+
+
+def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
+    """What a reader of scores must know where some were reached on made-up data."""
+    made_up = [(card["task"], card["dataset"]["name"]) for card in cards if card["dataset"]["variant"] == "standin"]
+    if not made_up:
+        return None
+    tasks, corpora = (list(dict.fromkeys(names)) for names in zip(*made_up, strict=True))
+    return (
+        f"Made-up stand-in data: {', '.join(tasks)}. Those scores say only that the code runs. For the real data: "
+        f"longspan data prepare {' or '.join(corpora)}; --real refuses stand-ins."
+    )
 
 
 def _task_names(names: Sequence[str]) -> list[str]:

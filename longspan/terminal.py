@@ -196,13 +196,14 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
                 if ok
                 else "fail",
                 f"{100 * score['chance']:.2f} %" if ok and score["chance"] is not None else "",
+                "stand-in" if card["dataset"]["variant"] == "standin" else card["dataset"]["variant"],
                 count(card["parameters"]["total"]),
                 rate(card["timing"]["steps_per_second"]),
                 duration(card["timing"]["wall_seconds"]),
             )
         )
-    columns = ("task", "mechanism", "pattern", "seed", "score", "chance", "params", "steps/s", "time")
-    return table(columns, rows, right=columns[3:])
+    columns = ("task", "mechanism", "pattern", "seed", "score", "chance", "data", "params", "steps/s", "time")
+    return table(columns, rows, right=tuple(column for column in columns[3:] if column != "data"))
 
 
 def estimates_table(guesses: Sequence[tuple[Any, Any]], device: str) -> Table:

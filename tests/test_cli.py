@@ -177,7 +177,6 @@ def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
         (["run", "listops", "-a", "softmax", "--set", "recipe.steps=many"], "takes int"),
         (["run", "listops", "-a", "softmax", "--set", "recipe.steps"], "name=value"),
         (["run", "listops", "-a", "softmax", "--set", "a=1", "--set", "a=2"], "twice"),
-        (["run", "lra", "-a", "softmax"], "not in this version"),
         (["params", "--tier", "huge"], "huge"),
         (["board", "startr"], "Did you mean 'starter'?"),
         (["board", "starter", "--pattern", "XX"], "No pattern named 'XX'"),

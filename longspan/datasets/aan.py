@@ -124,7 +124,7 @@ class Aan(Corpus):
         splits = {}
         for name in SPLITS:
             labels, pairs = arrays[f"{name}.labels"], np.asarray(arrays[f"{name}.pairs"])
-            rows = evenly(np.asarray(labels), np.arange(len(labels)), getattr(data, name), name)
+            rows = evenly(np.asarray(labels), np.arange(len(labels)), getattr(data, name))
             splits[name] = Split(tokens, edges[pairs], edges[pairs + 1], labels).rows(rows).cut(data.length)
         return splits
 

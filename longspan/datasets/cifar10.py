@@ -150,8 +150,7 @@ class Cifar10(Corpus):
             "test": (test, np.arange(len(test))),
         }
         return {
-            name: split.rows(evenly(split.labels, rows, getattr(data, name), name))
-            for name, (split, rows) in parts.items()
+            name: split.rows(evenly(split.labels, rows, getattr(data, name))) for name, (split, rows) in parts.items()
         }
 
     def shown(self, example: Any) -> np.ndarray:

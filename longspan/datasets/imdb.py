@@ -133,8 +133,7 @@ class Imdb(Corpus):
             parts = {"train": (train, np.setdiff1d(every, held)), "valid": (train, held)}
         parts["test"] = (test, np.arange(len(test)))
         return {
-            name: split.rows(evenly(split.labels, rows, getattr(data, name), name))
-            for name, (split, rows) in parts.items()
+            name: split.rows(evenly(split.labels, rows, getattr(data, name))) for name, (split, rows) in parts.items()
         }
 
     def shard_size(self, data: Data) -> int:

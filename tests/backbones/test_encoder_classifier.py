@@ -349,3 +349,65 @@ def test_weights_are_saved_and_loaded_without_the_fixed_positions():
     assert "positions" not in one.state_dict()
     other.load_state_dict(one.state_dict())
     assert torch.equal(one(tokens), other(tokens))
+
+
+# --------------------------------------------------------------------------------------------------- pairs and pixels
+
+
+PAIR = dataclasses.replace(SMALL, features="four")
+
+
+@pytest.mark.parametrize("features, width", [("two", 2), ("four", 4)])
+def test_a_pair_is_judged_by_its_two_vectors_alone(features, width):
+    model = build("softmax", dataclasses.replace(SMALL, features=features)).eval()
+    tokens = torch.randint(1, 10, (6, 20))
+    lengths = [20, 7, 13, 5, 20, 1]
+    u, v = model.encode(tokens, lengths).chunk(2)
+    joined = torch.cat([u, v, u * v, u - v][:width], dim=-1)
+    torch.testing.assert_close(model(tokens, lengths), model.head(joined))
+
+
+def test_no_text_of_a_pair_sees_the_other():
+    model = build("softmax", PAIR).eval()
+    tokens = torch.randint(1, 10, (4, 20))
+    changed = tokens.clone()
+    changed[2:] = torch.randint(1, 10, (2, 20))
+    torch.testing.assert_close(model.encode(tokens)[:2], model.encode(changed)[:2])
+    assert not torch.allclose(model(tokens), model(changed))
+
+
+def test_a_head_of_three_layers_halves_its_width():
+    layers = [
+        layer for layer in build("softmax", dataclasses.replace(SMALL, head_layers=3)).head if hasattr(layer, "weight")
+    ]
+    assert [layer.out_features for layer in layers][:2] == [SMALL.mlp, SMALL.mlp // 2]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_pixels_as_numbers_enter_by_one_linear_map_and_the_class_token_does_not(pooling):
+    model = build("softmax", dataclasses.replace(SMALL, input_mode="continuous", pooling=pooling)).eval()
+    black, white = model._embed(torch.tensor([0, 255]))
+    torch.testing.assert_close(black, model.embedding.bias - model.embedding.weight[:, 0])
+    torch.testing.assert_close(white, model.embedding.bias + model.embedding.weight[:, 0])
+    if pooling == "cls":
+        torch.testing.assert_close(model._embed(torch.tensor([model.class_token]))[0], model.cls)
+    assert model(torch.randint(0, 256, (2, 9))).isfinite().all()
+
+
+def test_numbers_cannot_be_hidden_by_their_id():
+    with pytest.raises(UsageError, match="input_mode=continuous has no ids"):
+        dataclasses.replace(SMALL, input_mode="continuous", hide_zeros=True)
+
+
+@pytest.mark.parametrize("mechanism", ["softmax", "linear", "local"])
+@pytest.mark.parametrize("lengths", [None, [20, 9, 1]])
+def test_computing_only_the_row_that_is_read_changes_nothing(mechanism, lengths):
+    model = build(mechanism, dataclasses.replace(SMALL, dropout=0.0, attention_dropout=0.0))
+    tokens = torch.randint(1, 10, (3, 20))
+    gradients = []
+    for model.whole in (False, True):
+        model.zero_grad()
+        y = model(tokens, lengths)
+        y.square().sum().backward()
+        gradients.append([y, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    torch.testing.assert_close(*gradients)

@@ -30,6 +30,15 @@ class BatchMaximum(Plain):
         return super().attend(q / q.abs().max().clamp(min=1e-6), k, v, **masks)
 
 
+class NotRowwise(Plain):
+    """Says that a row needs no other query, but weighs each against all of them."""
+
+    meta = declare(exact=False, rowwise=True)
+
+    def attend(self, q, k, v, **masks):
+        return super().attend(q - q.mean(dim=2, keepdim=True) / 2, k, v, **masks)
+
+
 class AnyPattern(Plain):
     meta = declare(patterns=(NS,))
 
@@ -263,6 +272,7 @@ class Fat(Plain):
 FLAWS = [
     (OtherDtype, NS, "shape and dtype"),
     (BatchMaximum, NS, "batch independence"),
+    (NotRowwise, NS, "first row alone"),
     (AnyPattern, NS, "undeclared patterns"),
     (UndeclaredDropout, NS, "dropout declaration"),
     (DropoutThatIsNot, NS, "dropout declaration"),

@@ -15,7 +15,14 @@ CAUSAL_LAWS = {
     "masked prefix",
     "decode state",
 }
-MASK_LAWS = {"batch independence", "padding content", "appended padding", "packed = padded", "empty rows"}
+MASK_LAWS = {
+    "batch independence",
+    "first row alone",
+    "padding content",
+    "appended padding",
+    "packed = padded",
+    "empty rows",
+}
 
 # file:Class, pattern, the promise that must be broken, others that may break with it; all the rest must be kept
 FAULTS = [

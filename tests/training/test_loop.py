@@ -121,6 +121,9 @@ class Silent(nn.Module):
     def packed(self, x, layout):
         return 0 * x
 
+    def first(self, x, *, mask=None):
+        return 0 * x[:, 0]
+
     def first_packed(self, x, layout):
         return 0 * x[layout.offsets[:-1].long()]
 
