@@ -30,6 +30,15 @@ def settings(name: str, protocol: str, tier: str, changes: Mapping[str, Any] | N
     return dataset, changed(dataset.Data(), changes)
 
 
+def examples_of(name: str, changes: Mapping[str, Any] | None = None) -> tuple[Dataset, Any]:
+    """A dataset by its own name, or by that of a task, whose full settings it then has; some of them changed."""
+    if name in tasks.names() and name not in datasets.names():
+        task = tasks.get(name)
+        return datasets.get(task.dataset), changed(task.protocol("longspan", "full").data, changes)
+    dataset = datasets.get(name)
+    return dataset, changed(dataset.Data(), changes)
+
+
 def changed(data: Any, changes: Mapping[str, Any] | None) -> Any:
     """Settings with typed changes by name, as in {"size": 64}."""
     rules = Protocol(data=data, model=None, recipe=None)  # type: ignore[arg-type]

@@ -243,8 +243,13 @@ def plan_of(record: cards.Card, *, attention: str | None = None) -> Plan:
 
 @functools.cache
 def count_parameters(task: str, mechanism: str, protocol: str, tier: str) -> dict[str, Any]:
-    """Trainable numbers in all and by part of the network."""
-    return count(Plan.of(Cell(task, mechanism, None, protocol, tier)).model())
+    """Trainable numbers in all and by part of the network, of which only the shapes are made."""
+    plan = Plan.of(Cell(task, mechanism, None, protocol, tier))
+    try:
+        with torch.device("meta"):
+            return count(plan.model())
+    except (NotImplementedError, RuntimeError):  # a mechanism that looks at the numbers it draws needs real ones
+        return count(plan.model())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Names may come from strangers' cards and files, so every text is shown as it is,
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -65,9 +65,13 @@ def printable(text: str) -> str:
 # ------------------------------------------------------------------------------------------------------ list and show
 
 
-def list_table(kind: str, entries: Sequence[Mapping[str, Any]]) -> Table:
+def list_tables(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """One line each; twins of released code stand apart from the mechanisms they are twins of."""
     columns, line = _LINES[kind]
-    return table(columns, (line(entry) for entry in entries), title=kind.capitalize())
+    groups = {kind.capitalize(): [], "Twins of released code (never ranked)": []}
+    for entry in entries:
+        groups[list(groups)[bool(entry.get("fidelity"))]].append(line(entry))
+    return (table(columns, lines, title=title) for title, lines in groups.items() if lines)
 
 
 def _codes(patterns: Iterable[str]) -> str:

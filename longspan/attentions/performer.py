@@ -196,14 +196,14 @@ class Performer(HeadwiseAttention):
 
 def draw_projection(features: int, width: int, scaling: Literal["chi", "sqrt"]) -> Float[Tensor, "r c"]:
     """Random rows, orthogonal in blocks of `width`; torch's global seed decides which."""
-    generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    generator = torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
     blocks = -(-features // width)
-    q, r = torch.linalg.qr(torch.randn(blocks, width, width, generator=generator))
+    q, r = torch.linalg.qr(torch.randn(blocks, width, width, generator=generator, device="cpu"))
     signs = r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without them the rows would not be uniform on the sphere
     rows = rearrange((q * signs).mT, "block row c -> (block row) c")[:features]
     if scaling == "sqrt":
         return rows * width**0.5
-    return rows * torch.randn(features, width, generator=generator).norm(dim=1, keepdim=True)
+    return rows * torch.randn(features, width, generator=generator, device="cpu").norm(dim=1, keepdim=True)
 
 
 def _relative(logs: Float[Tensor, "b h n r"]) -> Float[Tensor, "b h n r"]:

@@ -25,7 +25,7 @@ from longspan.core.download import transfer_bar
 from longspan.core.errors import CorruptFile, DataMissing, LongspanError, UsageError
 from longspan.core.remote import Body, Remote, Source, ask, readable
 
-LARGEST = 4 << 30
+LARGEST = 16 << 30
 TOTAL = 64 << 30
 HEADER = 1 << 20  # a long name, or attributes
 Wanted = Collection[str] | Callable[[str], bool]
