@@ -32,7 +32,7 @@ class Option:
 
 
 class Registry:
-    """The classes of one kind (`attention`, `task`...) that live one per file in `package`, or in one of its `shelves`."""
+    """The classes of one kind (`attention`, `task`...), one per file of `package`, or of a shelf in it."""
 
     def __init__(
         self, kind: str, package: str, base: str, skip: tuple[str, ...] = ("base",), shelves: tuple[str, ...] = ()

@@ -17,7 +17,6 @@ from longspan.datasets.base import Split
 from longspan.metrics.classification import accuracy, majority_rate
 from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task, TaskMeta
 
-
 WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
 
 
@@ -31,7 +30,7 @@ class Batch:
 
 
 class TokenFeed(Feed):
-    """Bytes of a whole split on the device; a batch is one gather, a little wider than its longest text, 0 after the end."""
+    """Bytes of a whole split on the device; a batch is one gather, about as wide as its longest text, 0 after the end."""
 
     def __init__(self, split: Split, device: torch.device | str, shift: int = 0):
         columns = (len(split), -1)  # one text an example, or two

@@ -1,8 +1,8 @@
 """Image: what is in a gray CIFAR-10 picture, read pixel by pixel? No second dimension (arXiv:2011.04006).
 
 `longspan` counts black as a symbol like any other, has the sizes of the released configuration and trains for 100
-epochs, not 200; `lra-released` keeps the release's rule that black pixels are hidden from attention; `lra-paper` has the
-sizes of the appendix, with the embedding as wide as the queries, which the paper leaves open.
+epochs, not 200; `lra-released` keeps the release's rule that black pixels are hidden from attention; `lra-paper` has
+the sizes of the appendix, with the embedding as wide as the queries, which the paper leaves open.
 """
 
 from dataclasses import replace
