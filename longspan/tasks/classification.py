@@ -30,7 +30,7 @@ class Batch:
 
 
 class TokenFeed(Feed):
-    """Bytes of a whole split on the device; a batch is one gather, about as wide as its longest text, 0 after the end."""
+    """Bytes of a whole split on the device; a batch is one gather, hardly wider than its longest text, 0 elsewhere."""
 
     def __init__(self, split: Split, device: torch.device | str, shift: int = 0):
         columns = (len(split), -1)  # one text an example, or two
