@@ -24,7 +24,7 @@ from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, 
 from longspan.core.errors import UsageError
 from longspan.kernels.banded import banded, blocked
 from longspan.kernels.masked import masked_attention
-from longspan.kernels.packing import left_align
+from longspan.kernels.packing import Layout, left_align
 
 
 @dataclass
@@ -77,12 +77,29 @@ class Local(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        causal, w = self.pattern.causal, self.window
         dropout = self.dropout if self.training else 0.0
         if self.shape == "blocks":
-            return blocked(q, k, v, block=w, overlap=self.overlap, causal=causal, key_mask=key_mask, dropout=dropout)
-        left, right = (w - 1, 0) if causal else (w, w)
+            block, overlap, causal = self.window, self.overlap, self.pattern.causal
+            return blocked(q, k, v, block=block, overlap=overlap, causal=causal, key_mask=key_mask, dropout=dropout)
+        left, right = self._sides
         return banded(q, k, v, left=left, right=right, key_mask=key_mask, dropout=dropout)
+
+    def attend_packed(
+        self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> Float[Tensor, "t h e"]:
+        if self.shape == "blocks":
+            return super().attend_packed(q, k, v, layout)
+        q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
+        dropout = self.dropout if self.training else 0.0
+        left, right = self._sides
+        places = layout.places(apart=self.window + 1)[None]
+        y = banded(q, k, v, left=left, right=right, places=places, dropout=dropout)
+        return rearrange(y, "1 h t e -> t h e")
+
+    @property
+    def _sides(self) -> tuple[int, int]:
+        """How many keys to the left and to the right are seen."""
+        return (self.window - 1, 0) if self.pattern.causal else (self.window, self.window)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None

@@ -109,10 +109,9 @@ class EncoderClassifier(nn.Module):
             layout = Layout.of_lengths(lengths, tokens.shape[1], tokens.device)
             x = self._embed(layout.pack(tokens)) + self.positions[layout.index % tokens.shape[1]]
         x = self.dropout(x)
-        early = self.sizes.pooling != "mean" and not self.whole
-        for block in self.blocks[: len(self.blocks) - early]:
+        for block in self.blocks[: len(self.blocks) - self._early]:
             x = block(x, layout, mask)
-        if early:  # nothing of the last block is read but its first row
+        if self._early:
             return self.norm(self.blocks[-1](x, layout, mask, first=True))
         return self._pool(self.norm(x), layout)
 
@@ -132,11 +131,17 @@ class EncoderClassifier(nn.Module):
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block, for any number of tokens; worth its half minute in a long run on a GPU.
 
-        A mechanism that cannot be compiled runs as it is, with torch's warning.
+        A last block of which one row is read does little and runs as it is, unless it is the only one. So does a
+        mechanism that cannot be compiled, with torch's warning.
         """
         torch._dynamo.config.suppress_errors = True
-        for block in self.blocks:
+        for block in (self._early and self.blocks[:-1]) or self.blocks:
             block.compile(dynamic=True)
+
+    @property
+    def _early(self) -> bool:
+        """Whether nothing of the last block is read but its first row."""
+        return self.sizes.pooling != "mean" and not self.whole
 
     def _pool(self, x: Float[Tensor, "..."], layout: Layout | None) -> Float[Tensor, "b d"]:
         if self.sizes.pooling != "mean":

@@ -38,6 +38,11 @@ class Layout:
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
         return cls(mask, mask.flatten().nonzero()[:, 0], offsets, int(lengths.max()))
 
+    def places(self, apart: int) -> Int[Tensor, " t"]:
+        """Where each real token stands, counted through all rows with a gap of `apart` between them."""
+        width = self.mask.shape[1]
+        return self.index + self.index // width * apart
+
     def pack(self, x: Shaped[Tensor, "b n *rest"]) -> Shaped[Tensor, "t *rest"]:
         return x.flatten(0, 1).index_select(0, self.index)
 

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.banded import banded, blocked
+from longspan.kernels.packing import Layout
 
 SPECS = [
     "local(window=4)",
@@ -171,3 +174,16 @@ def test_dropout_acts_on_the_weights_in_training_only():
 def test_impossible_options_are_refused(spec):
     with pytest.raises(UsageError, match="got"):
         build(spec)
+
+
+@pytest.mark.parametrize("pattern", list(attentions.SELF_PATTERNS))
+@given(data=st.data())
+@settings(deadline=None, max_examples=30)
+def test_packed_tokens_see_by_where_they_stand_also_around_holes(pattern, data):
+    n, window = data.draw(st.integers(1, 150)), data.draw(st.integers(1, 40))
+    layer = attentions.get(f"local(window={window})")(8, 2, pattern).double()
+    mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=3 * n, max_size=3 * n))).reshape(3, n)
+    mask[:, 0] = True
+    x = torch.randn(3, n, 8, dtype=torch.float64)
+    layout = Layout.of_mask(mask)
+    torch.testing.assert_close(layer.packed(layout.pack(x), layout), layout.pack(layer(x, mask=mask)))

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.kernels.banded import reference
@@ -30,18 +30,26 @@ def banded(
     left: int,
     right: int,
     key_mask: Bool[Tensor, "b n"] | None = None,
+    places: Int[Tensor, "b n"] | None = None,
     dropout: float = 0.0,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Softmax attention of query i over the real keys i - left ... i + right; a row without any gives 0."""
+    """Softmax attention of query i over the real keys i - left ... i + right; a row without any gives 0.
+
+    `places` says where the tokens stand if not at 0, 1, 2..., in rising order. Rows that are packed one after another
+    are kept apart by standing far apart.
+    """
     if impl == "reference":
-        return reference.banded(q, k, v, left=left, right=right, key_mask=key_mask)
+        return reference.banded(q, k, v, left=left, right=right, key_mask=key_mask, places=places)
     n = q.shape[2]
     left, right = min(left, n - 1), min(right, n - 1)
     block = min(n, max(BLOCK, left + right))  # at most twice the keys that are needed
     place, key = _places(q, block, left + block + right)
     lag = key - left - place
-    return _by_block(q, k, v, (lag >= -left) & (lag <= right), left, key_mask, dropout)
+    near = (lag >= -left) & (lag <= right)
+    if places is None:
+        return _by_block(q, k, v, near, left, key_mask, dropout)
+    return _by_block(q, k, v, near & _standing_near(places, left, right, *near.shape), left, key_mask, dropout)
 
 
 def blocked(
@@ -70,17 +78,29 @@ def _places(q: Tensor, block: int, span: int) -> tuple[Tensor, Tensor]:
     return torch.arange(block, device=q.device)[:, None], torch.arange(span, device=q.device)[None, :]
 
 
+def _standing_near(
+    places: Int[Tensor, "b n"], left: int, right: int, block: int, span: int
+) -> Bool[Tensor, "b_g 1 block span"]:
+    """Which keys of its block stand near enough to each query."""
+    blocks = -(-places.shape[1] // block)
+    missing = blocks * block - places.shape[1]
+    at = rearrange(F.pad(places, (0, missing)), "b (g s) -> (b g) 1 s 1", s=block)
+    keys = F.pad(places, (left, missing + span - block - left)).unfold(1, span, block)
+    lag = rearrange(keys, "b g s -> (b g) 1 1 s") - at
+    return (lag >= -left) & (lag <= right)
+
+
 def _by_block(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    near: Bool[Tensor, "block span"],
+    near: Bool[Tensor, "*#b_g block span"],
     before: int,
     key_mask: Bool[Tensor, "b n"] | None,
     dropout: float,
 ) -> Float[Tensor, "b h n e"]:
     """Block g holds the queries from g * block on; its keys begin `before` places earlier."""
-    n, (block, span) = q.shape[2], near.shape
+    n, (block, span) = q.shape[2], near.shape[-2:]
     blocks = -(-n // block)
     missing = blocks * block - n
     after = missing + span - block - before

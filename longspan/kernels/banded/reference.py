@@ -1,7 +1,7 @@
 """The law of local attention: the whole matrix of scores, with everything but the neighbourhood hidden."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -13,8 +13,9 @@ def banded(
     left: int,
     right: int,
     key_mask: Bool[Tensor, "b n"] | None = None,
+    places: Int[Tensor, "b n"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    i, j = _positions(q)
+    i, j = _positions(q) if places is None else (places[:, None, :, None], places[:, None, None, :])
     return _dense(q, k, v, (j - i >= -left) & (j - i <= right), key_mask)
 
 
@@ -43,7 +44,7 @@ def _dense(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    near: Bool[Tensor, "n n"],
+    near: Bool[Tensor, "*#b n n"],
     key_mask: Bool[Tensor, "b n"] | None,
 ) -> Float[Tensor, "b h n e"]:
     hidden = ~near if key_mask is None else ~(near & key_mask[:, None, None, :])
