@@ -17,7 +17,9 @@ from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.kernels.causal_linear import causal_linear
+from longspan.kernels.packing import Layout
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.ragged_linear import kernel_fits, ragged_linear
 
 
 @dataclass
@@ -55,6 +57,22 @@ class LinearAttention(HeadwiseAttention):
             y = causal_linear(self._features(q), self._features(k, key_mask), _with_ones(v))
             return self._normalised(y).to(v.dtype)
         return self._read(q, self.begin(k, v, key_mask=key_mask)).to(v.dtype)
+
+    def attend_packed(
+        self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> Float[Tensor, "t h e"]:
+        if self.pattern is Pattern.CAUSAL_SELF or not kernel_fits(q, k, v):
+            return super().attend_packed(q, k, v, layout)
+        return ragged_linear(q, k, v, layout.offsets, layout.longest, feature="elu", eps=self.eps)
+
+    def attend_first_packed(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> Float[Tensor, "b h e"]:
+        if not kernel_fits(q, k, v):
+            return super().attend_first_packed(q, k, v, layout)
+        one_each = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
+        rows = {"offsets": layout.offsets, "longest": layout.longest, "query_offsets": one_each, "longest_query": 1}
+        return ragged_linear(q, k, v, **rows, feature="elu", eps=self.eps)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None

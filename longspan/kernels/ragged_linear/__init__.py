@@ -1,0 +1,81 @@
+"""Linear attention on ragged rows: real tokens of all rows one behind another, each row summed once and read once.
+
+    y_t = S phi(q_t) / (z . phi(q_t) + eps)      S = sum_s v_s phi(k_s)^T      z = sum_s phi(k_s)
+
+with s over the keys of the row of t. Row i holds the keys `offsets[i]` to `offsets[i + 1]`; its queries are the same
+tokens, or those that `query_offsets` says. Sums run in float32 or better, the result has the type of v, and a row
+without keys gives 0. `reference` defines the answer; `triton` takes float32 or bfloat16 and widths r and e that are
+multiples of 16 up to 128, rounds phi to the type of its inputs, and gives the same bits in every run.
+"""
+
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from longspan.core.errors import UsageError
+from longspan.kernels.precision import without_autocast
+from longspan.kernels.ragged_linear import operator, reference
+
+HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
+WIDEST = 128  # the sums of one row and head, e times r, have to stay on chip
+WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width they need more memory on chip than small GPUs have
+
+Feature = Literal["none", "elu"]
+
+
+def ragged_linear(
+    q: Float[Tensor, "n h r"],
+    k: Float[Tensor, "t h r"],
+    v: Float[Tensor, "t h e"],
+    offsets: Int[Tensor, " b_plus_1"],
+    longest: int,
+    *,
+    query_offsets: Int[Tensor, " b_plus_1"] | None = None,
+    longest_query: int | None = None,
+    feature: Feature = "none",
+    eps: float = 1e-6,
+    impl: Literal["auto", "reference", "triton"] = "auto",
+) -> Float[Tensor, "n h e"]:
+    """Linear attention of every query over the keys of its row; phi(u) is u, or elu(u) + 1 with `feature="elu"`.
+
+    `longest` is the length of the longest row of keys, known on the host, so that nothing waits for the device; so is
+    `longest_query`, which belongs to `query_offsets`.
+
+    >>> y = ragged_linear(q, k, v, layout.offsets, layout.longest, feature="elu")
+    """
+    if query_offsets is None and longest_query is None:
+        query_offsets, longest_query = offsets, longest
+    if query_offsets is None or longest_query is None:
+        raise UsageError("Rows of queries need query_offsets and longest_query, got one of them; give both or neither.")
+    if impl == "auto":
+        impl = "triton" if kernel_fits(q, k, v) else "reference"
+    elif impl == "triton" and (reason := _obstacle(q, k, v)):
+        raise UsageError(f"The Triton kernel of ragged_linear cannot run here: {reason}; use impl='auto'.")
+    rows = (query_offsets, offsets, longest_query, longest)
+    with without_autocast(q):
+        compute = operator.ragged_linear if impl == "triton" else reference.ragged_linear
+        return compute(q, k, v, *rows, feature == "elu", eps)
+
+
+def kernel_fits(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"]) -> bool:
+    """Whether `impl="auto"` takes the Triton kernel."""
+    return q.device.type == "cuda" and not _obstacle(q, k, v)
+
+
+def _obstacle(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"]) -> str:
+    """What keeps the kernel from these tensors, if anything; Triton's interpreter also takes those of a CPU."""
+    r, e = q.shape[-1], v.shape[-1]
+    if not HAS_TRITON:
+        return "it needs triton and an NVIDIA GPU"
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
+        return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
+    if r % 16 or e % 16 or not 0 < r <= WIDEST or not 0 < e <= WIDEST:
+        return f"widths must be multiples of 16 up to {WIDEST}, got {r} for queries and keys and {e} for values"
+    if max(r, e) > WIDE and q.device.type == "cuda":
+        found = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
+        if found < WIDE_BYTES:
+            return f"widths above {WIDE} need {WIDE_BYTES} bytes of shared memory, this GPU has {found}"
+    return ""

@@ -1,0 +1,24 @@
+"""Ragged rows for the tests of kernels: random tokens one behind another, and gradients under random weights."""
+
+import torch
+
+
+def offsets_of(lengths, device="cpu"):
+    return torch.tensor([0, *lengths]).cumsum(0).int().to(device)
+
+
+def draw(lengths, heads, r, e, *, queries=None, dtype=torch.float32, positive=False, device="cpu", seed=0):
+    """q, k and v; positive ones are features already."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def one(tokens, width, positive=False):
+        x = torch.randn(tokens, heads, width, generator=generator, dtype=torch.float64)
+        return (x.abs() if positive else x).to(device, dtype).requires_grad_()
+
+    keys = sum(lengths)
+    return one(keys if queries is None else sum(queries), r, positive), one(keys, r, positive), one(keys, e)
+
+
+def gradients(y, inputs):
+    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
+    return torch.autograd.grad((y * weights).sum(), inputs)
