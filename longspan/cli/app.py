@@ -1,0 +1,215 @@
+"""The command line: thin verbs over public functions, each imported only when its verb is called.
+
+Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 130 stopped by Ctrl-C.
+An error is one sentence on stderr; `--debug`, anywhere on the line, shows the traceback instead.
+"""
+
+import ast
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from longspan.core.errors import (
+    LongspanError,
+    UsageError,
+)
+
+ORDER = (
+    *("list", "show", "check", "data", "run", "runs", "params", "measure", "probe", "analyze"),
+    *("board", "report", "verify", "new", "doctor"),
+)
+INTERRUPTED = 130
+UNEXPECTED = 4
+
+# -------------------------------------------------------------------------------------------------- errors as sentences
+
+
+class Verbs(TyperGroup):
+    """The group of all verbs, which ends every failure with one sentence and the right exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        self.debug = "--debug" in words
+        settings["standalone_mode"] = False
+        try:
+            code = super().main([word for word in words if word != "--debug"], "longspan", **settings)
+        except (Exception, KeyboardInterrupt) as error:
+            if self.debug:
+                raise
+            sentence, code = explain(error)
+            say(sentence, error=True)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class SeveralMechanisms(TyperCommand):
+    """A verb whose `-a` takes several mechanisms in a row: `-a softmax linear` is `-a softmax -a linear`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] in ATTENTION_FLAGS:
+            raise UsageError("No task was named before -a; write it like longspan run listops -a softmax linear.")
+        return super().parse_args(ctx, list(spread(args, ATTENTION_FLAGS)))
+
+
+ATTENTION_FLAGS = ("-a", "--attention")
+
+
+class SeveralMeasured(TyperCommand):
+    """A verb whose `-a` and `--lengths` take several words in a row."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(spread(args, (*ATTENTION_FLAGS, "--lengths"))))
+
+
+def spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+    flag, values = None, 0
+    for word in words:
+        if word in flags:
+            flag, values = word, 0
+        elif word.startswith("-"):
+            flag = None
+        elif flag is not None:
+            values += 1
+            if values > 1:
+                yield flag
+        yield word
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """What to tell the user about a failure, and the exit code."""
+    if isinstance(error, LongspanError):
+        return str(error), error.exit_code
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return "Stopped.", INTERRUPTED
+    if (tell := getattr(error, "format_message", None)) is not None:  # what typer raises on a malformed command line
+        command = getattr(getattr(error, "ctx", None), "command_path", "longspan")
+        return f"{tell().replace('Value error, ', '').rstrip('.')}. See {command} --help.", 2
+    if isinstance(error, ModuleNotFoundError):
+        return f"This verb needs the package {error.name!r}, which is not installed; see longspan doctor.", 2
+    if isinstance(error, OSError):
+        return f"Cannot use {error.filename or 'a file'} ({error.strerror or error}); check the disk and the folder.", 4
+    return f"Unexpected {type(error).__name__}: {error} (--debug shows where; please report it).", UNEXPECTED
+
+
+def say(sentence: str, *, error: bool = False) -> None:
+    from longspan.terminal import say
+
+    say(" ".join(sentence.split()), error=error)
+
+
+def print_json(content: Any) -> None:
+    print(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+# --------------------------------------------------------------------------------------------------- words of the verbs
+
+Kind = StrEnum("Kind", ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"])
+Format = StrEnum("Format", ["terminal", "markdown", "md", "csv", "latex", "json", "html"])
+Dtype = StrEnum("Dtype", ["float32", "bfloat16"])
+Launcher = StrEnum("Launcher", ["local"])
+Startable = StrEnum("Startable", ["attention"])
+Procedure = StrEnum("Procedure", ["lra"])
+Mode = StrEnum("Mode", ["train", "inference", "both"])
+Clock = StrEnum("Clock", ["wall", "compute"])
+TableFormat = StrEnum("TableFormat", ["terminal", "markdown", "md", "csv", "json"])
+
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of runs, cards, conformance and report.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Pattern = Annotated[str | None, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC or the full name.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change one setting; may be repeated.")]
+Cards = Annotated[
+    list[Path] | None,
+    typer.Option("--cards", metavar="DIR", help="Read cards here, not in OUT/cards and results; may be repeated."),
+]
+Protocol = Annotated[str, typer.Option("--protocol", metavar="P", help="The rules.")]
+Tier = Annotated[str, typer.Option("--tier", metavar="T", help="smoke, lite or full.")]
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+app = typer.Typer(
+    cls=Verbs,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
+)
+data_app = typer.Typer(rich_markup_mode=None, context_settings=CONTEXT)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def longspan(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere on the line.")] = False,
+) -> None:
+    """The arena for long-sequence attention.
+
+    \b
+    longspan check mine.py:Mine                     is it right?
+    longspan run listops -a mine.py:Mine softmax    how good is it?
+    longspan board starter                          against whom?
+    longspan report --serve                         the same as a site
+    """
+    if version:
+        import longspan
+
+        print(longspan.__version__)
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
+    """`recipe.steps=500` as {"recipe.steps": 500}; what is no literal is a word."""
+    found: dict[str, Any] = {}
+    for change in changes or ():
+        name, equals, text = (part.strip() for part in change.partition("="))
+        if not (name and equals and text):
+            raise UsageError(f"--set takes name=value, got {change!r}; write it like recipe.steps=500.")
+        if name in found:
+            raise UsageError(f"--set {name} is given twice; keep one of them.")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            found[name] = text
+    return found
+
+
+class ProgressBar:
+    """A bar on stderr while many things are done one after another; nothing where stderr is no terminal."""
+
+    def __init__(self, total: int):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from longspan import terminal
+
+        console = terminal.console(error=True)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        self.bar = Progress(
+            *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+        )
+        self.task = self.bar.add_task("", total=total)
+        self.done = -1
+
+    def __enter__(self) -> Callable[[str], None]:
+        self.bar.start()
+        return self.advance
+
+    def advance(self, what: str) -> None:
+        self.done += 1
+        self.bar.update(self.task, description=what, completed=self.done)
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()

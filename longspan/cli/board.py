@@ -1,0 +1,138 @@
+"""`board`, `report` and `verify`: against whom? The reading half, which never imports torch."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from longspan.cli.app import Cards, Format, Out, Pattern, app, say
+from longspan.core.errors import CheckFailed, DataMissing, UsageError
+
+
+@app.command()
+def board(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite, or one task.")],
+    protocol: Annotated[str | None, typer.Option("--protocol", metavar="P", help="Only this one.")] = None,
+    tier: Annotated[str | None, typer.Option("--tier", metavar="T", help="Only this one.")] = None,
+    pattern: Pattern = None,
+    published: Annotated[
+        str | None, typer.Option("--published", metavar="TABLE", help="Published rows: v0, v1, later or none.")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.terminal,
+    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="NAME", help="Freeze it under a name.")] = None,
+    cards: Cards = None,
+    out: Out = Path("out"),
+) -> None:
+    """Rank mechanisms from cards; protocols, tiers and kinds of data never share a board.
+
+    Without --protocol or --tier there is a board for each that has cards. Full boards of lra show the published
+    leaderboard, version 1 (v1); v0 is that of the first paper, later are records that follow other rules.
+    Snapshots lie in OUT/snapshots.
+
+    \b
+    Examples:
+      longspan board starter --tier smoke
+      longspan board lra --protocol longspan --tier full --format md
+      longspan board lra --published v0
+    """
+    from longspan import gallery, terminal
+    from longspan.results.board import freeze
+    from longspan.results.render import render_all
+
+    folders = gallery.card_folders(cards, out)
+    found = gallery.cards_in(folders)
+    for problem in found.problems:
+        say(f"Left out: {problem.sentence}", error=True)
+    asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published}
+    views = list(gallery.boards(found.cards, suite, **asked_for))
+    if not views:
+        where = ", ".join(map(str, folders)) or out / "cards"
+        asked = f"{suite} ({protocol or 'any protocol'}, {tier or 'any tier'}, {pattern or 'any pattern'})"
+        raise DataMissing(f"No cards of {asked} in {where}; make some with longspan run {suite} -a softmax.")
+    if snapshot is not None:
+        if len(views) != 1:
+            raise UsageError(f"A snapshot freezes one board, but {len(views)} match; add --protocol and --tier.")
+        say(f"The snapshot is {freeze(views[0], snapshot, out / 'snapshots')}.", error=True)
+    screen = terminal.console()
+    print(render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n"))
+
+
+@app.command()
+def report(
+    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Where it goes, if not OUT/report.")] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Show it at a local address until Ctrl-C.")] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port for --serve.")] = 8000,
+    cards: Cards = None,
+    out: Out = Path("out"),
+) -> None:
+    """Build a static site from cards: boards, curves, cost, a page per mechanism. It opens from disk, offline.
+
+    \b
+    Examples:
+      longspan report
+      longspan report -o site --serve
+    """
+    from longspan import analysis, gallery, verdicts
+    from longspan.report.build import build
+
+    folders = gallery.card_folders(cards, out)
+    found, evidence = gallery.cards_in(folders), analysis.gather(folders)
+    conformance, unreadable = verdicts.load([out / "conformance", Path("results")])
+    problems = [*found.problems, *unreadable]
+    site = output or out / "report"
+    told = {"catalogue": _catalogue(out), "conformance": conformance, "problems": problems, "evidence": evidence}
+    index = build(found.cards, site, **told)
+    for problem in problems:
+        say(f"Left out: {problem.sentence}", error=True)
+    say(f"The report is {index}: {len(found.cards)} card{'' if len(found.cards) == 1 else 's'}.")
+    if serve:
+        _serve(index.parent, port)
+
+
+def _catalogue(out: Path) -> dict[str, Any] | None:
+    """Written anew where everything it needs is installed, else the one written last, if any."""
+    from longspan import catalogue
+
+    path = out / "catalogue.json"
+    try:
+        return catalogue.write(path)
+    except ModuleNotFoundError as error:
+        say(f"Without {error.name} the catalogue cannot be renewed; the last one is used if there is one.", error=True)
+    return catalogue.read(path) if path.exists() else None
+
+
+def _serve(site: Path, port: int) -> None:
+    import functools
+    import http.server
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """A page view needs no line."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Quiet, directory=str(site))) as server:
+        say(f"Serving at http://127.0.0.1:{server.server_port} until Ctrl-C.")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("Stopped.", error=True)
+
+
+@app.command()
+def verify(cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Card files.")]) -> None:
+    """Check cards without training again: schema, hash, files, and the score recomputed from the predictions.
+
+    \b
+    Example:
+      longspan verify out/cards/listops/*.json
+    """
+    from longspan import terminal
+    from longspan.results import card
+
+    broken = []
+    for path in cards:
+        findings = card.verify(path)
+        rows = [(finding.check, finding.status, finding.detail) for finding in findings]
+        terminal.console().print(terminal.table(("check", "status", "detail"), rows, title=str(path)))
+        broken += [finding.detail for finding in findings if finding.status == "broken"]
+    if broken:
+        raise CheckFailed("; ".join(broken))

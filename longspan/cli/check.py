@@ -1,0 +1,79 @@
+"""`check`: is it right?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longspan.cli.app import Dtype, Json, Out, Pattern, ProgressBar, app, print_json, say
+from longspan.core.errors import CheckFailed, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from longspan.conformance import Report
+
+
+@app.command()
+def check(
+    mechanisms: Annotated[list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every built-in and installed mechanism.")] = False,
+    pattern: Pattern = None,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="bfloat16 means autocast, as in training.")] = Dtype.float32,
+    quick: Annotated[bool, typer.Option("--quick", help="A few seconds a pattern: fewer lengths and draws.")] = False,
+    as_json: Json = False,
+    out: Out = Path("out"),
+) -> None:
+    """Prove or refute what a mechanism claims, in every pattern it declares.
+
+    Results are kept in OUT/conformance, where `report` finds them. Exit code 1 when a promise is broken.
+
+    \b
+    Examples:
+      longspan check my_attention.py:Mine
+      longspan check --all --quick
+      longspan check "performer(features=64)" --pattern CS --device cuda --dtype bfloat16
+    """
+    from longspan import conformance, terminal, verdicts
+
+    asked = _to_check(mechanisms or [], every, pattern)
+    profile = "quick" if quick else "full"
+    reports: list[Report] = []
+    with ProgressBar(len(asked)) as advance:
+        for mechanism, one in asked:
+            advance(f"{mechanism} as {one}")
+            reports += conformance.check(mechanism, [one], device=device, dtype=str(dtype), profile=profile)
+    try:
+        verdicts.save(out / "conformance", reports)
+    except StorageError as error:  # the answer counts, even where it cannot be kept
+        say(f"The result was not kept: {error}", error=True)
+    if as_json:
+        print_json([report.to_json() for report in reports])
+    elif len(reports) == 1:
+        terminal.console().print(conformance.table(reports[0]))
+    else:
+        terminal.print_conformance([report.to_json() for report in reports], terminal.console())
+    broken = [
+        f"{report.mechanism} as {report.pattern} breaks {', '.join(repr(f.promise) for f in report.broken)}"
+        for report in reports
+        if not report.ok
+    ]
+    if broken:
+        raise CheckFailed("; ".join(broken) + ".")
+
+
+def _to_check(specs: list[str], every: bool, pattern: str | None) -> list[tuple[Any, Any]]:
+    """Pairs of mechanism and pattern; with --all, a pattern only narrows, and twins of released code, which repeat
+    its faults, are left out: name one to see which."""
+    from longspan import attentions
+
+    if not specs and not every:
+        raise UsageError("No mechanism was named to check; name one, as in longspan check softmax, or ask for --all.")
+    wanted = attentions.Pattern.parse(pattern) if pattern else None
+    pairs = []
+    for spec in specs:
+        mechanism = attentions.get(spec)
+        pairs += [(mechanism, one) for one in ([wanted] if wanted else mechanism.meta.patterns)]
+    for mechanism in map(attentions.get, attentions.names() if every else ()):
+        if not mechanism.meta.fidelity:
+            pairs += [(mechanism, one) for one in mechanism.meta.patterns if wanted in (None, one)]
+    return pairs

@@ -1,0 +1,132 @@
+"""`data`: put data on disk, look at it, check it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longspan.cli.app import Changes, Json, ProgressBar, Protocol, Tier, data_app, overrides, print_json, say
+from longspan.core.errors import CheckFailed, DataMissing
+
+Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset, as `longspan list datasets` shows it.")]
+AnyDataset = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A dataset; all when left out.")]
+
+
+@data_app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """Put data on disk, look at it, check it. It lies in $LONGSPAN_DATA, else in out/data.
+
+    \b
+    Examples:
+      longspan data status
+      longspan data prepare listops --tier smoke
+      longspan data prepare listops --official
+      longspan data import pathfinder ~/lra_release/pathfinder32
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Dataset,
+    protocol: Protocol = "longspan",
+    tier: Tier = "full",
+    changes: Changes = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="All cores when left out.")] = None,
+    official: Annotated[
+        bool, typer.Option("--official", help="Download the published files also where they can be generated.")
+    ] = False,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--from-mirror", metavar="URL", help="Folder on a server with the same files ($LONGSPAN_MIRROR)."),
+    ] = None,
+) -> None:
+    """Generate or download a dataset; a second call only checks it, an interrupted one goes on.
+
+    Downloads are verified and lie in downloads/ beside the data; the archive of the Long Range Arena (8.2 GB) is read
+    as it arrives and not kept.
+
+    \b
+    Examples:
+      longspan data prepare pathfinder --tier full
+      longspan data prepare listops --official
+      longspan data prepare imdb --from-mirror http://mirror.example/data
+    """
+    from longspan import corpora
+    from longspan.core import remote
+
+    dataset, data = corpora.settings(name, protocol, tier, overrides(changes))
+    with remote.mirrored(mirror):
+        splits = dataset.prepare_official(data) if official else dataset.prepare(data, workers=workers)
+    say(f"{name} ({splits.variant}) is ready in {dataset.status(data).folder}: {_counted(splits.counts)}.")
+
+
+@data_app.command("import")
+def data_import(
+    name: Dataset,
+    path: Annotated[Path, typer.Argument(help="A folder with the official files, or the archive as published.")],
+    protocol: Protocol = "longspan",
+    tier: Tier = "full",
+    changes: Changes = None,
+) -> None:
+    """Convert files that you have, unpacked or not; runs prefer them to generated data from then on.
+
+    \b
+    Examples:
+      longspan data import listops ~/lra_release/listops-1000
+      longspan data import pathfinder ~/Downloads/lra_release.gz
+      longspan data import pathfinder ~/lra_release --set split=seed42
+    """
+    from longspan import corpora
+
+    dataset, data = corpora.settings(name, protocol, tier, overrides(changes))
+    if not path.exists():
+        raise DataMissing(f"{name} was to be read from {path}, where nothing is; get it from {dataset.meta.source}.")
+    say(f"{name} is imported: {_counted(dataset.import_from(path, data).counts)}.")
+
+
+@data_app.command("status")
+def data_status(name: AnyDataset = None, as_json: Json = False) -> None:
+    """Show what is on disk, for every setting that a task uses.
+
+    \b
+    Example:
+      longspan data status listops
+    """
+    from longspan import corpora, terminal
+
+    found = [(use.dataset.status(use.data), use.users) for use in corpora.in_use(name)]
+    if as_json:
+        print_json([vars(status) | {"folder": str(status.folder), "for": users} for status, users in found])
+    else:
+        terminal.console().print(terminal.data_table(found))
+
+
+@data_app.command("verify")
+def data_verify(name: AnyDataset = None) -> None:
+    """Hash every byte on disk and compare with the manifest. Exit code 1 on damage, 3 when nothing is there.
+
+    \b
+    Example:
+      longspan data verify listops
+    """
+    from longspan import corpora
+
+    uses = [use for use in corpora.in_use(name) if use.dataset.status(use.data).ready]
+    if not uses:
+        raise DataMissing(
+            f"Nothing of {name or 'any dataset'} is on disk to verify; longspan data prepare puts it there."
+        )
+    problems = []
+    with ProgressBar(len(uses)) as advance:
+        for use in uses:
+            advance(str(use.dataset.status(use.data).folder))
+            problems += use.dataset.verify(use.data)
+    if problems:
+        raise CheckFailed(" ".join(problems))
+    say(f"All hashes agree in {len(uses)} {'folder' if len(uses) == 1 else 'folders'}.")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {split}" for split, count in counts.items())

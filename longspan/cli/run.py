@@ -1,0 +1,184 @@
+"""`run`, `runs` and `params`: how good is it, and how large?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from longspan.cli.app import (
+    ATTENTION_FLAGS,
+    INTERRUPTED,
+    UNEXPECTED,
+    Changes,
+    Json,
+    Launcher,
+    Out,
+    Pattern,
+    Protocol,
+    SeveralMechanisms,
+    Tier,
+    app,
+    explain,
+    overrides,
+    print_json,
+    say,
+)
+from longspan.core.errors import UsageError, did_you_mean
+
+
+@app.command(cls=SeveralMechanisms)
+def run(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="TASK|SUITE...", help="Tasks or suites, before -a.")],
+    mechanisms: Annotated[
+        list[str], typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.")
+    ],
+    pattern: Pattern = None,
+    protocol: Protocol = "longspan",
+    tier: Tier = "smoke",
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds 0 to N-1.")] = 1,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
+    devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="Processes that share a run.")] = 1,
+    launcher: Annotated[Launcher, typer.Option("--launcher", help="Where runs are started.")] = Launcher.local,
+    real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, also in the smoke tier.")] = False,
+    changes: Changes = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
+    out: Out = Path("out"),
+) -> None:
+    """Train and score mechanisms on tasks. What is finished is not run again; what was interrupted goes on.
+
+    One cell is a task, a mechanism, a pattern and a seed. A cell that fails does not stop the others; the exit code is
+    4 when one failed. --set takes a run off the official board.
+
+    \b
+    Examples:
+      longspan run starter -a softmax linear --tier smoke
+      longspan run listops -a my_attention.py:Mine --seeds 3 --tier full
+      longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
+    """
+    from longspan import runs, terminal
+    from longspan.estimate import estimate
+
+    cells = list(
+        runs.cells(
+            _task_names(names),
+            list(dict.fromkeys(mechanisms)),
+            pattern=pattern,
+            protocol=protocol,
+            tier=tier,
+            seeds=seeds,
+            overrides=overrides(changes),
+        )
+    )
+    for cell in cells:
+        runs.Plan.of(cell)  # refuses a wrong word before the first cell is run
+    device = runs.choose_device(device)
+    if dry_run:
+        terminal.console().print(terminal.estimates_table([(c, estimate(c, device=device)) for c in cells], device))
+        return
+    cards, codes = [], []
+    for number, cell in enumerate(cells, start=1):
+        if len(cells) > 1:
+            say(f"[{number}/{len(cells)}] {cell.task} · {cell.mechanism} · seed {cell.seed}", error=True)
+        try:
+            cards.append(runs.run(cell, out=out, device=device, devices=devices, real=real))
+        except KeyboardInterrupt:
+            say("Stopped. The state is saved; the same command goes on from there.", error=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:  # whatever it is, the other cells still deserve their run
+            if getattr(context.find_root().command, "debug", False):
+                raise
+            sentence, code = explain(error)
+            say(sentence, error=True)
+            codes.append(code)
+    if cards:
+        terminal.console().print(terminal.cards_table(cards))
+        if note := _standin_note(cards):
+            say(note)
+        word = _board_of({card["task"] for card in cards})
+        say(f"Cards are in {out / 'cards'}; see them with longspan board {word}, or longspan report.")
+    if codes:
+        if len(cells) > 1:
+            say(f"{len(codes)} of {len(cells)} cells failed.", error=True)
+        raise typer.Exit(codes[0] if len(set(codes)) == 1 else UNEXPECTED)
+
+
+def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
+    """What a reader of scores must know where some were reached on made-up data."""
+    made_up = [(card["task"], card["dataset"]["name"]) for card in cards if card["dataset"]["variant"] == "standin"]
+    if not made_up:
+        return None
+    tasks, corpora = (list(dict.fromkeys(names)) for names in zip(*made_up, strict=True))
+    return (
+        f"Made-up stand-in data: {', '.join(tasks)}. Those scores say only that the code runs. For the real data: "
+        f"longspan data prepare {' or '.join(corpora)}; --real refuses stand-ins."
+    )
+
+
+def _task_names(names: Sequence[str]) -> list[str]:
+    """Tasks, with suites replaced by theirs."""
+    from longspan import suites, tasks
+
+    found = []
+    for name in names:
+        if name in suites.names():
+            absent = [task for task in suites.get(name).tasks if task not in tasks.names()]
+            if absent:
+                rest = " ".join(task for task in suites.get(name).tasks if task not in absent)
+                raise UsageError(f"{name} needs {', '.join(absent)}, not in this version; name the others: {rest}.")
+            found += suites.get(name).tasks
+        elif name in tasks.names() or ":" in name:
+            found.append(name)
+        else:
+            raise UsageError(f"No task or suite named {name!r}.{did_you_mean(name, [*tasks.names(), *suites.names()])}")
+    return list(dict.fromkeys(found))
+
+
+def _board_of(tasks: set[str]) -> str:
+    """The word under which `board` shows these tasks: the only one, else the smallest suite that has them all."""
+    from longspan import suites
+
+    if len(tasks) == 1:
+        return next(iter(tasks))
+    holding = [suite for suite in suites.SUITES.values() if tasks <= set(suite.tasks)]
+    return min(holding, key=lambda suite: len(suite.tasks)).name if holding else sorted(tasks)[0]
+
+
+@app.command("runs")
+def runs_(
+    clean: Annotated[bool, typer.Option("--clean", help="Remove them.")] = False,
+    out: Out = Path("out"),
+) -> None:
+    """Show unfinished runs, which `run` with the same words takes up again.
+
+    \b
+    Example:
+      longspan runs --clean
+    """
+    from longspan import runs, terminal
+
+    if clean:
+        removed = runs.clean(out)
+        say(f"Removed: {', '.join(path.name for path in removed)}." if removed else "There is nothing to remove.")
+    elif found := runs.unfinished(out):
+        terminal.console().print(terminal.unfinished_table(found))
+    else:
+        say(f"No unfinished runs in {out / 'runs'}.")
+
+
+@app.command()
+def params(protocol: Protocol = "longspan", tier: Tier = "full", as_json: Json = False) -> None:
+    """Count the parameters of every task's network with every mechanism, against softmax.
+
+    \b
+    Example:
+      longspan params --tier smoke
+    """
+    from longspan import api, terminal
+
+    rows = api.params(protocol, tier)
+    if as_json:
+        print_json(rows)
+    else:
+        terminal.console().print(terminal.parameters_table(rows))
