@@ -75,6 +75,7 @@ class AttentionMeta:
     stochastic: bool = False  # random numbers decide the function (kept in buffers)
     length_bound: bool = False  # parameters or the transform depend on a length fixed at construction
     rowwise: bool = False  # an output row depends on its own query and on all keys, not on where the query stands
+    mixes: bool = True  # an output is made of more than its own token; False is for ablations
     positions: bool = False  # brings its own sense of position
     spatial: bool = False  # knows that a row of pixels is a picture, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts

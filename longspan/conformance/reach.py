@@ -30,7 +30,7 @@ def past_is_used(subject: Subject) -> Verdict:
         x = subject.noise(DRAWS, LENGTH, DIM, draw=("past", t))
         x[:, t:] = x[:1, t:]
         moved.append(_movement(subject.run(layer, Batch(x))[:, t]))
-    return _verdict(moved, "the past", "as if only the current token were remembered")
+    return _verdict(subject, moved, "the past", "as if only the current token were remembered")
 
 
 @promise("context is used")
@@ -43,13 +43,13 @@ def context_is_used(subject: Subject) -> Verdict:
         x = subject.noise(1, LENGTH, DIM, draw="queries").expand(DRAWS, -1, -1)
         y = subject.run(layer, Batch(x, subject.noise(DRAWS, LENGTH + 3, DIM, draw="contexts")))
         moved = [_movement(y[:, t]) for t in range(LENGTH)]
-        return _verdict(moved, "the context", "as if its content did not count")
+        return _verdict(subject, moved, "the context", "as if its content did not count")
     moved = []
     for t in range(LENGTH):
         x = subject.noise(DRAWS, LENGTH, DIM, draw=("others", t))
         x[:, t] = x[0, t]
         moved.append(_movement(subject.run(layer, Batch(x))[:, t]))
-    return _verdict(moved, "the other tokens", "as if only the current token counted")
+    return _verdict(subject, moved, "the other tokens", "as if only the current token counted")
 
 
 def _movement(y: Float[Tensor, "draws d"]) -> tuple[float, float]:
@@ -60,9 +60,16 @@ def _movement(y: Float[Tensor, "draws d"]) -> tuple[float, float]:
     return float(spread[0]) / size, float(spread[HEADS]) / (float(spread[0]) or 1.0)
 
 
-def _verdict(moved: list[tuple[float, float]], what: str, reading: str) -> Verdict:
-    """Most positions must be reached: the first of a block may rightly see nothing but itself."""
+def _verdict(subject: Subject, moved: list[tuple[float, float]], what: str, reading: str) -> Verdict:
+    """Most positions must be reached: the first of a block may rightly see nothing but itself.
+
+    Of what declares that it mixes nothing, none may be.
+    """
     still = sum(not size > MATERIAL for size, _ in moved)
+    if not subject.mechanism.meta.mixes:
+        if still < len(moved):
+            return broken(f"it declares that it mixes nothing, but {what} moves {len(moved) - still} positions")
+        return kept(f"as declared, {what} moves nothing")
     stiff = sum(size > MATERIAL and not turn > MATERIAL for size, turn in moved)
     if 2 * still > len(moved):
         return broken(f"new draws of {what} leave the output alone at {still} of {len(moved)} positions, {reading}")

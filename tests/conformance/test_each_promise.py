@@ -39,6 +39,10 @@ class NotRowwise(Plain):
         return super().attend(q - q.mean(dim=2, keepdim=True) / 2, k, v, **masks)
 
 
+class MixesAnyway(Plain):
+    meta = declare(mixes=False)
+
+
 class AnyPattern(Plain):
     meta = declare(patterns=(NS,))
 
@@ -285,6 +289,7 @@ FLAWS = [
     (OnlyItself, CS, "past is used"),
     (OnlyItself, NS, "context is used"),
     (IgnoresContext, CC, "context is used"),
+    (MixesAnyway, NS, "context is used"),
     (FiniteFill, NC, "padding content"),
     (PaddedMean, NS, "appended padding"),
     (PackedCarelessly, CS, "packed = padded"),

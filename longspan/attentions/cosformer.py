@@ -1,0 +1,189 @@
+"""cosFormer: linear attention with rectified queries and keys, whose weights fall off with distance as a cosine does.
+
+    y_i = sum_j w_ij v_j / max(sum_j w_ij, eps)      w_ij = relu(q_i) . relu(k_j) cos(pi (i - j) / 2L)
+
+over the real keys j, in causal self attention over j <= i. The cosine of a difference is a product of two features,
+
+    phi(u)_p = [relu(u) cos(pi p / 2L), relu(u) sin(pi p / 2L)]      w_ij = phi(q_i)_i . phi(k_j)_j
+
+so keys and values are summed once. Places count real tokens only, and in cross attention queries and keys have a count
+each. No distance may reach L, or weights would turn negative. `length` says what L is:
+
+    "fixed"   the longest length named at construction, max_length (in cross attention the greater of it and
+              max_context): rows do not depend on what comes after them, and decoding keeps one sum
+    "call"    the paper's: the number of queries or of keys of the row at hand, whichever is greater. In causal patterns
+              a fidelity setting: each new token changes the weights of all tokens before it
+
+There is no scaling by the width, and a query without any positive channel gives 0. Paper: arXiv:2202.08791. Departs
+from the paper in: L is fixed unless asked otherwise, and padding is honoured.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.causal_linear import causal_linear
+from longspan.kernels.precision import at_least_single, without_autocast
+
+
+@dataclass
+class Sums(DecodeState):
+    """The sum of phi(k) v^T with that of phi(k) as its last column, and how many queries each row has had."""
+
+    memory: Float[Tensor, "b h two_c e_plus_1"]
+    queries: Int[Tensor, " b"]
+    at_most: int = 0  # no row has had more queries: known without waiting for the device
+
+
+class CosFormer(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="cosFormer",
+        paper="arXiv:2202.08791",
+        family="kernel",
+        cost="n",
+        patterns=ALL_PATTERNS,
+        length_bound=True,
+        remark="CAB's table denies both causal patterns, which a length that grows breaks; with a fixed one both hold.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        length: Literal["fixed", "call"] = "fixed",
+        eps: float = 1e-6,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if eps <= 0:
+            raise UsageError(f"cosformer divides by at least eps, got eps={eps}; choose a positive number.")
+        self.length, self.eps = length, eps
+        needed = {"max_length": self.max_length} | ({"max_context": self.max_context} if self.pattern.cross else {})
+        missing = [name for name, value in needed.items() if value is None]
+        if length == "fixed" and missing:
+            raise UsageError(
+                f"cosformer measures distance by the longest length; name it with {' and '.join(missing)}, or take "
+                "cosformer(length=call)."
+            )
+        self.longest = max((value for value in needed.values() if value is not None), default=0)
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        with without_autocast(q):
+            keys = _places(k, key_mask)
+            queries = _places(q, query_mask) if self.pattern.cross else keys
+            length = self._length(queries, keys)
+            phi_q, phi_k = _features(q, queries, length), _features(k, keys, length, key_mask)
+            if self.pattern is Pattern.CAUSAL_SELF:
+                y = causal_linear(phi_q, phi_k, _with_ones(v))
+            else:
+                y = phi_q @ (phi_k.mT @ _with_ones(v))
+            return self._normalised(y).to(v.dtype)
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        unit = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)
+        return self.attend(q, k, unit.expand(*k.shape[:2], -1, -1), key_mask=key_mask)
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
+        y, state = super().prefill(x, context, mask=mask, context_mask=context_mask)
+        if isinstance(state, Sums):  # what a summary of the keys cannot know
+            queries = torch.full_like(state.queries, x.shape[1]) if mask is None else mask.sum(dim=1)
+            state = replace(state, queries=queries, at_most=x.shape[1])
+        return y, state
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Sums | None:
+        if self.length == "call":  # every angle changes with the length
+            return None
+        self._fits(k.shape[2])
+        with without_autocast(k):
+            memory = _features(k, _places(k, key_mask), self.longest, key_mask).mT @ _with_ones(v)
+        return Sums(memory, torch.zeros(k.shape[0], dtype=torch.long, device=k.device))
+
+    def advance(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"] | None, v: Float[Tensor, "b h e"] | None, state: Sums
+    ) -> tuple[Float[Tensor, "b h e"], Sums]:
+        at_most = state.at_most + 1
+        if at_most > self.longest:
+            at_most = int(state.queries.max()) + 1
+            self._fits(at_most)
+        memory, place = state.memory, state.queries[:, None]
+        with without_autocast(q):
+            if k is not None and v is not None:
+                new = _features(k[:, :, None], place, self.longest)[:, :, 0]
+                memory = memory + einsum(new, _with_ones(v), "b h c, b h e -> b h c e")
+            y = self._normalised(_features(q[:, :, None], place, self.longest) @ memory)
+        return y[:, :, 0].to(q.dtype), Sums(memory, state.queries + 1, at_most)
+
+    def _length(self, queries: Int[Tensor, "b n"], keys: Int[Tensor, "b m"]) -> int | Int[Tensor, "b 1"]:
+        """L: one number for all rows, or one for each."""
+        if self.length == "fixed":
+            self._fits(max(queries.shape[1], keys.shape[1]))
+            return self.longest
+        return torch.maximum(queries.amax(dim=1), keys.amax(dim=1))[:, None].clamp(min=0) + 1
+
+    def _fits(self, tokens: int) -> None:
+        if tokens > self.longest:
+            raise UsageError(
+                f"This cosformer was built for at most {self.longest} tokens, got {tokens}; build it for more or cut "
+                "the input."
+            )
+
+    def _normalised(self, y: Float[Tensor, "b h n e_plus_1"]) -> Float[Tensor, "b h n e"]:
+        return y[..., :-1] / y[..., -1:].clamp(min=self.eps)
+
+
+def _features(
+    x: Float[Tensor, "b h n c"],
+    place: Int[Tensor, "b n"],
+    length: int | Int[Tensor, "b 1"],
+    mask: Bool[Tensor, "b n"] | None = None,
+) -> Float[Tensor, "b h n two_c"]:
+    x = F.relu(at_least_single(x).contiguous())  # relu keeps strides that a compiled graph does not expect
+    if mask is not None:  # a hidden key adds nothing to any sum
+        x = x.masked_fill(~rearrange(mask, "b n -> b 1 n 1"), 0)
+    angle = rearrange(place.to(x.dtype) * (torch.pi / 2) / length, "b n -> b 1 n 1")
+    return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
+
+
+def _places(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b n"]:
+    """The place of each token among the real ones of its row, from 0."""
+    if mask is None:
+        return torch.arange(x.shape[2], device=x.device).expand(x.shape[0], -1)
+    return mask.cumsum(dim=1) - 1
+
+
+def _with_ones(v: Float[Tensor, "*n e"]) -> Float[Tensor, "*n e_plus_1"]:
+    """Values with a column of ones, whose weighted sum is the denominator."""
+    v = at_least_single(v)
+    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)

@@ -1,0 +1,68 @@
+"""No attention: the sublayer contributes nothing, and what comes in goes on along the residual connection alone.
+
+    y_i = 0
+
+The control of an ablation (CAB's "without attention" deletes the sublayer of every layer): the difference to it is what
+attention is worth in a network. Has no parameters, so a network without attention is also a smaller one. Paper:
+arXiv:2210.07661. Departs from the paper in: a normalisation around the sublayer belongs to the network and stays.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, DecodeState
+
+
+@dataclass
+class Count(DecodeState):
+    """How many tokens each row has had, which is all there is to say about them."""
+
+    tokens: Int[Tensor, " b"]
+
+
+class NoAttention(Attention):
+    meta = AttentionMeta(
+        title="Without attention",
+        paper="arXiv:2210.07661",
+        family="none",
+        cost="n",
+        patterns=ALL_PATTERNS,
+        rowwise=True,
+        mixes=False,
+        remark="An ablation and no mechanism: tokens never meet.",
+    )
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        self._source(x, context, mask, context_mask)
+        return _erased(x)
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], Count]:
+        self._needs_decoding()
+        tokens = torch.full((x.shape[0],), x.shape[1], device=x.device) if mask is None else mask.sum(dim=1)
+        return self(x, context, mask=mask, context_mask=context_mask), Count(tokens)
+
+    def step(self, x_t: Float[Tensor, "b d"], state: Count) -> tuple[Float[Tensor, "b d"], Count]:
+        self._needs_decoding()
+        return _erased(x_t), Count(state.tokens + 1)
+
+
+def _erased(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """Zeros like x, to which gradients can still be asked for: they are zero too, whatever x holds."""
+    return x.masked_fill(torch.ones((), dtype=torch.bool, device=x.device), 0)

@@ -1,0 +1,281 @@
+"""ProbSparse attention (Informer): only queries that stand out attend; all others take the mean of the values.
+
+    M_i = max_{j in S(i)} q_i . k_j - mean_{j in S(i)} q_i . k_j      S(i): U keys drawn at random, U = c ceil(ln m)
+    y_i = softmax_j(q_i . k_j / sqrt(d)) v       for the u queries with the largest M, u = c ceil(ln n)
+    y_i = mean_j v_j                             for the others
+
+over the real keys j (j <= i in causal self attention), c = `factor`, n and m the real queries and keys of the row, and
+no more of either than there are. M only chooses and carries no gradient. A query whose M is small agrees with all keys
+alike, so that its softmax is nearly a mean anyway. A `factor` as large as n is softmax attention.
+
+To rank a query among all lets later queries decide about earlier rows. In causal patterns query i is therefore chosen
+when its M is among the c largest up to i, as long as fewer than c ceil(ln(i + 1)) have been chosen: no more than the
+paper chooses from the first i + 1 rows, and about as many, since in random order that happens to row i with probability
+c / (i + 1), which adds up to c ln n. S(i) is then drawn from the keys that i may see.
+
+The draw of sample s for query i is a hash of i, (a_s i + b_s) mod p, brought to the number of keys; a and b are random,
+saved with the weights, and shared by rows and heads. So a draw is as long as it has to be and decoding repeats it.
+
+`released=True` computes what the authors' code does: it divides the sum of the sample by m instead of U, ranks all
+queries on samples of all keys in every pattern, and in causal self attention gives the others the sum, not the mean, of
+the values so far. That is a fidelity setting: causal patterns leak the future with it. Paper: arXiv:2012.07436. Departs
+from the paper in: the choice in causal patterns; samples are drawn once; padding is neither drawn nor chosen nor seen;
+a logarithm counts as at least 1.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.cache import append
+from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import left_align, real
+from longspan.kernels.precision import at_least_single, without_autocast
+
+PRIME = 2**31 - 1
+POWERS = tuple(int(math.exp(power)) for power in range(22))  # of e, rounded down, while below the prime
+AT_ONCE = 8  # samples whose keys are held at the same time
+
+
+@dataclass
+class Chosen(DecodeState):
+    """All keys and values, left-aligned, and what decides about the next query."""
+
+    k: Float[Tensor, "b h t c"]
+    v: Float[Tensor, "b h t e"]
+    keys: Int[Tensor, " b"]
+    queries: Int[Tensor, " b"]
+    largest: Float[Tensor, "b h factor"]  # the largest M so far, in descending order
+    chosen: Int[Tensor, "b h"]
+
+
+class ProbSparse(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="ProbSparse",
+        paper="arXiv:2012.07436",
+        family="prototype",
+        cost="n log n",
+        patterns=ALL_PATTERNS,
+        stochastic=True,
+        limit="factor=4096",
+        remark="CAB's table allows noncausal self attention alone; causal patterns hold with a choice from the past.",
+    )
+
+    draws: Int[Tensor, "2 samples"]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        factor: int = 5,
+        released: bool = False,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if factor < 1:
+            raise UsageError(f"probsparse needs a factor of at least 1, got factor={factor}.")
+        self.factor, self.released = factor, released
+        self.register_buffer("draws", torch.randint(1, PRIME, (2, factor * len(POWERS))))
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        query_mask = query_mask if self.pattern.cross else key_mask
+        measured = self.measure(q, k, key_mask=key_mask, query_mask=query_mask)
+        queries, keys = _real(q, query_mask), _real(k, key_mask)
+        index, chosen = self._choose(measured, queries)
+        visible = rearrange(keys, "b m -> b 1 1 m")
+        if self.pattern is Pattern.CAUSAL_SELF:
+            visible = visible & (torch.arange(k.shape[2], device=k.device) <= index[..., None])
+        attending = masked_attention(_rows(q, index), k, v, visible)
+        others = self._others(v, keys, q.shape[2])
+        attending = torch.where(chosen[..., None], attending.to(others.dtype), _rows(others, index))
+        return others.scatter(2, repeat(index, "b h u -> b h u e", e=v.shape[-1]), attending).to(v.dtype)
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        unit = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)
+        return self.attend(q, k, unit.expand(*k.shape[:2], -1, -1), key_mask=key_mask)
+
+    def prefill(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        context_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
+        y, state = super().prefill(x, context, mask=mask, context_mask=context_mask)
+        if isinstance(state, Chosen) and x.shape[1]:  # what keys and values cannot tell
+            source, key_mask = self._source(x, context, mask, context_mask)
+            q, k = self._split(self.query(x)), self._split(self.key(source))
+            measured, queries = self.measure(q, k, key_mask=key_mask, query_mask=mask), _real(q, mask)
+            largest = torch.cat([state.largest, measured], dim=-1).topk(self.factor, dim=-1).values
+            chosen = self._records(measured, queries).sum(dim=-1)
+            state = replace(state, queries=queries.sum(dim=1), largest=largest, chosen=chosen)
+        return y, state
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Chosen | None:
+        if self.released:  # it ranks queries that are not there yet
+            return None
+        (k, keys), (v, _) = (left_align(rearrange(u, "b h m c -> b m h c"), key_mask) for u in (k, v))
+        k, v = (rearrange(u, "b m h c -> b h m c") for u in (k, v))
+        largest = at_least_single(k).new_full((*k.shape[:2], self.factor), -torch.inf)
+        return Chosen(k, v, keys, torch.zeros_like(keys), largest, keys.new_zeros(k.shape[:2]))
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: Chosen,
+    ) -> tuple[Float[Tensor, "b h e"], Chosen]:
+        if k is not None and v is not None:
+            k, v = append(state.k, k, state.keys), append(state.v, v, state.keys)
+            state = replace(state, k=k, v=v, keys=state.keys + 1)
+        measured = self._measure_one(q, state)
+        queries = state.queries + 1
+        record = (measured > state.largest[..., -1]) & (state.chosen < self._budgets(queries)[:, None])
+        largest = torch.cat([state.largest, measured[..., None]], dim=-1).topk(self.factor, dim=-1).values
+        keys = real(state.keys, state.k.shape[2])
+        attending = masked_attention(q[:, :, None], state.k, state.v, rearrange(keys, "b m -> b 1 1 m"))[:, :, 0]
+        y = torch.where(record[..., None], attending, _mean(state.v, keys).to(attending.dtype))
+        return y, replace(state, queries=queries, largest=largest, chosen=state.chosen + record)
+
+    @torch.no_grad()
+    def measure(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n"]:
+        """M of every query, on its own sample of keys; -inf for padding and where there is nothing to sample."""
+        queries = _real(q, query_mask)
+        place, count = queries.cumsum(dim=1) - 1, _real(k, key_mask).sum(dim=1, keepdim=True)
+        if self.pattern is Pattern.CAUSAL_SELF and not self.released:
+            count = place + 1
+        sample = self.sampled(place, count, self._budget(k.shape[2]))
+        if key_mask is not None:  # from places among the real keys to places among all
+            order = key_mask.logical_not().long().argsort(dim=1, stable=True)
+            sample = order.gather(1, sample.flatten(1)).unflatten(1, sample.shape[1:])
+        q, k = (rearrange(u, "b h n c -> b n h c") for u in (q, k))
+        return rearrange(self._measured(q, k, sample, count), "b n h -> b h n").masked_fill(
+            ~queries[:, None], -torch.inf
+        )
+
+    @torch.no_grad()
+    def _measure_one(self, q: Float[Tensor, "b h c"], state: Chosen) -> Float[Tensor, "b h"]:
+        count = state.keys[:, None]
+        sample = self.sampled(state.queries[:, None], count, self._budget(state.k.shape[2]))
+        return self._measured(q[:, None], rearrange(state.k, "b h t c -> b t h c"), sample, count)[:, 0]
+
+    def sampled(self, place: Int[Tensor, "b n"], count: Int[Tensor, "b #n"], samples: int) -> Int[Tensor, "b n s"]:
+        """Which of `count` keys each query draws, with replacement; the same ones whatever stands after them."""
+        a, b = self.draws[:, :samples]
+        return ((place[..., None] + 1) * a + b) % PRIME * count[..., None] // PRIME
+
+    def _measured(
+        self,
+        q: Float[Tensor, "b n h c"],
+        k: Float[Tensor, "b m h c"],
+        sample: Int[Tensor, "b n s"],
+        count: Int[Tensor, "b #n"],
+    ) -> Float[Tensor, "b n h"]:
+        rows = torch.arange(q.shape[0], device=q.device)[:, None, None]
+        with without_autocast(q):
+            q, k = at_least_single(q), at_least_single(k)
+            logits = torch.cat([(q[:, :, None] * k[rows, some]).sum(dim=-1) for some in sample.split(AT_ONCE, 2)], 2)
+        size = self._budgets(count)[..., None]
+        drawn = (torch.arange(logits.shape[2], device=q.device) < size)[..., None]
+        largest = logits.masked_fill(~drawn, -torch.inf).amax(dim=2, keepdim=True)
+        if self.released:
+            return largest[:, :, 0] - logits.masked_fill(~drawn, 0).sum(dim=2) / count[..., None]
+        # A mean of differences is exactly 0 when one key was drawn every time: no rounding can decide a tie.
+        apart = (largest - logits).masked_fill(~drawn, 0).sum(dim=2) / size.clamp(min=1)
+        return apart.masked_fill(size == 0, -torch.inf)
+
+    @torch.no_grad()
+    def _choose(
+        self, measured: Float[Tensor, "b h n"], queries: Bool[Tensor, "b n"]
+    ) -> tuple[Int[Tensor, "b h u"], Bool[Tensor, "b h u"]]:
+        """The places of the queries that attend, and which of them are chosen and do not only fill up the row."""
+        u = self._budget(measured.shape[2])
+        if self.pattern.causal and not self.released:
+            found = self._records(measured, queries).int().topk(u, dim=-1)
+            return found.indices, found.values > 0
+        index = measured.sort(dim=-1, descending=True, stable=True).indices[..., :u]  # of equal ones the earlier
+        budget = self._budgets(queries.sum(dim=1))
+        return index, (torch.arange(u, device=index.device) < budget[:, None, None]).expand_as(index)
+
+    def _records(self, measured: Float[Tensor, "b h n"], queries: Bool[Tensor, "b n"]) -> Bool[Tensor, "b h n"]:
+        """Queries among the `factor` largest so far, while the budget lasts."""
+        passed_on = measured
+        for _ in range(min(self.factor, measured.shape[2])):  # each level keeps the larger and passes the smaller on
+            kept = _shifted(passed_on.cummax(dim=-1).values, -torch.inf)
+            passed_on = torch.minimum(passed_on, kept)
+        # What every level passed on has as many larger ones before it as there are levels.
+        record = (measured > passed_on) & queries[:, None]
+        wanted, budget = record.cumsum(dim=-1), self._budgets(queries.cumsum(dim=1))[:, None]
+        chosen = wanted + (budget - wanted).cummin(dim=-1).values.clamp(max=0)
+        return chosen > _shifted(chosen, 0)
+
+    def _others(self, v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"], n: int) -> Float[Tensor, "b h n e"]:
+        """What a query gets that is not chosen."""
+        if self.pattern is not Pattern.CAUSAL_SELF:
+            return repeat(_mean(v, keys), "b h e -> b h n e", n=n)
+        sums = at_least_single(v).masked_fill(~rearrange(keys, "b m -> b 1 m 1"), 0).cumsum(dim=2)
+        if self.released:
+            return sums
+        return sums / rearrange(keys.cumsum(dim=1).clamp(min=1), "b m -> b 1 m 1")
+
+    def _budget(self, count: int) -> int:
+        """factor ceil(ln count), with a logarithm of at least 1 and never more than all."""
+        return min(self.factor * max(1, sum(count > power for power in POWERS)), count)
+
+    def _budgets(self, count: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+        steps = count.clamp(min=1).double().log().ceil().long().clamp(min=1)
+        return torch.minimum(self.factor * steps, count)
+
+
+def _mean(v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"]) -> Float[Tensor, "b h e"]:
+    """The mean of the real values, 0 without any."""
+    total = at_least_single(v).masked_fill(~rearrange(keys, "b m -> b 1 m 1"), 0).sum(dim=2)
+    return total / rearrange(keys.sum(dim=1).clamp(min=1), "b -> b 1 1")
+
+
+def _real(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:
+    return torch.ones(x.shape[0], x.shape[2], dtype=torch.bool, device=x.device) if mask is None else mask
+
+
+def _rows(x: Float[Tensor, "b h n c"], index: Int[Tensor, "b h u"]) -> Float[Tensor, "b h u c"]:
+    return x.gather(2, repeat(index, "b h u -> b h u c", c=x.shape[-1]))
+
+
+def _shifted(x: Shaped[Tensor, "b h n"], first: int | float) -> Shaped[Tensor, "b h n"]:
+    """What stood one place before."""
+    return F.pad(x[..., :-1], (1, 0), value=first)
