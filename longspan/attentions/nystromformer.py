@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, reduce
+from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -28,9 +28,8 @@ from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, Headwise
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.pseudo_inverse import Start, pseudo_inverse
 from longspan.kernels.segment_means import segment_means
-
-Start = Literal["matrix", "batch"]
 
 
 class Nystromformer(HeadwiseAttention):
@@ -130,19 +129,6 @@ class Nystromformer(HeadwiseAttention):
         if mask is None:
             return torch.zeros(batch, 1, 1, 1, dtype=torch.bool, device=device)
         return rearrange(mask.sum(dim=1) <= self.landmarks, "b -> b 1 1 1")
-
-
-def pseudo_inverse(a: Float[Tensor, "b h r r"], iterations: int, start: Start) -> Float[Tensor, "b h r r"]:
-    """The iterative Moore-Penrose inverse of row-stochastic matrices (so that |A|_inf is 1 up to rounding)."""
-    columns = reduce(a, "b h i j -> b h 1 j", "sum").amax(dim=-1, keepdim=True)  # |A|_1
-    z = a.mT / (columns if start == "matrix" else columns.max())
-    batch, minus_a, z = a.shape[:2], -a.flatten(0, 1), z.flatten(0, 1)
-    for _ in range(iterations):  # Z <- Z (13 I + N (15 I + N (7 I + N))) / 4 with N = -AZ, one fused product a bracket
-        n = minus_a @ z
-        seven = torch.baddbmm(n, n, n, beta=7)
-        fifteen = torch.baddbmm(n, n, seven, beta=15)
-        z = torch.baddbmm(z, z, fifteen, beta=13) / 4
-    return z.unflatten(0, batch)
 
 
 def _exact(

@@ -9,15 +9,17 @@ sampled at steps Delta of each channel's own, which makes a recurrence while dec
     rule="bilinear"                   A~ = (2 + Delta A) / (2 - Delta A)    B~ = 2 Delta / (2 - Delta A)
 
 B is folded into C. Then GELU, a linear map to twice the width and a gate (GLU). Non-causal self attention has a second
-C for a convolution from the right, which begins at the next token, so that the present is seen once. Only half of the
-`state` numbers are kept, the rest being their conjugates. The initial A: `lin` -1/2 + i pi n, `inv` -1/2 + i (N/pi)
+C for a convolution from the right, which begins at the next token, so that the present is seen once;
+`bidirectional=False` leaves it out, and what is called non-causal then sees the past alone. Only half of the `state`
+numbers are kept, the rest being their conjugates. The initial A: `lin` -1/2 + i pi n, `inv` -1/2 + i (N/pi)
 (N/(2n+1) - 1), `legs` the eigenvalues of HiPPO-LegS without its low-rank part, `real` -(n+1).
 
 It mixes along the sequence, channel by channel: `heads` and `inner` have no effect, and there are no queries, keys and
 values. Padding is not time: a hidden token neither enters the state nor lets it fade. The parameters of A and Delta
 want a learning rate of at most 1e-3 and no weight decay; they say so in their attribute `optim`. CAB's layer is
-`s4d(init="inv", output="linear", tied=True)` with `channels` equal to its heads. Paper: arXiv:2206.11893. Departs from
-the paper in: nothing.
+`s4d(init="inv", output="linear", tied=True, bidirectional=False)` with as many `channels` as heads (8 in its language
+models): the published numbers of parameters fit one direction only, non-causal tasks included. Paper:
+arXiv:2206.11893. Departs from the paper in: nothing.
 """
 
 import math
@@ -32,9 +34,9 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.long_convolution import long_convolution
-from longspan.kernels.packing import left_align, real
+from longspan.kernels.packing import left_align
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.state_space import filter_tokens, gently_trained, impulse_response, last_state
 
 Start = Literal["lin", "inv", "legs", "real"]
 
@@ -68,6 +70,7 @@ class S4D(Attention):
         init: Start = "lin",
         rule: Literal["zoh", "bilinear"] = "zoh",
         tied: bool = False,
+        bidirectional: bool = True,
         activation: Literal["gelu", "none"] = "gelu",
         output: Literal["glu", "linear", "none"] = "glu",
         step_min: float = 1e-3,
@@ -84,12 +87,12 @@ class S4D(Attention):
             raise UsageError(f"Without an output map there is one channel per feature, got channels={channels}.")
         self.rule, self.activation, self.output = rule, activation, output
         a = initial_a(init, state).expand(1 if tied else dim, -1)
-        directions = 1 if self.pattern is Pattern.CAUSAL_SELF else 2
+        self.directions = 2 if bidirectional and self.pattern is Pattern.NONCAUSAL_SELF else 1
         spread = math.log(step_max) - math.log(step_min)
-        self.log_decay = _gently_trained((-a.real).log())
-        self.frequency = _gently_trained(a.imag)
-        self.log_step = _gently_trained(torch.rand(dim) * spread + math.log(step_min))
-        c = torch.randn(directions * channels, dim, state // 2, dtype=torch.complex64)
+        self.log_decay = gently_trained((-a.real).log())
+        self.frequency = gently_trained(a.imag)
+        self.log_step = gently_trained(torch.rand(dim) * spread + math.log(step_min))
+        c = torch.randn(self.directions * channels, dim, state // 2, dtype=torch.complex64)
         self.c = nn.Parameter(torch.view_as_real(c))  # the second half of the channels runs backwards, if there is one
         self.skip = nn.Parameter(torch.randn(channels, dim))
         if output != "none":
@@ -105,18 +108,9 @@ class S4D(Attention):
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
         with without_autocast(x):
-            u, _ = left_align(at_least_single(x), mask)
-            u = rearrange(u, "b n d -> b 1 d n")
             kernel = self.kernel(x.shape[1])
-            if self.pattern is Pattern.CAUSAL_SELF:
-                y = long_convolution(u, kernel)
-            else:
-                y = long_convolution(u, *kernel.chunk(2))
-            y = y + rearrange(self.skip, "c d -> c d 1") * u
-            y = rearrange(y, "b c d n -> b n (c d)")
-            if mask is not None:  # back to where the tokens were, nothing elsewhere
-                rows = torch.arange(x.shape[0], device=x.device)[:, None]
-                y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)] * mask[..., None]
+            forth, back = (kernel, None) if self.directions == 1 else kernel.chunk(2)
+            y = filter_tokens(x, forth, back, self.skip, mask)
         return self._map_out(y, x.dtype)
 
     def prefill(
@@ -130,7 +124,8 @@ class S4D(Attention):
         self._needs_decoding()
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
         with without_autocast(x):
-            return y, Waves(torch.view_as_real(self._state_after(at_least_single(x), mask)))
+            log_a, _ = self.sampled()
+            return y, Waves(torch.view_as_real(last_state(log_a, *left_align(at_least_single(x), mask))))
 
     def step(self, x_t: Float[Tensor, "b d"], state: Waves) -> tuple[Float[Tensor, "b d"], Waves]:
         self._needs_decoding()
@@ -154,33 +149,8 @@ class S4D(Attention):
         return log_a, torch.view_as_complex(c.contiguous()) * b
 
     def kernel(self, length: int) -> Float[Tensor, "c d n"]:
-        """K_l = 2 Re sum_n C_n B~_n A~_n^l for l < length, without ever storing all powers of A~.
-
-        With l = i block + j the power splits into A~^(i block) A~^j, so that sqrt(length) powers of each kind suffice
-        and their products are summed over the states by one matrix product.
-        """
-        log_a, c = self.sampled()
-        coarse, fine = _powers(log_a, length)
-        coarse = c[..., None] * coarse
-        left = torch.cat([coarse.real, -coarse.imag], dim=2)  # Re(x y) = Re x Re y - Im x Im y
-        right = torch.cat([fine.real, fine.imag], dim=1)
-        kernel = 2 * einsum(left, right, "c d n i, d n j -> c d i j")
-        return rearrange(kernel, "c d i j -> c d (i j)")[..., :length]
-
-    def _state_after(self, u: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Complex[Tensor, "b d s"]:
-        """s = sum_l A~^l u_(last - l) over the real tokens of each row."""
-        log_a, _ = self.sampled()
-        if u.shape[1] == 0:
-            return torch.zeros(u.shape[0], *log_a.shape, dtype=log_a.dtype, device=u.device)
-        u, lengths = left_align(u, mask)
-        rows, length = torch.arange(u.shape[0], device=u.device)[:, None], u.shape[1]
-        back = (lengths[:, None] - 1 - torch.arange(length, device=u.device)).clamp(min=0)
-        newest_first = u[rows, back] * real(lengths, length)[..., None]
-        coarse, fine = _powers(log_a, length)
-        blocks = F.pad(newest_first, (0, 0, 0, coarse.shape[2] * fine.shape[2] - length))
-        blocks = rearrange(blocks, "b (i j) d -> b d i j", j=fine.shape[2])
-        within = einsum(blocks, torch.view_as_real(fine), "b d i j, d n j two -> b d n i two")
-        return (torch.view_as_complex(within.contiguous()) * coarse).sum(dim=-1)
+        """K_l = 2 Re sum_n C_n B~_n A~_n^l for l < length."""
+        return impulse_response(*self.sampled(), length)
 
     def _map_out(self, y: Float[Tensor, "*n c_times_d"], dtype: torch.dtype) -> Float[Tensor, "*n d"]:
         y = F.gelu(y) if self.activation == "gelu" else y
@@ -204,17 +174,3 @@ def initial_a(init: Start, state: int) -> Complex[Tensor, " n"]:
     skew = (k[:, None] * k).triu(1) / 2  # the normal part of HiPPO-LegS is -1/2 plus a skew-symmetric matrix
     frequencies = torch.linalg.eigvalsh(1j * (skew - skew.mT)).float()
     return torch.complex(half, frequencies[state // 2 :])
-
-
-def _powers(log_a: Complex[Tensor, "d n"], length: int) -> tuple[Complex[Tensor, "d n i"], Complex[Tensor, "d n j"]]:
-    """A~^(i block) and A~^j, such that i block + j runs over 0 to length - 1 and perhaps a little beyond."""
-    block = 2 ** ((length - 1).bit_length() + 1 >> 1)
-    times = torch.arange(block, device=log_a.device)
-    return (log_a[..., None] * (block * times[: -(-length // block)])).exp(), (log_a[..., None] * times).exp()
-
-
-def _gently_trained(value: Tensor) -> nn.Parameter:
-    """A parameter that the optimiser treats as the paper asks, by its attribute `optim`."""
-    parameter = nn.Parameter(value.clone())
-    parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}  # pyright: ignore[reportAttributeAccessIssue]
-    return parameter

@@ -5,8 +5,8 @@ import torch
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.attentions.nystromformer import pseudo_inverse
 from longspan.core.errors import UsageError
+from longspan.kernels.pseudo_inverse import pseudo_inverse
 from longspan.kernels.segment_means import segment_means
 
 NS, NC = Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS
@@ -164,6 +164,14 @@ def test_half_precision_is_computed_in_single_precision():
         y = layer.attend(q, k, v)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(y, layer.attend(q.float(), k.float(), v.float()).bfloat16())
+
+
+def test_the_convolution_adds_one_filter_a_head_and_nothing_else_is_learned():
+    softmax, plain, filtered = (
+        sum(p.numel() for p in build(spec).parameters())
+        for spec in ("softmax", "nystromformer", "nystromformer(conv=5)")
+    )
+    assert (plain - softmax, filtered - plain) == (0, 2 * 5)  # heads times taps
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,12 @@ def long_convolution(
 def fast_length(least: int) -> int:
     """The smallest length of the form 2^a, 3 * 2^a or 5 * 2^a that is at least this; transforms of such are fast.
 
+    Found by comparing, so that a graph compiled for one length holds for all that share its answer.
+
     >>> fast_length(2000)
     2048
     """
-    return min(odd * 2 ** max(0, (-(-least // odd) - 1).bit_length()) for odd in (1, 3, 5))
+    power = 1
+    while power < least:
+        power *= 2
+    return next(length for length in (power * 5 // 8, power * 3 // 4, power) if length >= least)

@@ -1,0 +1,36 @@
+"""Pseudo-inverse of softmax matrices by iteration, as the Nystrom method needs it.
+
+    Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4      Z_0 = A^T / (|A|_1 |A|_inf)
+
+The rows of A sum to 1, so that |A|_inf is 1 up to rounding. |A|_1 belongs to each matrix (`start="matrix"`) or is, as
+in the authors' code, the largest of the whole batch (`start="batch"`): then a row depends on its neighbours in the
+batch. `reference` is the law.
+"""
+
+from typing import Literal
+
+import torch
+from einops import reduce
+from jaxtyping import Float
+from torch import Tensor
+
+from longspan.kernels.pseudo_inverse import reference
+
+Start = Literal["matrix", "batch"]
+
+
+def pseudo_inverse(
+    a: Float[Tensor, "b h r r"], iterations: int, start: Start, *, impl: Literal["auto", "reference"] = "auto"
+) -> Float[Tensor, "b h r r"]:
+    """The iterative Moore-Penrose inverse of row-stochastic matrices."""
+    if impl == "reference":
+        return reference.pseudo_inverse(a, iterations, start)
+    columns = reduce(a, "b h i j -> b h 1 j", "sum").amax(dim=-1, keepdim=True)  # |A|_1
+    z = a.mT / (columns if start == "matrix" else columns.max())
+    batch, minus_a, z = a.shape[:2], -a.flatten(0, 1), z.flatten(0, 1)
+    for _ in range(iterations):  # Z <- Z (13 I + N (15 I + N (7 I + N))) / 4 with N = -AZ, one fused product a bracket
+        n = minus_a @ z
+        seven = torch.baddbmm(n, n, n, beta=7)
+        fifteen = torch.baddbmm(n, n, seven, beta=15)
+        z = torch.baddbmm(z, z, fifteen, beta=13) / 4
+    return z.unflatten(0, batch)

@@ -1,0 +1,47 @@
+"""The law of diagonal state spaces: one token after the other, each row alone."""
+
+import torch
+from einops import einsum
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor
+
+from longspan.kernels.long_convolution import long_convolution
+from longspan.kernels.precision import at_least_single
+
+
+def impulse_response(log_a: Complex[Tensor, "d n"], c: Complex[Tensor, "c d n"], length: int) -> Float[Tensor, "c d t"]:
+    s, rows = torch.ones_like(log_a), []
+    for _ in range(length):
+        rows.append(2 * einsum(c, s, "c d n, d n -> c d").real)
+        s = log_a.exp() * s
+    return torch.stack(rows, dim=-1)
+
+
+def last_state(
+    log_a: Complex[Tensor, "d n"], u: Float[Tensor, "b t d"], lengths: Int[Tensor, " b"]
+) -> Complex[Tensor, "b d n"]:
+    states = []
+    for row, length in zip(u, lengths.tolist(), strict=True):
+        s = torch.zeros_like(log_a)
+        for u_t in row[:length]:
+            s = log_a.exp() * s + u_t[:, None]
+        states.append(s.to(torch.promote_types(u.dtype, torch.complex64)))
+    return torch.stack(states)
+
+
+def filter_tokens(
+    x: Float[Tensor, "b n d"],
+    kernel: Float[Tensor, "c d n"],
+    reverse: Float[Tensor, "c d n"] | None,
+    skip: Float[Tensor, "c d"],
+    mask: Bool[Tensor, "b n"] | None = None,
+) -> Float[Tensor, "b n c_times_d"]:
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+    rows = []
+    for row, seen in zip(at_least_single(x), mask, strict=True):
+        u = row[seen].mT
+        forth, back = kernel[..., : u.shape[-1]], None if reverse is None else reverse[..., : u.shape[-1]]
+        y = long_convolution(u[None], forth, back, impl="reference") + skip[..., None] * u
+        places = seen.nonzero()[:, 0]
+        rows.append(row.new_zeros(len(row), skip.numel()).index_copy(0, places, y.flatten(0, 1).mT))
+    return torch.stack(rows)

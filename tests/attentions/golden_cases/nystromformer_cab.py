@@ -1,0 +1,9 @@
+"""Vectors of CAB's Nystromformer, as released; the padded one has a single row, whose mask is where it belongs."""
+
+from tests.attentions.parity import Replay, Vector, headwise
+
+
+def replay(vector: Vector) -> Replay:
+    sizes = vector.meta["hyperparameters"]
+    spec = f"cab_nystromformer(landmarks={sizes['landmarks']}, conv={sizes['conv_kernel'] or 0})"
+    return headwise(spec, vector, {"conv.weight": "param_conv_weight"} if sizes["conv_kernel"] else {})

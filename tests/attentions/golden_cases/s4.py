@@ -1,0 +1,63 @@
+"""Vectors of S4: the official kernel and convolution, whose stored C~ = C (I - A^L) belongs to one length."""
+
+from collections.abc import Mapping
+
+import torch
+from einops import einsum, rearrange
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from longspan import attentions
+from longspan.attentions.s4 import S4
+from tests.attentions.parity import Replay, Vector
+
+
+def replay(vector: Vector) -> Replay:
+    sizes = vector.meta["hyperparameters"]
+    spec = f"s4(state={sizes['d_state']}, channels={sizes['channels']}, tied={sizes.get('n_ssm') == 1})"
+    layer = attentions.get(spec)(sizes["d_model"], 1, vector.pattern).to(vector.arrays["out"].dtype)
+
+    def run(arrays: Mapping[str, Tensor]) -> Tensor:
+        c = uncorrected(arrays, sizes["length"])
+        recorded = torch.view_as_complex(arrays["param_C_before_correction"])
+        torch.testing.assert_close(c.detach(), recorded, rtol=0, atol=1e-9)  # a solve against I - A^L amplifies
+        tensors = {
+            "log_decay": arrays["param_A_real"],
+            "frequency": -arrays["param_A_imag"],  # stored with the other sign there
+            "log_step": rearrange(arrays["param_inv_dt"], "d 1 -> d"),
+            "p": rearrange(arrays["param_P"], "1 d n two -> d n two"),
+            "b": rearrange(arrays["param_B"], "1 d n two -> d n two"),
+            "c": torch.view_as_real(c.resolve_conj()),
+            "skip": arrays["param_D"],
+        }
+        u = rearrange(arrays["u"], "b d t -> b t d")
+        y = functional_call(_Mixing(layer), {f"layer.{name}": value for name, value in tensors.items()}, (u,))
+        return rearrange(y, "b t cd -> b cd t")
+
+    return Replay(spec, run)
+
+
+def uncorrected(arrays: Mapping[str, Tensor], length: int) -> Tensor:
+    """C from C~ = C (I - A^L), with all conjugate pairs written out, so that gradients by C~ go through it."""
+    p, c = (torch.view_as_complex(arrays[name]) for name in ("param_P", "param_C"))
+    diagonal = torch.complex(-arrays["param_A_real"].exp(), -arrays["param_A_imag"])
+    p, c, diagonal = (torch.cat([half, half.conj()], dim=-1) for half in (p[0], c, diagonal))
+    a = torch.diag_embed(diagonal) - einsum(p, p.conj(), "d i, d j -> d i j")
+    half_step = arrays["param_inv_dt"].exp()[..., None] / 2
+    one = torch.eye(a.shape[-1], dtype=a.dtype)
+    sampled = torch.linalg.solve(one - half_step * a, one + half_step * a)
+    correction = one - torch.linalg.matrix_power(sampled, length)
+    whole = torch.linalg.solve(correction, rearrange(c, "c d n -> c d 1 n"), left=False)
+    return rearrange(whole, "c d 1 n -> c d n")[..., : c.shape[-1] // 2]
+
+
+class _Mixing(nn.Module):
+    """The convolution alone, without the map out, as a module of its own so that its parameters can be replaced."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        assert isinstance(layer, S4)
+        self.layer = layer
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.layer.mix(u)
