@@ -29,6 +29,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/pyright
 
 docs: $(VENV)/.installed-docs
+	$(BIN)/python docs/make_gallery.py
 	$(BIN)/mkdocs build --strict
 
 clean:
