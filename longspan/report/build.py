@@ -19,16 +19,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from longspan import analysis, suites
+from longspan import analysis, gallery, suites
 from longspan import published as papers
-from longspan.analysis import Evidence, Finding
+from longspan.analysis import Evidence, efficiency, efficiency_table
 from longspan.core import atomic
 from longspan.core.environment import installed
 from longspan.core.errors import LongspanError, UsageError
-from longspan.report import plots, questions
+from longspan.report import plots, printed, questions
 from longspan.report.plots import Look
-from longspan.results import render
-from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, board, device_of, shown
+from longspan.results import lines, render
+from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, Row, board, device_of, shown
 from longspan.results.card import Card
 from longspan.results.store import Problem, Store, newest
 
@@ -43,7 +43,7 @@ class ReportError(LongspanError):
 
 @dataclass(frozen=True)
 class Group:
-    """Cards that may be compared: one protocol, one tier, one kind of data."""
+    """Cards that may be compared: one protocol, one tier, one kind of data, one suite."""
 
     protocol: str
     tier: str
@@ -53,7 +53,7 @@ class Group:
 
     @property
     def anchor(self) -> str:
-        return slug(f"{self.protocol}-{self.tier}" + ("-standin" if self.standin else ""))
+        return slug("-".join([self.board.suite.name, self.protocol, self.tier, *["standin"] * self.standin]))
 
 
 @dataclass
@@ -80,20 +80,21 @@ def build(
     problems: Sequence[Problem] = (),
     evidence: Evidence | None = None,
 ) -> Path:
-    """Write the site and return its index page. A store brings the list of its corrupt cards along.
+    """Write the site and return its index page. A store brings its measurements and its corrupt cards along.
 
-    `evidence` answers the page of questions; without it only the runs and the papers do.
+    `evidence` answers the page of questions and holds the measurements; without it only the runs and the papers speak.
     """
+    measurements: Sequence[Card] = ()
     if isinstance(cards, Store):
-        store, cards = cards, cards.cards()
+        store, measurements, cards = cards, cards.cards("measurement"), cards.cards()
         problems = [*problems, *store.problems]
     out = Path(out).absolute()
     _refuse_foreign_folder(out)
     if catalogue is not None and catalogue.get("schema") != 1:
         raise UsageError(f"The catalogue has schema {catalogue.get('schema')!r}, this report reads schema 1.")
     cards = newest(cards)
-    findings = analysis.answers(evidence or Evidence(runs=cards))
-    pages = _pages(cards, catalogue or {}, conformance or (), problems, findings)
+    evidence = evidence or Evidence(runs=cards, measurements=measurements)
+    pages = _pages(cards, evidence, catalogue or {}, conformance or (), problems)
     with atomic.storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
@@ -144,21 +145,25 @@ def asset(name: str) -> str:
 
 def _pages(
     cards: list[Card],
+    evidence: Evidence,
     catalogue: Mapping[str, Any],
     conformance: Sequence[Mapping[str, Any]],
     problems: Sequence[Problem],
-    findings: Sequence[Finding],
 ) -> dict[str, str]:
     """Every page of the site by its path."""
-    mechanisms = _mechanisms(cards, catalogue, conformance)
+    findings = analysis.answers(evidence)
+    measured = [card for card in evidence.measurements if card["procedure"] == efficiency.PROCEDURE]
+    mechanisms = _mechanisms(cards, measured, catalogue, conformance)
     groups = _groups(cards)
-    look = plots.looks((card["mechanism"] for card in cards), then=questions.mechanisms(findings))
+    others = [*questions.mechanisms(findings), *(card["mechanism"] for card in measured)]
+    look = plots.looks((card["mechanism"] for card in cards), then=others)
     site = {
         "version": installed("longspan") or "",
         "cards": cards,
+        "read": len(cards) + len(evidence.probes) + len(evidence.measurements),
         "groups": groups,
         "mechanisms": mechanisms,
-        "page_of": {base_name(m): mechanisms[base_name(m)].page for m in {card["mechanism"] for card in cards}},
+        "page_of": {name: mechanism.page for name, mechanism in mechanisms.items()},
         "problems": [
             {"name": shown(at.path.name), "sentence": shown(at.sentence.removeprefix(f"{at.path.name}: "))}
             for at in problems
@@ -169,10 +174,9 @@ def _pages(
         "rules": RULES,
     }
     env = environment(site)
-    tables = [papers.load(name) for name in reversed(papers.names())]
     pages = {
         "index.html": env.get_template("index.html").render(
-            root="", provenance=_provenance(groups), facts=_facts(cards), standin_note=STANDIN_NOTE
+            root="", provenance=_provenance(groups), facts=_facts(cards)
         ),
         "curves.html": env.get_template("curves.html").render(root="", figures=_curve_figures(groups, look)),
         "questions.html": env.get_template("questions.html").render(
@@ -180,7 +184,13 @@ def _pages(
         ),
         "cost.html": env.get_template("cost.html").render(root="", figures=_cost_figures(groups, look)),
         "mechanisms.html": env.get_template("mechanisms.html").render(root="", families=_families(mechanisms)),
-        "published.html": env.get_template("published.html").render(root="", tables=tables, suite=suites.get("lra")),
+        "efficiency.html": env.get_template("efficiency.html").render(root="", tables=efficiency.tables(measured)),
+        "published.html": env.get_template("published.html").render(
+            root="",
+            leaderboards=[printed.leaderboard(name) for name in reversed(papers.names())],
+            later=[printed.leaderboard(name) for name in papers.names("later")],
+            measured=[printed.measurements(name) for name in papers.names("measured")],
+        ),
         "problems.html": env.get_template("problems.html").render(root=""),
     }
     template = env.get_template("mechanism.html")
@@ -189,6 +199,7 @@ def _pages(
             root="../",
             mechanism=mechanism,
             conformance=_conformance_table(mechanism.conformance),
+            fairness=_fairness_table(mechanism.cards),
             figures=_own_figures(mechanism, groups, look),
         )
     return pages
@@ -212,11 +223,16 @@ def slug(text: str) -> str:
     return plain if plain and plain == text else f"{plain or 'page'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _mechanisms(cards: list[Card], catalogue: Mapping, conformance: Sequence[Mapping]) -> dict[str, Mechanism]:
+def _mechanisms(
+    cards: list[Card], measured: Sequence[Card], catalogue: Mapping, conformance: Sequence[Mapping]
+) -> dict[str, Mechanism]:
     found = {e["name"]: Mechanism(e["name"], e["title"], entry=e) for e in catalogue.get("attentions", ())}
     for card in cards:
         name = base_name(card["mechanism"])
         found.setdefault(name, Mechanism(name, shown(card["title"]))).cards.append(card)
+    for card in measured:
+        name = base_name(card["mechanism"])
+        found.setdefault(name, Mechanism(name, shown(card["title"])))
     for verdict in conformance:
         name = base_name(verdict["mechanism"])
         found.setdefault(name, Mechanism(name, name)).conformance.append(verdict)
@@ -245,11 +261,23 @@ def _groups(cards: list[Card]) -> list[Group]:
     groups = []
     for key in sorted(keyed, key=order):
         protocol, tier, standin = key
-        suite = _suite_for({card["task"] for card in keyed[key]})
-        published = "lra-v1" if suite.name == "lra" and tier != "smoke" and not standin else None
-        view = board(keyed[key], suite, protocol, tier, standin=standin, published=published)
-        groups.append(Group(protocol, tier, standin, view, tuple(keyed[key])))
+        official = tier == "full" and not standin
+        for suite in _suites_for({card["task"] for card in keyed[key]}, official):
+            own = tuple(card for card in keyed[key] if card["task"] in suite.tasks)
+            table = gallery.published_name(suite, None) if official else None
+            view = board(own, suite, protocol, tier, standin=standin, published=table)
+            groups.append(Group(protocol, tier, standin, view, own))
     return groups
+
+
+def _suites_for(tasks: set[str], official: bool) -> list[suites.Suite]:
+    """Suites that show every task once. Full runs on real data stand beside published rows, however few they are."""
+    chosen = []
+    for suite in suites.SUITES.values():
+        if official and tasks & set(suite.tasks) and gallery.published_name(suite, None):
+            chosen.append(suite)
+            tasks = tasks - set(suite.tasks)
+    return [*chosen, _suite_for(tasks)] if tasks else chosen
 
 
 def _suite_for(tasks: set[str]) -> suites.Suite:
@@ -347,6 +375,39 @@ def _conformance_table(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"columns": columns, "promises": promises}
 
 
+@dataclass(frozen=True)
+class RuleVerdict:
+    """Whether a run kept one rule of the benchmark, and what was found."""
+
+    rule: str
+    kept: bool
+    finding: str
+
+
+def verdicts_on(card: Card) -> list[RuleVerdict]:
+    """The verdicts on a run; none for an older card. No schema knows the field, so a stranger's may hold anything."""
+    given = card.get("rules")
+    return [
+        RuleVerdict(shown(rule), verdict["kept"], shown(str(verdict.get("finding") or "")))
+        for rule, verdict in (given.items() if isinstance(given, dict) else ())
+        if isinstance(verdict, dict) and isinstance(verdict.get("kept"), bool)
+    ]
+
+
+def _fairness_table(cards: Sequence[Card]) -> dict[str, Any]:
+    """Runs down, rules across; seeds that were judged alike share a line. Older cards are counted as silent."""
+    names = ("task", "mechanism", "protocol", "tier")
+    lines: dict[tuple, dict[str, Any]] = {}
+    judged = [(card, verdicts) for card in cards if (verdicts := verdicts_on(card))]
+    for card, verdicts in judged:
+        key = (*(card[name] for name in names), tuple(verdicts))
+        start = {name: card[name] for name in names}
+        line = lines.setdefault(key, start | {"seeds": [], "verdicts": {one.rule: one for one in verdicts}})
+        line["seeds"].append(card["seed"])
+    rules = list(dict.fromkeys(one.rule for _, verdicts in judged for one in verdicts))
+    return {"rules": rules, "rows": list(lines.values()), "silent": len(cards) - len(judged)}
+
+
 # ----------------------------------------------------------------------------------------------------------- templates
 
 
@@ -365,7 +426,7 @@ def environment(site: Mapping[str, Any]):
     env.globals["site"] = site
     env.globals["paper_link"] = paper_link
     env.globals["base_name"] = base_name
-    env.globals["task_title"] = lambda name: site["task_titles"].get(name, name)
+    env.globals["task_title"] = lambda name: site["task_titles"].get(name, suites.heading(name))
     env.globals["look_of"] = lambda mechanism: site["look"][shown(mechanism)]
     env.globals["device_of"] = device_of
     env.globals["score_of"] = _score_of
@@ -374,8 +435,19 @@ def environment(site: Mapping[str, Any]):
     env.globals["score_text"] = render.score_text
     env.globals["meter"] = _meter
     env.globals["seeds"] = render.seeds_text
+    env.globals["board_notes"] = _board_notes
+    env.globals["board_spread"] = lines.spread_text
+    env.globals["free_title"], env.globals["free_note"] = lines.FREE_TITLE, lines.FREE_NOTE
+    env.globals["verdicts_on"] = verdicts_on
+    env.globals["speed_text"] = efficiency_table.speed_text
+    env.globals["memory_text"] = efficiency_table.memory_text
+    env.globals["length_text"] = efficiency_table.length_text
+    env.globals["speed_notes"] = efficiency_table.footnotes
+    env.globals["speed_hint"] = _speed_hint
+    env.globals["spread_text"] = printed.spread_text
     env.filters["shown"] = lambda value: shown(str(value))
     env.filters["percent"] = render.percent
+    env.filters["points"] = lambda difference: f"{100 * difference:+.2f}"
     env.filters["amount"] = render.count_text
     env.filters["rate"] = render.rate_text
     env.filters["power"] = lambda cost: str(cost).replace("^2", "²").replace("^3", "³")
@@ -401,19 +473,37 @@ def _cell_hint(cell: Cell) -> str:
     return ", ".join(words)
 
 
-def _has_spread(view: Board) -> bool:
+def _has_spread(rows: Iterable[Row]) -> bool:
     """Whether any score has a spread, so that all must leave room for one."""
-    rows = (*view.rows, *view.free, *view.fidelity)
     return any(cell.std is not None for row in rows for cell in row.cells.values())
 
 
-def _meter(view: Board, task: str, cell: Cell) -> int:
-    """How far a score goes from chance to the best of its column, in percent."""
-    values = [c.value for row in (*view.rows, *view.free) if (c := row.cells[task]).value is not None]
+def _meter(rows: Iterable[Row], task: str, cell: Cell) -> int:
+    """How far a score goes from chance to the best of its column in the same table, in percent."""
+    values = [value for row in rows if (value := row.cells[task].value) is not None]
     floor = cell.chance or 0.0
-    span = max((value for value in values if value is not None), default=floor) - floor
+    span = max(values, default=floor) - floor
     reach = (cell.value or 0.0) - floor
     return round(100 * min(max(reach / span, 0.0), 1.0)) if span > 0 else 0
+
+
+def _board_notes(view: Board) -> list[str]:
+    """What stands below a board: printed errors, its own notes, what `vs` means. The page says the rules once."""
+    flags = [f"{lines.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
+    compared = [lines.DIFFERENCE_NOTE] if any(row.differences for row in (*view.rows, *view.fidelity)) else []
+    return [*flags, *(note for note in view.notes if note != STANDIN_NOTE), *compared]
+
+
+def _speed_hint(cell: efficiency.Cell) -> str:
+    """What a pointer resting on a speed learns."""
+    words = [cell.doubts[0], cell.reason or ""]
+    if cell.quartiles:
+        words.append("half of the steps at {} to {} per second".format(*map(render.rate_text, cell.quartiles)))
+    if cell.compute_steps_per_second is not None:
+        words.append(f"compute alone {render.rate_text(cell.compute_steps_per_second)} steps/s")
+    if cell.examples_per_second is not None:
+        words.append(f"{render.rate_text(cell.examples_per_second)} examples/s")
+    return ", ".join(word for word in words if word)
 
 
 def script_json(value: Any) -> str:

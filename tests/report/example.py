@@ -1,7 +1,10 @@
 """A small site for the tests: made-up cards, a made-up catalogue, a made-up verdict, and one hostile guest."""
 
+from typing import Any
+
+from longspan.analysis import Evidence
 from longspan.results.card import Card
-from tests.results.factory import make_card
+from tests.results.factory import make_card, make_measurement
 
 HOSTILE = "<script>alert(1)</script>"
 HOSTILE_TITLE = "</script><img src=x onerror=alert(2)>%{x} --ink"
@@ -77,3 +80,32 @@ def example_cards() -> list[Card]:
         make_card("linear", "text", variant="standin", chance=0.5, accuracy=0.52),
         make_card("performer(features=64)", "listops", seed=9, status="fail", reason=f"it died of {HOSTILE}"),
     ]
+
+
+RULES = {
+    "parameters": {"kept": True, "finding": "100,000 against 100,000 with softmax (1.000)"},
+    "no spatial information": {"kept": False, "finding": f"it knows rows and columns {HOSTILE}"},
+}
+
+
+def full_cards() -> list[Card]:
+    """Full runs on tasks of Long Range Arena and on one that no suite has; the free track and a twin among them."""
+    who: list[tuple[str, dict[str, Any]]] = [
+        ("softmax", {}),
+        ("linear", {"accuracy": 0.45}),
+        ("lra_local", {"fidelity": True}),
+        ("s4", {"accuracy": 0.8, "track": "free", "rules": RULES}),
+    ]
+    cards = [make_card(name, task, tier="full", **how) for name, how in who for task in ("listops", "text")]
+    return [*cards, make_card("softmax", "text_4k", tier="full", accuracy=0.6)]
+
+
+def example_evidence(runs: list[Card]) -> Evidence:
+    """Runs, and measurements of softmax (out of memory at 4,000), two others and the guest."""
+    speeds = {"softmax": 1.0, "linear": 3.0, "performer(features=64)": 2.0}
+    cards = [
+        make_measurement(name, {1000: 8.0 * fast, 4000: None if name == "softmax" else 2.0 * fast})
+        for name, fast in speeds.items()
+    ]
+    guest = make_measurement(HOSTILE, {1000: 1.0}, title=HOSTILE_TITLE)
+    return Evidence(runs=runs, measurements=[*cards, guest])

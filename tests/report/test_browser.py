@@ -1,12 +1,21 @@
 """What a reader sees: the site in a real browser, from a folder, without a network."""
 
 import os
+import re
 import shutil
 
 import pytest
 
 from longspan.report.build import build
-from tests.report.example import CATALOGUE, CONFORMANCE, HOSTILE, HOSTILE_TITLE, example_cards
+from tests.report.example import (
+    CATALOGUE,
+    CONFORMANCE,
+    HOSTILE,
+    HOSTILE_TITLE,
+    example_cards,
+    example_evidence,
+    full_cards,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -19,6 +28,7 @@ FLAGS = [
     "--no-first-run",
 ]
 PAGES = ["index", "curves", "cost", "questions", "mechanisms", "mechanism/performer", "published", "problems"]
+PAGES += ["full/index", "full/mechanism/s4", "full/efficiency"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +49,10 @@ def browser():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("report") / "site"
-    return build(example_cards(), out, CATALOGUE, CONFORMANCE).parent
+    build(example_cards(), out, CATALOGUE, CONFORMANCE)
+    cards = full_cards()
+    build(cards, out / "full", CATALOGUE, evidence=example_evidence(cards))
+    return out
 
 
 @pytest.fixture
@@ -148,7 +161,67 @@ def test_a_figure_has_views_and_a_legend_that_hides(open_page):
     assert figure.get_by_role("button", name="Performer").get_attribute("aria-pressed") == "false"
 
 
-@pytest.mark.parametrize("name", ["index", "curves", "mechanisms", "problems"])
+def test_wide_tables_scroll_in_their_box_and_keep_names_and_notes_in_sight(open_page):
+    page = open_page("published", width=390)
+    for name in ("lra-v1", "lra-later", "lra-training-speed"):
+        box = page.locator(f"#{name} .scroll")
+        assert box.evaluate("(box) => box.scrollWidth > box.clientWidth + 100")
+        box.evaluate("(box) => { box.scrollLeft = 100 }")
+        assert box.evaluate("(box) => box.scrollLeft") == 100
+        frame, heading = box.bounding_box(), box.locator("tbody th.mechanism").first.bounding_box()
+        assert heading["x"] == pytest.approx(frame["x"], abs=2)
+    note = page.locator("#lra-later .about div").first.bounding_box()
+    assert note["x"] >= 0
+    assert note["x"] + note["width"] <= 390
+
+
+def test_what_a_paper_prints_moves_with_its_mechanism(open_page):
+    page = open_page("full/efficiency")
+    table = page.locator("table").first
+    table.get_by_role("button", name="1K").first.click()
+    names = [text.split()[0].strip(",") for text in table.locator("tbody th").all_inner_texts()]
+    assert names[:6] == ["Linear", "Linear", "Performer", "Performer", "Softmax", "Transformer"]
+    assert "published" in table.locator("tbody th").nth(1).inner_text()
+
+
+def test_a_spread_stays_below_the_rows_it_is_about(open_page):
+    page = open_page("published")
+    table = page.locator("#lra-v1 table")
+    for _ in range(2):
+        table.get_by_role("button", name="ListOps").click()
+        names = table.locator("tbody th.mechanism").all_inner_texts()
+        assert names[12:14] == ["Task Avg (Std), printed", "Task Avg (Std), recomputed"]
+    assert names[0] == "Chance"
+
+
+COLOURS = """(items) => items.flatMap((item) => {
+    const ground = getComputedStyle(document.body).backgroundColor;
+    const tag = getComputedStyle(item.querySelector(".tag"));
+    return [[getComputedStyle(item).color, ground], [tag.color, tag.backgroundColor]];
+})"""
+
+
+def contrast(one, other):
+    """How far apart two colours are, from 1 to 21, as WCAG defines it."""
+
+    def luminance(colour):
+        shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    dark, bright = sorted((luminance(one), luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_flags_can_be_read_in_both_themes(open_page, scheme):
+    flags = open_page("published", scheme=scheme).locator("#lra-inference-speed .flags li")
+    pairs = flags.evaluate_all(COLOURS)
+    assert len(pairs) == 14
+    assert min(contrast(*pair) for pair in pairs) > 4.5  # what WCAG asks of small text
+
+
+@pytest.mark.parametrize("name", ["index", "curves", "full/efficiency", "mechanisms", "problems"])
 def test_a_hostile_name_is_text_and_nothing_more(open_page, name):
     page = open_page(name)
     assert page.locator("img").count() == 0

@@ -1,5 +1,6 @@
 """What the report promises before any browser opens it."""
 
+import html
 import json
 import re
 import subprocess
@@ -7,14 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from longspan import published
 from longspan.core.errors import StorageError, UsageError
 from longspan.report import build as building
-from longspan.report.build import ReportError, build, paper_link, script_json, slug
+from longspan.report import printed
+from longspan.report.build import ReportError, build, paper_link, script_json, slug, verdicts_on
 from longspan.report.plots import HUES, label_places, looks
+from longspan.results.lines import FREE_NOTE, FREE_TITLE
 from longspan.results.store import Store
-from tests.report.example import CATALOGUE, CONFORMANCE, HOSTILE, example_cards
-from tests.results.factory import make_card
+from tests.report.example import CATALOGUE, CONFORMANCE, HOSTILE, RULES, example_cards, example_evidence, full_cards
+from tests.results.factory import make_card, make_measurement
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +28,22 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("report") / "site"
-    return build(example_cards(), out, CATALOGUE, CONFORMANCE).parent
+    cards = [*example_cards(), *full_cards()]
+    return build(cards, out, CATALOGUE, CONFORMANCE, evidence=example_evidence(cards)).parent
+
+
+def words(page):
+    """What a page says, without its tags; titles that rest on an element are not part of it."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page.read_text(encoding="utf-8"))).split())
+
+
+def titles(page):
+    return [html.unescape(text) for text in re.findall(r'title="([^"]*)"', page.read_text(encoding="utf-8"))]
+
+
+def section(page, name):
+    """The HTML of the section with that id, up to the next one."""
+    return re.split(r'<section[^>]*class="panel"', page.read_text(encoding="utf-8").partition(f'id="{name}"')[2])[0]
 
 
 def test_every_link_between_pages_leads_somewhere(site):
@@ -32,6 +53,14 @@ def test_every_link_between_pages_leads_somewhere(site):
         for target in re.findall(r'(?:href|src)="([^"#]+)"', page.read_text(encoding="utf-8")):
             if not target.startswith(("https://arxiv.org/", "data:")):
                 assert (page.parent / target).resolve().is_file(), f"{page.name} links to {target}"
+
+
+def test_every_place_on_a_page_has_one_name_and_links_to_it_arrive(site):
+    names = {page: re.findall(r'\bid="([^"]+)"', page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
+    for page, found in names.items():
+        assert len(found) == len(set(found)), page.name
+        for target, name in re.findall(r'href="([^"#]*)#([^"]+)"', page.read_text(encoding="utf-8")):
+            assert name in names[(page.parent / target).resolve() if target else page], f"{page.name} to {name}"
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
@@ -66,6 +95,164 @@ def test_a_mechanism_page_has_its_formula_options_promises_and_runs(site):
         assert expected in text
     assert text.index("<h1") < text.index("<pre") < text.index("<h2>Promises") < text.index("<h2>Runs")
     assert "Not run yet" in (site / "mechanism" / "never_run.html").read_text(encoding="utf-8")
+
+
+# --------------------------------------------------------------------------------------------------- what was published
+
+
+@pytest.mark.parametrize("name", published.names("measured"))
+def test_measurements_are_shown_as_printed_and_each_flag_is_told_twice(site, name):
+    page, table = site / "published.html", published.measured(name)
+    text = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", section(page, name))).split())
+    for row in table.rows:
+        for cell in row.printed.values():
+            assert cell in text
+        assert row.note in text
+    for flag in table.flags():
+        assert flag.why in titles(page)
+        assert f"{flag.kind} {flag.row}, " in text
+        assert f"printed {flag.printed}: {flag.why}." in text
+
+
+def test_the_gap_is_the_difference_of_what_was_printed(site):
+    for row in published.measured("lra-generalisation").rows:
+        gap = f"{row.value('train') - row.value('test'):.2f}"
+        assert f'data-value="{gap}">{gap}<' in section(site / "published.html", "lra-generalisation")
+
+
+@pytest.mark.parametrize("name", published.names())
+def test_a_leaderboard_ends_with_its_spreads_as_printed_and_recomputed(site, name):
+    content = section(site / "published.html", name)
+    rows = re.findall(r"Task Avg \(Std\), (\w+)</th>(.*?)</tr>", content, flags=re.DOTALL)
+    found = {kind: re.findall(r"\d+ \(\d+\.\d\)", re.sub(r'title="[^"]*"', "", row)) for kind, row in rows}
+    table = published.load(name)
+    summary = {column: spread for column, spread in table.summary.items() if not isinstance(spread, str)}
+    columns = list(summary)
+    assert found["printed"] == ["{mean:.0f} ({std:.1f})".format(**spread) for spread in summary.values()]
+    assert found["recomputed"][:-1] == ["{:.0f} ({:.1f})".format(*table.spread(column)) for column in columns]
+    wrong = any(table.spread_is_wrong(column) for column in columns)
+    assert ("the rows give" in dict(rows)["printed"]) == wrong
+    text = words(site / "published.html")
+    for flag in printed.leaderboard(name).notes:
+        assert flag in text
+
+
+def test_later_records_stand_alone_with_their_deviations(site):
+    page, table = site / "published.html", published.load("lra-later")
+    content = html.unescape(section(page, "lra-later"))
+    assert "Not comparable" in content
+    assert table.note in content
+    for row in table.rows:
+        own = re.split(r'<th scope="row"', content.partition(f'data-value="{row.title}"')[2])[0]
+        assert row.source in own
+        assert all(f"<li>{deviation}</li>" in own for deviation in row.deviations)
+    for board in published.names():
+        assert not any(f">{row.title}<" in section(page, board) for row in table.rows)
+
+
+# ----------------------------------------------------------------------------------------------- boards and their rules
+
+
+def tables_of(page, name):
+    return re.findall(r"<table.*?</table>", section(page, name), flags=re.DOTALL)
+
+
+def test_a_full_board_shows_the_published_rows_however_few_runs_there_are(tmp_path):
+    build([make_card(tier="full")], tmp_path / "site")
+    (table,) = tables_of(tmp_path / "site" / "index.html", "lra-longspan-full")
+    text = " ".join(re.sub(r"<[^>]*>", " ", table).split())
+    for row in published.load("lra-v1").rows:
+        assert row.title in text
+    assert "Published: LRA leaderboard, version 1" in text
+    assert "External entries, not run by the authors" in text
+    assert "printed 52 (2.4) †" in text
+    assert "vs Transformer +3.62" in text  # 40.00 against 36.38
+
+
+@pytest.mark.parametrize("how", [{"tier": "lite"}, {"tier": "smoke"}, {"tier": "full", "variant": "standin"}])
+def test_other_boards_show_no_published_row(tmp_path, how):
+    tasks = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
+    index = build([make_card(task=task, chance=0.1, **how) for task in tasks], tmp_path / "site")
+    assert "Linformer" not in words(index)
+    assert "Long Range Arena" in words(index)
+
+
+def test_the_free_track_has_a_table_of_its_own_without_published_numbers(site):
+    ranked, free = tables_of(site / "index.html", "lra-longspan-full")
+    assert ">S4<" in free
+    assert ">S4<" not in ranked
+    assert "Linformer" in ranked
+    for foreign in ("published", "Linformer", "vs ", "Softmax"):
+        assert foreign not in free
+    text = words(site / "index.html")
+    assert FREE_TITLE in text
+    assert FREE_NOTE in text
+
+
+def test_a_task_of_no_suite_has_a_board_of_its_own(site):
+    assert len(tables_of(site / "index.html", "text_4k-longspan-full")) == 1
+    assert "text_4k" not in section(site / "index.html", "lra-longspan-full")
+
+
+def test_verdicts_on_the_rules_stand_on_the_page_of_the_mechanism(site):
+    text = words(site / "mechanism" / "s4.html")
+    for rule, verdict in RULES.items():
+        assert rule in text
+        assert verdict["finding"] in text
+    assert "ListOps breaks a rule" in text
+    assert "broken: no spatial information" in titles(site / "mechanism" / "s4.html")
+    assert "Rules of the benchmark" not in words(site / "mechanism" / "softmax.html")
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kept", "finding", "x"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(ANYTHING)
+def test_whatever_a_card_calls_rules_only_verdicts_are_taken(rules):
+    for verdict in verdicts_on({"rules": rules}):
+        assert rules[verdict.rule]["kept"] is verdict.kept
+        assert isinstance(verdict.finding, str)
+
+
+def test_cards_with_and_without_verdicts_share_a_page(tmp_path):
+    cards = [make_card(seed=0), make_card(seed=1, rules=RULES), make_card(seed=2, rules=RULES)]
+    build(cards, tmp_path / "site")
+    text = words(tmp_path / "site" / "mechanism" / "softmax.html")
+    assert "longspan · smoke, seeds 1, 2" in text
+    assert "1 older card says nothing about them" in text
+
+
+# ----------------------------------------------------------------------------------------------------------- efficiency
+
+
+def test_measurements_stand_above_what_the_paper_prints_of_them(site):
+    text = words(site / "efficiency.html")
+    assert "Test CPU fp32 batch 32" in text
+    assert "Softmax 8 OOM 0.10 OOM Transformer, published 8.1 1.4 0.85 9.48" in text
+    assert "Linear 24 (3.00x) 6 0.10 0.40 Linear Trans., published 9.1 (1.1x) 7.8 (5.6x) 0.37 1.03" in text
+    assert "Performer at 4K, printed 1.06?: the text calls its memory at 3K and 4K about equal" in text
+
+
+def test_a_store_brings_its_measurements_along(tmp_path):
+    store = Store(tmp_path / "cards")
+    store.add(make_measurement("linear", {64: 5.0}))
+    build(store, tmp_path / "site")
+    assert "Linear 5" in words(tmp_path / "site" / "efficiency.html")
+    assert (tmp_path / "site" / "mechanism" / "linear.html").exists()
+
+
+def test_without_measurements_the_page_says_how_to_make_some(tmp_path):
+    build([], tmp_path / "site")
+    assert "Nothing measured yet" in words(tmp_path / "site" / "efficiency.html")
+
+
+# ------------------------------------------------------------------------------------------------------- the whole site
 
 
 def test_corrupt_cards_are_named(tmp_path):

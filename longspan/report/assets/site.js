@@ -35,13 +35,17 @@ function sortBy(button) {
   heading.setAttribute("aria-sort", direction);
   const sign = direction === "ascending" ? 1 : -1;
   for (const body of table.tBodies) {
-    const rows = [...body.rows].filter((row) => !row.classList.contains("heading"));
-    const keyed = rows.map((row) => [valueOf(row, heading.cellIndex, kind), row]);
+    const bundles = [];  // a row and those below it that are about it
+    for (const row of body.rows) {
+      if (row.classList.contains("follows")) bundles.at(-1)?.push(row);
+      else if (!row.classList.contains("heading")) bundles.push([row]);
+    }
+    const keyed = bundles.map((rows) => [valueOf(rows[0], heading.cellIndex, kind), rows]);
     keyed.sort(([a], [b]) => {
       if (a === null || b === null) return (a === null) - (b === null);
       return sign * (kind === "text" ? collator.compare(a, b) : a - b);
     });
-    body.append(...keyed.map(([, row]) => row));
+    body.append(...keyed.flatMap(([, rows]) => rows));
   }
 }
 
