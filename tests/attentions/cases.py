@@ -7,14 +7,20 @@ from longspan.attentions import Pattern
 CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
+    "cosformer": ("cosformer",),
     "fnet": ("fnet",),
+    "lara": ("lara",),
     "linear": ("linear",),
     "linformer": ("linformer",),
     "local": ("local",),
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
+    "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
+    "none": ("none",),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),
+    "probsparse": ("probsparse",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
+    "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),
     "softmax": ("softmax", "softmax(kernel=plain)"),

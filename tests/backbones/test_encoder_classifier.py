@@ -82,11 +82,25 @@ def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
 MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a change here changes every result
     "abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # 32 slots for each channel of a head
     "bigbird": (8_948_746, 26_530),
+    "cab_abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # as abc
+    "cab_lara": (8_948_746, 26_530),
+    "cab_local": (8_948_746, 26_530),
+    "cab_nystromformer": (8_948_746, 26_530),
+    "cab_performer": (8_948_746, 26_530),
+    "cosformer": (8_948_746, 26_530),
     "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
+    "lara": (  # for queries and for keys a map between the channels of a head, and a layer norm
+        8_948_746 + 4 * 2 * (64**2 + 3 * 64),
+        26_530 + 4 * 2 * (4**2 + 3 * 4),
+    ),
     "linear": (8_948_746, 26_530),
     "linformer": (8_948_746 + 4 * 256 * 2_001, 26_530 + 4 * 256 * 1_024),  # one map from length to 256
     "local": (8_948_746, 26_530),
     "longformer": (8_948_746, 26_530),  # global queries share the projections
+    "longshort": (  # 32 summaries for each head, and two layer norms
+        8_948_746 + 4 * (512 * 8 * 32 + 4 * 512),
+        26_530 + 4 * (32 * 4 * 32 + 4 * 16),
+    ),
     "lra_bigbird": (8_948_746, 26_530),
     "lra_local": (8_948_746, 26_530),
     "lra_longformer": (8_948_746 + 4 * 3 * 512**2, 26_530 + 4 * 3 * 32 * 16),  # projections that nobody uses
@@ -95,9 +109,15 @@ MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a chan
     "lra_sinkhorn": (8_948_746 + 4 * 65 * 25, 26_530 + 4 * 5 * 25),  # a map to 25 blocks that has no effect
     "lra_sparse_transformer": (8_948_746, 26_530),
     "lra_synthesizer": (8_948_746 + 4 * 8 * 2_001**2, 26_530 + 4 * 4 * 1_024**2),  # a full matrix for each head
+    "none": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # nothing at all
     "nystromformer": (8_948_746, 26_530),
     "performer": (8_948_746, 26_530),
+    "probsparse": (8_948_746, 26_530),
     "reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # one projection for queries and keys
+    "s4": (  # 130 numbers a channel, 192 for all of them, and a map to twice the width, in place of the projections
+        8_948_746 + 4 * (512 * 130 + 192 + 512 * 1_024 - 4 * 512**2),
+        26_530 + 4 * (32 * 130 + 192 + 32 * 64 - 4 * 32 * 16),
+    ),
     "s4d": (  # 194 numbers a channel, and a map to twice the width, in place of the projections
         8_948_746 + 4 * (512 * 194 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 194 + 32 * 64 - 4 * 32 * 16),
