@@ -16,9 +16,9 @@ sees nothing else in any round. `scale` multiplies the logits (1 is the paper's;
 
 The rotations R are drawn once and saved with the weights. The hash is taken in single precision also under autocast: a
 rounded z sends some tokens to another bucket, where all they see is different. Paper: arXiv:2001.04451. Departs from
-the paper in: what a token sees is counted within its bucket (chunks leak the future); the number of buckets is fixed
-and does not grow with the length; a key met in several rounds counts each time; rotations are not drawn anew in
-training; the reversible layers are no part of it.
+the paper in: what a token sees is counted within its bucket (chunks leak the future); the number of buckets follows
+the greatest length, so that a bucket holds about half a chunk of it, and not the length at hand; a key met in several
+rounds counts each time; rotations are not drawn anew in training; the reversible layers are no part of it.
 """
 
 from dataclasses import dataclass
@@ -54,6 +54,7 @@ class Reformer(Attention):
         cost="n log n",
         patterns=SELF_PATTERNS,
         stochastic=True,
+        length_bound=True,
         dropout="weights",
         remark="Shares one projection between queries and keys; the chunks of released codes leak the future.",
     )
@@ -67,7 +68,7 @@ class Reformer(Attention):
         pattern: Pattern,
         *,
         rounds: int = 2,
-        buckets: int = 32,
+        buckets: int | None = None,
         chunk: int = 64,
         mode: Literal["bucket", "chunk"] = "bucket",
         chunks_before: int = 1,
@@ -81,6 +82,8 @@ class Reformer(Attention):
             raise UsageError(
                 f"reformer needs at least 1 round and 1 token a chunk, got rounds={rounds}, chunk={chunk}."
             )
+        if buckets is None:
+            buckets = usual_buckets(self.max_length, chunk)
         if buckets < 2 or buckets % 2:
             raise UsageError(
                 f"Buckets come in pairs of opposite directions, got buckets={buckets}; choose an even number."
@@ -209,3 +212,12 @@ def _append(kept: Tensor, new: Tensor, lengths: Int[Tensor, " b"]) -> Tensor:
     """One more token behind the last of each row."""
     rows = torch.arange(len(lengths), device=lengths.device)
     return torch.cat([kept, torch.zeros_like(new)[:, None]], dim=1).index_put((rows, lengths), new)
+
+
+def usual_buckets(max_length: int | None, chunk: int) -> int:
+    """The power of two at or below two buckets a chunk of the greatest length; 32 where that is not known.
+
+    >>> usual_buckets(2_001, 64), usual_buckets(10, 64)
+    (32, 2)
+    """
+    return 32 if max_length is None else 2 ** max(1, (2 * max_length // chunk).bit_length() - 1)
