@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, did_you_mean
+from longspan.kernels.cache import append
 from longspan.kernels.packing import Layout, left_align, real
 
 
@@ -113,6 +114,27 @@ class History(DecodeState):
     lengths: Int[Tensor, " b"]
     context: Float[Tensor, "b m d"] | None = None
     context_mask: Bool[Tensor, "b m"] | None = None
+
+
+@dataclass
+class KeyValueCache(DecodeState):
+    """All keys and values so far, left-aligned."""
+
+    k: Float[Tensor, "b h t c"]
+    v: Float[Tensor, "b h t e"]
+    lengths: Int[Tensor, " b"]
+
+    @classmethod
+    def of(
+        cls, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None
+    ) -> "KeyValueCache":
+        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), mask)
+        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), mask)
+        return cls(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+
+    def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"]) -> "KeyValueCache":
+        """One more token in each row."""
+        return KeyValueCache(append(self.k, k, self.lengths), append(self.v, v, self.lengths), self.lengths + 1)
 
 
 class Attention(nn.Module, ABC):

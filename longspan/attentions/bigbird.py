@@ -16,7 +16,6 @@ with `ends` = "width" N is the last block of the padded batch instead, as in oth
 promise. Paper: arXiv:2007.14062. Departs from the paper in: the causal form, which it leaves to full attention.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -25,23 +24,12 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, choose
-from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
-from longspan.kernels.packing import left_align
 
 TABLE = 1024  # query blocks with random numbers of their own
-
-
-@dataclass
-class KeyValueCache(DecodeState):
-    """All keys and values so far, left-aligned."""
-
-    k: Float[Tensor, "b h t c"]
-    v: Float[Tensor, "b h t e"]
-    lengths: Int[Tensor, " b"]
 
 
 class BigBird(HeadwiseAttention):
@@ -119,20 +107,16 @@ class BigBird(HeadwiseAttention):
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> KeyValueCache:
-        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
-        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
-        return KeyValueCache(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+        return KeyValueCache.of(k, v, key_mask)
 
     def advance(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
     ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
-        t = state.lengths
-        keys, values = append(state.k, k, t), append(state.v, v, t)
-        place = torch.arange(keys.shape[2], device=t.device)
+        t, state = state.lengths, state.plus(k, v)
+        place = torch.arange(state.k.shape[2], device=t.device)
         lists = self._lists((t // self.block)[:, None], t[:, None])
         seen = (lists == (place // self.block)[:, None]).any(dim=-1) & (place <= t[:, None, None])
-        y = masked_attention(q[:, :, None], keys, values, seen[:, :, None])
-        return y[:, :, 0], KeyValueCache(keys, values, t + 1)
+        return masked_attention(q[:, :, None], state.k, state.v, seen[:, :, None])[:, :, 0], state
 
     def _last(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, " _b"]:
         """The last block of each row, once when all rows are full."""

@@ -8,7 +8,6 @@ Departs from the paper in: nothing.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,10 +17,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import masked_attention
-from longspan.kernels.packing import Layout, left_align, real
+from longspan.kernels.packing import Layout, real
 
 Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
 BACKENDS = {
@@ -30,15 +29,6 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-
-
-@dataclass
-class KeyValueCache(DecodeState):
-    """All keys and values so far, left-aligned."""
-
-    k: Float[Tensor, "b h t c"]
-    v: Float[Tensor, "b h t e"]
-    lengths: Int[Tensor, " b"]
 
 
 class Softmax(HeadwiseAttention):
@@ -120,9 +110,7 @@ class Softmax(HeadwiseAttention):
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> KeyValueCache:
-        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
-        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
-        return KeyValueCache(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+        return KeyValueCache.of(k, v, key_mask)
 
     def advance(
         self,
@@ -131,17 +119,10 @@ class Softmax(HeadwiseAttention):
         v: Float[Tensor, "b h e"] | None,
         state: KeyValueCache,
     ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
-        keys, values, lengths = state.k, state.v, state.lengths
         if k is not None and v is not None:
-            rows = torch.arange(q.shape[0], device=q.device)
-            keys = torch.cat([keys, torch.zeros_like(k)[:, :, None]], dim=2)
-            values = torch.cat([values, torch.zeros_like(v)[:, :, None]], dim=2)
-            keys = keys.transpose(1, 2).index_put((rows, lengths), k).transpose(1, 2)
-            values = values.transpose(1, 2).index_put((rows, lengths), v).transpose(1, 2)
-            lengths = lengths + 1
-        visible = rearrange(real(lengths, keys.shape[2]), "b m -> b 1 1 m")
-        y = masked_attention(q[:, :, None], keys, values, visible)[:, :, 0]
-        return y, KeyValueCache(keys, values, lengths)
+            state = state.plus(k, v)
+        visible = rearrange(real(state.lengths, state.k.shape[2]), "b m -> b 1 1 m")
+        return masked_attention(q[:, :, None], state.k, state.v, visible)[:, :, 0], state
 
     def _visible(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], key_mask: Bool[Tensor, "b m"] | None

@@ -14,7 +14,6 @@ every head, 8 summary tokens (the least it names, fit for short blocks), and a n
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,25 +21,14 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.banded import banded
 from longspan.kernels.block_sparse import block_sparse
-from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
-from longspan.kernels.packing import left_align
 from longspan.kernels.strided import strided
 
 STRIDE = 128  # where nothing says how long sequences may get
-
-
-@dataclass
-class KeyValueCache(DecodeState):
-    """All keys and values so far, left-aligned."""
-
-    k: Float[Tensor, "b h t c"]
-    v: Float[Tensor, "b h t e"]
-    lengths: Int[Tensor, " b"]
 
 
 class SparseTransformer(HeadwiseAttention):
@@ -124,17 +112,15 @@ class SparseTransformer(HeadwiseAttention):
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> KeyValueCache:
-        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
-        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
-        return KeyValueCache(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+        return KeyValueCache.of(k, v, key_mask)
 
     def advance(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
     ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
-        keys, values = append(state.k, k, state.lengths), append(state.v, v, state.lengths)
-        visible = self.visible(state.lengths[:, None], torch.arange(keys.shape[2], device=keys.device))
-        y = masked_attention(q[:, :, None], keys, values, rearrange(visible, "h b m -> b h 1 m"))
-        return y[:, :, 0], KeyValueCache(keys, values, state.lengths + 1)
+        t, state = state.lengths, state.plus(k, v)
+        visible = self.visible(t[:, None], torch.arange(state.k.shape[2], device=t.device))
+        y = masked_attention(q[:, :, None], state.k, state.v, rearrange(visible, "h b m -> b h 1 m"))
+        return y[:, :, 0], state
 
     def _fixed(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **rules: Any
