@@ -32,6 +32,7 @@ from longspan import attentions, datasets, fairness, tasks
 from longspan.attentions import Mechanism, Pattern
 from longspan.core import audit, environment, meter
 from longspan.core.atomic import storage_errors, write_json
+from longspan.core.environment import choose_device
 from longspan.core.errors import (
     CorruptFile,
     LongspanError,
@@ -182,15 +183,6 @@ def run(
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
     return card
-
-
-def choose_device(asked: str) -> str:
-    if asked not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"A device is auto, cpu or cuda, got {asked!r}.")
-    found = torch.cuda.is_available()
-    if asked == "cuda" and not found:
-        raise UsageError("cuda was asked for, but torch sees no GPU here; use --device cpu, or see longspan doctor.")
-    return ("cuda" if found else "cpu") if asked == "auto" else asked
 
 
 def choose_precision(asked: str, device: str) -> str:

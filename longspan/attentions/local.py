@@ -14,14 +14,13 @@ never seen, and blocks are consecutive tokens.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels import ring
 from longspan.kernels.banded import banded, blocked
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout, left_align
@@ -106,28 +105,18 @@ class Local(HeadwiseAttention):
     ) -> Ring:
         keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
         values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
-        places = self._places(lengths - 1)
-        return Ring(_pick(keys, places), _pick(values, places), lengths)
+        return Ring(ring.fill(keys, lengths, self._slots), ring.fill(values, lengths, self._slots), lengths)
 
     def advance(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: Ring
     ) -> tuple[Float[Tensor, "b h e"], Ring]:
         t = state.lengths
-        here = (torch.arange(state.k.shape[2], device=t.device) == (t % state.k.shape[2])[:, None])[:, None, :, None]
-        keys, values = torch.where(here, k[:, :, None], state.k), torch.where(here, v[:, :, None], state.v)
+        keys, values = ring.put(state.k, k, t), ring.put(state.v, v, t)
         first = t - self.window + 1 if self.shape == "window" else t // self.window * self.window - self.overlap
-        visible = self._places(t) >= first.clamp(min=0)[:, None]
+        visible = ring.places(t, self._slots) >= first.clamp(min=0)[:, None]
         y = masked_attention(q[:, :, None], keys, values, visible[:, None, None, :])
         return y[:, :, 0], Ring(keys, values, t + 1)
 
-    def _places(self, last: Int[Tensor, " b"]) -> Int[Tensor, "b s"]:
-        """The place of the token in each slot once the token at place `last` has come; negative where there is none."""
-        slots = self.window + self.overlap
-        return last[:, None] - (last[:, None] - torch.arange(slots, device=last.device)) % slots
-
-
-def _pick(tokens: Float[Tensor, "b m h c"], places: Int[Tensor, "b s"]) -> Float[Tensor, "b h s c"]:
-    """The tokens at these places, 0 where the place is negative."""
-    rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
-    tokens = F.pad(tokens, (0, 0, 0, 0, 1, 0))  # a zero in front stands for every token that is not there
-    return rearrange(tokens[rows, places.clamp(min=-1) + 1], "b s h c -> b h s c")
+    @property
+    def _slots(self) -> int:
+        return self.window + self.overlap

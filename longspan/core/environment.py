@@ -7,9 +7,22 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from longspan.core.errors import UsageError
 from longspan.core.version import VERSION
 
 LIBRARIES = ("torch", "triton", "lightning", "numpy", "numba", "einops")
+
+
+def choose_device(asked: str) -> str:
+    """`cpu` or `cuda`: the one asked for, or for `auto` the better one that is here."""
+    import torch
+
+    if asked not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"A device is auto, cpu or cuda, got {asked!r}.")
+    found = torch.cuda.is_available()
+    if asked == "cuda" and not found:
+        raise UsageError("cuda was asked for, but torch sees no GPU here; use --device cpu, or see longspan doctor.")
+    return ("cuda" if found else "cpu") if asked == "auto" else asked
 
 
 @functools.cache

@@ -99,7 +99,7 @@ def measure(
     `watch` is told what is measured next. A point that fails, whatever the reason, leaves the others.
     """
     chosen = {str(mechanism): mechanism for mechanism in map(attentions.get, (YARDSTICK, *mechanisms))}
-    device = _known_device(device)
+    device = environment.choose_device(device)
     store = Store(Path(out) / "cards")
     found = []
     for mechanism in chosen.values():
@@ -111,15 +111,6 @@ def measure(
         if not _is_sound(device):
             raise RunFailed(f"{device} stopped working after {mechanism}; the same command goes on with the others.")
     return found
-
-
-def _known_device(asked: str) -> str:
-    if asked not in ("auto", *METHODS):
-        raise UsageError(f"A device is auto, {' or '.join(METHODS)}, got {asked!r}.")
-    has_gpu = torch.cuda.is_available()
-    if asked == "cuda" and not has_gpu:
-        raise UsageError("cuda was asked for, but torch sees no GPU here; use --device cpu, or see longspan doctor.")
-    return ("cuda" if has_gpu else "cpu") if asked == "auto" else asked
 
 
 # ------------------------------------------------------------------------------------------------------- what a step is

@@ -44,3 +44,9 @@ def lowered_attention(
     scores = (q @ k.mT / q.shape[-1] ** 0.5).to(torch.promote_types(q.dtype, torch.float32))
     p = torch.softmax(torch.where(visible, scores, scores + by), dim=-1)
     return F.dropout(p, dropout).to(v.dtype) @ v
+
+
+def tile_heads_first(mask: Bool[Tensor, "b m"], heads: int) -> Bool[Tensor, "b h m"]:
+    """A mask for each head, laid out heads first and read as if it were batch first: a slip of released code, by which
+    head h of row b gets the mask of row (b heads + h) mod batch."""
+    return mask.repeat(heads, 1).unflatten(0, (len(mask), heads))

@@ -52,7 +52,6 @@ class Pathfinder(Classification):
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
     }
-
     classes = pathfinder.CLASSES
     pixels = True
 

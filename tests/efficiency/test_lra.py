@@ -218,7 +218,7 @@ def test_a_setup_that_measures_nothing_is_refused(wrong, word):
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(UsageError, match="auto, cuda or cpu"):
+    with pytest.raises(UsageError, match="auto, cpu or cuda"):
         measure([], TINY, device="tpu", out=tmp_path)
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="sees no GPU"):

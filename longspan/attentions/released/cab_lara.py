@@ -22,6 +22,7 @@ from torch import Tensor
 
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.masked import tile_heads_first
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.segment_means import segment_means
 
@@ -65,7 +66,7 @@ class CABLARA(HeadwiseAttention):
             if key_mask is None:
                 f = xi_keys.softmax(dim=-1).to(v.dtype) @ v
             else:
-                seen = _mixed(key_mask, q.shape[1])[:, :, None]
+                seen = tile_heads_first(key_mask, q.shape[1])[:, :, None]
                 xi_keys = xi_keys.masked_fill(~seen, torch.finfo(k.dtype).min)
                 f = xi_keys.softmax(dim=-1).masked_fill(~seen, 0).to(v.dtype) @ v
             return w.to(v.dtype) @ f
@@ -73,8 +74,3 @@ class CABLARA(HeadwiseAttention):
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
         """What a sample adds to the mean of its proposal while training."""
         return torch.randn_like(mu)
-
-
-def _mixed(mask: Bool[Tensor, "b m"], heads: int) -> Bool[Tensor, "b h m"]:
-    """Laid out heads first and read as if it were batch first."""
-    return mask.repeat(heads, 1).unflatten(0, (len(mask), heads))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import masked_attention, tile_heads_first
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.pseudo_inverse import pseudo_inverse
 from longspan.kernels.segment_means import segment_means
@@ -82,11 +82,6 @@ class CABNystromformer(HeadwiseAttention):
                 weight = self.conv.weight.to(v.dtype)
                 y = y + F.conv2d(v, weight, padding=self.conv.padding, groups=self.heads)  # pyright: ignore[reportArgumentType]
         return y.to(given)
-
-
-def tile_heads_first(mask: Bool[Tensor, "b m"], heads: int) -> Bool[Tensor, "b h m"]:
-    """The mask repeated as (heads, batch) and read as (batch, heads)."""
-    return rearrange(mask.repeat(heads, 1), "(b h) m -> b h m", h=heads)
 
 
 def _softmax(

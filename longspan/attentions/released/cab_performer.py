@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.masked import tile_heads_first
 from longspan.kernels.precision import at_least_single, without_autocast
 
 STABILISER, SMALLEST_SUM = 1e-4, 0.1
@@ -101,8 +102,7 @@ def _summary(
 ) -> Float[Tensor, "b h r e_plus_1"]:
     phi, v = softmax_features(k, w, over=(-1, -2)), at_least_single(v)
     if key_mask is not None:
-        mixed = repeat(key_mask, "b m -> (h b) m", h=k.shape[1])
-        phi = phi.masked_fill(~rearrange(mixed, "(b h) m -> b h m 1", h=k.shape[1]), 0)
+        phi = phi.masked_fill(~tile_heads_first(key_mask, k.shape[1])[..., None], 0)
     return phi.mT @ torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
 
 
