@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module, util
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from longspan.core.environment import available_cpus, installed
+
+if TYPE_CHECKING:
+    import torch
 
 MINIMUM_PYTHON = (3, 11)
 ROOM_BYTES = 5 * 2**30  # room for the data, checkpoints and weights of a few full runs
@@ -91,6 +94,16 @@ def _torch() -> Iterator[Finding]:
         yield Finding("GPU", "has", described)
     else:
         yield Finding("GPU", "lacks", "none that torch can use", "runs use the CPU; keep to --tier smoke there")
+    yield _exact_attention("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
+
+
+def _exact_attention(device: str, dtype: "torch.dtype") -> Finding:
+    """The kernels that softmax(kernel=...) can ask for here."""
+    from longspan.kernels.backends import available
+
+    found = available(device, dtype)
+    words = ", ".join(name if masks else f"{name} (not with a mask)" for name, masks in found.items())
+    return Finding("exact attention", "has", f"{words} and plain, for {str(dtype).removeprefix('torch.')} on {device}")
 
 
 def _required(module: str, library: str) -> Finding:

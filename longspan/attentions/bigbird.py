@@ -76,8 +76,8 @@ class BigBird(HeadwiseAttention):
         n, causal, dropout = q.shape[2], self.pattern.causal, self.dropout if self.training else 0.0
         block = self.block if self.block < n else n  # min() would stay a formula in a graph for any length
         u, last = torch.arange(-(-n // block), device=q.device)[None], self._last(n, key_mask, q.device)
-        lists = self._lists(u, last[:, None])
-        y = block_sparse(q, k, v, lists, block=block, causal=causal, key_mask=key_mask, dropout=dropout)
+        rules = {"block": block, "causal": causal, "key_mask": key_mask, "dropout": dropout, "pattern": self.draws}
+        y = block_sparse(q, k, v, lambda: self._lists(u, last[:, None]), **rules)
         if not causal:
             y = self._with_open_ends(y, q, k, v, last, block, key_mask, dropout)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)

@@ -14,7 +14,7 @@ quarter larger, against the rule that compared models have one size), no dilatio
 global tokens, whose queries then see their own past only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,7 +88,8 @@ class Longformer(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         places = self._first_real(q.shape[2], key_mask, q.device).expand(q.shape[0], -1)
-        return self.attend_with(q, k, v, places, key_mask=key_mask, query_mask=query_mask)
+        pattern = ("longformer", self.global_tokens)
+        return self.attend_with(q, k, v, places, key_mask=key_mask, query_mask=query_mask, pattern=pattern)
 
     def attend_with(
         self,
@@ -99,8 +100,9 @@ class Longformer(HeadwiseAttention):
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
+        pattern: Hashable | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        """`attend` with global tokens at these places of each row, -1 for none.
+        """`attend` with global tokens at these places of each row, -1 for none; `pattern` names them if they are fixed.
 
         With projections of their own q, k and v hold both sets in each head: ordinary channels, then global ones.
         """
@@ -118,6 +120,7 @@ class Longformer(HeadwiseAttention):
             columns=places[:, None],
             key_mask=key_mask,
             dropout=dropout,
+            pattern=pattern,
         )
         if places.shape[1]:
             there = places.clamp(min=0)

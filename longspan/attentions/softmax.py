@@ -3,8 +3,8 @@
     y_i = sum_j p_ij v_j      p_i = softmax_j(q_i . k_j / sqrt(c))
 
 over the real keys j (and j <= i when causal). A row with nothing to see gives 0. `kernel` chooses who computes it:
-torch's fused kernels (`auto` lets torch choose) or `plain`, the formula itself. Paper: arXiv:1706.03762.
-Departs from the paper in: nothing.
+torch's fused kernels (`auto` lets torch choose, and `used` says what it chose) or `plain`, the formula itself. Paper:
+arXiv:1706.03762. Departs from the paper in: nothing.
 """
 
 from collections.abc import Callable
@@ -15,20 +15,15 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.backends import BACKENDS, chosen, refused
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout, real
 
 Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "math": SDPBackend.MATH,
-}
 
 
 class Softmax(HeadwiseAttention):
@@ -63,6 +58,34 @@ class Softmax(HeadwiseAttention):
         if key_mask is None:
             return self._fused(F.scaled_dot_product_attention, q, k, v, dropout_p=dropout, is_causal=causal)
         return self._fused(masked_attention, q, k, v, visible=self._visible(q, k, key_mask), dropout=dropout)
+
+    def used(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+    ) -> str:
+        """Which kernel computes `attend` of these: flash, efficient, cudnn, math or plain."""
+        if self.kernel == "plain":
+            return "plain"
+        visible = None if key_mask is None else self._visible(q, k, key_mask)
+        causal = key_mask is None and self.pattern is Pattern.CAUSAL_SELF
+        dropout = self.dropout if self.training else 0.0
+        found = chosen(q, k, v, visible=visible, causal=causal, dropout=dropout, kernel=self.kernel)
+        if found is None:
+            raise self._refusal(q, masked=key_mask is not None)
+        return found
+
+    def used_packed(
+        self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
+    ) -> str:
+        """Which kernel computes `attend_packed` of these; "ragged flash" is the one for rows of different lengths."""
+        if self._ragged_kernel_fits(q, v):
+            return "ragged flash"
+        q, k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (q, k, v))
+        return self.used(q, k, v, key_mask=layout.mask)
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
@@ -148,10 +171,12 @@ class Softmax(HeadwiseAttention):
             with sdpa_kernel(BACKENDS[self.kernel]):
                 return attention(q, *rest, **how)
         except RuntimeError as error:
-            if not any(words in str(error) for words in ("No viable backend", "No available kernel")):
+            if not refused(error):
                 raise
-            mask = "a mask" if "visible" in how else "no mask"
-            raise UsageError(
-                f"softmax(kernel={self.kernel}) cannot run on {q.device.type} in {q.dtype} with heads of {q.shape[-1]} "
-                f"and {mask}; choose another kernel, or auto."
-            ) from error
+            raise self._refusal(q, masked="visible" in how) from error
+
+    def _refusal(self, q: Float[Tensor, "b h n c"], *, masked: bool) -> UsageError:
+        return UsageError(
+            f"softmax(kernel={self.kernel}) cannot run on {q.device.type} in {q.dtype} with heads of {q.shape[-1]} "
+            f"and {'a mask' if masked else 'no mask'}; choose another kernel, or auto."
+        )

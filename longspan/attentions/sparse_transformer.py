@@ -130,7 +130,8 @@ class SparseTransformer(HeadwiseAttention):
         own = rearrange(torch.arange(-(-n // block), device=device), "g -> 1 1 g 1")
         lists = own[..., :0] if self.part == "far" else own
         columns = None if self.part == "near" else self._summaries(n, device)
-        return block_sparse(q, k, v, lists, block=block, columns=columns, **rules)
+        pattern = ("sparse_transformer", self.stride, self.summary, self.bands, self.part)
+        return block_sparse(q, k, v, lists, block=block, columns=columns, pattern=pattern, **rules)
 
     def _summaries(self, n: int, device: torch.device) -> Int[Tensor, "1 h t"]:
         """The places of the summary tokens for each head, or once for all when they do not differ."""

@@ -91,16 +91,6 @@ def test_fast_blocks_agree_with_the_reference(n, block, overlap, causal):
         torch.testing.assert_close(blocked(q, k, v, **options), blocked(q, k, v, **options, impl="reference"))
 
 
-@pytest.mark.parametrize("spec", ["local(window=4096)", "local(window=64, shape=blocks)"])
-@pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
-def test_a_window_that_covers_everything_is_softmax(spec, pattern):
-    local, softmax = build(spec, pattern), build("softmax", pattern)
-    softmax.load_state_dict(local.state_dict())
-    x = torch.randn(2, 33, 12, dtype=torch.float64)
-    mask = torch.arange(33) < torch.tensor([[33], [20]])
-    torch.testing.assert_close(local(x, mask=mask), softmax(x, mask=mask))
-
-
 @pytest.mark.parametrize("spec", SPECS)
 def test_decoding_continues_any_prefix(spec):
     layer = build(spec)

@@ -99,16 +99,6 @@ def test_own_projections_begin_as_copies_and_are_initialised_with_the_others():
     assert more == 3 * (12 * 12 + 12)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("spec", ["window=64", "window=2, global_tokens=33"])
-def test_settings_that_cover_everything_are_softmax(spec, pattern):
-    sparse, softmax = headwise(f"longformer({spec})", pattern), headwise("softmax", pattern)
-    softmax.load_state_dict(sparse.state_dict())
-    x = torch.randn(2, 33, 12, dtype=torch.float64)
-    mask = torch.arange(33) < torch.tensor([[33], [20]])
-    torch.testing.assert_close(sparse(x, mask=mask)[mask], softmax(x, mask=mask)[mask])
-
-
 @pytest.mark.parametrize("spec", ["window=0", "window=5", "global_tokens=-1"])
 def test_impossible_options_are_refused(spec):
     with pytest.raises(UsageError, match="got"):

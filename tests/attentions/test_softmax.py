@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from longspan import attentions
 from longspan.attentions import ALL_PATTERNS, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.backends import BACKENDS, available, chosen
+from longspan.kernels.packing import Layout
 
 CS, CC = Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS
 
@@ -120,3 +123,77 @@ def test_a_kernel_this_machine_cannot_run_is_refused_with_a_sentence():
         UsageError, match=r"softmax\(kernel=cudnn\) cannot run on cpu .* choose another kernel, or auto"
     ):
         layer(torch.randn(1, 4, 16))
+
+
+HERE = available("cpu", torch.float32)
+
+
+@pytest.mark.parametrize("pattern", ALL_PATTERNS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kernel", HERE)
+def test_every_kernel_of_this_machine_agrees_with_the_plain_formula(kernel, pattern, masked):
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, 2, n, 8, requires_grad=True) for n in (70, *[33 if pattern.cross else 70] * 2))
+    mask = torch.rand(2, k.shape[2]) < 0.5 if masked else None
+    if mask is not None:
+        mask[1] = False
+    layers = [attentions.get(f"softmax(kernel={name})")(16, 2, pattern).eval() for name in (kernel, "plain")]
+    assert [layer.used(q, k, v, key_mask=mask) for layer in layers] == [kernel, "plain"]
+    found, expected = (layer.attend(q, k, v, key_mask=mask) for layer in layers)
+    torch.testing.assert_close(found, expected)
+    w = torch.randn_like(found)
+    gradients = (torch.autograd.grad((y * w).sum(), (q, k, v)) for y in (found, expected))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # sums of 70 products in another order
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kernel", sorted(BACKENDS.keys() - HERE.keys()))
+def test_every_kernel_this_machine_lacks_is_refused_with_a_sentence_also_when_only_asked_for(kernel, masked):
+    layer = attentions.get(f"softmax(kernel={kernel})")(16, 2, Pattern.NONCAUSAL_SELF)
+    q, mask = torch.randn(1, 2, 4, 8), torch.ones(1, 4, dtype=torch.bool) if masked else None
+    sentence = rf"softmax\(kernel={kernel}\) cannot run on cpu in torch.float32 .* choose another kernel, or auto"
+    for ask in (layer.attend, layer.used):
+        with pytest.raises(UsageError, match=sentence):
+            ask(q, q, q, key_mask=mask)
+
+
+@pytest.mark.parametrize("e", [8, 3])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("pattern", [CS, CC])
+def test_what_auto_says_it_uses_is_what_runs(e, masked, pattern):
+    """Seen from below: the operator that torch calls."""
+    q, k, v = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, e)
+    mask = torch.ones(1, 5, dtype=torch.bool) if masked else None
+    layer = attentions.get("softmax")(16, 2, pattern).eval()
+    with Operators() as operators:
+        layer.attend(q, k, v, key_mask=mask)
+    flash = "aten::_scaled_dot_product_flash_attention_for_cpu" in operators.names
+    assert layer.used(q, k, v, key_mask=mask) == ("flash" if flash else "math")
+    assert flash == (e == 8)
+
+
+class Operators(TorchDispatchMode):
+    """The names of all operators that run inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.names.add(operation.name())
+        return operation(*args, **(kwargs or {}))
+
+
+def test_packed_rows_say_what_computes_them():
+    layout = Layout.of_lengths([3, 5])
+    q = torch.randn(8, 2, 8)
+    assert attentions.get("softmax")(16, 2, CS).used_packed(q, q, q, layout) == "flash"
+    assert attentions.get("softmax(kernel=plain)")(16, 2, CS).used_packed(q, q, q, layout) == "plain"
+
+
+def test_asking_leaves_torch_as_it_was():
+    q = torch.zeros(1, 1, 4, 8)
+    before = chosen(q, q, q)
+    assert chosen(q, q, q, kernel="cudnn") is None
+    assert chosen(q, q, q) == before

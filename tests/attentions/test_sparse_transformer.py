@@ -86,16 +86,6 @@ def test_the_stride_is_the_root_of_the_greatest_length(longest, expected):
     assert attentions.get("sparse_transformer(stride=9)")(8, 2, Pattern.CAUSAL_SELF, max_length=longest).stride == 9
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("spec", ["stride=64", "stride=4, summary=4", "stride=1", "kind=strided, stride=1"])
-def test_settings_that_cover_everything_are_softmax(spec, pattern):
-    sparse, softmax = headwise(f"sparse_transformer({spec})", pattern), headwise("softmax", pattern)
-    softmax.load_state_dict(sparse.state_dict())
-    x = torch.randn(2, 33, 12, dtype=torch.float64)
-    mask = torch.arange(33) < torch.tensor([[33], [20]])
-    torch.testing.assert_close(sparse(x, mask=mask)[mask], softmax(x, mask=mask)[mask])
-
-
 @pytest.mark.parametrize("spec", ["stride=0", "summary=0", "bands=0"])
 def test_impossible_options_are_refused(spec):
     with pytest.raises(UsageError, match="of at least 1, got"):

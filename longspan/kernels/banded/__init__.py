@@ -4,7 +4,8 @@
     blocked   query i sees its own block of keys, and `overlap` keys on either side of the block
 
 Both cut the queries into blocks and hand each block the few keys that any of its queries may see; the relation between
-the places in a block and the places in its keys is the same for every block. `reference.py` is the law.
+the places in a block and the places in its keys is the same for every block. `reference.py` is the law; `gather`, in
+this file, copies the keys of each block; `flex` takes a wide band as tiles, on a GPU.
 """
 
 from typing import Literal
@@ -16,9 +17,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.kernels.banded import reference
+from longspan.kernels.block_sparse import block_sparse, flex
 from longspan.kernels.masked import masked_attention
 
-Impl = Literal["auto", "reference"]
+Impl = Literal["auto", "reference", "gather"]
 BLOCK = 64  # queries per block of a narrow band: a tile of the fused kernels
 
 
@@ -43,6 +45,10 @@ def banded(
         return reference.banded(q, k, v, left=left, right=right, key_mask=key_mask, places=places)
     n = q.shape[2]
     left, right = min(left, n - 1), min(right, n - 1)
+    # Only a wide band: a narrow one moves few keys more than it needs, and tiles multiply many that nobody sees.
+    pays = impl == "auto" and places is None and flex.pays(q, v, flex.TILE, dropout)
+    if pays and left + right >= flex.TILE and right in (0, left):
+        return by_tile(q, k, v, left=left, right=right, key_mask=key_mask)
     block = min(n, max(BLOCK, left + right))  # at most twice the keys that are needed
     place, key = _places(q, block, left + block + right)
     lag = key - left - place
@@ -50,6 +56,23 @@ def banded(
     if places is None:
         return _by_block(q, k, v, near, left, key_mask, dropout)
     return _by_block(q, k, v, near & _standing_near(places, left, right, *near.shape), left, key_mask, dropout)
+
+
+def by_tile(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    *,
+    left: int,
+    right: int,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+) -> Float[Tensor, "b h n e"]:
+    """`banded` for equal sides, or a left side alone: neighbouring tiles of which those in the band are seen."""
+    sides = -(-left // flex.TILE), -(-right // flex.TILE)
+    around = torch.arange(-sides[0], sides[1] + 1, device=q.device)
+    lists = torch.arange(-(-q.shape[2] // flex.TILE), device=q.device)[:, None] + around
+    rules = {"block": flex.TILE, "reach": left, "causal": right == 0, "key_mask": key_mask, "pattern": "banded"}
+    return block_sparse(q, k, v, lists[None, None], **rules, impl="flex")
 
 
 def blocked(

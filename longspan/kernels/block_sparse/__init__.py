@@ -2,9 +2,11 @@
 
 Query i sees the real key j when the block of j is in the list of the block of i and |i - j| <= reach, or when j is one
 of the columns; and when causal only if j <= i as well. A key that several rules allow counts once. Work and memory
-grow with the lengths of the lists and the number of columns, never with n^2. `reference.py` is the law.
+grow with the lengths of the lists and the number of columns, never with n^2. `reference.py` is the law; `gather`, in
+this file, hands every block of queries a copy of its keys, on any device; `flex` skips what is not listed, on a GPU.
 """
 
+from collections.abc import Callable, Hashable
 from typing import Literal
 
 import torch
@@ -13,18 +15,18 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.kernels.block_sparse import reference
+from longspan.kernels.block_sparse import flex, reference
 from longspan.kernels.filling import fill_up
 from longspan.kernels.masked import masked_attention
 
-Impl = Literal["auto", "reference"]
+Impl = Literal["auto", "reference", "gather", "flex"]
 
 
 def block_sparse(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    lists: Int[Tensor, "#b #h g s"],
+    lists: Int[Tensor, "#b #h g s"] | Callable[[], Int[Tensor, "_b _h g s"]],
     *,
     block: int,
     reach: int | None = None,
@@ -32,15 +34,21 @@ def block_sparse(
     columns: Int[Tensor, "#b #h t"] | None = None,
     key_mask: Bool[Tensor, "b n"] | None = None,
     dropout: float = 0.0,
+    pattern: Hashable | None = None,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention over listed blocks and columns; a row that sees no real key gives 0.
 
     `lists[..., u, :]` are the key blocks of query block u, in any order; what is not a block (-1, or beyond the end)
     stands for none, and a block listed twice counts once. `columns` are places of keys, -1 for none, each named once.
+    `pattern` names lists and columns, by words or by the tensor they come from: where it is the same, they are, for
+    rows of one length without padding. What is made of them is then kept, and lists given as a function are not made.
     """
+    rules = {"block": block, "reach": reach, "causal": causal, "columns": columns, "key_mask": key_mask}
+    if impl == "flex" or (impl == "auto" and flex.pays(q, v, block, dropout)):
+        return flex.block_sparse(q, k, v, lists if callable(lists) else lambda: lists, pattern=pattern, **rules)
+    lists = lists() if callable(lists) else lists
     if impl == "reference":
-        rules = {"block": block, "reach": reach, "causal": causal, "columns": columns, "key_mask": key_mask}
         return reference.block_sparse(q, k, v, lists, **rules)
     n, g = q.shape[2], lists.shape[2]
     lists = without_repeats(lists)

@@ -1,0 +1,164 @@
+"""Block-sparse attention on a GPU: flex_attention beside copied blocks and beside all pairs.
+
+    python benchmarks/block_sparse.py [--lengths 4096 8192 16384 32768] [--json FILE]
+
+Four rows, 8 heads of 64 channels, bfloat16, the cores of bigbird, longformer, sparse_transformer and two bands, whole
+mechanisms as `attend` runs them: once with the fused path, once with it forbidden (blocks are gathered, bands
+unfolded), and torch's fused attention over all pairs for scale. Every output is compared with the gathered one in
+float32 before it is timed. Times are medians between device events, forward and with the way back, called one by one
+(`eager`) and replayed as a graph; the first call, with its compilation, is told apart. A share above 1 in the last
+column means that the fused path is the quicker one; `flex.pays` should say so.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from longspan.efficiency.latency import Spread, time_calls, warm_up
+from longspan.kernels.banded import by_tile
+from longspan.kernels.block_sparse import flex
+
+ROWS, HEADS, WIDTH = 4, 8, 64
+SPECS = ("bigbird", "longformer", "sparse_transformer", "local(window=256)", "local")
+TOLERANCE = 0.03  # of the largest number, in bfloat16
+
+
+def ways(spec: str, pattern: Pattern, length: int) -> dict[str, Callable[..., Tensor]]:
+    """The core by each path; a band too narrow for `flex.pays` is taken by tiles all the same, to see what it costs."""
+    layer: Any = attentions.get(spec)(HEADS * WIDTH, HEADS, pattern, max_length=length).cuda().eval()
+
+    def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        chosen, flex.pays = flex.pays, lambda *case: False
+        try:
+            return layer.attend(q, k, v)
+        finally:
+            flex.pays = chosen
+
+    def by_flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if spec != "local":
+            return layer.attend(q, k, v)
+        left, right = layer._sides
+        return by_tile(q, k, v, left=left, right=right)
+
+    return {"gather": gathered, "flex": by_flex}
+
+
+def all_pairs(pattern: Pattern) -> Callable[..., Tensor]:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=pattern.causal)
+
+
+def draw(length: int) -> list[Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    shape = ROWS, HEADS, length, WIDTH
+    return [torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+
+
+def calls(attend: Callable[..., Tensor], length: int) -> dict[str, Callable[[], Any]]:
+    q, k, v, dy = draw(length)
+    leaves = [u.clone().requires_grad_() for u in (q, k, v)]
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return attend(q, k, v)
+
+    return {"forward": forward, "train": lambda: torch.autograd.grad(attend(*leaves), leaves, dy)}
+
+
+def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def microseconds(call: Callable[[], Any], count: int) -> float:
+    warm_up(call, "cuda", calls=3)
+    return Spread.of(time_calls(call, "cuda", count=count)).median * 1e6
+
+
+def measure(attend: Callable[..., Tensor], length: int, count: int) -> dict[str, float | str]:
+    found: dict[str, float | str] = {}
+    for mode, call in calls(attend, length).items():
+        try:
+            began = time.perf_counter()
+            call()
+            torch.cuda.synchronize()
+            found[f"{mode} first"] = (time.perf_counter() - began) * 1e6
+            found[mode] = microseconds(call, count)
+            found[f"{mode} graph"] = microseconds(graphed(call), count)
+        except (RuntimeError, torch.OutOfMemoryError) as error:  # the other ways are timed all the same
+            found[f"{mode} failed"] = str(error).splitlines()[0][:200]
+            torch.cuda.empty_cache()
+    return found
+
+
+def off(spec: str, pattern: Pattern, length: int) -> float:
+    """The largest difference of the fused path from the gathered one in float32, as a share of the largest number."""
+    paths = ways(spec, pattern, length)
+    q, k, v, _ = draw(length)
+    with torch.no_grad():
+        found = paths["flex"](q, k, v).float()
+        expected = torch.cat([_alone(paths["gather"], q, k, v, row) for row in range(ROWS)])
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+def _alone(gathered: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, row: int) -> Tensor:
+    return gathered(*(u[row : row + 1].float() for u in (q, k, v)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768])
+    parser.add_argument("--calls", type=int, default=20)
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("This benchmark times a GPU and torch finds none; run it where there is one.")
+    rows: list[dict[str, Any]] = []
+    for pattern in (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF):
+        for length in arguments.lengths:
+            dense = measure(all_pairs(pattern), length, arguments.calls)
+            rows.append({"spec": "all pairs", "pattern": pattern.code, "length": length, "way": "fused"} | dense)
+            for spec in SPECS:
+                share = off(spec, pattern, length)
+                if share > TOLERANCE:
+                    sys.exit(f"{spec} as {pattern} at {length} is off by {share:.3f} by flex; nothing more was timed.")
+                times = {
+                    way: measure(core, length, arguments.calls) for way, core in ways(spec, pattern, length).items()
+                }
+                for way, found in times.items():
+                    rows.append({"spec": spec, "pattern": pattern.code, "length": length, "way": way} | found)
+                print(f"{pattern.code} {length:6d} {spec:20s} " + _shown(times, dense), flush=True)
+                torch.cuda.empty_cache()
+            if arguments.json:
+                with open(arguments.json, "w") as file:
+                    json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, file)
+
+
+def _shown(times: dict[str, dict[str, Any]], dense: dict[str, Any]) -> str:
+    parts = []
+    for mode in ("forward", "forward graph", "train", "train graph"):
+        gather, fused, full = (found.get(mode) for found in (times["gather"], times["flex"], dense))
+        numbers = " / ".join("failed" if number is None else f"{number:.0f}" for number in (gather, fused, full))
+        share = f"{gather / fused:.2f}" if gather and fused else "-"
+        parts.append(f"{mode}: {numbers} us ({share})")
+    return "gather / flex / all pairs, " + "; ".join(parts)
+
+
+if __name__ == "__main__":
+    main()

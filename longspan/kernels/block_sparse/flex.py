@@ -1,0 +1,240 @@
+"""Block-sparse attention by torch's flex_attention: tiles that nobody sees are skipped, and no block of keys is copied.
+
+The keys stand in one row: the columns first, filled up to whole tiles, then all tokens, of which those that are columns
+are hidden. So a few columns cost a few tiles wherever they come from. Tiles of 128 are what the kernel's own tiles
+divide on every GPU; where the blocks are not made of such tiles, a table of blocks is looked up inside a tile.
+
+    whole tiles      seen by all their queries, computed without looking at any rule
+    broken tiles     the rules are applied pair by pair
+
+A mask is an array of (n / 128)^2 small numbers. With a `pattern` it is made once for each shape and kept, and then
+nothing but the kernel itself runs; with a mask of keys it is made anew, on the device and without waiting for it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+TILE = 128
+LEAST = 2048  # tokens below which the other path is as quick, and nobody waits for a compiler
+KEPT = 16  # masks
+CASES = 64  # of types, gradients and kinds of mask that may be compiled; no length is a case
+FAR = 2**28  # beyond every place
+
+_masks: OrderedDict[Hashable, BlockMask] = OrderedDict()
+
+
+class Contents:
+    """A tensor as the name of what it holds: equal to itself until somebody writes into it."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor, self.version = tensor, 0 if tensor.is_inference() else tensor._version
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contents) and self.tensor is other.tensor and self.version == other.version
+
+    def __hash__(self) -> int:
+        return hash((id(self.tensor), self.version))
+
+
+def pays(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], block: int, dropout: float) -> bool:
+    """Whether this is the quicker path here.
+
+    The other one writes every block of keys and values as often as it is seen and reads it back; this one multiplies
+    whole tiles, at worst four times the pairs of blocks of 64. Tensor cores make that the better bargain in half
+    precision. What counts operations looks at the other path: it cannot see into a compiled kernel.
+    """
+    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or q.dtype != v.dtype or dropout:
+        return False
+    if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    widths = all(16 <= width <= 128 for width in (q.shape[-1], v.shape[-1]))
+    return widths and block >= TILE // 2 and q.shape[2] >= LEAST
+
+
+def block_sparse(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    lists: Callable[[], Int[Tensor, "_b _h g s"]],
+    *,
+    block: int,
+    reach: int | None = None,
+    causal: bool = False,
+    columns: Int[Tensor, "_b _h t"] | None = None,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    pattern: Hashable | None = None,
+) -> Float[Tensor, "b h n e"]:
+    b, h, n = q.shape[:3]
+    columns = None if columns is None or not columns.shape[2] else _whole_tiles(columns)
+    rules = {"block": block, "reach": reach, "causal": causal}
+
+    def make() -> BlockMask:
+        tiled = block % TILE == 0 and q.device.type != "cpu"  # on a CPU all pairs are asked for
+        return block_mask((b, h, n), lists(), columns=columns, key_mask=key_mask, tiled=tiled, **rules)
+
+    if key_mask is None and pattern is not None and not torch.compiler.is_compiling():
+        name = Contents(pattern) if isinstance(pattern, Tensor) else pattern
+        mask = _remembered((name, *rules.values(), b, h, n, q.device), make)
+    else:
+        mask = make()
+    if columns is not None:
+        k, v = (torch.cat([_singles(u, columns), u], dim=2) for u in (k, v))
+    # A caller who is compiled himself takes the kernel into his graph; a CPU has only the formula behind it.
+    if torch.compiler.is_compiling() or q.device.type == "cpu":
+        return flex_attention(q, k, v, block_mask=mask)
+    with torch._dynamo.config.patch(recompile_limit=CASES):
+        return _compiled()(q, k, v, block_mask=mask)
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    """The fused kernel, compiled once for all lengths."""
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+
+
+def block_mask(
+    shape: tuple[int, int, int],
+    lists: Int[Tensor, "_b _h g s"],
+    *,
+    block: int,
+    reach: int | None,
+    causal: bool,
+    columns: Int[Tensor, "_b _h t"] | None,
+    key_mask: Bool[Tensor, "b n"] | None,
+    tiled: bool,
+) -> BlockMask:
+    """What every tile and every pair inside a broken tile is to the kernel.
+
+    `tiled` says that blocks are made of whole tiles, and that nobody asks about a pair outside of the tiles named here.
+    """
+    (b, h, n), device = shape, lists.device
+    at = torch.arange(n, dtype=torch.int32, device=device)
+    top = at if causal else torch.full_like(at, n - 1)
+    low = torch.zeros_like(at) if reach is None else at - reach
+    high = top if reach is None else torch.minimum(top, at + reach)
+
+    keys = at.expand(1, 1, -1) if key_mask is None else at.where(key_mask, n)[:, None]
+    listed, ahead = _table(lists), 0
+    if columns is not None:
+        ahead = columns.shape[2]
+        singles, keys = _apart(columns, keys, n)
+    broken, whole = _tiles(n, block, listed, low, high, keys < n)
+    if columns is not None:
+        seen = _column_tiles(singles, top)
+        broken, whole = _beside(seen, broken), _beside(torch.zeros_like(seen), whole)
+        keys = torch.cat([singles.sub(FAR), keys], dim=2)  # so far away that only the third limit sees them
+    keys = keys.expand(b, h, -1).contiguous()
+    limits = torch.stack([low, high, top - FAR, at // block])  # one tensor, so that there are few cases to compile
+    group, listed = F.pad(at // block, (ahead, 0)), listed.expand(b, h, -1, -1)
+
+    def within(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        place = keys[row, head, j]
+        return ((place >= limits[0, i]) & (place <= limits[1, i])) | (place <= limits[2, i])
+
+    def within_listed(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        place = keys[row, head, j]
+        near = (place >= limits[0, i]) & (place <= limits[1, i])
+        return (near & listed[row, head, limits[3, i], group[j]]) | (place <= limits[2, i])
+
+    visible = within if tiled else within_listed
+    return BlockMask((n, ahead + n), *_four(broken, whole), BLOCK_SIZE=(TILE, TILE), mask_mod=visible)
+
+
+def _remembered(key: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
+    if key not in _masks:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return make()  # what a graph records holds nothing until the graph is replayed
+        with torch.inference_mode(False):  # it may serve for training later
+            _masks[key] = make()
+        if len(_masks) > KEPT:
+            _masks.popitem(last=False)
+    _masks.move_to_end(key)
+    return _masks[key]
+
+
+def _whole_tiles(columns: Int[Tensor, "_b _h t"]) -> Int[Tensor, "_b _h tiles"]:
+    return F.pad(columns, (0, -columns.shape[2] % TILE), value=-1)
+
+
+def _singles(x: Float[Tensor, "b h n c"], columns: Int[Tensor, "_b _h t"]) -> Float[Tensor, "b h t c"]:
+    """The keys or values at these places, any where there is none."""
+    b, h, n, c = x.shape
+    return x.gather(2, repeat(columns.clamp(0, n - 1).expand(b, h, -1), "b h t -> b h t c", c=c))
+
+
+def _apart(
+    columns: Int[Tensor, "_b _h t"], keys: Int[Tensor, "_rows 1 n"], n: int
+) -> tuple[Int[Tensor, "_bb _h t"], Int[Tensor, "_bb _h n"]]:
+    """Where the columns stand, and where the tokens that are none of them do; n for those that do not count."""
+    columns, keys = torch.broadcast_tensors(columns[..., None], keys[..., None, :])
+    columns, keys = columns[..., 0].int(), keys[..., 0, :]
+    exists = (columns >= 0) & (columns < n)
+    singles = keys.gather(2, columns.clamp(0, n - 1).long()).masked_fill(~exists, n)
+    taken = F.pad(keys, (0, 1)).scatter(2, columns.where(exists, n).long(), n)[..., :n]
+    return singles, taken
+
+
+def _table(lists: Int[Tensor, "_b _h g s"]) -> Bool[Tensor, "_b _h g g"]:
+    """Which block sees which."""
+    g = lists.shape[2]
+    none = torch.zeros(*lists.shape[:3], g + 1, dtype=torch.bool, device=lists.device)
+    exists = (lists >= 0) & (lists < g)
+    return none.scatter(3, lists.where(exists, g).long(), True)[..., :g]
+
+
+def _tiles(
+    n: int,
+    block: int,
+    listed: Bool[Tensor, "_b _h g g"],
+    low: Int[Tensor, " n"],
+    high: Int[Tensor, " n"],
+    there: Bool[Tensor, "_rows _heads n"],
+) -> tuple[Bool[Tensor, "_bb _hh u u"], Bool[Tensor, "_bb _hh u u"]]:
+    """The tiles of tokens that are seen in part, and those that are seen as a whole."""
+    first = torch.arange(0, n, TILE, device=listed.device)
+    last = (first + TILE - 1).clamp(max=n - 1)
+    most = (TILE - 1) // block + (1 if TILE % block == 0 or block % TILE == 0 else 2)  # blocks that a tile can touch
+    touched = first[:, None] // block + torch.arange(most, device=first.device)
+    touched = torch.minimum(touched, last[:, None] // block)
+    pairs = listed[:, :, touched][..., touched]  # [b h u blocks u blocks]
+    seen = pairs.any(dim=5).any(dim=3) & (high[last][:, None] >= first) & (low[first][:, None] <= last)
+    whole = pairs.all(dim=5).all(dim=3) & (low[last][:, None] <= first) & (high[first][:, None] >= last)
+    some, every = _in_tiles(there, False).any(dim=3), _in_tiles(there, True).all(dim=3)
+    seen, whole = seen & some[:, :, None], whole & every[:, :, None]
+    return seen & ~whole, whole
+
+
+def _in_tiles(there: Bool[Tensor, "_b _h n"], beyond: bool) -> Bool[Tensor, "_b _h u tile"]:
+    return F.pad(there, (0, -there.shape[2] % TILE), value=beyond).unflatten(2, (-1, TILE))
+
+
+def _column_tiles(singles: Int[Tensor, "_b _h t"], top: Int[Tensor, " n"]) -> Bool[Tensor, "_b _h u tiles"]:
+    """Which tiles of columns a tile of queries sees anything of."""
+    earliest = singles.unflatten(2, (-1, TILE)).amin(dim=3)
+    last = torch.arange(TILE - 1, len(top) + TILE - 1, TILE, device=top.device).clamp(max=len(top) - 1)
+    return earliest[:, :, None] <= top[last][:, None]
+
+
+def _beside(one: Bool[Tensor, "_b _h u t"], other: Bool[Tensor, "_bb _hh u w"]) -> Bool[Tensor, "_bbb _hhh u t_and_w"]:
+    rows, heads = max(len(one), len(other)), max(one.shape[1], other.shape[1])
+    return torch.cat([part.expand(rows, heads, -1, -1) for part in (one, other)], dim=3)
+
+
+def _ordered(tiles: Bool[Tensor, "_b _h u w"]) -> tuple[Int[Tensor, "_b _h u"], Int[Tensor, "_b _h u w"]]:
+    """How many tiles there are in each row, and which, first ones first."""
+    order = tiles.int().argsort(dim=-1, descending=True, stable=True)
+    return tiles.sum(dim=-1, dtype=torch.int32), order.int().contiguous()
+
+
+def _four(broken: Bool[Tensor, "_b _h u w"], whole: Bool[Tensor, "_b _h u w"]) -> list[Int[Tensor, "..."]]:
+    """Broken and whole tiles of every tile of queries, then of keys."""
+    return [part for tiles in (broken, whole, broken.mT, whole.mT) for part in _ordered(tiles)]
