@@ -18,7 +18,7 @@ def check(
     every: Annotated[bool, typer.Option("--all", help="Every built-in and installed mechanism.")] = False,
     pattern: Pattern = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="bfloat16 means autocast, as in training.")] = Dtype.float32,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="bfloat16 is autocast; float64 for cpu.")] = Dtype.float32,
     quick: Annotated[bool, typer.Option("--quick", help="A few seconds a pattern: fewer lengths and draws.")] = False,
     as_json: Json = False,
     out: Out = Path("out"),

@@ -16,7 +16,7 @@ from longspan.conformance.report import Finding, Report
 from longspan.conformance.subject import Subject
 from longspan.core.errors import UnsupportedPattern, UsageError
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float64")
 PROFILES = ("full", "quick")
 
 
@@ -38,6 +38,8 @@ def check(
     if profile not in PROFILES:
         raise UsageError(f"The profiles of a check are {' and '.join(PROFILES)}, got {profile!r}; choose one of them.")
     _needs_device(device)
+    if dtype == "float64" and torch.device(device).type != "cpu":
+        raise UsageError(f"float64 is checked on a cpu, got {device!r}, whose kernels lack it; leave the device out.")
     chosen = _mechanism(mechanism)
     return [_report(Subject(chosen, p, device, dtype, profile, seed)) for p in _patterns(chosen, patterns)]
 

@@ -6,8 +6,6 @@ p = log2((f(4n) - f(2n)) / (f(2n) - f(n))), so that weights and workspaces of fi
 
 import math
 
-import torch
-
 from longspan.conformance.counting import Count, count
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Verdict, broken, kept
@@ -41,15 +39,15 @@ def declared_cost(subject: Subject) -> Verdict:
 
 
 def _counted(subject: Subject, n: int, masked: bool) -> Count:
-    layer = subject.layer(dtype=torch.float32, longest=n)
-    batch = subject.batch(1, n, n, dtype=torch.float32).requiring_grad()
+    layer = subject.layer(dtype=subject.dtype_asked, longest=n)
+    batch = subject.batch(1, n, n, dtype=subject.dtype_asked).requiring_grad()
     hidden = subject.right(n, (n - n // 16,)) if masked else None
 
     def train() -> None:
         with subject.precision(subject.dtype == "bfloat16"):
             context_mask = hidden if subject.pattern.cross else None
             y = layer(batch.x, batch.context, mask=hidden, context_mask=context_mask)
-        y.float().square().mean().backward()
+        y.to(subject.dtype_asked).square().mean().backward()
 
     return count(train)
 

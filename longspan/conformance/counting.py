@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
+
+from longspan.kernels.formulas import FORMULAS
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Count:
 def count(compute: Callable[[], Any]) -> Count:
     """Run `compute` and count what it does; bytes are the most held at once by tensors made inside it."""
     memory = _LiveBytes()
-    flops = FlopCounterMode(display=False, custom_mapping=_FUSED_ON_CPU)
+    flops = FlopCounterMode(display=False, custom_mapping=FORMULAS)
     with flops, memory:
         compute()
     return Count(flops.get_total_flops() + memory.written, memory.peak)
@@ -62,18 +64,3 @@ class _LiveBytes(TorchDispatchMode):
         self._storages[key] = weakref.ref(storage, freed)
         self.live += size
         self.peak = max(self.peak, self.live)
-
-
-def _fused_forward(q, k, v, *rest, out_shape=None, **options) -> int:
-    return sdpa_flop_count(q, k, v)
-
-
-def _fused_backward(gradient, q, k, v, *rest, out_shape=None, **options) -> int:
-    return sdpa_backward_flop_count(gradient, q, k, v)
-
-
-# torch's counter knows the fused attention of GPUs but counts nothing for the one of CPUs
-_FUSED_ON_CPU = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_forward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
-}

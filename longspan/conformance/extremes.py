@@ -1,4 +1,7 @@
-"""Extremes: very large, constant and zero inputs stay finite, forward and backward, in float32 and bfloat16."""
+"""Extremes: very large, constant and zero inputs stay finite, forward and backward, in float32 and bfloat16.
+
+A check in float64 tries that precision alone.
+"""
 
 from dataclasses import replace
 
@@ -16,18 +19,18 @@ LARGE = 1e4
 @promise("extreme inputs")
 def extreme_inputs(subject: Subject) -> Verdict:
     """Inputs of 1e4, of -1e4, constant and zero give finite outputs and gradients."""
-    layer = subject.layer(dtype=torch.float32)
-    for bfloat16 in (False, True):
+    layer = subject.layer(dtype=subject.dtype_asked)
+    precisions = {"float64": False} if subject.dtype == "float64" else {"float32": False, "bfloat16": True}
+    for precision, bfloat16 in precisions.items():
         for name, batch in _extremes(subject).items():
             wild = _not_finite(subject, layer, batch, bfloat16)
             if wild:
-                precision = "bfloat16 autocast" if bfloat16 else "float32"
                 return broken(f"with {name} in {precision}, not finite: {', '.join(wild)}")
-    return kept(f"finite for {', '.join(_extremes(subject))}, in float32 and bfloat16")
+    return kept(f"finite for {', '.join(_extremes(subject))}, in {' and '.join(precisions)}")
 
 
 def _extremes(subject: Subject) -> dict[str, Batch]:
-    plain = subject.padded_batch(LONG, dtype=torch.float32)
+    plain = subject.padded_batch(LONG, dtype=subject.dtype_asked)
     one_huge = plain.x.clone()
     one_huge[:, LONG // 3] *= LARGE
     return {
@@ -51,7 +54,7 @@ def _not_finite(subject: Subject, layer: Attention, batch: Batch, bfloat16: bool
     y = subject.run(layer, batch, bfloat16=bfloat16)
     named = {**batch.leaves(), **{n: p for n, p in layer.named_parameters() if p.requires_grad}}
     assert batch.mask is not None
-    direction = subject.noise(*y.shape, draw="direction", dtype=torch.float32) * batch.mask[..., None]
-    gradients = torch.autograd.grad((y.float() * direction).sum(), list(named.values()), allow_unused=True)
+    direction = subject.noise(*y.shape, draw="direction", dtype=batch.x.dtype) * batch.mask[..., None]
+    gradients = torch.autograd.grad((y.to(direction.dtype) * direction).sum(), list(named.values()), allow_unused=True)
     wild = [f"the gradient of {name}" for name, g in zip(named, gradients, strict=True) if not finite(g)]
     return wild if finite(y[batch.mask]) else ["the output", *wild]

@@ -10,12 +10,12 @@ from longspan.conformance.report import Verdict, broken, kept, not_applicable
 from longspan.conformance.subject import SHORT, Subject
 from longspan.core.spec import Spec
 
-CLOSE = 1e-5  # float32
+CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}  # about a hundred roundings of 63 terms
 
 
 @promise("exact limit")
 def exact_limit(subject: Subject) -> Verdict:
-    """Where it is declared exact, it equals the softmax formula with the same projections, to 1e-5 in float32."""
+    """Where declared exact, it equals softmax of the same projections: 1e-5 in float32, 1e-12 in float64."""
     meta = subject.meta
     if not (meta.exact or meta.limit):
         return not_applicable("it declares no limit in which it is softmax attention")
@@ -24,16 +24,17 @@ def exact_limit(subject: Subject) -> Verdict:
         options |= Spec.parse(f"limit({meta.limit})").options
     under = "always" if meta.exact else meta.limit
     twin = Mechanism(subject.mechanism.cls, options, subject.mechanism.target)
-    layer = Subject(twin, subject.pattern, subject.device, seed=subject.seed).layer(dtype=torch.float32)
-    law = Subject(attentions.get("softmax(kernel=plain)"), subject.pattern, subject.device).layer(dtype=torch.float32)
+    dtype = subject.dtype_asked
+    layer = Subject(twin, subject.pattern, subject.device, seed=subject.seed).layer(dtype=dtype)
+    law = Subject(attentions.get("softmax(kernel=plain)"), subject.pattern, subject.device).layer(dtype=dtype)
     shared = {name: value for name, value in layer.state_dict().items() if name in law.state_dict()}
     law.load_state_dict(shared)  # strict: all four projections must be there
     worst = 0.0
     for n in (1, SHORT, 63):
-        for batch in (subject.batch(2, n, dtype=torch.float32), subject.padded_batch(n, dtype=torch.float32)):
+        for batch in (subject.batch(2, n, dtype=dtype), subject.padded_batch(n, dtype=dtype)):
             real = slice(None) if batch.mask is None else batch.mask
             found, expected = (subject.run(which, batch, bfloat16=False)[real] for which in (layer, law))
             worst = max(worst, apart := difference(found, expected))
-            if apart > CLOSE:
+            if apart > CLOSE[dtype]:
                 return broken(f"declared equal to softmax ({under}), it differs by {spell(apart)} at length {n}")
     return kept(f"equals softmax ({under}) within {spell(worst)}")

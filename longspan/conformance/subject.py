@@ -95,6 +95,11 @@ class Subject:
         return torch.float64 if self.on_cpu else torch.float32
 
     @property
+    def dtype_asked(self) -> torch.dtype:
+        """The dtype of weights and inputs where precision itself is on trial; bfloat16 has its weights in float32."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    @property
     def laws_in_bfloat16(self) -> bool:
         return not self.on_cpu and self.dtype == "bfloat16"
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,39 @@ def test_the_same_seed_finds_the_same_and_leaves_torch_as_it_was():
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_bfloat16_can_be_asked_for():
-    (report,) = check(Plain, ["CS"], profile="quick", dtype="bfloat16")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_another_precision_can_be_asked_for(dtype):
+    (report,) = check(Plain, ["CS"], profile="quick", dtype=dtype)
     assert report.ok, report.broken
-    assert report.dtype == "bfloat16"
+    assert report.dtype == dtype
+
+
+class RoundedLikeSingle(Plain):
+    """Right in float32, and no better than that in float64."""
+
+    meta = replace(Plain.meta, exact=True)
+
+    def attend(self, q, k, v, **masks):
+        return super().attend(*(u.float() for u in (q, k, v)), **masks).to(q.dtype)
+
+
+def test_a_check_in_float64_asks_for_more_than_one_in_float32():
+    single, double = (
+        check(RoundedLikeSingle, ["NS"], profile="quick", dtype=dtype)[0].status_of("exact limit")
+        for dtype in ("float32", "float64")
+    )
+    assert (single, double) == ("kept", "broken")
+
+
+def test_float64_is_refused_where_kernels_lack_it():
+    with pytest.raises(UsageError, match=r"float64 is checked on a cpu, got 'meta'.*\.$"):
+        check(Plain, ["NS"], dtype="float64", device="meta")
+
+
+@pytest.mark.parametrize("spec, dtype", [("performer", "float32"), ("linear", "float64")])
+def test_a_quick_check_leaves_no_promise_out(spec, dtype):
+    quick, full = (check(spec, ["CS"], profile=profile, dtype=dtype)[0] for profile in ("quick", "full"))
+    assert [(f.promise, f.status) for f in quick.findings] == [(f.promise, f.status) for f in full.findings]
 
 
 def test_a_table_shows_every_promise_and_its_detail():

@@ -56,6 +56,15 @@ class UndeclaredDropout(Plain):
         return F.dropout(self.probabilities(q, k, key_mask), dropout).to(v.dtype) @ v
 
 
+class RandomWithDropout(UndeclaredDropout):
+    """Random while training, as declared, and on top of that with a dropout that is not."""
+
+    meta = declare(exact=False, stochastic=True)
+
+    def attend(self, q, k, v, **masks):
+        return super().attend(q + torch.randn_like(q) * self.training, k, v, **masks)
+
+
 class DropoutThatIsNot(Plain):
     meta = declare(dropout="weights")
 
@@ -279,6 +288,7 @@ FLAWS = [
     (NotRowwise, NS, "first row alone"),
     (AnyPattern, NS, "undeclared patterns"),
     (UndeclaredDropout, NS, "dropout declaration"),
+    (RandomWithDropout, NS, "dropout declaration"),
     (DropoutThatIsNot, NS, "dropout declaration"),
     (CutOff, NC, "gradients"),
     (WrongBackward, NS, "gradcheck"),
