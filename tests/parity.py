@@ -6,7 +6,7 @@ python -m tests.parity tests/golden/*.npz
 import sys
 from pathlib import Path
 
-from tests.attentions.parity import compare, read
+from tests.attentions.parity import examine
 
 
 def main(paths: list[str]) -> int:
@@ -16,7 +16,7 @@ def main(paths: list[str]) -> int:
         return 2
     verdicts = []
     for path in map(Path, paths):
-        verdict = compare(read(path))
+        verdict = examine(path)
         verdicts.append(verdict.status)
         print(f"{path.name}: {verdict.status} ({verdict.detail})")
     return int("mismatch" in verdicts)

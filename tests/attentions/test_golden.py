@@ -13,6 +13,21 @@ def test_a_golden_vector_is_matched(path):
     assert verdict.status == "ok", verdict.detail
 
 
+def test_a_vector_of_a_mechanism_we_have_needs_a_case_or_a_reason(monkeypatch):
+    (vector, *_) = (parity.read(path) for path in parity.SHIPPED.glob("linear__*.npz"))
+    assert parity.known("linear")
+    monkeypatch.setattr(parity, "_case_file", lambda mechanism: False)
+    assert parity.known("linear"), "known by its file in attentions/, whatever the tests have"
+    verdict = parity.compare(vector)
+    assert verdict.status == "mismatch"
+    assert "golden_cases/linear.py" in verdict.detail
+
+
+@pytest.mark.parametrize("name, expected", [("linear", True), ("local_lra", True), ("abc_cab", True), ("hyena", False)])
+def test_a_mechanism_is_known_also_with_a_word_for_whose_code_it_is(name, expected):
+    assert parity.known(name) is expected
+
+
 def test_the_repository_ships_vectors_of_its_own():
     assert list(parity.SHIPPED.glob("*.npz"))
 

@@ -53,16 +53,6 @@ def test_sharing_decides_the_number_of_parameters():
     assert sizes == {"none": 2 * 2 * 40 * 128, "headwise": 2 * 40 * 128, "key-value": 40 * 128}
 
 
-def test_identity_matrices_give_softmax_attention():
-    linformer, softmax = build("linformer(rank=12)", NC, longest=12), build("softmax", NC)
-    with torch.no_grad():
-        linformer.to_key_slots.copy_(torch.eye(12))
-        linformer.to_value_slots.copy_(torch.eye(12))
-    softmax.load_state_dict(linformer.state_dict(), strict=False)
-    x, context = torch.randn(2, 9, 8, dtype=torch.float64), torch.randn(2, 12, 8, dtype=torch.float64)
-    torch.testing.assert_close(linformer(x, context), softmax(x, context))
-
-
 @pytest.mark.parametrize("pattern", [NS, NC, CC])
 def test_padding_adds_nothing_to_any_slot(pattern):
     layer = build(pattern=pattern)

@@ -237,17 +237,8 @@ def test_a_memory_of_zeros_takes_its_share_of_every_softmax():
     assert ((layer.carried(x, carry=zeros)[0] - layer(x)).abs().amax(dim=-1) > 1e-3).all()
 
 
-@pytest.mark.parametrize("d, heads, r, conv", [(64, 4, 16, 0), (32, 2, 64, 5)])
-def test_noncausal_parameters_are_those_of_cab_to_the_last_one(d, heads, r, conv):
-    layer = attentions.get(f"longshort(landmarks={r}, conv={conv})")(d, heads, NS)
-    assert sum(p.numel() for p in layer.parameters()) == 4 * (d**2 + d) + 4 * d + (d + 1) * heads * r + heads * conv
-
-
-@pytest.mark.parametrize("d, heads", [(64, 4), (768, 12)])
-def test_causal_parameters_are_those_of_cab_to_the_last_one(d, heads):
-    layer = attentions.get("longshort(relative=True)")(d, heads, CS)
-    assert sum(p.numel() for p in layer.parameters()) == 6 * d**2 + 7 * d + (d + 1) * heads
-    assert len(list(layer.projections())) == 4, "the backbone initialises the projections alone"
+def test_the_backbone_initialises_the_four_projections_alone():
+    assert len(list(build("relative=True", CS).projections())) == 4
 
 
 def test_the_convolution_starts_at_nothing():

@@ -16,7 +16,7 @@ def test_every_mechanism_keeps_its_promises(spec, pattern):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("spec", CASES)
 def test_every_mechanism_keeps_its_promises_at_length(spec, dtype):
     for report in check(spec, dtype=dtype, profile="full"):

@@ -155,26 +155,3 @@ def test_one_direction_in_the_noncausal_pattern_is_the_causal_layer():
     one_way, causal = (build("s4d(state=8, bidirectional=False)", pattern) for pattern in SELF_PATTERNS)
     x = torch.randn(2, 20, 6).double()
     assert torch.equal(one_way(x), causal(x))
-
-
-CAB = "s4d(init=inv, output=linear, tied=True, bidirectional=False, state={state}, channels={channels})"
-
-
-@pytest.mark.parametrize(
-    "layers, dim, channels, state, vanilla, published",
-    [
-        (6, 512, 8, 64, 123_706_880, 131_590_016),  # Transformer, non-causal and causal self attention
-        (6, 512, 4, 64, 54_408_451, 55_201_411),  # Transformer-TTS
-        (8, 256, 2, 64, 41_232_469, 40_446_549),  # FastSpeech 2
-        (12, 768, 8, 16, 124_541_329, 154_088_017),  # RoBERTa
-        (12, 768, 8, 64, 122_325_504, 155_411_712),  # GPT-2
-    ],
-)
-@pytest.mark.parametrize("pattern", SELF_PATTERNS)
-def test_a_layer_of_cab_has_its_published_parameters_to_the_last_one(
-    layers, dim, channels, state, vanilla, published, pattern
-):
-    with torch.device("meta"):
-        layer = attentions.get(CAB.format(state=state, channels=channels))(dim, 8, pattern)
-    increment = sum(parameter.numel() for parameter in layer.parameters()) - 4 * (dim**2 + dim)
-    assert vanilla + layers * increment == published

@@ -3,5 +3,7 @@
 from tests.attentions.parity import Replay, Vector, headwise
 
 
-def replay(vector: Vector) -> Replay:
+def replay(vector: Vector) -> Replay | str:
+    if (activation := vector.meta["hyperparameters"].get("activation", "relu")) != "relu":
+        return f"cosformer makes its features with relu, not {activation}"
     return headwise(f"cosformer(length=call, eps={vector.meta['hyperparameters']['eps']})", vector)

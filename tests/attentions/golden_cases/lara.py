@@ -28,8 +28,14 @@ PARAMETERS = {
 }
 
 
-def replay(vector: Vector) -> Replay:
+def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
+    if sizes.get("multisample"):
+        return "two samples are drawn of each proposal there; lara draws one, or a pair that mirrors each other"
+    if sizes["proposal"] not in PROPOSALS or sizes["mis_type"] not in WEIGHTINGS:
+        return f"lara has no proposal {sizes['proposal']!r} or no weighting {sizes['mis_type']!r}"
+    if len(sizes["grid"]) > 1 and any(side % isqrt(sizes["landmarks"]) for side in sizes["grid"]):
+        return "cells that do not divide the grid share tokens there; segments of lara never do"
     options = {
         "landmarks": sizes["landmarks"],
         "proposal": PROPOSALS[sizes["proposal"]],
@@ -49,7 +55,7 @@ class Core(nn.Module):
     def __init__(self, spec: str, vector: Vector):
         super().__init__()
         _, heads, _, channels = vector.arrays["q"].shape
-        self.layer = attentions.get(spec)(heads * channels, heads, vector.pattern).double()
+        self.layer = attentions.get(spec)(heads * channels, heads, vector.pattern).to(vector.dtype)
         self.train(vector.meta["hyperparameters"]["train"])
         self.recorded = vector.arrays.get("param_noise")
 

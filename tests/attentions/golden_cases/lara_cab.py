@@ -4,8 +4,12 @@ from tests.attentions.golden_cases.lara import sampled
 from tests.attentions.parity import Replay, Vector
 
 
-def replay(vector: Vector) -> Replay:
-    landmarks = vector.meta["hyperparameters"]["landmarks"]
-    if vector.key_mask is not None:
-        return sampled(f"cab_lara(landmarks={landmarks})", vector)
-    return sampled(f"lara(landmarks={landmarks}, proposal=means, weighting=query)", vector)
+def replay(vector: Vector) -> Replay | str:
+    sizes = vector.meta["hyperparameters"]
+    landmarks, antithetic = sizes["landmarks"], sizes.get("antithetics", False)
+    if vector.key_mask is None:
+        spec = f"lara(landmarks={landmarks}, proposal=means, weighting=query, antithetic={antithetic})"
+        return sampled(spec, vector)
+    if antithetic:
+        return "cab_lara draws one sample of each proposal, as CAB's tasks do"
+    return sampled(f"cab_lara(landmarks={landmarks})", vector)

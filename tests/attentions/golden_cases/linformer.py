@@ -18,7 +18,7 @@ def replay(vector: Vector) -> Replay:
             {"to_key_slots": "param_lr_kernel"},
             max_length=longest,
         )
-    if sizes["share_kv"]:  # there the keys serve as values as well
+    if sizes.get("share_kv"):  # there the keys serve as values as well
         shared = headwise(
             f"linformer(rank={rank}, sharing='key-value')", vector, {"to_key_slots": "param_proj_k"}, max_length=longest
         )

@@ -4,5 +4,5 @@ from tests.attentions.parity import Replay, Vector, headwise
 
 
 def replay(vector: Vector) -> Replay:
-    name = "cab_local" if vector.name.endswith("_as_released_by_cab") else "local"
+    name = "cab_local" if vector.released else "local"
     return headwise(f"{name}(window={vector.meta['hyperparameters']['window']})", vector)

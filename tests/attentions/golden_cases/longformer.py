@@ -16,7 +16,7 @@ def replay(vector: Vector) -> Replay:
         return headwise(f"longformer(window={window}, global_tokens=0)", vector)
     spec = f"longformer(window={window}, projections=own)"
     _, heads, _, channels = vector.arrays["q"].shape
-    layer = attentions.get(spec)(heads * channels, heads, vector.pattern).double().eval()
+    layer = attentions.get(spec)(heads * channels, heads, vector.pattern).to(vector.dtype).eval()
     assert isinstance(layer, Longformer)
     is_global = vector.arrays["param_global_mask"]
     count = is_global.sum(dim=1)

@@ -46,7 +46,7 @@ class Core(nn.Module):
         sizes = vector.meta["hyperparameters"]
         layer = attentions.get(spec)(sizes["heads"] * sizes["head_dim"], sizes["heads"], vector.pattern)
         assert isinstance(layer, LongShort)
-        self.layer = layer.double().eval()
+        self.layer = layer.to(vector.dtype).eval()
 
     def forward(self, inputs: list[Tensor], mask: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
         if memory is None:
@@ -87,8 +87,8 @@ def _causal(vector: Vector) -> Replay:
         parameters = {f"layer.{own}": arrays[recorded] for own, recorded in CAUSAL.items()}
         biases = {"near_key_bias": "param_r_w_bias", "near_place_bias": "param_r_r_bias"}
         for own, recorded in biases.items():
-            parameters[f"layer.{own}"] = arrays[recorded].double().reshape(sizes["heads"], 1, sizes["head_dim"])
-        memory = arrays.get("mem", arrays["x"].new_zeros(sizes["batch"], sizes["memory"], arrays["x"].shape[2]))
+            parameters[f"layer.{own}"] = arrays[recorded].to(vector.dtype).reshape(sizes["heads"], 1, sizes["head_dim"])
+        memory = arrays.get("mem", arrays["x"].new_zeros(len(arrays["x"]), sizes["memory"], arrays["x"].shape[2]))
         return functional_call(core, parameters, ([arrays["x"]],), {"memory": memory})
 
     return Replay(spec, run)

@@ -1,16 +1,28 @@
-"""Vectors of FAVOR+: the authors' code, and the port that most people ran."""
+"""Vectors of FAVOR+: the authors' code, and the port that most people ran, in which padding loses only its values."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
 
 from tests.attentions.parity import Replay, Vector, headwise
 
 
-def replay(vector: Vector) -> Replay | str:
+def replay(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
-    if vector.name == "performer__ns_pad_values_only":
-        return "padded keys stay in the denominator and in the maximum there, which breaks the padding law"
     options = {"features": sizes["features"]}
     if "kernel" in sizes:
         options |= {"kernel": sizes["kernel"], "eps": sizes["kernel_eps"]}
     else:
-        options |= {"eps": sizes["eps"], "release": "authors" if vector.name.endswith("_google") else "port"}
-    inside = ", ".join(f"{name}={value}" for name, value in options.items())
-    return headwise(f"performer({inside})", vector, {"projection": "param_projection"})
+        options |= {"eps": sizes["eps"], "release": "authors" if "google-research" in vector.meta["source"] else "port"}
+    spec = f"performer({', '.join(f'{name}={value}' for name, value in options.items())})"
+    if vector.key_mask is None:
+        return headwise(spec, vector, {"projection": "param_projection"})
+    padded = vector.arrays["key_padding_mask"][:, None, :, None]
+    seen = replace(vector, arrays={name: a for name, a in vector.arrays.items() if name != "key_padding_mask"})
+    whole = headwise(spec, seen, {"projection": "param_projection"})
+
+    def run(arrays: Mapping[str, Tensor]) -> Tensor:
+        return whole.run({**arrays, "v": arrays["v"].masked_fill(padded, 0)})
+
+    return replace(whole, run=run)

@@ -12,7 +12,7 @@ def replay(vector: Vector) -> Replay:
         f"chunks_before={sizes['chunks_before']}, chunks_after={sizes['chunks_after']})"
     )
     width = sizes["heads"] * sizes["head_dim"]
-    layer = attentions.get(spec)(width, sizes["heads"], vector.pattern).double().eval()
+    layer = attentions.get(spec)(width, sizes["heads"], vector.pattern).to(vector.dtype).eval()
     assert isinstance(layer, Reformer)
     layer.rotations.copy_(vector.arrays["param_rotations"])
     return Replay(spec, lambda arrays: layer.attend(arrays["q"], arrays["v"], mask=vector.key_mask))

@@ -11,17 +11,21 @@ from longspan import attentions
 from tests.attentions.parity import Replay, Vector
 
 
-def replay(vector: Vector) -> Replay:
+def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
     options = {"state": sizes["d_state"], "channels": sizes.get("channels", 1)}
+    options["bidirectional"] = sizes.get("bidirectional", False)
     if "param_B" in vector.arrays:
+        if sizes["disc"] not in ("zoh", "bilinear") or options["channels"] > 1:
+            return "s4d without its output map has one channel a feature, and the rules zoh and bilinear"
+        options["tied"] = len(vector.arrays["param_A_real"]) == 1 and sizes["d_model"] > 1
         read, options = _official_module, options | {"activation": "none", "output": "none", "rule": sizes["disc"]}
     elif "param_w_imag" in vector.arrays:
         read, options = _cab_layer, options | {"output": "linear", "tied": True}
     else:
         read = _official_file
     spec = f"s4d({', '.join(f'{name}={value}' for name, value in options.items())})"
-    layer = attentions.get(spec)(sizes["d_model"], 1, vector.pattern).to(vector.arrays["out"].dtype)
+    layer = attentions.get(spec)(sizes["d_model"], 1, vector.pattern).to(vector.dtype)
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         if "x" in arrays:

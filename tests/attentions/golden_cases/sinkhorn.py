@@ -15,11 +15,15 @@ from tests.attentions.parity import Replay, Vector
 
 def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
-    if vector.name == "sinkhorn__nc":
+    if sizes.get("simple_sort_net"):
+        return "a linear map of all blocks at once sorts there; here it is one of each block"
+    if vector.pattern.cross:
         return "blocks of queries are matched with blocks of keys of another sequence; here cross attention is SortCut"
-    if vector.name == "sinkhorn__ns_sortcut_pad":
-        return "padded keys are part of the block means there, and SortCut queries see their own block as well"
-    if vector.name == "sinkhorn__cs":
+    if sizes.get("sortcut"):
+        return "SortCut queries see their own block as well there"
+    if vector.key_mask is not None:
+        return "padded keys are part of the block means there"
+    if vector.pattern.causal:
         spec = f"sinkhorn(net=attention, block={sizes['block']}, top={sizes['top_blocks']}, temperature=1.0)"
         return Replay(spec, lambda arrays: _causal(_layer(spec, vector), sizes["block"], arrays))
     spec = f"sinkhorn(net=attention, block={sizes['key_block']}, temperature=1.0)"
@@ -28,7 +32,7 @@ def replay(vector: Vector) -> Replay | str:
 
 def _layer(spec: str, vector: Vector) -> Sinkhorn:
     _, heads, _, channels = vector.arrays["q"].shape
-    layer = attentions.get(spec)(heads * channels, heads, vector.pattern).double().eval()
+    layer = attentions.get(spec)(heads * channels, heads, vector.pattern).to(vector.dtype).eval()
     assert isinstance(layer, Sinkhorn)
     return layer
 
@@ -62,9 +66,9 @@ def _with_keys_as_sorted_values(layer: Sinkhorn, vector: Vector, arrays: Mapping
     if sizes["permutative"]:
         noise = -torch.log(-torch.log(arrays["param_uniform"] + 1e-6) + 1e-6)
         logits = (torch.log(torch.relu(logits) + 1e-6) + noise) / sizes["temperature"]
-        matrix = balance(logits, allowed, sizes["iterations"])
+        matrix = balance(logits, allowed, sizes["iterations"])[:, :, :, None]
     else:
-        matrix = best(logits, allowed, sizes["top_blocks"])[0][:, :, :, 0]
-    keys = torch.einsum("bhuv,bhvsc->bhusc", matrix, k)
+        matrix = best(logits, allowed, sizes["top_blocks"])[0]
+    keys = torch.einsum("bhurv,bhvsc->bhursc", matrix, k).flatten(3, 4)
     y = layer._read(q, [Shown(keys, keys, None), Shown(k, v, None)], 0.0)
     return rearrange(y, "b h g s e -> b h (g s) e")

@@ -1,0 +1,435 @@
+"""Vectors nobody has seen before: other shapes, masks, options and names, computed by formulas that share no code.
+
+A formula takes the recorded arrays, in float64, and returns `out`; gradients follow by differentiating it.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.attentions import parity
+from tests.parity import main
+
+Arrays = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What a recording would say, and the formula behind it."""
+
+    mechanism: str
+    pattern: str
+    law: Callable[[Arrays], Tensor]
+    shapes: dict[str, tuple[int, ...]]  # arrays drawn from a normal distribution, and differentiated
+    options: dict[str, Any] = field(default_factory=dict)
+    given: Arrays = field(default_factory=dict)  # arrays that are as they are
+    mask: tuple[int, ...] = ()  # the number of real keys in each row
+    source: str = "github somebody/somewhere, file.py"
+    status: str = "reference"
+
+    def save(self, path) -> None:
+        generator = torch.Generator().manual_seed(3)
+        leaves = {
+            name: torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+            for name, shape in self.shapes.items()
+        }
+        arrays = {**leaves, **self.given}
+        if self.mask:
+            width = next(self.shapes[name] for name in ("k", "x") if name in self.shapes)[-2]
+            arrays["key_padding_mask"] = torch.arange(width) >= torch.tensor(self.mask)[:, None]
+        out = self.law(arrays)
+        w = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+        if self.mask and self.pattern in ("NS", "CS"):
+            w = w.masked_fill(arrays["key_padding_mask"][:, None, :, None], 0)
+        gradients = torch.autograd.grad((out * w).sum(), list(leaves.values()), allow_unused=True)
+        for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
+            arrays[f"d{name}"] = torch.zeros_like(leaf) if gradient is None else gradient
+        meta = {
+            "mechanism": self.mechanism,
+            "case": "unseen",
+            "pattern": self.pattern,
+            "hyperparameters": self.options,
+            "source": self.source,
+            "status": self.status,
+            "tolerance": {"atol": 1e-9, "rtol": 1e-8},
+        }
+        arrays |= {"out": out, "w": w}
+        np.savez(path, **{"meta": np.array(json.dumps(meta)), **{n: a.detach().numpy() for n, a in arrays.items()}})
+
+
+def qkv(b: int, h: int, n: int, m: int, c: int, e: int | None = None) -> dict[str, tuple[int, ...]]:
+    return {"q": (b, h, n, c), "k": (b, h, m, c), "v": (b, h, m, e or c)}
+
+
+def hidden(a: Arrays) -> Tensor | float:
+    """0 for a real key, to be added to scores, and next to nothing for a padded one: a row may see no other."""
+    padded = a.get("key_padding_mask")
+    return 0.0 if padded is None else torch.zeros(padded.shape).masked_fill(padded, -1e30)[:, None, None].double()
+
+
+def seen(a: Arrays, allowed: Tensor) -> Tensor:
+    """Softmax attention over allowed pairs."""
+    scores = a["q"] @ a["k"].mT / a["q"].shape[-1] ** 0.5 + hidden(a)
+    return scores.masked_fill(~allowed, -1e32).softmax(dim=-1) @ a["v"]
+
+
+def places(n: int, m: int | None = None) -> tuple[Tensor, Tensor]:
+    return torch.arange(n)[:, None], torch.arange(m or n)
+
+
+def linear(a: Arrays, eps: float, causal: bool = False) -> Tensor:
+    weights = (F.elu(a["q"]) + 1) @ (F.elu(a["k"]) + 1).mT
+    if "key_padding_mask" in a:
+        weights = weights * ~a["key_padding_mask"][:, None, None]
+    weights = weights.tril() if causal else weights
+    return weights @ a["v"] / (weights.sum(dim=-1, keepdim=True) + eps)
+
+
+def abc(a: Arrays) -> Tensor:
+    far = hidden(a)
+    far = far.mT if isinstance(far, Tensor) else far
+    keys, values = ((a[x] @ a[f"param_compress_{x}"] + far).softmax(dim=2).mT @ a[x] for x in "kv")
+    return (a["q"] @ keys.mT / a["q"].shape[-1] ** 0.5).softmax(dim=-1) @ values
+
+
+def abc_of_the_paper(a: Arrays) -> Tensor:
+    logits, rows = a["k"] @ a["param_slot_weight"], []
+    for t in range(logits.shape[2]):
+        p = logits[:, :, : t + 1].softmax(dim=2).mT
+        scores = a["q"][:, :, t : t + 1] @ (p @ a["k"][:, :, : t + 1]).mT / a["q"].shape[-1] ** 0.5
+        rows.append(scores.softmax(dim=-1) @ (p @ a["v"][:, :, : t + 1]))
+    return torch.cat(rows, dim=2)
+
+
+def cosformer(a: Arrays, eps: float) -> Tensor:
+    i, j = places(a["q"].shape[2], a["k"].shape[2])
+    longest = max(a["q"].shape[2], a["k"].shape[2])
+    weights = (a["q"].relu() @ a["k"].relu().mT) * torch.cos(math.pi / 2 * (i - j).double() / longest)
+    return weights @ a["v"] / weights.sum(dim=-1, keepdim=True).clamp(min=eps)
+
+
+def window(a: Arrays, left: int, right: int) -> Tensor:
+    i, j = places(a["q"].shape[2])
+    return seen(a, (j >= i - left) & (j <= i + right))
+
+
+def blocks(a: Arrays, block: int, more: int) -> Tensor:
+    i, j = places(a["q"].shape[2])
+    start = i // block * block
+    return seen(a, (j >= start - more) & (j < start + block + more))
+
+
+def linformer(a: Arrays, shared: bool) -> Tensor:
+    m = a["k"].shape[2]
+    keys = a["param_proj_k"][:m].T @ a["k"]
+    values = keys if shared else a["param_proj_v"][:m].T @ a["v"]
+    return (a["q"] @ keys.mT / a["q"].shape[-1] ** 0.5).softmax(dim=-1) @ values
+
+
+def favor(a: Arrays, eps: float) -> Tensor:
+    q, k = (a[x] / a[x].shape[-1] ** 0.25 for x in "qk")
+    logits = [x @ a["param_projection"].T - x.square().sum(dim=-1, keepdim=True) / 2 for x in (q, k)]
+    plain = [x @ a["param_projection"].T for x in (q, k)]
+    most = (plain[0].amax(dim=-1, keepdim=True), plain[1].amax(dim=(-2, -1), keepdim=True))
+    features = [(x - top).exp() + eps for x, top in zip(logits, most, strict=True)]
+    weights = features[0] @ features[1].mT
+    return weights @ a["v"] / weights.sum(dim=-1, keepdim=True)
+
+
+def nystrom(a: Arrays, landmarks: int, iterations: int) -> Tensor:
+    q, k = (a[x] / a[x].shape[-1] ** 0.25 for x in "qk")
+    mean_q, mean_k = (x.unflatten(2, (landmarks, -1)).mean(dim=3) for x in (q, k))
+    f, core, g = ((x @ y.mT).softmax(dim=-1) for x, y in ((q, mean_k), (mean_q, mean_k), (mean_q, k)))
+    inverse, one = core.mT / core.sum(dim=-2).max(), torch.eye(landmarks, dtype=torch.float64)
+    for _ in range(iterations):
+        p = core @ inverse
+        inverse = inverse @ (13 * one - p @ (15 * one - p @ (7 * one - p))) / 4
+    near = F.conv2d(a["v"], a["param_conv_weight"], padding=(1, 0), groups=a["v"].shape[1])
+    return f @ inverse @ g @ a["v"] + near
+
+
+def probsparse(a: Arrays, top: int) -> Tensor:
+    scores = a["q"] @ a["k"].mT
+    sample = a["param_sampled_keys"].expand(*scores.shape[:2], -1, -1)
+    drawn = scores.gather(3, sample)
+    measure = drawn.amax(dim=-1) - drawn.sum(dim=-1) / scores.shape[-1]
+    chosen = measure >= measure.topk(top, dim=-1).values[..., -1:]
+    full = (scores / a["q"].shape[-1] ** 0.5).softmax(dim=-1) @ a["v"]
+    return torch.where(chosen[..., None], full, a["v"].mean(dim=2, keepdim=True))
+
+
+def fixed(a: Arrays, block: int, summary: int) -> Tensor:
+    i, j = places(a["q"].shape[2])
+    return seen(a, (j <= i) & ((i // block == j // block) | (j % block == 0) | (j % block >= block - summary)))
+
+
+def strided(a: Arrays, stride: int, near: bool = True) -> Tensor:
+    i, j = places(a["q"].shape[2])
+    return seen(a, (j <= i) & ((i - j < stride) & near | ((i - j) % stride == 0)))
+
+
+def synthetic(a: Arrays, scores: Tensor, causal: bool = False) -> Tensor:
+    n = a["q"].shape[2]
+    scores = scores[:, :n, :n].expand(len(a["q"]), -1, -1, -1)
+    scores = scores.masked_fill(~torch.ones(n, n).tril().bool(), -math.inf) if causal else scores
+    return scores.softmax(dim=-1) @ a["v"]
+
+
+def synthetic_with_dots(a: Arrays) -> Tensor:
+    n = a["q"].shape[2]
+    scores = a["param_random"][:, :n, :n] + a["q"] @ a["k"].mT / a["q"].shape[-1] ** 0.5
+    return (scores + hidden(a)).softmax(dim=-1) @ a["v"]
+
+
+def sorted_keys(a: Arrays, block: int, top: int) -> Tensor:
+    """The package's slip: what is sorted to a block has its keys for values."""
+    q, k, v = (a[x].unflatten(2, (-1, block)) for x in "qkv")
+    left, keys = q.mean(dim=3) @ k.mean(dim=3).mT / q.shape[-1] ** 0.5, []
+    for _ in range(top):
+        share, place = left.softmax(dim=-1).max(dim=-1)
+        best = torch.stack([torch.stack([k[b, h, place[b, h]] for h in range(k.shape[1])]) for b in range(len(k))])
+        keys.append(best * share[..., None, None])
+        left = left.scatter(3, place[..., None], -math.inf)
+    all_keys, all_values = torch.cat([*keys, k], dim=3), torch.cat([*keys, v], dim=3)
+    return ((q @ all_keys.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ all_values).flatten(2, 3)
+
+
+def s4d(a: Arrays) -> Tensor:
+    u, n = a["u"], a["u"].shape[-1]
+    c, decay = torch.view_as_complex(a["param_C"]), torch.complex(-a["param_log_A_real"].exp(), a["param_A_imag"])
+    step = decay * a["param_log_dt"].exp()[:, None]
+    kernel = 2 * torch.einsum("hn,hnl->hl", c * (step.exp() - 1) / decay, (step[..., None] * torch.arange(n)).exp())
+    rows = [(kernel.real[:, : t + 1].flip(-1) * u[..., : t + 1]).sum(dim=-1) for t in range(n)]
+    y = F.gelu(torch.stack(rows, dim=-1) + a["param_D"][:, None] * u)
+    y = F.conv1d(y, a["param_output_linear_0_weight"], a["param_output_linear_0_bias"])
+    return F.glu(y, dim=-2)
+
+
+def openai_mask(stride: int, bands: int) -> Callable[[Arrays], Tensor]:
+    i, j = places(20)
+    last = torch.stack([j % stride == stride - 1 - head % bands for head in range(4)])[:, None]
+    return lambda a: ((j <= i) & ((i // stride == j // stride) | last)).double()
+
+
+SAMPLED = torch.randint(19, (23, 3), generator=torch.Generator().manual_seed(0))
+UNSEEN = [
+    Unseen("linear", "NC", lambda a: linear(a, 1e-3), qkv(2, 3, 7, 11, 5, 4), {"eps": 1e-3}, mask=(11, 6)),
+    Unseen("linear", "CC", lambda a: linear(a, 1e-6), qkv(1, 1, 9, 4, 3), {"eps": 1e-6, "feature_map": "elu+1"}),
+    Unseen("linear", "CS", lambda a: linear(a, 1e-6, causal=True), qkv(1, 4, 70, 70, 2), {"eps": 1e-6}),
+    Unseen(
+        "abc", "CC", abc, qkv(3, 1, 5, 16, 6) | {"param_compress_k": (6, 3), "param_compress_v": (6, 3)}, {"slots": 3}
+    ),
+    Unseen(
+        "abc",
+        "NS",
+        abc,
+        qkv(2, 3, 14, 14, 4) | {"param_compress_k": (4, 9), "param_compress_v": (4, 9)},
+        {"slots": 9},
+        mask=(14, 5),
+    ),
+    Unseen("abc", "CS", abc_of_the_paper, qkv(1, 3, 11, 11, 5) | {"param_slot_weight": (5, 2)}, {"slots": 2}),
+    Unseen("cosformer", "CC", lambda a: cosformer(a, 1e-4), qkv(2, 1, 14, 9, 6), {"eps": 1e-4, "activation": "relu"}),
+    Unseen("local", "CS", lambda a: window(a, 6, 0), qkv(1, 3, 40, 40, 5), {"window": 7}),
+    Unseen("local", "NS", lambda a: window(a, 1, 1), qkv(2, 1, 9, 9, 3), {"window": 1}),
+    Unseen(
+        "local_window",
+        "NS",
+        lambda a: blocks(a, 5, 2),
+        qkv(2, 3, 22, 22, 4),
+        {"window": 5, "extra_each_side": 2, "relative_bias": False},
+        mask=(22, 13),
+    ),
+    Unseen("longformer", "NS", lambda a: window(a, 5, 5), qkv(1, 3, 30, 30, 4), {"attention_window": 10}, mask=(24,)),
+    Unseen(
+        "linformer",
+        "NC",
+        lambda a: linformer(a, True),
+        qkv(1, 3, 6, 17, 4) | {"param_proj_k": (20, 3)},
+        {"projected_length": 3, "max_length": 20, "share_kv": True},
+    ),
+    Unseen(
+        "linformer",
+        "CC",
+        lambda a: linformer(a, False),
+        qkv(2, 1, 8, 5, 6) | {"param_proj_k": (9, 1), "param_proj_v": (9, 1)},
+        {"projected_length": 1, "max_length": 9, "share_kv": False},
+    ),
+    Unseen(
+        "performer",
+        "NC",
+        lambda a: favor(a, 1e-5),
+        qkv(1, 3, 9, 13, 6),
+        {"features": 5, "eps": 1e-5},
+        given={"param_projection": torch.linspace(-1, 1, 30, dtype=torch.float64).reshape(5, 6)},
+        source="github google-research/google-research, performer",
+    ),
+    Unseen(
+        "nystromformer",
+        "NS",
+        lambda a: nystrom(a, 3, 4),
+        qkv(3, 2, 15, 15, 4) | {"param_conv_weight": (2, 1, 3, 1)},
+        {"landmarks": 3, "iterations": 4, "conv_kernel": 3},
+    ),
+    Unseen(
+        "probsparse",
+        "NC",
+        lambda a: probsparse(a, 4),
+        qkv(2, 3, 23, 19, 5),
+        {"factor": 1},
+        given={"param_sampled_keys": SAMPLED},
+    ),
+    Unseen(
+        "sparse_transformer",
+        "CS",
+        lambda a: fixed(a, 5, 1),
+        qkv(1, 3, 17, 17, 4),
+        {"pattern": "fixed1(5) or fixed2(5, c=1)"},
+    ),
+    Unseen(
+        "sparse_transformer", "CS", lambda a: strided(a, 3), qkv(2, 1, 19, 19, 4), {"pattern": "local(3) or strided(3)"}
+    ),
+    Unseen(
+        "sparse_transformer",
+        "CS",
+        lambda a: strided(a, 4, near=False),
+        qkv(2, 1, 13, 13, 4),
+        {"mode": "strided", "local_attn_ctx": 4},
+    ),
+    Unseen(
+        "synthesizer",
+        "CS",
+        lambda a: synthetic(a, a["param_random1"] @ a["param_random2"], causal=True),
+        qkv(2, 3, 11, 11, 4) | {"param_random1": (3, 16, 2), "param_random2": (3, 2, 16)},
+        {"mode": "factorized_random", "k": 2, "ignore_dot_product": True, "max_length": 16},
+    ),
+    Unseen(
+        "synthesizer",
+        "NS",
+        synthetic_with_dots,
+        qkv(2, 3, 11, 11, 4) | {"param_random": (3, 12, 12)},
+        {"mode": "random", "k": 0, "ignore_dot_product": False, "max_length": 12},
+        mask=(11, 7),
+    ),
+    Unseen(
+        "sinkhorn",
+        "NS",
+        lambda a: sorted_keys(a, 5, 2),
+        qkv(2, 3, 20, 20, 4),
+        {"key_block": 5, "top_blocks": 2, "permutative": False, "sortcut": 0},
+        status="as released",
+    ),
+    Unseen(
+        "s4d",
+        "CS",
+        s4d,
+        {
+            "u": (1, 5, 17),
+            "param_D": (5,),
+            "param_C": (5, 3, 2),
+            "param_log_dt": (5,),
+            "param_log_A_real": (5, 3),
+            "param_A_imag": (5, 3),
+            "param_output_linear_0_weight": (10, 5, 1),
+            "param_output_linear_0_bias": (10,),
+        },
+        {"d_model": 5, "d_state": 6},
+    ),
+    Unseen("fnet", "NS", lambda a: torch.fft.fft2(a["x"]).real, {"x": (1, 13, 7)}),
+]
+
+
+@pytest.mark.parametrize("unseen", UNSEEN, ids=[f"{one.mechanism}-{one.pattern}" for one in UNSEEN])
+def test_a_vector_of_another_shape_and_other_options_is_matched(unseen, tmp_path):
+    unseen.save(tmp_path / "unseen.npz")
+    verdict = parity.examine(tmp_path / "unseen.npz")
+    assert verdict.status == "ok", verdict.detail
+    assert all(f"d{name}" in verdict.detail for name in unseen.shapes), verdict.detail
+
+
+def test_a_bare_mask_of_other_options_is_matched(tmp_path):
+    options = {"mode": "fixed", "block": 1, "local_attn_ctx": 5, "vertsize": 1, "num_verts": 2}
+    meta = {"mechanism": "sparse_transformer", "pattern": "CS", "hyperparameters": options}
+    mask = openai_mask(5, 2)({}).bool().numpy()
+    for status, out in (("ok", mask), ("mismatch", ~mask)):
+        np.savez(tmp_path / "m.npz", meta=json.dumps({**meta, "tolerance": {"atol": 0, "rtol": 0}}), out=out)
+        assert parity.examine(tmp_path / "m.npz").status == status
+
+
+ROWS = {"q", "k", "v", "x", "u", "mem", "out", "w", "key_padding_mask", "rows_valid"}  # arrays with a row for each
+ROWS |= {"param_noise", "param_landmark_logits", "param_uniform", "param_global_mask"}
+ROWS |= {f"param_{x}_global" for x in "qkv"}
+
+
+@pytest.mark.parametrize("path", parity.vectors(), ids=lambda path: path.stem)
+def test_neither_the_name_nor_the_order_of_rows_decides_about_a_recorded_vector(path):
+    vector = parity.read(path)
+    turned = {
+        name: array.flip(0) if name in ROWS or name.removeprefix("d") in ROWS else array
+        for name, array in vector.arrays.items()
+        if "w" in vector.arrays  # else a bare mask
+    }
+    renamed = replace(vector, name="x__y", meta={**vector.meta, "case": "y"}, arrays={**vector.arrays, **turned})
+    verdict = parity.compare(renamed)
+    if verdict.status == "skip":
+        pytest.skip(verdict.detail)
+    assert verdict.status == "ok", verdict.detail
+
+
+def spoiled(tmp_path, **changes):
+    """The bytes of a sound vector with some of its meta changed."""
+    source = next(parity.SHIPPED.glob("linear__ns*.npz"))
+    with np.load(source, allow_pickle=False) as file:
+        arrays, meta = {name: file[name] for name in file.files if name != "meta"}, json.loads(str(file["meta"]))
+    for name in changes.pop("without", ()):
+        del arrays[name]
+    np.savez(tmp_path / "spoiled.npz", meta=json.dumps(meta | changes), **arrays)
+    return tmp_path / "spoiled.npz"
+
+
+@pytest.mark.parametrize(
+    "changes, status, words",
+    [
+        ({"mechanism": "nobody_knows"}, "skip", "no mechanism 'nobody_knows' here"),
+        ({"without": ["w"]}, "mismatch", "nothing is called 'w' in it"),
+        ({"without": ["out"]}, "mismatch", "nothing is called 'out' in it"),
+        ({"without": ["q"]}, "mismatch", "nothing is called 'q' in it"),
+        ({"hyperparameters": {}}, "mismatch", "nothing is called 'eps' in it"),
+        ({"hyperparameters": {"eps": "tiny"}}, "mismatch", "cannot be replayed"),
+        ({"hyperparameters": {"eps": 1e-6, "feature_map": "dpfp"}}, "skip", "not dpfp"),
+        ({"hyperparameters": {"eps": 0.5}}, "mismatch", "out: off by"),
+        ({"pattern": "sideways"}, "mismatch", "cannot be replayed"),
+        ({"tolerance": {}}, "mismatch", "nothing is called 'atol' in it"),
+    ],
+)
+def test_what_is_wrong_with_a_vector_is_a_line_and_no_traceback(changes, status, words, tmp_path, capsys):
+    path = spoiled(tmp_path, **changes)
+    assert main([str(path)]) == int(status == "mismatch")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"spoiled.npz: {status} (")
+    assert words in line
+
+
+def test_a_file_that_is_no_vector_is_a_line_and_the_others_follow(tmp_path, capsys):
+    sound = next(parity.SHIPPED.glob("linear__ns*.npz"))
+    (tmp_path / "cut.npz").write_bytes(sound.read_bytes()[: sound.stat().st_size // 2])
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "text.npz").write_text("not a vector")
+    np.savez(tmp_path / "bare.npz", q=np.zeros(3))
+    np.savez(tmp_path / "meta.npz", meta="[]")
+    names = ["cut.npz", "empty.npz", "text.npz", "bare.npz", "meta.npz", "absent.npz"]
+    assert main([*(str(tmp_path / name) for name in names), str(sound)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" (")[0] for line in lines] == [*(f"{name}: mismatch" for name in names), f"{sound.name}: ok"]
+
+
+def test_without_a_path_the_usage_is_said(capsys):
+    assert main([]) == 2
+    assert "Which vectors?" in capsys.readouterr().err
