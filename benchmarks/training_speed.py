@@ -19,9 +19,9 @@ from torch import nn
 
 from longspan import datasets
 from longspan.backbones.encoder_classifier import Sizes
-from longspan.estimate import made_up_rows
-from longspan.runs import Cell, Plan
-from longspan.training.loop import ExampleOrder
+from longspan.kernels.packing import Rows
+from longspan.runs import Cell, Plan, make_fabric
+from longspan.training.loop import ExampleOrder, make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
 
 TASKS = ("listops", "text_4k", "text_1k", "retrieval", "image", "pathfinder")
@@ -41,29 +41,36 @@ class Plain(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, sizes.layers, enable_nested_tensor=False)
         self.head = nn.Linear(sizes.dim * (2 if self.pair else 1), classes)
 
-    def forward(self, tokens: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, lengths: Rows | None) -> torch.Tensor:
+        tokens = tokens if lengths is None else tokens[: lengths.count]
         padded = nn.functional.pad(tokens, (0, self.length - tokens.shape[1]))
         pooled = self.encoder(self.embedding(padded) + self.positions)[:, 0]
         return self.head(torch.cat(pooled.chunk(2), dim=-1) if self.pair else pooled)
 
 
-def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 25) -> dict:
-    """The median over blocks; with no steps at all the model is only warmed up, that is, compiled."""
-    optimizer = make_optimizer(model, plan.protocol.recipe)
+def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 60) -> dict:
+    """The median over blocks; with no steps at all the model is only warmed up, that is, compiled and recorded.
+
+    The update is that of a run: recorded where batches come in few shapes.
+    """
+    recipe = plan.protocol.recipe
+    fabric = make_fabric("cuda", "bf16", 1)
+    model, optimizer = fabric.setup(model, make_optimizer(model, recipe))
     set_learning_rate(optimizer, 1e-4)
-    order = ExampleOrder(len(feed), plan.protocol.recipe.batch_size, 0)
+    order = ExampleOrder(len(feed), recipe.batch_size, 0)
     model.train()
     torch.cuda.reset_peak_memory_stats()
+    update, stage = make_update(plan.task, model, optimizer, recipe, fabric)
 
     def stretch(first: int, count: int) -> None:
         for step in range(first, first + count):
-            batch = feed.batch(order.rows(step))
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = plan.task.loss(model, batch).loss
-            loss.backward()
-            optimizer.step()
+            update([feed.batch(order.rows(step))])
 
+    with stage:
+        return _rates(stretch, recipe.steps, steps, blocks, warmup)
+
+
+def _rates(stretch, total_steps: int, steps: int, blocks: int, warmup: int) -> dict:
     started = time.perf_counter()
     stretch(0, warmup)
     torch.cuda.synchronize()
@@ -82,7 +89,7 @@ def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int
         "median": statistics.median(rates),
         "least": min(rates),
         "most": max(rates),
-        "implied_minutes": plan.protocol.recipe.steps / statistics.median(rates) / 60,
+        "implied_minutes": total_steps / statistics.median(rates) / 60,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
         "warmup_seconds": compiling,
     }
@@ -93,7 +100,7 @@ def training_feed(plan: Plan):
     if datasets.get(plan.task.dataset).status(plan.protocol.data).ready:
         splits = plan.task.splits(plan.protocol)
         return plan.task.feed(splits.train, plan.protocol, "cuda"), splits.variant
-    return plan.task.feed(made_up_rows(plan, 512), plan.protocol, "cuda"), "random bytes of full length"
+    return plan.task.feed(plan.task.made_up(plan.protocol, 512), plan.protocol, "cuda"), "random bytes of full length"
 
 
 def main() -> None:

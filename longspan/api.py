@@ -3,13 +3,17 @@
 What is a function elsewhere already (`check`, `load`, `board`) is offered as it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longspan import attentions, runs, tasks
-from longspan.core.errors import UsageError
+from longspan import attentions, fairness, runs, tasks
+from longspan.attentions import Pattern
+from longspan.core.errors import UnsupportedPattern, UsageError
+from longspan.published.sizes import Size, sizes
 from longspan.results.card import Card
+
+Counted = tuple[str, str, str, str]  # task, mechanism, pattern, protocol
 
 
 def run(
@@ -35,20 +39,82 @@ def run(
     return runs.run(cell, out=out, **how)
 
 
-def params(protocol: str = "longspan", tier: str = "full") -> list[dict[str, Any]]:
-    """Parameter counts of every task's network with every mechanism that fits it, and their ratio to softmax."""
-    rows = []
-    for task in map(tasks.get, tasks.names()):
-        if (protocol, tier) not in task.protocols:
+def params(
+    names: Sequence[str] | None = None,
+    mechanisms: Sequence[str] | None = None,
+    *,
+    pattern: str | None = None,
+    protocol: str | None = None,
+    tier: str = "full",
+) -> list[dict[str, Any]]:
+    """Parameter counts of every task's network with every mechanism that fits it, against softmax.
+
+    `names` are tasks, all unless given. Each pattern of a task is counted by itself; `pattern` asks for one, or for
+    several replaced at once. Without a `protocol` it is longspan, and what papers print is counted under theirs.
+
+        longspan.params(["listops"], ["softmax", "performer(features=64)"])
+    """
+    chosen = list(map(attentions.get, mechanisms or attentions.names()))
+    asked = {Pattern.parse(word.strip()) for word in pattern.split("+")} if pattern else set()
+    rules, own = protocol or "longspan", {str(one) for one in chosen}
+    cells: dict[Counted, None] = {}
+    for name in names or tasks.names():
+        task = tasks.get(name)
+        slots = dict.fromkeys(task.meta.slots.values())
+        if names:
+            task.protocol(rules, tier)  # raises the sentence
+        elif (rules, tier) not in task.protocols or not asked <= set(slots):
             continue
-        baseline = runs.count_parameters(task.name, "softmax", protocol, tier)["total"]
-        for name in attentions.names():
-            if task.pattern(None) in attentions.get(name).meta.patterns:
-                counted = runs.count_parameters(task.name, name, protocol, tier)
-                row = {"task": task.name, "backbone": task.meta.backbone, "mechanism": name}
-                rows.append(
-                    {**row, "protocol": protocol, "tier": tier, **counted, "ratio": counted["total"] / baseline}
-                )
-    if not rows:
-        raise UsageError(f"No task has the protocol {protocol!r} with tier {tier!r}; see longspan list protocols.")
-    return rows
+        for patterns in map(task.patterns, [pattern] if pattern else slots):
+            fitting = (str(one) for one in chosen if set(patterns) <= set(one.meta.patterns))
+            cells |= dict.fromkeys((name, one, "+".join(patterns), rules) for one in fitting)
+    printed = {
+        cell: size
+        for cell, size in _printed(names or tasks.names(), tier).items()
+        if protocol in (None, size.protocol)
+        and (not mechanisms or cell[1] in own)
+        and (not asked or asked == set(size.pattern.split("+")))
+    }
+    cells |= dict.fromkeys(printed)
+    if not cells and mechanisms:
+        where = f"as {pattern}" if pattern else f"in any slot of {', '.join(names or tasks.names())}"
+        raise UnsupportedPattern(f"{', '.join(mechanisms)} cannot run {where} ({rules}, {tier}); name another.")
+    if not cells:
+        raise UsageError(f"No task has the protocol {rules!r} with tier {tier!r}; see longspan list protocols.")
+    return [_parameters(cell, tier, printed.get(cell)) for cell in cells]
+
+
+def _printed(names: Sequence[str], tier: str) -> dict[Counted, Size]:
+    """What papers print about these tasks."""
+    return {
+        (size.task, str(attentions.get(size.mechanism)), size.pattern, size.protocol): size
+        for size in sizes()
+        if size.task in names and size.tier == tier and (size.protocol, tier) in tasks.get(size.task).protocols
+    }
+
+
+def _parameters(cell: Counted, tier: str, printed: Size | None) -> dict[str, Any]:
+    """One line: what was counted, under which rules, whether it keeps the rule of the arena, and what was printed."""
+    name, mechanism, pattern, protocol = cell
+    counted = runs.count_parameters(name, mechanism, protocol, tier, pattern)
+    baseline = runs.count_parameters(name, "softmax", protocol, tier, pattern)["total"]
+    task, total = tasks.get(name), counted["total"]
+    return {
+        "task": task.name,
+        "backbone": task.meta.backbone,
+        "mechanism": mechanism,
+        "pattern": pattern,
+        "protocol": protocol,
+        "tier": tier,
+        **counted,
+        "increment": total - baseline,
+        "ratio": total / baseline,
+        "within_rule": fairness.within_rule(total, baseline),
+        "published": printed
+        and {
+            "source": printed.source,
+            "printed": f"{printed.printed} M",
+            "derived": printed.derived,
+            "agrees": total == printed.derived and printed.reads_as_printed(total),
+        },
+    }

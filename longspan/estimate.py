@@ -9,7 +9,6 @@ from torch import nn
 
 from longspan import datasets
 from longspan.core import meter
-from longspan.datasets.base import Split
 from longspan.runs import Cell, Plan, choose_device, choose_precision, count, make_fabric
 
 
@@ -25,29 +24,29 @@ class Estimate:
 
 
 def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Estimate:
-    """Time a few real steps on random tokens of full length, with as much of the batch as a second allows."""
+    """Time a few real steps on made-up rows of full length, with as much of the batch as a second allows."""
     plan = Plan.of(cell)
     device = choose_device(device)
     fabric = make_fabric(device, choose_precision(precision, device), 1)
     model = plan.model().to(fabric.device)
     parameters, recipe = count(model)["total"], plan.protocol.recipe
-    batch = 1
+    batch, part = 1, recipe.batch_size // recipe.accumulate
     seconds, activations = _one_step(plan, model, fabric, batch)
-    while batch < recipe.batch_size and seconds < 0.5:
-        batch = min(recipe.batch_size, batch * 4)
+    while batch < part and seconds < 0.5:
+        batch = min(part, batch * 4)
         seconds, activations = _one_step(plan, model, fabric, batch)
     scale = recipe.batch_size / batch
     examples = datasets.get(plan.task.dataset).counts(plan.protocol.data)
     evaluations = -(-recipe.steps // recipe.evaluate_every) * examples["valid"] + examples["test"]
     total = seconds * scale * (recipe.steps + evaluations / recipe.batch_size / 3)
-    memory = int(activations * scale) + 16 * parameters  # weights, gradients and two moments in fp32
+    memory = int(activations * part / batch) + 16 * parameters  # weights, gradients and two moments in fp32
     note = f"from one step of {batch} of {recipe.batch_size} examples at full length on {device}"
     return Estimate(total, memory, parameters, recipe.steps, note)
 
 
 def _one_step(plan: Plan, model: nn.Module, fabric: Fabric, batch: int) -> tuple[float, int]:
     """Seconds of one training step (the better of two), and the bytes it keeps for its backward pass."""
-    feed = plan.task.feed(made_up_rows(plan, batch), plan.protocol, fabric.device)
+    feed = plan.task.feed(plan.task.made_up(plan.protocol, batch), plan.protocol, fabric.device)
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -65,12 +64,3 @@ def _one_step(plan: Plan, model: nn.Module, fabric: Fabric, batch: int) -> tuple
         times.append(watch.elapsed())
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     return min(times), sum(size for pointer, size in kept.items() if pointer not in weights)
-
-
-def made_up_rows(plan: Plan, count: int) -> Split:
-    """Made-up rows as long as the data allows, to be timed and thrown away."""
-    shape = (count, plan.task.texts) if plan.task.texts > 1 else (count,)
-    length = plan.task.longest(plan.protocol)
-    starts = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * length
-    tokens = np.random.default_rng(0).integers(1, 10, starts.size * length, dtype=np.uint8)
-    return Split(tokens, starts, starts + length, np.zeros(count, np.uint8))

@@ -32,7 +32,7 @@ def judge(
     changed = sorted(name for name in overrides if name.startswith("model."))
     return {
         "parameters": Verdict(
-            parameters <= PARAMETER_RULE * baseline, f"{parameters:,} against {baseline:,} with softmax ({ratio:.3f})"
+            within_rule(parameters, baseline), f"{parameters:,} against {baseline:,} with softmax ({ratio:.3f})"
         ),
         "no pretraining": Verdict(
             not read,
@@ -43,6 +43,11 @@ def judge(
         ),
         "frozen sizes": Verdict(not changed, f"changed: {', '.join(changed)}" if changed else "those of the protocol"),
     }
+
+
+def within_rule(parameters: int, baseline: int) -> bool:
+    """Whether a network has at most ten per cent more parameters than with softmax in the same slots."""
+    return parameters <= PARAMETER_RULE * baseline
 
 
 def track(verdicts: Mapping[str, Verdict], overrides: Mapping[str, Any]) -> str:

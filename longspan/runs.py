@@ -27,9 +27,11 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 from safetensors.torch import load_file
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from longspan import attentions, datasets, fairness, tasks
 from longspan.attentions import Mechanism, Pattern
+from longspan.backbones.slots import Slots, filled
 from longspan.core import audit, environment, meter
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device
@@ -81,22 +83,33 @@ class Plan:
     cell: Cell
     task: Task
     mechanism: Mechanism
-    pattern: Pattern
+    patterns: tuple[Pattern, ...]
     protocol: Protocol
 
     @classmethod
     def of(cls, cell: Cell) -> "Plan":
         task = tasks.get(cell.task)
         mechanism = attentions.get(cell.mechanism)
-        pattern = task.pattern(cell.pattern)
-        if pattern not in mechanism.meta.patterns:
-            raise UnsupportedPattern(
-                f"{mechanism} cannot run as {pattern}, which {task.name} needs; "
-                f"it supports: {', '.join(mechanism.meta.patterns)}."
-            )
+        patterns = task.patterns(cell.pattern)
+        for pattern in patterns:
+            if pattern not in mechanism.meta.patterns:
+                raise UnsupportedPattern(
+                    f"{mechanism} cannot run as {pattern}, which {task.name} needs; "
+                    f"it supports: {', '.join(mechanism.meta.patterns)}."
+                )
         if isinstance(cell.seed, bool) or cell.seed < 0:
             raise UsageError(f"A seed is an integer of at least 0, got {cell.seed}.")
-        return cls(cell, task, mechanism, pattern, task.protocol(cell.protocol, cell.tier).override(cell.overrides))
+        return cls(cell, task, mechanism, patterns, task.protocol(cell.protocol, cell.tier).override(cell.overrides))
+
+    @property
+    def pattern(self) -> str:
+        """The patterns whose slots are replaced, in one word: "noncausal_self+causal_self"."""
+        return "+".join(self.patterns)
+
+    @property
+    def slots(self) -> Slots:
+        """What fills the slots of the network."""
+        return Slots(self.mechanism, frozenset(self.patterns), self.task.others(self.protocol))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -106,7 +119,7 @@ class Plan:
             "task_version": self.task.meta.version,
             "mechanism": str(self.mechanism),
             "mechanism_sha256": source_hash(self.mechanism.cls),
-            "pattern": self.pattern.value,
+            "pattern": self.pattern,
             "protocol": self.cell.protocol,
             "tier": self.cell.tier,
             "seed": self.cell.seed,
@@ -127,7 +140,7 @@ class Plan:
         """The network with initial weights that the seed decides."""
         seed_everything(self.cell.seed)
         try:
-            return self.task.model(self.mechanism, self.protocol)
+            return self.task.model(self.slots, self.protocol)
         except Exception as error:
             if isinstance(error, LongspanError) or _from_longspan(self.mechanism):
                 raise
@@ -158,9 +171,11 @@ def run(
     if (finished := _finished(store, plan, device, precision, variant)) is not None:
         _tidy(folder)
         return finished
-    if devices < 1 or plan.protocol.recipe.batch_size % devices:
+    recipe = plan.protocol.recipe
+    if devices < 1 or recipe.batch_size // recipe.accumulate % devices:
+        parts = f" in {recipe.accumulate} parts" if recipe.accumulate > 1 else ""
         raise UsageError(
-            f"A batch of {plan.protocol.recipe.batch_size} cannot be shared equally by {devices} devices; "
+            f"A batch of {recipe.batch_size}{parts} cannot be shared equally by {devices} devices; "
             "choose a number of devices that divides it."
         )
     splits = plan.task.splits(plan.protocol, data, real=real)
@@ -172,7 +187,7 @@ def run(
             finished := _finished(store, plan, device, precision, splits.variant)
         ) is not None:  # by whoever held the lock
             return finished
-        write_json(folder / "cell.json", {"cell": _plain(asdict(cell)), "steps": plan.protocol.recipe.steps})
+        write_json(folder / "cell.json", {"cell": _plain(asdict(cell)), "steps": recipe.steps})
         fabric = make_fabric(device, precision, devices)
         arguments = (folder, store, device, precision, devices, weights, progress)
         if devices == 1:
@@ -233,12 +248,21 @@ def plan_of(record: cards.Card, *, attention: str | None = None) -> Plan:
     return plan
 
 
+class Unfilled(TorchFunctionMode):
+    """Leaves out the drawing of initial weights, which shapes without numbers have no use for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
+        return func(*args, **(kwargs or {}))
+
+
 @functools.cache
-def count_parameters(task: str, mechanism: str, protocol: str, tier: str) -> dict[str, Any]:
+def count_parameters(task: str, mechanism: str, protocol: str, tier: str, pattern: str | None = None) -> dict[str, Any]:
     """Trainable numbers in all and by part of the network, of which only the shapes are made."""
-    plan = Plan.of(Cell(task, mechanism, None, protocol, tier))
+    plan = Plan.of(Cell(task, mechanism, pattern, protocol, tier))
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             return count(plan.model())
     except (NotImplementedError, RuntimeError):  # a mechanism that looks at the numbers it draws needs real ones
         return count(plan.model())
@@ -310,7 +334,7 @@ def _train_cell(
     energy, neighbours = meter.EnergyMeter(device), meter.Neighbours(device)
     with audit.reading() as read:
         model = plan.model()
-    parameters = count(model)
+    parameters, slots = count(model), filled(model)
     if device == "cuda" and plan.protocol.recipe.steps >= WORTH_COMPILING and isinstance(model, Compilable):
         model.compile_parts()
     logs = Logs(folder) if fabric.is_global_zero else None
@@ -334,7 +358,11 @@ def _train_cell(
             )
             state = trained.progress
         except torch.OutOfMemoryError:
-            reason = f"out of memory on {device} at batch size {recipe.batch_size}; choose a smaller one with --set"
+            rows = recipe.batch_size // recipe.accumulate
+            reason = (
+                f"out of memory on {device} at batch size {rows}; choose a smaller one with --set recipe.batch_size, "
+                "or a larger recipe.accumulate"
+            )
         except RunFailed as error:
             reason = str(error)
         except Exception as error:  # a plug-in may raise anything at all
@@ -344,7 +372,7 @@ def _train_cell(
         finally:
             if logs is not None:
                 logs.close()
-    card: cards.Card = _describe(plan, splits, parameters, read, device, precision, devices) | _outcome(
+    card: cards.Card = _describe(plan, splits, parameters, slots, read, device, precision, devices) | _outcome(
         plan, splits, trained, state
     )
     card |= {
@@ -371,17 +399,19 @@ def _describe(
     plan: Plan,
     splits: Splits,
     parameters: dict[str, Any],
+    slots: dict[str, str],
     read: list[str],
     device: str,
     precision: str,
     devices: int,
 ) -> cards.Card:
     """The part of a card that is known before training."""
-    baseline = count_parameters(plan.cell.task, "softmax", plan.cell.protocol, plan.cell.tier)["total"]
-    if plan.cell.overrides:
-        softmax = Plan(plan.cell, plan.task, attentions.get("softmax"), plan.pattern, plan.protocol)
+    cell = plan.cell
+    baseline = count_parameters(cell.task, "softmax", cell.protocol, cell.tier, plan.pattern)["total"]
+    if cell.overrides:
+        softmax = Plan(cell, plan.task, attentions.get("softmax"), plan.patterns, plan.protocol)
         baseline = count(softmax.model())["total"]
-    verdicts = fairness.judge(plan.mechanism.meta, plan.cell.overrides, parameters["total"], baseline, read)
+    verdicts = fairness.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
     source = identity.pop("mechanism_sha256")
@@ -389,8 +419,9 @@ def _describe(
         "schema": cards.SCHEMA_VERSION,
         "kind": "run",
         "backbone": plan.task.meta.backbone,
+        "slots": slots,
         "title": plan.mechanism.meta.title,
-        "track": fairness.track(verdicts, plan.cell.overrides),
+        "track": fairness.track(verdicts, cell.overrides),
         "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
         "fidelity": plan.mechanism.meta.fidelity,
         "settings": settings
@@ -441,6 +472,7 @@ def _outcome(plan: Plan, splits: Splits, trained: Trained | None, state: Progres
         "value": trained.test.metrics[meta.score],
         "count": trained.test.count,
         "higher_is_better": meta.higher_is_better,
+        "unit": meta.unit,
         "chance": plan.task.chance(splits.test),
     }
     return outcome

@@ -10,7 +10,7 @@ padding is neither normalised, projected nor sent through an MLP. Departs from t
 real tokens only, unless `hide_zeros` asks for the release's rule: id 0 is hidden from attention, yet part of the mean.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,10 +21,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.sizes import check_sizes
+from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
-from longspan.kernels.packing import Layout
+from longspan.kernels.packing import Layout, Rows
 
-AttentionFactory = Callable[..., Attention]
 INTENSITIES = 256  # of a gray pixel
 
 
@@ -47,12 +48,7 @@ class Sizes:
     head_layers: int = 2
 
     def __post_init__(self):
-        for name in ("dim", "heads", "layers", "mlp", "head_layers"):
-            if (number := getattr(self, name)) < 1:
-                raise UsageError(f"The network needs {name} of at least 1, got {number}; give a positive number.")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= (rate := getattr(self, name)) < 1:
-                raise UsageError(f"{name} is a rate from 0 to below 1, got {rate}.")
+        check_sizes(self, "dim", "heads", "layers", "mlp", "head_layers")
         if self.hide_zeros and self.input_mode == "continuous":
             raise UsageError("hide_zeros hides an id, but input_mode=continuous has no ids; choose one of the two.")
 
@@ -83,8 +79,10 @@ class EncoderClassifier(nn.Module):
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)
 
-    def forward(self, tokens: Int[Tensor, "rows n"], lengths: list[int] | None = None) -> Float[Tensor, "b classes"]:
-        """`lengths` are those of the rows, known on the host; None means that all rows are full.
+    def forward(
+        self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None = None
+    ) -> Float[Tensor, "b classes"]:
+        """`lengths` are those of the rows; None means that all rows are full.
 
         Of pairs, the first half of the rows are the first texts, the second half the second ones.
         """
@@ -94,19 +92,27 @@ class EncoderClassifier(nn.Module):
             pooled = torch.cat([u, v] if self.sizes.features == "two" else [u, v, u * v, u - v], dim=-1)
         return self.head(pooled)
 
-    def encode(self, tokens: Int[Tensor, "rows n"], lengths: list[int] | None = None) -> Float[Tensor, "rows d"]:
-        """One vector for each row."""
+    def encode(
+        self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None = None
+    ) -> Float[Tensor, "texts d"]:
+        """One vector for each row, but for a last one that only fills."""
+        if isinstance(lengths, list):
+            lengths = None if min(lengths) == tokens.shape[1] else Rows.of(lengths, tokens.device)
         if self.cls is not None:  # one more symbol, in front of every row
             tokens = F.pad(tokens, (1, 0), value=self.class_token)
-            lengths = None if lengths is None else [n + 1 for n in lengths]
+            lengths = None if lengths is None else lengths.longer(by=1)
+        pooled = self._encode(tokens, lengths)
+        return pooled if lengths is None else pooled[: lengths.count]
+
+    def _encode(self, tokens: Int[Tensor, "rows n"], lengths: Rows | None) -> Float[Tensor, "rows d"]:
         mask = self._released_mask(tokens) if self.sizes.hide_zeros else None
         layout = None
-        if lengths is None or min(lengths) == tokens.shape[1]:
+        if lengths is None:
             x = self._embed(tokens) + self.positions[: tokens.shape[1]]
         else:
             if mask is not None:
                 raise UsageError("hide_zeros needs rows of one length, but this batch is padded; leave it off here.")
-            layout = Layout.of_lengths(lengths, tokens.shape[1], tokens.device)
+            layout = Layout.of_rows(lengths, tokens.shape[1])
             x = self._embed(layout.pack(tokens)) + self.positions[layout.index % tokens.shape[1]]
         x = self.dropout(x)
         for block in self.blocks[: len(self.blocks) - self._early]:
@@ -136,7 +142,8 @@ class EncoderClassifier(nn.Module):
         """
         torch._dynamo.config.suppress_errors = True
         for block in (self._early and self.blocks[:-1]) or self.blocks:
-            block.compile(dynamic=True)
+            # that analysis is not for lengths that vary, and some versions of torch fail in it
+            block.compile(dynamic=True, options={"triton.coalesce_tiling_analysis": False})
 
     @property
     def _early(self) -> bool:

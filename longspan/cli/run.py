@@ -14,8 +14,9 @@ from longspan.cli.app import (
     Json,
     Launcher,
     Out,
-    Pattern,
+    Patterns,
     Protocol,
+    SeveralMeasured,
     SeveralMechanisms,
     Tier,
     app,
@@ -34,7 +35,7 @@ def run(
     mechanisms: Annotated[
         list[str], typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.")
     ],
-    pattern: Pattern = None,
+    pattern: Patterns = None,
     protocol: Protocol = "longspan",
     tier: Tier = "smoke",
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds 0 to N-1.")] = 1,
@@ -48,8 +49,9 @@ def run(
 ) -> None:
     """Train and score mechanisms on tasks. What is finished is not run again; what was interrupted goes on.
 
-    One cell is a task, a mechanism, a pattern and a seed. A cell that fails does not stop the others; the exit code is
-    4 when one failed. --set takes a run off the official board.
+    One cell is a task, a mechanism, a pattern and a seed. Slots of other patterns keep what the protocol has there;
+    --pattern NS+CS replaces two patterns at once. A cell that fails does not stop the others; the exit code is 4 when
+    one failed. --set takes a run off the official board.
 
     \b
     Examples:
@@ -64,7 +66,7 @@ def run(
         runs.cells(
             _task_names(names),
             list(dict.fromkeys(mechanisms)),
-            pattern=pattern,
+            pattern="+".join(pattern) if pattern else None,
             protocol=protocol,
             tier=tier,
             seeds=seeds,
@@ -167,17 +169,33 @@ def runs_(
         say(f"No unfinished runs in {out / 'runs'}.")
 
 
-@app.command()
-def params(protocol: Protocol = "longspan", tier: Tier = "full", as_json: Json = False) -> None:
-    """Count the parameters of every task's network with every mechanism, against softmax.
+@app.command(cls=SeveralMeasured)
+def params(
+    names: Annotated[list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; all when left out.")] = None,
+    mechanisms: Annotated[
+        list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names; all when left out.")
+    ] = None,
+    pattern: Patterns = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", metavar="P", help="The rules; longspan, and for printed counts theirs.")
+    ] = None,
+    tier: Tier = "full",
+    as_json: Json = False,
+) -> None:
+    """Count the parameters of tasks' networks with mechanisms in their slots, against softmax in the same slots.
+
+    Each pattern of a network is replaced by itself; --pattern asks for one, or for several at once. Where a paper
+    prints the count of a network, that is shown beside.
 
     \b
-    Example:
+    Examples:
       longspan params --tier smoke
+      longspan params listops text -a softmax "performer(features=64)" s4d --json
     """
     from longspan import api, terminal
 
-    rows = api.params(protocol, tier)
+    asked = "+".join(pattern) if pattern else None
+    rows = api.params(names, mechanisms, pattern=asked, protocol=protocol, tier=tier)
     if as_json:
         print_json(rows)
     else:

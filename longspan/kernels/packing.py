@@ -8,6 +8,29 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Rows:
+    """How long the rows of a batch are, on the device, and what the host must know of it.
+
+    A last row beyond `count` belongs to nobody. It fills the tokens up to a round number, so that batches of many
+    lengths come in few shapes.
+    """
+
+    lengths: Int[Tensor, " b"]
+    total: int
+    longest: int
+    count: int
+
+    @classmethod
+    def of(cls, lengths: list[int], device: torch.device | str = "cpu") -> "Rows":
+        on_device = torch.tensor(lengths).to(device, non_blocking=True)
+        return cls(on_device, sum(lengths), max(lengths), len(lengths))
+
+    def longer(self, by: int) -> "Rows":
+        """The same rows with so many more tokens each."""
+        return Rows(self.lengths + by, self.total + by * len(self.lengths), self.longest + by, self.count)
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the real tokens of a padded batch lie.
 
@@ -24,13 +47,17 @@ class Layout:
     @classmethod
     def of_lengths(cls, lengths: list[int], width: int | None = None, device: torch.device | str = "cpu") -> "Layout":
         """From row lengths known on the host: right padding, and no wait for the device."""
-        longest, total = max(lengths), sum(lengths)
-        width = longest if width is None else width
-        rows = torch.tensor(lengths).to(device, non_blocking=True)
-        offsets = torch.nn.functional.pad(rows.cumsum(0), (1, 0))
-        shift = torch.arange(len(lengths), device=device) * width - offsets[:-1]
-        index = torch.arange(total, device=device) + shift.repeat_interleave(rows, output_size=total)
-        return cls(real(rows, width), index, offsets.int(), longest)
+        return cls.of_rows(Rows.of(lengths, device), width)
+
+    @classmethod
+    def of_rows(cls, rows: Rows, width: int | None = None) -> "Layout":
+        width, device = rows.longest if width is None else width, rows.lengths.device
+        offsets = torch.nn.functional.pad(rows.lengths.cumsum(0), (1, 0))
+        shift = torch.arange(len(rows.lengths), device=device) * width - offsets[:-1]
+        shifts = shift.repeat_interleave(rows.lengths, output_size=rows.total)
+        return cls(
+            real(rows.lengths, width), torch.arange(rows.total, device=device) + shifts, offsets.int(), rows.longest
+        )
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":

@@ -14,19 +14,23 @@ from torch import Tensor, nn
 
 from longspan import datasets
 from longspan.attentions import Pattern
+from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UnknownName, UsageError, did_you_mean
 from longspan.datasets.base import Split, Splits
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained, and which of its checkpoints is reported."""
+    """How a model is trained, and which of its checkpoints is reported.
+
+    `batch_size` is the whole batch of an update; with `accumulate` it is gone through in so many equal parts.
+    """
 
     steps: int
     batch_size: int
     learning_rate: float
     warmup: int
-    schedule: Literal["rsqrt", "cosine", "linear", "constant"] = "rsqrt"
+    schedule: Literal["rsqrt", "cosine", "linear", "constant", "inverse_sqrt", "polynomial", "exponential"] = "rsqrt"
     average: float = 0.0  # decay of the running mean of weights that is evaluated in their place; 0 is none
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.98)
@@ -35,9 +39,18 @@ class Recipe:
     evaluate_every: int = 100
     evaluation_batch: int = 64
     selection: Literal["best", "last"] = "best"
+    optimizer: Literal["adamw", "adam"] = "adamw"  # adam adds its decay to the gradient
+    accumulate: int = 1  # parts of a batch, one forward and backward pass each
+    label_smoothing: float = 0.0
+    initial_rate: float = 0.0  # where the warm-up begins
+    power: float = 1.0  # of the polynomial schedule
+    decay_rate: float = 0.5  # of the exponential schedule, every `decay_every` steps
+    decay_every: int = 0
+    patience: int | None = None  # evaluations without a better validation score before training ends
+    drop_last: bool = False  # an epoch has whole batches only; else a batch may hold the border of two epochs
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch"):
+        for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate"):
             if (number := getattr(self, name)) < 1:
                 raise UsageError(f"A recipe needs {name} of at least 1, got {number}; give a positive number.")
         if self.warmup < 0 or not 0 <= self.average < 1:
@@ -45,6 +58,20 @@ class Recipe:
                 f"A recipe needs warmup of at least 0 and average from 0 to below 1, "
                 f"got warmup={self.warmup} and average={self.average}."
             )
+        if self.batch_size % self.accumulate:
+            raise UsageError(
+                f"A batch of {self.batch_size} cannot be gone through in {self.accumulate} equal parts; "
+                "choose accumulate so that it divides batch_size."
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise UsageError(f"label_smoothing is a share from 0 to below 1, got {self.label_smoothing}.")
+        if self.schedule == "exponential" and self.decay_every < 1:
+            raise UsageError(
+                f"An exponential schedule needs decay_every of at least 1, got {self.decay_every}; "
+                "say after how many steps the rate falls."
+            )
+        if self.patience is not None and self.patience < 1:
+            raise UsageError(f"patience counts evaluations from 1, got {self.patience}; None waits for ever.")
 
 
 @dataclass(frozen=True)
@@ -56,13 +83,14 @@ class Protocol:
     recipe: Recipe
 
     def lite(self) -> "Protocol":
-        """The same data and model for a tenth of the steps, the warm-up scaled with them."""
+        """The same data and model for a tenth of the steps, the warm-up and the stairs of the rate scaled with them."""
         recipe = self.recipe
         shorter = dataclasses.replace(
             recipe,
             steps=recipe.steps // 10,
             warmup=recipe.warmup // 10,
             evaluate_every=max(1, min(recipe.evaluate_every, recipe.steps // 100)),
+            decay_every=min(recipe.decay_every, max(1, recipe.decay_every // 10)),
         )
         return dataclasses.replace(self, recipe=shorter)
 
@@ -80,6 +108,12 @@ class Protocol:
 
 @dataclass(frozen=True)
 class TaskMeta:
+    """What a reader wants to know of a task.
+
+    `slots` names the kinds of slots of the network with their patterns; the first is the one replaced unless another is
+    asked for. `unit` says how the score is shown: a fraction in percent, or the plain number.
+    """
+
     title: str
     version: int
     paper: str
@@ -87,20 +121,27 @@ class TaskMeta:
     higher_is_better: bool
     backbone: str
     slots: dict[str, Pattern]
+    unit: Literal["percent", "plain"] = "percent"
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one batch gives: the loss to descend, and sums to average over batches (both stay on the device)."""
+    """What one batch gives: the loss to descend, and sums to average over batches (both stay on the device).
+
+    `loss` is a mean over `count` examples or tokens; a count that only the device knows stays there.
+    """
 
     loss: Tensor
     sums: dict[str, Tensor]
-    count: int
+    count: int | Tensor
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores on a whole split with the number of examples behind them, and what was predicted for each."""
+    """Scores on a whole split with the number of examples (or tokens) behind them, and what was predicted for each.
+
+    `predictions` has an array `row`, by which the shares of several processes are put in order.
+    """
 
     metrics: dict[str, float]
     count: int
@@ -128,15 +169,20 @@ class Task(ABC):
         tiers = sorted(t for p, t in self.protocols if p == protocol)
         raise UnknownName(f"{self.name} under {protocol} has no tier {tier!r}.{did_you_mean(tier, tiers)}")
 
-    def pattern(self, asked: str | None) -> Pattern:
-        """The pattern whose slots the mechanism fills: the one asked for, or the only one there is."""
-        patterns = sorted(set(self.meta.slots.values()))
+    def patterns(self, asked: str | None) -> tuple[Pattern, ...]:
+        """The patterns whose slots the mechanism fills: those asked for, as in "NS+CS", or the task's first one."""
+        patterns = tuple(dict.fromkeys(self.meta.slots.values()))
         if asked is None:
-            return patterns[0]
-        pattern = Pattern.parse(asked)
-        if pattern not in patterns:
-            raise UsageError(f"{self.name} has no slot for {pattern}; its slots are {', '.join(patterns)}.")
-        return pattern
+            return patterns[:1]
+        wanted = [Pattern.parse(word.strip()) for word in asked.split("+")]
+        for pattern in wanted:
+            if pattern not in patterns:
+                raise UsageError(f"{self.name} has no slot for {pattern}; its slots are {', '.join(patterns)}.")
+        return tuple(pattern for pattern in Pattern if pattern in wanted)
+
+    def others(self, protocol: Protocol) -> Mapping[Pattern, str]:
+        """The mechanism in slots of a pattern that is not replaced; softmax where nothing is said."""
+        return {}
 
     def splits(self, protocol: Protocol, root: Path | None = None, *, real: bool = False) -> Splits:
         """The data; made where the dataset can be, else an error that says how to get it. `real` bars stand-ins."""
@@ -147,22 +193,36 @@ class Task(ABC):
         """No example has more tokens than this."""
 
     @abstractmethod
-    def model(self, attention: Any, protocol: Protocol) -> nn.Module: ...
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> nn.Module:
+        """The network, in which `attention(dim, heads, pattern, **shell)` fills every slot."""
 
     @abstractmethod
-    def feed(self, split: Split, protocol: Protocol, device: Any) -> "Feed":
+    def feed(self, split: Any, protocol: Protocol, device: Any) -> "Feed":
         """The split on the device, ready to give batches."""
 
+    def made_up(self, protocol: Protocol, count: int) -> Any:
+        """So many rows, as long as the data allow, for a feed that is timed and thrown away: here texts with labels."""
+        shape = (count, self.texts) if self.texts > 1 else (count,)
+        length = self.longest(protocol)
+        starts = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * length
+        tokens = np.random.default_rng(0).integers(1, 10, starts.size * length, dtype=np.uint8)
+        return Split(tokens, starts, starts + length, np.zeros(count, np.uint8))
+
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Any) -> StepResult: ...
+    def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:
+        """The loss of a training batch, its labels smoothed by the recipe's share."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module, feed: "Feed", rows: np.ndarray, batch_size: int) -> Evaluation:
-        """Scores over these rows of the feed, in this order."""
+        """Scores over these rows of the feed, in this order: means, and what `derived` makes of them."""
+
+    def derived(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Scores that are no mean, such as the perplexity exp(loss), from those that are."""
+        return {}
 
     @abstractmethod
-    def chance(self, split: Split) -> float:
-        """The score of whoever knows only how often each answer occurs in this split."""
+    def chance(self, split: Any) -> float | None:
+        """The score of whoever knows only how often each answer occurs in this split; None where that means nothing."""
 
 
 class Feed(ABC):

@@ -11,13 +11,16 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from longspan.attentions import Pattern
-from longspan.backbones.encoder_classifier import AttentionFactory, EncoderClassifier
+from longspan.backbones.encoder_classifier import EncoderClassifier
+from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
 from longspan.datasets.base import Split
+from longspan.kernels.packing import Rows
 from longspan.metrics.classification import accuracy, majority_rate
 from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task, TaskMeta
 
 WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
+TOTAL_STEP = 2048  # real and filling tokens of a batch on a GPU are a multiple of this
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Batch:
     """Texts and the answers; where an example is a pair, all first texts come before all second ones."""
 
     tokens: Int[Tensor, "texts n"]
-    lengths: list[int]
+    lengths: Rows | None  # None where all rows are full
     label: Int[Tensor, " b"]
 
 
@@ -45,21 +48,42 @@ class TokenFeed(Feed):
         return len(self.lengths)
 
     def batch(self, rows: np.ndarray) -> Batch:
+        if self.tokens.is_cuda:
+            return self.filled(rows)
         lengths = self.lengths[rows].T.ravel()
-        device = self.tokens.device
-        row = torch.from_numpy(np.ascontiguousarray(rows)).to(device, non_blocking=True)
-        length = torch.from_numpy(lengths).to(device, non_blocking=True)[:, None]
-        width = min(-(-int(lengths.max()) // WIDTH_STEP) * WIDTH_STEP, self.longest)
-        place = torch.arange(width, device=device)
-        index = self.starts[row].T.reshape(-1, 1) + place
-        tokens = self.tokens[index.clamp(max=self.tokens.numel() - 1)].int() + self.shift
-        return Batch(tokens.masked_fill(place >= length, 0), lengths.tolist(), self.labels[row])
+        return self._gather(rows, lengths, len(lengths), self._width(lengths))
+
+    def filled(self, rows: np.ndarray) -> Batch:
+        """As wide as the longest text, and filled up to one of few totals: a recorded update wants few shapes."""
+        lengths = self.lengths[rows].T.ravel()
+        if lengths.min() == self.longest:
+            return self._gather(rows, lengths, len(lengths), self.longest)
+        step = min(TOTAL_STEP, self.longest)
+        filler = step - int(lengths.sum()) % step
+        return self._gather(rows, np.append(lengths, filler), len(lengths), self.longest)
 
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         order = np.argsort(self.lengths[rows].max(axis=1), kind="stable")  # like lengths together: little padding
         for first in range(0, len(order), size):
             places = order[first : first + size]
-            yield places, self.batch(rows[places])
+            lengths = self.lengths[rows[places]].T.ravel()
+            yield places, self._gather(rows[places], lengths, len(lengths), self._width(lengths))
+
+    def _width(self, lengths: np.ndarray) -> int:
+        return min(-(-int(lengths.max()) // WIDTH_STEP) * WIDTH_STEP, self.longest)
+
+    def _gather(self, rows: np.ndarray, lengths: np.ndarray, count: int, width: int) -> Batch:
+        """`lengths` of the texts, `count` in all, and of a row beyond them that only fills."""
+        device = self.tokens.device
+        row = torch.from_numpy(np.ascontiguousarray(rows)).to(device, non_blocking=True)
+        length = torch.from_numpy(lengths).to(device, non_blocking=True)
+        place = torch.arange(width, device=device)
+        index = self.starts[row].T.reshape(-1, 1) + place
+        tokens = self.tokens[index.clamp(max=self.tokens.numel() - 1)].int() + self.shift
+        tokens = F.pad(tokens.masked_fill(place >= length[:count, None], 0), (0, 0, 0, len(lengths) - count))
+        full = int(lengths.min()) == width
+        total, longest = int(lengths.sum()), width if len(lengths) > count else int(lengths.max())
+        return Batch(tokens, None if full else Rows(length, total, longest, count), self.labels[row])
 
 
 def encoder_task(title: str) -> TaskMeta:
@@ -98,9 +122,9 @@ class Classification(Task):
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> TokenFeed:
         return TokenFeed(split, device, self.shift(protocol))
 
-    def loss(self, model: nn.Module, batch: Batch) -> StepResult:
+    def loss(self, model: nn.Module, batch: Batch, *, smoothing: float = 0.0) -> StepResult:
         logits = model(batch.tokens, batch.lengths)
-        loss = F.cross_entropy(logits.float(), batch.label)
+        loss = F.cross_entropy(logits.float(), batch.label, label_smoothing=smoothing)
         right = (logits.detach().argmax(dim=-1) == batch.label).sum()
         count = len(batch.label)
         return StepResult(loss, {"loss": loss.detach() * count, "accuracy": right}, count)

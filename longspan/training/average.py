@@ -22,8 +22,8 @@ class RunningAverage:
         """Take in the weights after `step` steps, the first of which is 1."""
         decay = min(self.decay, step / (step + 10))
         with torch.no_grad():
-            for mean, weight in zip(self.mean, self._weights, strict=True):
-                mean.lerp_(weight, 1 - decay)
+            if self.mean:
+                torch._foreach_lerp_(self.mean, list(self._weights), 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
     def load(self, mean: list[Tensor]) -> None:
         for mine, saved in zip(self.mean, mean, strict=True):

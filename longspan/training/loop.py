@@ -5,12 +5,12 @@ A run that was killed therefore goes on from its last checkpoint to the very num
 GPU up to the order in which sums are formed).
 """
 
+import contextlib
 import math
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from longspan.core.atomic import temporary_beside
-from longspan.core.errors import RunFailed
+from longspan.core.errors import RunFailed, UsageError
 from longspan.core.meter import Stopwatch
 from longspan.core.seeding import derive
 from longspan.datasets.base import Splits
-from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task
+from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
 from longspan.training import checkpoint
 from longspan.training.average import RunningAverage
-from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+from longspan.training.captured import Captured, CudaGraphs, Update
+from longspan.training.optimizer import learning_rate, load_optimizer, make_optimizer, set_learning_rate
 
 SAVE_EVERY_SECONDS = 5.0  # and never more often than leaves 95 % of the time for training
 
@@ -43,6 +44,7 @@ class Progress:
     best_score: float | None = None
     train_sums: dict[str, float] = field(default_factory=dict)  # since the last evaluation
     train_count: int = 0
+    valid_count: int = 0  # examples or tokens behind a validation score
     train_seconds: float = 0.0  # updates alone
     total_seconds: float = 0.0  # with evaluation and saving
     resumed: int = 0
@@ -90,7 +92,7 @@ def train(
     train_feed, valid_feed, test_feed = (
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
     )
-    order = ExampleOrder(len(train_feed), recipe.batch_size, seed)
+    order = ExampleOrder(len(train_feed), recipe.batch_size, seed, drop_last=recipe.drop_last)
     device = str(fabric.device)
     whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
     spent, sums, pause = progress.total_seconds, Sums(progress, fabric), save_every_seconds
@@ -110,24 +112,20 @@ def train(
             pause = max(save_every_seconds, 20 * since_save.elapsed())
         since_save.restart()
 
+    update, stage = make_update(task, model, optimizer, recipe, fabric)
     model.train()
     if watch is not None:
         watch(progress, recipe.steps)  # a resumed run shows at once where it stands
-    with interruptible() as interrupted:
-        while progress.step < recipe.steps:
+    with stage, interruptible() as interrupted:
+        while not _is_over(task, progress, recipe):
             step = progress.step
             torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
             set_learning_rate(optimizer, learning_rate(recipe, step))
-            batch = train_feed.batch(order.rows(step)[fabric.global_rank :: fabric.world_size])
-            optimizer.zero_grad(set_to_none=True)
-            result = task.loss(model, batch)
-            fabric.backward(result.loss)
-            if recipe.clip is not None:
-                fabric.clip_gradients(model, optimizer, max_norm=recipe.clip, error_if_nonfinite=False)
-            optimizer.step()
+            rows = order.rows(step)[fabric.global_rank :: fabric.world_size]
+            for result in update([train_feed.batch(part) for part in np.split(rows, recipe.accumulate)]):
+                sums.add(result)
             progress.step = step + 1
             average.update(progress.step)
-            sums.add(result)
             due = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
             if due:
                 settle()
@@ -141,7 +139,7 @@ def train(
             stop, late = interrupted(), since_save.elapsed() > pause
             if fabric.world_size > 1:
                 stop, late = fabric.broadcast((stop, late)) if due else (False, False)
-            if stop or late or progress.step == recipe.steps:
+            if stop or late or _is_over(task, progress, recipe):
                 if not due:
                     settle()
                 save()
@@ -155,7 +153,45 @@ def train(
     assert progress.best_step is not None
     bare.load_state_dict(best)
     test = evaluate(task, model, test_feed, recipe.evaluation_batch, fabric)
-    return Trained(_point(progress, len(valid_feed)), test, progress.best_step, progress)
+    return Trained(_point(progress), test, progress.best_step, progress)
+
+
+def make_update(
+    task: Task, model: Any, optimizer: Any, recipe: Recipe, fabric: Fabric
+) -> tuple[Update, contextlib.AbstractContextManager]:
+    """One step of the optimiser on a batch in parts, and where it must run; on a single GPU it is recorded."""
+
+    def update(parts: Sequence[Any]) -> list[StepResult]:
+        optimizer.zero_grad(set_to_none=True)
+        results = _descend(task, model, parts, recipe, fabric)
+        if recipe.clip is not None:
+            fabric.clip_gradients(model, optimizer, max_norm=recipe.clip, error_if_nonfinite=False)
+        optimizer.step()
+        return results
+
+    if fabric.device.type != "cuda" or fabric.world_size > 1:
+        return update, contextlib.nullcontext()
+    recorder = CudaGraphs()
+    return Captured(update, recorder), recorder.stage()
+
+
+def _descend(task: Task, model: Any, parts: Sequence[Any], recipe: Recipe, fabric: Fabric) -> list[StepResult]:
+    """Leave the gradient of a whole batch in the parameters.
+
+    A part weighs as much as it counts, so that parts of unlike counts give the gradient of the batch in one piece.
+    """
+    results = []
+    for part in parts:
+        with fabric.no_backward_sync(model, enabled=part is not parts[-1]):
+            result = task.loss(model, part, smoothing=recipe.label_smoothing)
+            fabric.backward(result.loss if len(parts) == 1 else result.loss * result.count)
+        results.append(replace(result, loss=result.loss.detach()))
+    if len(parts) > 1:
+        count = sum(result.count for result in results)
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(count)
+    return results
 
 
 class Sums:
@@ -167,7 +203,7 @@ class Sums:
     def __init__(self, progress: Progress, fabric: Fabric):
         self._fabric = fabric
         self._sums: dict[str, torch.Tensor] = {}
-        self._count = 0
+        self._count: int | torch.Tensor = 0
         if fabric.is_global_zero:  # what was saved is the total of all processes
             self._sums = {n: self._number(value) for n, value in progress.train_sums.items()}
             self._count = progress.train_count
@@ -175,13 +211,13 @@ class Sums:
     def add(self, result: StepResult) -> None:
         for name, value in result.sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + value.double()
-        self._count += result.count
+        self._count = self._count + result.count
 
     def totals(self) -> tuple[dict[str, float], int]:
         """The sums and the number of examples, over all processes."""
         if self._fabric.world_size == 1:
-            return {name: float(value) for name, value in self._sums.items()}, self._count
-        own = [*(self._sums[name] for name in sorted(self._sums)), self._number(self._count)]
+            return {name: float(value) for name, value in self._sums.items()}, int(self._count)
+        own = [*(self._sums[name] for name in sorted(self._sums)), self._number(float(self._count))]
         *totals, count = self._fabric.all_reduce(torch.stack(own), reduce_op="sum").tolist()  # type: ignore[union-attr]
         return dict(zip(sorted(self._sums), totals, strict=True)), int(count)
 
@@ -193,13 +229,24 @@ class Sums:
 
 
 class ExampleOrder:
-    """Which rows step t sees: an endless stream of full shuffles, each drawn from (seed, epoch)."""
+    """Which rows step t sees: an endless stream of full shuffles, each drawn from (seed, epoch).
 
-    def __init__(self, count: int, batch_size: int, seed: int):
-        self.count, self.batch_size, self.seed = count, batch_size, seed
+    With `drop_last` an epoch ends where no whole batch is left of its shuffle.
+    """
+
+    def __init__(self, count: int, batch_size: int, seed: int, *, drop_last: bool = False):
+        if drop_last and count < batch_size:
+            raise UsageError(
+                f"With drop_last an epoch has whole batches only, but {count} examples make none of {batch_size}; "
+                "choose a smaller batch_size, or drop_last=False."
+            )
+        self.count, self.batch_size, self.seed, self.drop_last = count, batch_size, seed, drop_last
         self._epoch, self._shuffle = -1, np.empty(0, np.int64)
 
     def rows(self, step: int) -> np.ndarray:
+        if self.drop_last:
+            epoch, place = divmod(step, self.count // self.batch_size)
+            return self._of_epoch(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
         first = step * self.batch_size
         places = np.arange(first, first + self.batch_size)
         return np.concatenate(
@@ -224,10 +271,10 @@ def evaluate(task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: 
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # compiling once more would take longer
         result = task.evaluate(model, feed, mine, batch_size)
     model.train()
-    return result if fabric.world_size == 1 else _gather(result, fabric)
+    return result if fabric.world_size == 1 else _gather(task, result, fabric)
 
 
-def _gather(mine: Evaluation, fabric: Fabric) -> Evaluation:
+def _gather(task: Task, mine: Evaluation, fabric: Fabric) -> Evaluation:
     """Join the shares of all processes: means weighted by count, predictions in the order of rows."""
     shares: list[Any] = [None] * fabric.world_size
     torch.distributed.all_gather_object(shares, mine)
@@ -235,10 +282,10 @@ def _gather(mine: Evaluation, fabric: Fabric) -> Evaluation:
     metrics = {n: sum(share.metrics[n] * share.count for share in shares) / count for n in mine.metrics}
     joined = {n: np.concatenate([share.predictions[n] for share in shares]) for n in mine.predictions}
     order = np.argsort(joined["row"], kind="stable")
-    return Evaluation(metrics, count, {n: values[order] for n, values in joined.items()})
+    return Evaluation(metrics | task.derived(metrics), count, {n: values[order] for n, values in joined.items()})
 
 
-def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Any, progress: Progress, fabric: Fabric) -> None:
+def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress: Progress, fabric: Fabric) -> None:
     """Add a point to the learning curve; a loss that is not a number ends the run."""
     point = {"step": progress.step, "learning_rate": learning_rate(recipe, progress.step - 1)}
     for name, value in sorted(progress.train_sums.items()):
@@ -249,14 +296,14 @@ def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Any, progress: P
     if not math.isfinite(result.metrics.get("loss", 0.0)):
         raise RunFailed(f"The validation loss is not a number at step {progress.step}; lower the learning rate.")
     progress.curve.append(point | {f"valid_{name}": value for name, value in result.metrics.items()})
-    progress.train_sums, progress.train_count = {}, 0
+    progress.train_sums, progress.train_count, progress.valid_count = {}, 0, result.count
 
 
-def _point(progress: Progress, count: int) -> Evaluation:
+def _point(progress: Progress) -> Evaluation:
     """The selected point of the learning curve, which says how those weights did on the validation set."""
     chosen = next(point for point in progress.curve if point["step"] == progress.best_step)
     valid = {name.removeprefix("valid_"): value for name, value in chosen.items() if name.startswith("valid_")}
-    return Evaluation(valid, count, {})
+    return Evaluation(valid, progress.valid_count, {})
 
 
 def _is_better(task: Task, progress: Progress, selection: str) -> bool:
@@ -265,6 +312,17 @@ def _is_better(task: Task, progress: Progress, selection: str) -> bool:
     if selection == "last" or progress.best_score is None:
         return True
     return score > progress.best_score if task.meta.higher_is_better else score < progress.best_score
+
+
+def _is_over(task: Task, progress: Progress, recipe: Recipe) -> bool:
+    """Whether all steps are done, or `patience` evaluations in a row have brought nothing better."""
+    if progress.step >= recipe.steps:
+        return True
+    if recipe.patience is None or len(progress.curve) <= recipe.patience:
+        return False
+    sign = 1 if task.meta.higher_is_better else -1
+    scores = [sign * point[f"valid_{task.meta.score}"] for point in progress.curve]
+    return len(scores) - 1 - scores.index(max(scores)) >= recipe.patience
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -293,14 +351,14 @@ def _resume(folder: Path, model: nn.Module, optimizer: Any, average: RunningAver
     if state is None:
         return Progress(), {}
     model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    load_optimizer(optimizer, state["optimizer"])
     average.load(state["average"])
     progress = Progress(**state["progress"])
     progress.resumed += 1
     return progress, state["best"]
 
 
-@contextmanager
+@contextlib.contextmanager
 def interruptible():
     """Ctrl-C asks the loop to stop after the step at hand; a second one stops at once."""
     asked = threading.Event()

@@ -1,4 +1,4 @@
-"""AdamW with decoupled decay, and learning rates as plain functions of the step.
+"""AdamW or Adam, and learning rates as plain functions of the step.
 
 A mechanism may tag a parameter with `parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}`, as
 state-space models need; everything else follows the recipe.
@@ -9,40 +9,65 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
 from longspan.tasks.base import Recipe
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """The rate of update number `step`, counted from 0: linear warm-up times the schedule.
+    """The rate of update number `step`, counted from 0: linear warm-up, from `initial_rate` on, times the schedule.
 
     `rsqrt` follows the convention of Long Range Arena, where the peak is learning_rate / sqrt(warmup); its `cosine` has
-    the period of all steps and starts after the warm-up.
+    the period of all steps and starts after the warm-up. The peak of `inverse_sqrt` is the learning rate itself.
     """
     rise = min(1.0, step / recipe.warmup) if recipe.warmup else 1.0
     past = max(0, step - recipe.warmup)
+    left = 1 - past / max(1, recipe.steps - recipe.warmup)
     match recipe.schedule:
         case "rsqrt":
             decay = 1 / math.sqrt(max(step, recipe.warmup, 1))
         case "cosine":
             decay = 0.5 * (1 + math.cos(math.pi * (past / recipe.steps % 1)))
         case "linear":
-            decay = 1 - past / max(1, recipe.steps - recipe.warmup)
+            decay = left
+        case "polynomial":
+            decay = left**recipe.power
+        case "inverse_sqrt":
+            decay = math.sqrt(max(1, recipe.warmup) / max(1, step, recipe.warmup))
+        case "exponential":
+            decay = recipe.decay_rate ** (step // recipe.decay_every)
         case "constant":
             decay = 1.0
-    return recipe.learning_rate * rise * decay
+    return recipe.initial_rate * (1 - rise) + recipe.learning_rate * rise * decay
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
     fused = bool(parameters) and all(p.device.type == "cuda" for p in parameters)
-    return AdamW(_groups(parameters, recipe), lr=0.0, betas=recipe.betas, eps=recipe.eps, fused=fused)
+    kind = {"adamw": AdamW, "adam": Adam}[recipe.optimizer]
+    optimizer = kind(
+        _groups(parameters, recipe), lr=0.0, betas=recipe.betas, eps=recipe.eps, fused=fused, capturable=fused
+    )
+    for group in optimizer.param_groups if fused else ():
+        group["lr"] = torch.zeros((), device=group["params"][0].device)  # a recorded update reads it where it lies
+    return optimizer
+
+
+def load_optimizer(optimizer: Optimizer, state: dict) -> None:
+    """Go on from a saved state, which may come from another kind of device."""
+    own = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, settings in zip(optimizer.param_groups, own, strict=True):
+        group.update(settings)
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = min(rate, group["max_learning_rate"])
+        limited = min(rate, group["max_learning_rate"])
+        if torch.is_tensor(group["lr"]):
+            group["lr"].fill_(limited)
+        else:
+            group["lr"] = limited
 
 
 def _groups(parameters: Iterable[nn.Parameter], recipe: Recipe) -> list[dict]:

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from longspan import tasks
+from longspan import attentions, tasks
 from longspan.datasets import pathfinder
 from longspan.datasets.base import Split
 from longspan.tasks.classification import TokenFeed
+from longspan.training.captured import shape_of
 
 LISTOPS, PATHFINDER = tasks.get("listops"), tasks.get("pathfinder")
 
@@ -22,6 +23,16 @@ def some_splits(draw):
     rows = draw(st.lists(st.lists(st.integers(0, 255), min_size=1, max_size=9), min_size=1, max_size=8))
     labels = draw(st.lists(st.integers(0, 9), min_size=len(rows), max_size=len(rows)))
     return split_of(rows, labels)
+
+
+def lengths_in(batch):
+    """Of its texts; none are given where all of them are full."""
+    rows, width = batch.tokens.shape
+    if batch.lengths is None:
+        return [width] * rows
+    assert batch.lengths.total == batch.lengths.lengths.sum()
+    assert batch.lengths.longest >= batch.lengths.lengths.max()
+    return batch.lengths.lengths[: batch.lengths.count].tolist()
 
 
 def split_of(rows, labels):
@@ -36,9 +47,9 @@ def test_a_batch_holds_its_examples_shifted_and_zeros_after_them(split, shift, d
     feed = TokenFeed(split, "cpu", shift)
     batch = feed.batch(rows)
     assert len(feed) == len(split)
-    assert batch.lengths == split.lengths[rows].tolist()
     width = batch.tokens.shape[1]
-    assert max(batch.lengths) <= width <= max(split.lengths)
+    assert lengths_in(batch) == split.lengths[rows].tolist()
+    assert max(lengths_in(batch)) <= width <= max(split.lengths)
     assert batch.label.tolist() == split.labels[rows].tolist()
     for place, row in enumerate(rows):
         example = split.example(row).astype(int) + shift
@@ -60,11 +71,32 @@ def test_a_batch_of_pairs_holds_all_first_texts_and_then_all_second_ones(split, 
     rows = np.array(data.draw(st.permutations(range(4))))
     batch = TokenFeed(pairs, "cpu").batch(rows)
     texts = [pairs.example(row)[text] for text in (0, 1) for row in rows]
-    assert batch.lengths == [len(text) for text in texts]
+    assert lengths_in(batch) == [len(text) for text in texts]
     assert batch.label.tolist() == rows.tolist()
     for row, text in zip(batch.tokens.tolist(), texts, strict=True):
         assert row[: len(text)] == text.tolist()
         assert not any(row[len(text) :])
+
+
+def test_batches_for_a_gpu_come_in_few_shapes_and_mean_the_same(monkeypatch):
+    monkeypatch.setattr("longspan.tasks.classification.TOTAL_STEP", 32)
+    draw = np.random.default_rng(0)
+    split = split_of([draw.integers(1, 255, n) for n in draw.integers(1, 65, 200)], draw.integers(0, 10, 200))
+    rules = LISTOPS.protocol("longspan", "smoke")
+    torch.manual_seed(0)
+    model = LISTOPS.model(attentions.get("softmax"), rules).eval()
+    feed = TokenFeed(split, "cpu")
+    shapes = set()
+    for _ in range(20):
+        rows = draw.integers(0, 200, 4)
+        batch, filled = feed.batch(rows), feed.filled(rows)
+        shapes.add(shape_of(filled))
+        assert filled.lengths.total % 32 == 0
+        assert lengths_in(filled) == lengths_in(batch)
+        torch.testing.assert_close(
+            model(filled.tokens % 16, filled.lengths), model(batch.tokens % 16, batch.lengths), atol=1e-5, rtol=1e-5
+        )
+    assert len(shapes) <= 4 * 64 // 32
 
 
 def test_batches_come_in_few_widths():
@@ -83,7 +115,7 @@ def test_batches_of_a_feed_give_every_row_once(split, size, data):
     assert sorted(np.concatenate([places for places, _ in batches])) == list(range(len(rows)))
     for places, batch in batches:
         assert 1 <= len(places) <= size
-        assert batch.lengths == split.lengths[rows[places]].tolist()
+        assert lengths_in(batch) == split.lengths[rows[places]].tolist()
         assert batch.label.tolist() == split.labels[rows[places]].tolist()
 
 

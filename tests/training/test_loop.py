@@ -1,5 +1,6 @@
 """The one loop: the same numbers however often it is cut, and a clear end when something goes wrong."""
 
+import dataclasses
 import signal
 import threading
 
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from longspan.core.errors import RunFailed
+from longspan.core.errors import RunFailed, UsageError
 from longspan.runs import make_fabric
 from longspan.tasks.base import StepResult
 from longspan.training import checkpoint, loop
 from longspan.training.loop import ExampleOrder, Progress, Sums, interruptible
+from tests.training.copying import Copying
 from tests.training.small import RULES, TASK, small_splits, train_small
 
 
@@ -62,6 +64,26 @@ def test_the_order_does_not_depend_on_where_one_starts(count, size, steps):
 def test_seeds_and_epochs_are_shuffled_differently():
     rows = [ExampleOrder(50, 50, seed).rows(step).tolist() for seed in (0, 1) for step in (0, 1)]
     assert len({tuple(r) for r in rows}) == 4
+
+
+@given(st.integers(1, 40), st.integers(1, 15), st.integers(0, 5))
+def test_with_drop_last_every_epoch_has_whole_batches_of_its_own_shuffle_only(count, size, seed):
+    if count < size:
+        with pytest.raises(UsageError, match="make none of"):
+            ExampleOrder(count, size, seed, drop_last=True)
+        return
+    order, whole = ExampleOrder(count, size, seed, drop_last=True), ExampleOrder(count, count, seed)
+    for epoch in range(3):
+        rows = np.concatenate([order.rows(epoch * (count // size) + step) for step in range(count // size)])
+        assert np.array_equal(rows, whole.rows(epoch)[: len(rows)])
+        assert len(rows) == count // size * size
+
+
+@given(st.integers(8, 40), st.integers(1, 8), st.lists(st.integers(0, 30), min_size=1, max_size=6))
+def test_with_drop_last_too_the_order_does_not_depend_on_where_one_starts(count, size, steps):
+    whole, jumping = (ExampleOrder(count, size, 0, drop_last=True) for _ in range(2))
+    expected = [whole.rows(step) for step in range(31)]
+    assert all(np.array_equal(jumping.rows(step), expected[step]) for step in steps)
 
 
 # ---------------------------------------------------------------------------------------------------------------- sums
@@ -170,6 +192,75 @@ def test_evaluation_turns_dropout_off_and_training_on_again():
     assert model.training
 
 
+# ---------------------------------------------------------------------------------------- batches gone through in parts
+
+
+@pytest.mark.parametrize("task", [TASK, Copying()], ids=["rows", "tokens"])
+@pytest.mark.parametrize("accumulate", [2, 4])
+def test_parts_of_a_batch_give_the_numbers_of_the_whole(tmp_path, task, accumulate):
+    """Also where the parts count unlike many tokens, under clipping and a decay that the gradient's size would show."""
+    rest = {"task": task, "clip": 0.5, "optimizer": "adam", "eps": 1e-2}
+    whole = train_small(tmp_path / "whole", **rest).progress.curve
+    parts = train_small(tmp_path / "parts", accumulate=accumulate, **rest).progress.curve
+    for one, other in zip(whole, parts, strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_a_part_has_its_share_of_the_rows(tmp_path):
+    sizes = []
+
+    class Watching(type(TASK)):
+        def loss(self, model, batch, *, smoothing=0.0):
+            sizes.append(len(batch.label))
+            return super().loss(model, batch, smoothing=smoothing)
+
+    train_small(tmp_path, task=Watching(), steps=2, accumulate=2)
+    assert sizes == [2, 2, 2, 2]
+
+
+def test_labels_are_smoothed_in_training_and_never_in_validation(tmp_path):
+    plain, smooth = (
+        train_small(tmp_path / str(share), learning_rate=0.0, label_smoothing=share).progress.curve
+        for share in (0.0, 0.5)
+    )
+    assert [point["valid_loss"] for point in plain] == [point["valid_loss"] for point in smooth]
+    assert all(one["train_loss"] != other["train_loss"] for one, other in zip(plain, smooth, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------------- patience
+
+
+@given(st.lists(st.integers(0, 4), max_size=12), st.integers(1, 4), st.booleans())
+def test_patience_ends_a_run_after_so_many_evaluations_without_a_better_score(scores, patience, higher):
+    task = TASK if higher else Copying()
+    recipe = dataclasses.replace(RULES.recipe, steps=100, patience=patience)
+    points = [{"step": i, f"valid_{task.meta.score}": float(score)} for i, score in enumerate(scores, start=1)]
+    best, waited, expected = None, 0, False
+    for score in scores:
+        better = best is None or (score > best if higher else score < best)
+        best, waited = (score, 0) if better else (best, waited + 1)
+        expected = waited >= patience
+        if expected:
+            break
+    over = [loop._is_over(task, Progress(step=i, curve=points[:i]), recipe) for i in range(len(points) + 1)]
+    assert any(over) == expected
+    assert not any(loop._is_over(task, Progress(step=i, curve=points[:i]), RULES.recipe) for i in range(12))
+
+
+def test_a_run_that_no_longer_improves_reports_its_best_and_stops(tmp_path):
+    rest = {"task": Copying(), "evaluate_every": 2, "steps": 40, "schedule": "constant", "learning_rate": 0.3}
+    whole = train_small(tmp_path / "whole", **rest)
+    stopped = train_small(tmp_path / "stopped", patience=2, **rest)
+    curve, steps = stopped.progress.curve, [point["step"] for point in stopped.progress.curve]
+    assert steps[-1] < 40
+    assert curve == whole.progress.curve[: len(curve)]
+    assert stopped.selected_step == steps[-3]
+    assert stopped.valid.metrics["perplexity"] == min(point["valid_perplexity"] for point in curve)
+    again = train_small(tmp_path / "stopped", patience=2, **rest)  # what has stopped does not go on
+    assert again.progress.step == steps[-1]
+    assert_same(again, stopped)
+
+
 # -------------------------------------------------------------------------------------------------------- interruptions
 
 
@@ -202,6 +293,57 @@ def test_a_run_that_was_killed_ends_with_the_numbers_of_an_unbroken_one(
             torch.manual_seed(99)  # nothing may depend on what the next process finds
     trained = train_small(folder, **rest)
     assert_same(trained, unbroken[mechanism])
+
+
+CROWDED = {  # everything at once: whole epochs of two and a half batches, parts, smoothing, patience
+    "task": Copying(),
+    "drop_last": True,
+    "accumulate": 2,
+    "label_smoothing": 0.1,
+    "patience": 2,
+    "optimizer": "adam",
+    "evaluate_every": 2,
+    "steps": 40,
+    "clip": 1.0,
+    "learning_rate": 0.2,
+    "average": 0.5,
+}
+
+
+class Cut(Copying):
+    """The process ends while the gradient of some part of a batch is being made."""
+
+    def __init__(self, part):
+        self.left = part
+
+    def loss(self, model, batch, *, smoothing=0.0):
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+        return super().loss(model, batch, smoothing=smoothing)
+
+
+@pytest.mark.parametrize(
+    "schedule, parts",
+    [
+        ({"schedule": "inverse_sqrt", "initial_rate": 1e-4}, [5, 3, 0]),  # the second part of the third batch
+        ({"schedule": "polynomial", "power": 2.0}, [25, 1]),  # after an evaluation that was worse
+        ({"schedule": "exponential", "decay_rate": 0.7, "decay_every": 3}, [23, 9]),
+    ],
+)
+@pytest.mark.parametrize("every_step", [True, False])
+def test_nothing_of_it_shows_where_a_run_was_cut(tmp_path, schedule, parts, every_step):
+    """In the middle of an epoch, of the parts of a batch, and of a patience count."""
+    rest = CROWDED | schedule
+    whole = train_small(tmp_path / "whole", **rest)
+    how = {"save_every_seconds": -1.0 if every_step else 60.0}
+    for part in parts:
+        with pytest.raises(Killed):
+            train_small(tmp_path / "cut", **rest | how | {"task": Cut(part)})
+        torch.manual_seed(99)
+    trained = train_small(tmp_path / "cut", **rest | how)
+    assert_same(trained, whole)
+    assert trained.progress.step == whole.progress.step < CROWDED["steps"]  # patience ended both
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-100], lambda content: b"", lambda content: content[::-1]])

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from longspan import attentions, tasks
 from longspan.attentions import Pattern
+from longspan.core.errors import UsageError
 from longspan.tasks.base import Recipe
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 
@@ -18,6 +20,9 @@ LISTOPS = tasks.get("listops").protocol("lra-paper", "full").recipe
 PATHFINDER = tasks.get("pathfinder").protocol("lra-released", "full").recipe
 LINEAR = Recipe(steps=110, batch_size=1, learning_rate=2.0, warmup=10, schedule="linear")
 CONSTANT = Recipe(steps=110, batch_size=1, learning_rate=2.0, warmup=10, schedule="constant")
+SQUARE = replace(LINEAR, schedule="polynomial", power=2.0)
+INVERSE = replace(LINEAR, schedule="inverse_sqrt", initial_rate=0.5)
+STAIRS = replace(LINEAR, schedule="exponential", warmup=0, decay_rate=0.5, decay_every=20)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,19 @@ CONSTANT = Recipe(steps=110, batch_size=1, learning_rate=2.0, warmup=10, schedul
         (LINEAR, 109, 0.02),
         (CONSTANT, 5, 1.0),
         (CONSTANT, 109, 2.0),
+        (replace(LINEAR, schedule="polynomial"), 60, 1.0),  # of power 1: the straight line to 0
+        (SQUARE, 5, 1.0),
+        (SQUARE, 60, 0.5),
+        (INVERSE, 0, 0.5),  # the warm-up begins here
+        (INVERSE, 5, 1.25),
+        (INVERSE, 10, 2.0),  # the peak is the learning rate itself
+        (INVERSE, 40, 1.0),
+        (INVERSE, 90, 2.0 / 3),
+        (replace(INVERSE, warmup=0), 0, 2.0),
+        (STAIRS, 0, 2.0),
+        (STAIRS, 19, 2.0),
+        (STAIRS, 20, 1.0),
+        (STAIRS, 109, 0.0625),
     ],
 )
 def test_rates_are_those_computed_by_hand(recipe, step, expected):
@@ -50,7 +68,8 @@ recipes = st.builds(
     batch_size=st.just(1),
     learning_rate=st.floats(1e-5, 10),
     warmup=st.integers(0, 500),
-    schedule=st.sampled_from(["rsqrt", "cosine", "linear", "constant"]),
+    schedule=st.sampled_from(["rsqrt", "cosine", "linear", "constant", "inverse_sqrt", "polynomial"]),
+    power=st.floats(0.5, 3),
 )
 
 
@@ -99,3 +118,28 @@ def test_decay_is_decoupled_and_scaled_by_the_rate():
     model.weight.grad = torch.ones_like(model.weight)
     optimizer.step()
     assert model.weight.item() == pytest.approx(before - 0.01 * 0.1 * before - 0.01, rel=1e-5)
+
+
+def test_adam_adds_its_decay_to_the_gradient():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 2.0)
+    optimizer = make_optimizer(model, replace(LISTOPS, optimizer="adam", weight_decay=1.0, betas=(0.0, 0.0)))
+    set_learning_rate(optimizer, 0.01)
+    model.weight.grad = torch.full_like(model.weight, -2.0)
+    optimizer.step()
+    assert model.weight.item() == pytest.approx(2.0)  # the gradient and the decay of 1 * 2 cancel out
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"accumulate": 3}, "batch of 32 cannot be gone through in 3 equal parts"),
+        ({"accumulate": 0}, "accumulate of at least 1"),
+        ({"label_smoothing": 1.0}, "label_smoothing is a share"),
+        ({"schedule": "exponential"}, "decay_every of at least 1"),
+        ({"patience": 0}, "patience counts evaluations from 1"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused_with_a_sentence(change, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        replace(LISTOPS, **change)

@@ -1,0 +1,45 @@
+"""Slots: which mechanism comes into which place of a network.
+
+    model = Backbone(Slots(attentions.get("abc"), frozenset({Pattern.CAUSAL_SELF})), ...)
+
+The backbone calls one factory for every slot with that slot's pattern. Slots of the patterns on trial get the mechanism
+on trial; the others get what the protocol has there, softmax unless it says otherwise.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from longspan import attentions
+from longspan.attentions import Attention, Mechanism, Pattern
+
+AttentionFactory = Callable[..., Attention]  # (dim, heads, pattern, **shell)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The factory a backbone is given: the mechanism on trial for some patterns, the protocol's own elsewhere."""
+
+    mechanism: Mechanism
+    patterns: frozenset[Pattern]
+    others: Mapping[Pattern, str] = field(default_factory=dict)
+
+    def __call__(self, dim: int, heads: int, pattern: Pattern, **shell: Any) -> Attention:
+        return (self.mechanism if pattern in self.patterns else self._own[pattern])(dim, heads, pattern, **shell)
+
+    @cached_property
+    def _own(self) -> dict[Pattern, Mechanism]:
+        """What the protocol has in the slots of each pattern."""
+        return {pattern: attentions.get(self.others.get(pattern, "softmax")) for pattern in Pattern}
+
+
+def filled(model: nn.Module) -> dict[str, str]:
+    """What sits in every slot of a network, by the name of the module: {"blocks.0.attention": "Abc (causal_self)"}."""
+    found: dict[str, str] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Attention) and not any(name.startswith(f"{slot}.") for slot in found):
+            found[name] = f"{type(module).__name__} ({module.pattern})"
+    return found
