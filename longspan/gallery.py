@@ -14,7 +14,7 @@ from pathlib import Path
 from longspan import published as papers
 from longspan import suites
 from longspan.core.errors import UsageError, did_you_mean
-from longspan.results.board import Board, board
+from longspan.results.board import Board, board, suites_of
 from longspan.results.card import Card
 from longspan.results.store import Problem, Store
 from longspan.suites import Suite
@@ -114,19 +114,22 @@ def suite_or_task(name: str, cards: Sequence[Card]) -> Suite:
     tasks = {card["task"] for card in cards} | {task for suite in suites.SUITES.values() for task in suite.tasks}
     if name not in tasks:
         raise UsageError(f"No suite or task named {name!r}.{did_you_mean(name, [*suites.names(), *tasks])}")
-    return suites.of_tasks([name])
+    return suites_of([name], cards)[0]
 
 
 def pattern_name(text: str) -> str:
-    """A pattern by its name or its two letters; the slot has the same rule, but needs torch.
+    """A pattern by its name or its two letters, or several joined by "+"; the slot has the same rule, but needs torch.
 
-    >>> pattern_name("CS")
-    'causal_self'
+    >>> pattern_name("CS"), pattern_name("CC+NS")
+    ('causal_self', 'noncausal_self+causal_cross')
     """
-    name = PATTERNS.get(text.upper(), text.lower())
-    if name not in PATTERNS.values():
-        raise UsageError(f"No pattern named {text!r}.{did_you_mean(text, PATTERNS.values())}")
-    return name
+    wanted = set()
+    for word in text.split("+"):
+        name = PATTERNS.get(word.strip().upper(), word.strip().lower())
+        if name not in PATTERNS.values():
+            raise UsageError(f"No pattern named {word!r}.{did_you_mean(word, PATTERNS.values())}")
+        wanted.add(name)
+    return "+".join(name for name in PATTERNS.values() if name in wanted)
 
 
 def _order(group: tuple[str, str, bool]) -> tuple[str, int, str, bool]:

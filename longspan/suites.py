@@ -5,6 +5,7 @@ A suite that has been published is never edited so that an average moves; it get
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from longspan.core.errors import UnknownName, did_you_mean
 
@@ -24,7 +25,8 @@ class Average:
 class Suite:
     """Tasks that are ranked together. The first average is the one that ranks.
 
-    On a task in `fail_at_chance` a score that is not above chance is shown as FAIL instead of a number.
+    `unit` says how scores are shown: fractions in percent, or plain numbers such as perplexities. On a task in
+    `fail_at_chance` a score that is not above chance is shown as FAIL instead of a number.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Suite:
     averages: tuple[Average, ...]
     metric: str = "accuracy"
     higher_is_better: bool = True
+    unit: Literal["percent", "plain"] = "percent"
     fail_at_chance: tuple[str, ...] = ()
     paper: str = ""
 
@@ -105,9 +108,22 @@ def heading(task: str) -> str:
     return HEADINGS.get(task, task)
 
 
-def of_tasks(tasks: Sequence[str]) -> Suite:
-    """An unnamed suite of the given tasks, for a board that no suite describes."""
+def of_tasks(
+    tasks: Sequence[str],
+    metric: str = "accuracy",
+    higher_is_better: bool = True,
+    unit: Literal["percent", "plain"] = "percent",
+) -> Suite:
+    """An unnamed suite of the given tasks, all scored alike, for a board that no suite describes."""
     tasks = tuple(tasks)
     average = Average("avg", "Avg", tasks, note="all tasks shown")
-    averages = (average,) if len(tasks) > 1 else ()
-    return Suite(name="+".join(tasks), version=1, title=", ".join(tasks), tasks=tasks, averages=averages)
+    return Suite(
+        name="+".join(tasks),
+        version=1,
+        title=", ".join(tasks),
+        tasks=tasks,
+        averages=(average,) if len(tasks) > 1 else (),
+        metric=metric,
+        higher_is_better=higher_is_better,
+        unit=unit,
+    )

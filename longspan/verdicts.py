@@ -54,7 +54,7 @@ def load(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[Prob
     for folder in folders:
         for path in sorted(Path(folder).rglob(f"{PREFIX}*.json")):
             try:
-                reports = _read(path)
+                reports = read(path)
             except (CorruptFile, OSError) as error:
                 problems.append(Problem(path, str(error)))
                 continue
@@ -63,7 +63,8 @@ def load(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[Prob
     return list(chosen.values()), problems
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[dict[str, Any]]:
+    """The results in one file."""
     if path.stat().st_size > MAX_BYTES:
         raise CorruptFile(f"{path.name}: larger than {MAX_BYTES // 2**20} MiB, no conformance result is.")
     content = card.parse(path.read_bytes(), path.name)

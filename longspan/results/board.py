@@ -8,7 +8,9 @@ The rules, which every rendering repeats:
 
 - A cell is the mean over seeds, with the sample standard deviation and a 95 % bootstrap interval.
 - FAIL: every seed failed; or, on a task the suite names (Path-X), the mean is not above chance.
-- Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate.
+- Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate. A score
+  that is no rate, such as a perplexity, is only compared with its baseline.
+- All tasks of a board are scored alike. A lower-is-better score ranks upwards, and only fractions are shown in percent.
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
 - An average exists over complete task sets only.
@@ -149,7 +151,8 @@ def board(
     `standin=True` gives the board of stand-in data, which never meets real data. `published="lra-v1"` adds the rows of
     a paper, as published.
     """
-    suite = _suite(suite)
+    cards = list(cards)
+    suite = _suite(suite, cards)
     table = published_table(published, suite)
     chosen = [
         card
@@ -197,10 +200,28 @@ def board(
     )
 
 
-def _suite(suite: Suite | str | Sequence[str]) -> Suite:
+def _suite(suite: Suite | str | Sequence[str], cards: Sequence[Card]) -> Suite:
     if isinstance(suite, Suite):
         return suite
-    return suites.get(suite) if isinstance(suite, str) else suites.of_tasks(list(suite))
+    if isinstance(suite, str):
+        return suites.get(suite)
+    alike, *others = suites_of(suite, cards)
+    if others:
+        ways = "; ".join(f"{', '.join(one.tasks)} by {one.metric}" for one in (alike, *others))
+        raise UsageError(f"One board was asked for tasks that are scored differently ({ways}); make a board of each.")
+    return alike
+
+
+def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
+    """The tasks as unnamed suites, one for each way of scoring that their newest cards have."""
+    scoring: dict[str, tuple] = {}
+    for card in sorted(cards, key=lambda card: (card["task_version"], card["created"])):
+        if score := card["score"]:
+            scoring[card["task"]] = shown(score["name"]), score["higher_is_better"], score.get("unit", "percent")
+    alike: dict[tuple, list[str]] = defaultdict(list)
+    for task in tasks:
+        alike[scoring.get(task, ("accuracy", True, "percent"))].append(task)
+    return [suites.of_tasks(names, *way) for way, names in alike.items()]
 
 
 def _reason_to_stay_off(card: Card, suite: Suite, version: Mapping[str, int]) -> str | None:
@@ -208,7 +229,7 @@ def _reason_to_stay_off(card: Card, suite: Suite, version: Mapping[str, int]) ->
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
     if card["task_version"] < version[card["task"]]:
         return f"version {card['task_version']} of the task, the board shows version {version[card['task']]}"
-    if card["score"] and card["score"]["name"] != suite.metric:
+    if card["score"] and shown(card["score"]["name"]) != suite.metric:
         return f"scored by {card['score']['name']}, the suite by {suite.metric}"
     return None
 
@@ -285,7 +306,10 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
     value, count = statistics.fmean(values), min(card["score"]["count"] for card in good)
     chances = [card["score"]["chance"] for card in good]
     chance = statistics.fmean(chances) if None not in chances else None
-    above = is_above_chance(value, chance, count, suite.higher_is_better)
+    if suite.metric == "accuracy":
+        above = is_above_chance(value, chance, count, suite.higher_is_better)
+    else:  # chance is a baseline, of which no sampling is known
+        above = None if chance is None else value > chance if suite.higher_is_better else value < chance
     cell = Cell(
         "ok",
         value=value,
@@ -486,7 +510,12 @@ def _notes(
     if len(devices) > 1:
         notes.append(f"Steps per second come from different devices ({'; '.join(devices)}) and do not compare.")
     if len({card["seed"] for card in cards}) == 1:
-        notes.append("One seed per cell: the marks know the sampling of the test set, not the luck of training.")
+        known = (
+            "the sampling of the test set, not"
+            if suite.metric == "accuracy"
+            else "neither the sampling of the data nor"
+        )
+        notes.append(f"One seed per cell: the marks know {known} the luck of training.")
     if common and common != suite.tasks:
         notes.append(f"Steps per second and parameters are over the tasks all rows have run: {', '.join(common)}.")
     if len(suite.averages) > 1:
@@ -507,7 +536,8 @@ def device_of(card: Card) -> str:
 RULES = (
     "± is the sample standard deviation over seeds.",
     "● leads its column: above chance, and no row is better by more than two standard errors of the difference.",
-    "° is not above chance: the majority-class rate of the test set plus three standard errors.",
+    "° is not above chance: the majority-class rate of the test set plus three standard errors; "
+    "where the score is no rate, no better than its baseline.",
     "FAIL: every seed failed, or the mean is not above chance on a task where the suite demands it.",
     "An average is shown over complete task sets only.",
 )

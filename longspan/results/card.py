@@ -5,7 +5,7 @@
 
 Cards come from strangers, so reading trusts nothing: the size and the depth are bounded, a key may occur once, NaN and
 Infinity are refused, the schema and the hash must hold. Fields this version does not know are kept and hashed, never
-interpreted. Scores are fractions (accuracy 0.41, not 41).
+interpreted. Accuracies and other shares are fractions (0.41, not 41).
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from longspan.core import atomic
 from longspan.core.errors import CorruptFile, UsageError
-from longspan.results.schema import ANSWERS, SCHEMA_VERSION, SCHEMAS
+from longspan.results.schema import ANSWERS, PROCEDURES, SCHEMA_VERSION, SCHEMAS
 
 Card = dict[str, Any]
 
@@ -156,20 +156,26 @@ def _shape(grid: list[list[float]]) -> tuple[int, int] | None:
 
 
 def _measurement_fault(card: Card) -> str | None:
-    """Points tell what was measured or why not, and each length once per mode."""
+    """Points tell what was measured or why not, and each length once per mode and variant."""
+    procedure = card["procedure"]
+    if procedure in PROCEDURES and (fault := _schema_fault(card, PROCEDURES[procedure])):
+        return fault
+    speeds = _SPEEDS.get(procedure, ())
     seen = set()
     for point in card["points"]:
         where = f"the {point['mode']} point at length {point['length']}"
-        if (point["length"], point["mode"]) in seen:
+        key = (point["length"], point["mode"], point.get("variant"))
+        if key in seen:
             return f"{where} occurs twice"
-        seen.add((point["length"], point["mode"]))
-        speeds = (point["steps_per_second"], point["compute_steps_per_second"])
-        if point["status"] == "ok" and all(speed is None for speed in speeds):
+        seen.add(key)
+        if speeds and point["status"] == "ok" and all(point[name] is None for name in speeds):
             return f"{where} is ok but has no speed"
         if point["status"] != "ok" and not point["reason"]:
             return f"{where} is {point['status']} but no reason is given"
     return None
 
+
+_SPEEDS = {"lra-efficiency": ("steps_per_second", "compute_steps_per_second"), "core": ("seconds",)}
 
 _MEANINGS = {"run": _run_fault, "probe": _probe_fault, "measurement": _measurement_fault}
 
@@ -382,24 +388,74 @@ def _rescored(card: Card, folder: Path) -> Finding:
     score, name = card["score"], card["files"].get("predictions")
     if score is None:
         return Finding("score", "not applicable", "the run failed, there is no score")
-    if score["name"] != "accuracy":
-        return Finding("score", "not applicable", f"{score['name']} cannot be recomputed from labels alone")
     if name is None:
         return Finding("score", "not applicable", "no predictions were kept")
     if not (folder / name).is_file():
         return Finding("score", "broken", f"{name} is missing, so the score cannot be recomputed")
     try:
-        value, count = accuracy_of(folder / name)
+        if score["name"] == "accuracy":
+            value, count = accuracy_of(folder / name)
+        elif (found := _mean_score(folder / name, score["name"])) is not None:
+            value, count = found
+        else:
+            return Finding("score", "not applicable", f"{name} does not hold what {score['name']} is made of")
     except CorruptFile as error:
         return Finding("score", "broken", str(error))
     stated = f"the card says {score['value']:.6f} of {score['count']}, the predictions give {value:.6f} of {count}"
-    if count != score["count"] or abs(value - score["value"]) > SCORE_TOLERANCE:
+    if count != score["count"] or abs(value - score["value"]) > SCORE_TOLERANCE * max(1.0, abs(score["value"])):
         return Finding("score", "broken", stated)
-    return Finding("score", "kept", f"accuracy {value:.6f} recomputed from {count} predictions")
+    return Finding("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
 
 
 def accuracy_of(path: Path) -> tuple[float, int]:
     """Accuracy and count from an archive with the arrays `label` and `prediction`; nothing in it is executed."""
+    import numpy as np
+
+    label, prediction = _arrays(path, "label", "prediction")
+    if label.ndim != 1 or label.shape != prediction.shape or not len(label):
+        raise CorruptFile(
+            f"{path.name}: label {label.shape} and prediction {prediction.shape} must be equally long rows."
+        )
+    return float(np.mean(label == prediction)), len(label)
+
+
+def _mean_score(path: Path, name: str) -> tuple[float, int] | None:
+    """Another score and its count, where each row has its own share of it; None where rows have none.
+
+    A perplexity comes from the `nats` and the `tokens` of each row, any other mean from an array of its name.
+    """
+    import numpy as np
+
+    if name == "perplexity":
+        if not {"nats", "tokens"} <= _names_in(path):
+            return None
+        nats, tokens = _arrays(path, "nats", "tokens")
+        if nats.ndim != 1 or nats.shape != tokens.shape or tokens.sum() < 1:
+            raise CorruptFile(f"{path.name}: nats {nats.shape} and tokens {tokens.shape} must be equally long rows.")
+        count = int(tokens.sum())
+        with np.errstate(over="ignore"):
+            return float(np.exp(nats.astype(np.float64).sum() / count)), count
+    if name not in _names_in(path):
+        return None
+    (values,) = _arrays(path, name)
+    if values.ndim != 1 or not len(values):
+        raise CorruptFile(f"{path.name}: {name} {values.shape} must be one number for each row.")
+    return float(values.astype(np.float64).mean()), len(values)
+
+
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile)
+
+
+def _names_in(path: Path) -> set[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except _UNREADABLE as error:
+        raise CorruptFile(f"{path.name}: no readable archive ({error}).") from None
+
+
+def _arrays(path: Path, *names: str) -> list[Any]:
+    """Arrays of an archive from a stranger."""
     import numpy as np
 
     try:
@@ -408,11 +464,7 @@ def accuracy_of(path: Path) -> tuple[float, int]:
         if unpacked > MAX_PREDICTIONS_BYTES:
             raise CorruptFile(f"{path.name}: unpacks to {unpacked} bytes, more than predictions can need.")
         with np.load(path, allow_pickle=False) as arrays:
-            label, prediction = arrays["label"], arrays["prediction"]
-    except (OSError, EOFError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise CorruptFile(f"{path.name}: no readable arrays `label` and `prediction` ({error}).") from None
-    if label.ndim != 1 or label.shape != prediction.shape or not len(label):
-        raise CorruptFile(
-            f"{path.name}: label {label.shape} and prediction {prediction.shape} must be equally long rows."
-        )
-    return float(np.mean(label == prediction)), len(label)
+            return [arrays[name] for name in names]
+    except _UNREADABLE as error:
+        wanted = " and ".join(f"`{name}`" for name in names)
+        raise CorruptFile(f"{path.name}: no readable arrays {wanted} ({error}).") from None

@@ -77,8 +77,21 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
+def plain(value: float) -> str:
+    """A score that is no fraction, at four digits.
+
+    >>> plain(15.5218), plain(0.2514), plain(31_530.2)
+    ('15.52', '0.2514', '31,530')
+    """
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
 def score_text(view: Board, value: float) -> str:
-    return percent(value) if view.suite.metric == "accuracy" else f"{value:.4g}"
+    return percent(value) if view.suite.unit == "percent" else plain(value)
+
+
+def deviation_text(view: Board, std: float) -> str:
+    return percent(std) if view.suite.unit == "percent" else f"{std:.2g}"
 
 
 def cell_text(view: Board, cell: Cell, style: Style = IN_WORDS) -> str:
@@ -89,7 +102,7 @@ def cell_text(view: Board, cell: Cell, style: Style = IN_WORDS) -> str:
         return "FAIL"
     text = score_text(view, cell.value)
     if cell.std is not None and style.spread:
-        text += f" ± {score_text(view, cell.std)}"
+        text += f" ± {deviation_text(view, cell.std)}"
     if cell.failed:
         text += f" ({cell.seeds} of {cell.seeds + cell.failed} seeds)"
     space = " " if style.spaced else ""
@@ -140,9 +153,9 @@ def spread_text(view: Board, spread: Spread | str | None, style: Style = IN_WORD
     """Mean and deviation as the paper writes them, `52 (2.7)`, or in two pieces for two lines."""
     if not isinstance(spread, Spread):
         return spread or "", ""
-    accuracy = view.suite.metric == "accuracy"
-    mean = f"{100 * spread.mean:.0f}" if accuracy else f"{spread.mean:.4g}"
-    std = f"{100 * spread.std:.1f}" if accuracy else f"{spread.std:.2g}"
+    fractions = view.suite.unit == "percent"
+    mean = f"{100 * spread.mean:.0f}" if fractions else plain(spread.mean)
+    std = f"{100 * spread.std:.1f}" if fractions else f"{spread.std:.2g}"
     mark = PRINTED_ERROR if spread.is_wrong and not style.words else ""
     if not style.joined:
         return mean, std + mark

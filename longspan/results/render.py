@@ -14,11 +14,22 @@ from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
 from longspan.results.board import Board, as_data
-from longspan.results.lines import NAME, Part, count_text, footnotes, parts, percent, rate_text, score_text, seeds_text
+from longspan.results.lines import (
+    NAME,
+    Part,
+    count_text,
+    footnotes,
+    parts,
+    percent,
+    plain,
+    rate_text,
+    score_text,
+    seeds_text,
+)
 from longspan.results.paper import SUMMARY, Spread
 from longspan.results.screen import draw
 
-__all__ = ["FORMS", "count_text", "percent", "rate_text", "render", "render_all", "score_text", "seeds_text"]
+__all__ = ["FORMS", "count_text", "percent", "plain", "rate_text", "render", "render_all", "score_text", "seeds_text"]
 
 NUMBERS = ("value", "std", "seeds", "failed", "count", "chance", "above_chance", "leading")
 NUMBERS += ("steps_per_second", "parameters", "ratio")
@@ -67,7 +78,8 @@ def _markdown_board(view: Board) -> str:
 def _csv(views: Sequence[Board]) -> str:
     """One line per cell with every number at full precision: made for a data frame, not for the eye.
 
-    Scores are fractions. `printed` is what a paper prints, `note` what is wrong with it or differs from the rules.
+    Scores are fractions or plain numbers, as on the cards. `printed` is what a paper prints, `note` what is wrong with
+    it or differs from the rules.
     """
 
     def plain(text: Any) -> Any:  # a spreadsheet must not take a name for a formula

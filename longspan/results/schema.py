@@ -34,8 +34,11 @@ _METRICS = _map_of(_METRIC)
 _FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$", "maxLength": 255})
 
 
-def _card(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of one kind of card: what is its own, inside the frame that all kinds share."""
+def _card(kind: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The schema of one kind of card: what is its own, inside the frame that all kinds share.
+
+    What is optional came after the first cards were written.
+    """
     frame = {
         "schema": {"type": "integer", "enum": [SCHEMA_VERSION]},
         "kind": {"type": "string", "enum": [kind]},
@@ -51,7 +54,7 @@ def _card(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Longspan {kind} card, schema {SCHEMA_VERSION}",
-        **_object(frame),
+        **_object(frame, optional),
     }
 
 
@@ -100,25 +103,13 @@ RUN_SCHEMA = _card(
                 "higher_is_better": {"type": "boolean"},
                 "chance": _or_null(_NUMBER),
             },
+            {"unit": {"type": "string", "enum": ["percent", "plain"]}},  # percent where a card says nothing
             nullable=True,
         ),
         "selected_step": _or_null(_COUNT),
         "curve": {
             "type": "array",
-            "items": _object(
-                {"step": _COUNT},
-                {
-                    name: _or_null(_NUMBER)
-                    for name in (
-                        "train_loss",
-                        "train_accuracy",
-                        "valid_loss",
-                        "valid_accuracy",
-                        "learning_rate",
-                        "seconds",
-                    )
-                },
-            ),
+            "items": {**_object({"step": _COUNT}), "additionalProperties": _or_null(_NUMBER)},  # train_*, valid_*
         },
         "timing": _object(
             {
@@ -132,6 +123,7 @@ RUN_SCHEMA = _card(
         "status": {"type": "string", "enum": ["ok", "fail"]},
         "reason": {"type": ["string", "null"]},
     },
+    {"slots": _map_of(_TEXT)},  # module -> "Class (pattern)"
 )
 
 PROBE_SCHEMA = _card(
@@ -212,8 +204,42 @@ ANSWERS: dict[str, dict[str, Any]] = {  # what the results of known questions ho
             "to_length": _COUNT,
         }
     ),
+    "extrapolation": _object(
+        {
+            "trained_length": _COUNT,
+            "tokens": _COUNT,
+            "points": {
+                "type": "array",
+                "minItems": 1,
+                "items": _object(
+                    {"length": _COUNT, "perplexity": _or_null(_POSITIVE), "reason": {"type": ["string", "null"]}}
+                ),
+            },
+        }
+    ),
     "gap": _object({"train": _ACCURACY, "test": _ACCURACY, "gap": _NUMBER}),
 }
+
+_STATUSES = ("ok", "oom", "fail", "refused", "unsupported")
+
+
+def _point(modes: tuple[str, ...], fields: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict:
+    """One measured point: which, whether it could be measured, and the numbers."""
+    return _object(
+        {
+            "length": _COUNT,
+            "mode": {"type": "string", "enum": list(modes)},
+            "status": {"type": "string", "enum": list(_STATUSES)},
+            "reason": {"type": ["string", "null"]},
+            **fields,
+        },
+        optional,
+    )
+
+
+def _points(point: Mapping[str, Any]) -> dict:
+    return {"type": "array", "items": point}
+
 
 MEASUREMENT_SCHEMA = _card(
     "measurement",
@@ -223,23 +249,74 @@ MEASUREMENT_SCHEMA = _card(
         "title": _TEXT,
         "pattern": _TEXT,
         "settings": _FREE,
-        "points": {
-            "type": "array",
-            "items": _object(
-                {
-                    "length": _COUNT,
-                    "mode": {"type": "string", "enum": ["train", "inference"]},
-                    "status": {"type": "string", "enum": ["ok", "oom", "fail"]},
-                    "reason": {"type": ["string", "null"]},
-                    "steps_per_second": _or_null(_POSITIVE),
-                    "compute_steps_per_second": _or_null(_POSITIVE),
-                    "examples_per_second": _or_null(_POSITIVE),
-                    "peak_bytes": _or_null(_COUNT),
-                }
-            ),
-        },
+        "points": _points(_point(("train", "inference", "forward", "decode"), {})),
         "parameters": _object({"total": _or_null(_COUNT)}),
     },
 )
+
+_LRA_POINT = _point(
+    ("train", "inference"),
+    {
+        "steps_per_second": _or_null(_POSITIVE),
+        "compute_steps_per_second": _or_null(_POSITIVE),
+        "examples_per_second": _or_null(_POSITIVE),
+        "peak_bytes": _or_null(_COUNT),
+    },
+)
+_TIME = {"median": _POSITIVE, "low": _POSITIVE, "high": _POSITIVE, "count": _COUNT, "dropped": _COUNT}
+_FLOOR = {"bytes": _COUNT, "operations": _COUNT, "seconds": _POSITIVE, "ratio": _POSITIVE}
+_CORE_POINT = _point(
+    ("forward", "train", "decode"),
+    {
+        "variant": {"type": "string", "enum": ["eager", "graph", "compiled"]},
+        "seconds": _object(_TIME, {"calls": _COUNT}, nullable=True),  # of a call, in decoding of a token
+        "memory": _object(
+            {
+                "allocated": _COUNT,
+                "reserved": _or_null(_COUNT),
+                "activations": _or_null(_COUNT),
+                "method": _TEXT,
+            },
+            nullable=True,
+        ),
+        "energy": _object({"joules": _POSITIVE, "window_seconds": _POSITIVE, "calls": _COUNT}, nullable=True),
+        "operations": _or_null(_COUNT),
+        "floor": _object({**_FLOOR, "bound": {"type": "string", "enum": ["memory", "compute"]}}, nullable=True),
+        "achieved": _object(
+            {"operations_per_second": _or_null(_POSITIVE), "bytes_per_second": _or_null(_POSITIVE)}, nullable=True
+        ),
+        "state_bytes": _or_null(_COUNT),
+    },
+    {"captured": {"type": ["boolean", "null"]}, "agreement": _or_null(_POSITIVE)},
+)
+
+PROCEDURES: dict[str, dict[str, Any]] = {  # what cards of known procedures hold beyond that; those of others are free
+    "lra-efficiency": _object({"points": _points(_LRA_POINT)}),
+    "core": _object(
+        {
+            "settings": _object(
+                {
+                    **dict.fromkeys(("batch", "heads", "dim"), _COUNT),
+                    "dtype": _TEXT,
+                    "module": {"type": "string", "enum": ["core", "layer", "block"]},
+                    "device": _TEXT,
+                }
+            ),
+            "ceilings": _object(
+                {"bytes_per_second": _POSITIVE, "operations_per_second": _POSITIVE, "method": _TEXT}, nullable=True
+            ),
+            "gate": _object(
+                {
+                    "ok": {"type": "boolean"},
+                    "reason": {"type": ["string", "null"]},
+                    "dtype": _TEXT,
+                    "checked": {"type": "array", "items": _TEXT},
+                    "error": _or_null(_POSITIVE),
+                }
+            ),
+            "points": _points(_CORE_POINT),
+        }
+    ),
+}
 
 SCHEMAS = {"run": RUN_SCHEMA, "probe": PROBE_SCHEMA, "measurement": MEASUREMENT_SCHEMA}

@@ -25,6 +25,8 @@ from longspan.results import card as cards_module
 from longspan.results.card import Card
 from longspan.results.schema import SCHEMAS
 
+BENCHMARKS = "benchmarks"  # a folder of this name holds tables of benchmarks, which are no cards
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -68,7 +70,7 @@ class Store:
         """Every sound card of any kind with its path, in order of path; `problems` collects what is not sound."""
         self.problems = []
         for path in sorted(self.folder.rglob("*.json")):
-            if path.name.startswith("."):
+            if path.name.startswith(".") or BENCHMARKS in path.relative_to(self.folder).parts[:-1]:
                 continue
             try:
                 yield path, cards_module.read(path)

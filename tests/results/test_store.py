@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from longspan.core.errors import StorageError, UsageError
+from longspan.gallery import cards_in
 from longspan.results import card as cards
 from longspan.results.store import Store
 from tests.results.factory import make_card, write_predictions
@@ -74,6 +75,25 @@ def test_damage_never_hides_the_sound_cards(tmp_path):
     assert {problem.path.name for problem in store.problems} == {"broken.json", "link.json", "folder.json"}
     assert len(store.cards()) == 1
     assert len(store.problems) == 3
+
+
+def test_tables_of_benchmarks_are_passed_over(tmp_path):
+    store = Store(tmp_path)
+    store.add(make_card())
+    for folder in ("benchmarks", "h200/benchmarks"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "speed.json").write_text('{"listops": 47.1}')
+    assert len(store.cards()) == 1
+    assert store.problems == []
+    (tmp_path / "h200" / "speed.json").write_text('{"listops": 47.1}')
+    store.cards()
+    assert [problem.path.parent.name for problem in store.problems] == ["h200"]
+
+
+def test_what_is_committed_are_sound_cards():
+    found = cards_in([ROOT / "results"])
+    assert found.cards
+    assert [problem.sentence for problem in found.problems] == []
 
 
 def test_find_filters_by_field(tmp_path):
