@@ -7,7 +7,7 @@ splits = get("listops").load(listops.Data())
 from longspan.core.registry import Registry
 from longspan.datasets.base import Dataset
 
-REGISTRY = Registry("dataset", "longspan.datasets", "longspan.datasets.base:Dataset", skip=("base", "corpus"))
+REGISTRY = Registry("dataset", "longspan.datasets", "longspan.datasets.base:Dataset", skip=("base", "corpus", "series"))
 
 
 def names() -> list[str]:

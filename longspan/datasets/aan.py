@@ -23,7 +23,7 @@ from longspan.core.lines import lines
 from longspan.core.remote import Remote, Source, ask
 from longspan.core.seeding import derive
 from longspan.datasets.base import SPLITS, DatasetMeta, Split, Splits, check_counts, count_labels
-from longspan.datasets.corpus import Corpus, evenly
+from longspan.datasets.corpus import BETWEEN, Corpus, apart, evenly
 from longspan.datasets.generation.arrays import write_array
 from longspan.datasets.generation.shards import Shard
 from longspan.datasets.standins.abstracts import make_pair
@@ -39,7 +39,6 @@ RELEASE = Source(
 )
 FILES = {"train": "train", "valid": "eval", "test": "test"}  # our names of the splits, and those in file names
 STANDIN_SHARD = 500
-BETWEEN = 0  # the byte between the two texts of a made-up pair
 
 
 @dataclass(frozen=True)
@@ -130,11 +129,7 @@ class Aan(Corpus):
 
     def standin_view(self, made: Split, data: Data) -> Split:
         """Made-up rows are `text1`, one zero byte, `text2`."""
-        between = np.flatnonzero(np.asarray(made.tokens) == BETWEEN)
-        assert len(between) == len(made), "a made-up pair has one zero byte"
-        starts = np.stack([made.starts, between + 1], axis=1)
-        stops = np.stack([between, made.stops], axis=1)
-        return Split(made.tokens, starts, stops, made.labels).cut(data.length)
+        return apart(made).cut(data.length)
 
     def shown(self, example: Any) -> str:
         first, second = (text.tobytes().decode(errors="replace") for text in example)

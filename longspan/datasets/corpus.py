@@ -32,6 +32,8 @@ from longspan.datasets.base import (
     problems,
 )
 
+BETWEEN = 0  # the byte between the two texts of a made-up pair
+
 
 class Corpus(Dataset):
     """Settings have `train`, `valid` and `test` (None is all there are), `seed` and `standin`."""
@@ -97,9 +99,8 @@ class Corpus(Dataset):
         data = self._settings(data)
         if source is not None:
             return self.import_from(source, data, root=root)
-        if not self._whole(root).exists() or problems(self._whole(root)):
-            downloads = data_root(root) / "downloads"
-            self._take(self.obtain(downloads, progress=progress), root)
+        if not self._has(data, root) or problems(self._whole(root)):
+            self._take(self._fetch(data_root(root) / "downloads", data, progress), root)
         return self.load(data, root=root, real=True)
 
     def import_from(self, path: Path | str, data: Any = None, *, root: Path | str | None = None) -> Splits:
@@ -117,8 +118,7 @@ class Corpus(Dataset):
     ) -> Splits:
         """A view of the real examples; without them an error, or stand-ins where settings and `real` allow it."""
         data = self._settings(data)
-        if variant not in (None, "official", "imported", "standin"):
-            raise UsageError(f"{self.name} is 'official', 'imported' or 'standin', got variant={variant!r}.")
+        self._check(variant)
         whole = self._whole(root)
         if variant != "standin" and (whole / "manifest.json").exists():
             arrays, manifest = open_arrays(whole)
@@ -128,10 +128,7 @@ class Corpus(Dataset):
             made = self._made(data, root)
             splits = {name: self.standin_view(getattr(made, name), data) for name in SPLITS}
             return Splits(**splits, manifest=made.manifest)
-        raise DataMissing(
-            f"{self.meta.title} was asked for, but {whole} is not there; run longspan data prepare {self.name} to get "
-            f"it from {self.meta.source} ({self.meta.size}), or longspan data import {self.name} PATH if you have it."
-        )
+        raise self._absent(root)
 
     def status(self, data: Any = None, *, root: Path | str | None = None) -> Status:
         data = self._settings(data)
@@ -154,6 +151,25 @@ class Corpus(Dataset):
         return data.standin and not (self._whole(root) / "manifest.json").exists()
 
     # How it is done
+
+    def _has(self, data: Any, root: Path | str | None) -> bool:
+        """Whether the real data lie on disk that the settings ask for."""
+        return self._whole(root).exists()
+
+    def _fetch(self, downloads: Path, data: Any, progress: bool) -> Any:
+        """What `convert` reads, downloaded as far as the settings ask for it."""
+        return self.obtain(downloads, progress=progress)
+
+    def _check(self, variant: str | None) -> None:
+        if variant not in (None, "official", "imported", "standin"):
+            raise UsageError(f"{self.name} is 'official', 'imported' or 'standin', got variant={variant!r}.")
+
+    def _absent(self, root: Path | str | None) -> DataMissing:
+        return DataMissing(
+            f"{self.meta.title} was asked for, but {self._whole(root)} is not there; run longspan data prepare "
+            f"{self.name} to get it from {self.meta.source} ({self.meta.size}), or longspan data import {self.name} "
+            "PATH if you have it."
+        )
 
     def _take(self, source: Any, root: Path | str | None) -> None:
         def fill(folder: Path) -> dict:
@@ -181,10 +197,23 @@ class Corpus(Dataset):
         return open_splits(target)
 
 
+def spread(count: int, wanted: int | None) -> np.ndarray:
+    """At most `wanted` of `count` places, at equal distances; all of them for None. Someone's copy may have fewer: the
+    counts on the card say how many there were."""
+    kept = count if wanted is None else min(wanted, count)
+    return np.arange(kept) * count // max(kept, 1)
+
+
 def evenly(labels: np.ndarray, rows: np.ndarray, wanted: int | None) -> np.ndarray:
     """At most `wanted` of the rows in their order, at equal distances within each class, so that classes stay in
-    proportion; all of them for None. Someone's copy may have fewer: the counts on the card say how many there were."""
-    if wanted is None or wanted >= len(rows):
-        return rows
+    proportion."""
     by_class = np.argsort(labels[rows], kind="stable")
-    return rows[np.sort(by_class[(np.arange(wanted) * len(rows)) // wanted])]
+    return rows[np.sort(by_class[spread(len(rows), wanted)])]
+
+
+def apart(made: Split) -> Split:
+    """Made-up rows of two texts with one byte `BETWEEN` them, as pairs."""
+    between = np.flatnonzero(np.asarray(made.tokens) == BETWEEN)
+    assert len(between) == len(made), "a made-up pair has one zero byte"
+    starts, stops = np.stack([made.starts, between + 1], axis=1), np.stack([between, made.stops], axis=1)
+    return Split(made.tokens, starts, stops, made.labels)

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,22 @@ def write_array(path: Path, dtype: Any, shape: tuple[int, ...], pieces: Iterable
     return {"sha256": digest.hexdigest(), "bytes": size, "dtype": dtype.name, "shape": list(shape)}
 
 
+def write_arrays(folder: Path, contents: Mapping[str, tuple[Any, tuple[int, ...], Iterable[np.ndarray]]]) -> dict:
+    """Several arrays by name, each a dtype, a shape and pieces; returns the manifest entries by file."""
+    return {f"{name}.npy": write_array(folder / f"{name}.npy", *content) for name, content in contents.items()}
+
+
 def write_split(
     folder: Path, name: str, lengths: np.ndarray, labels: np.ndarray, tokens: Iterable[np.ndarray]
 ) -> dict[str, dict]:
     """The three arrays of one split; `tokens` may come in pieces of any size. Returns the manifest entries by file."""
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return {
-        f"{name}.tokens.npy": write_array(folder / f"{name}.tokens.npy", np.uint8, (int(starts[-1]),), tokens),
-        f"{name}.starts.npy": write_array(folder / f"{name}.starts.npy", np.int64, starts.shape, [starts]),
-        f"{name}.labels.npy": write_array(folder / f"{name}.labels.npy", np.uint8, labels.shape, [labels]),
+    contents = {
+        f"{name}.tokens": (np.uint8, (int(starts[-1]),), tokens),
+        f"{name}.starts": (np.int64, starts.shape, [starts]),
+        f"{name}.labels": (np.uint8, labels.shape, [labels]),
     }
+    return write_arrays(folder, contents)
 
 
 def read_array(path: Path, entry: dict) -> np.ndarray:
