@@ -4,7 +4,10 @@ from longspan.core.registry import Registry
 from longspan.tasks.base import Protocol, Recipe, Task, TaskMeta
 
 registry = Registry(
-    "task", __name__, f"{__name__}.base:Task", skip=("base", "classification", "byte_text", "byte_pairs")
+    "task",
+    __name__,
+    f"{__name__}.base:Task",
+    skip=("base", "classification", "byte_text", "byte_pairs", "forecasting", "language"),
 )
 
 

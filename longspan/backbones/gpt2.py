@@ -1,0 +1,151 @@
+"""GPT-2 as the Comprehensive Attention Benchmark has it: pre-norm blocks over causal self slots, tied output.
+
+    x = sqrt(d) E[token] + sinusoid      x <- x + Attention(LN(x))      x <- x + MLP(LN(x))      logits = LN(x) E^T
+
+Paper: arXiv:2210.07661 (LM), after fairseq's `transformer_lm_gpt`. Positions are sinusoids, so there are some for any
+length. Departs from fairseq in: sines and cosines alternate, and the first token stands at position 0.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from longspan.attentions import Attention, Pattern
+from longspan.backbones.encoder_classifier import sinusoid
+from longspan.backbones.sizes import check_sizes
+from longspan.backbones.slots import AttentionFactory
+from longspan.kernels.token_nll import token_nll
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Everything but vocabulary and length that decides the shape of a language model."""
+
+    dim: int
+    heads: int
+    layers: int
+    mlp: int
+    dropout: float = 0.0
+    attention_dropout: float = 0.1
+
+    def __post_init__(self):
+        check_sizes(self, "dim", "heads", "layers", "mlp")
+
+
+@dataclass
+class Decoding:
+    """What the network remembers between steps: the state of every slot, and how many tokens it has read."""
+
+    slots: list[Any]
+    length: int
+
+    def select(self, rows: Int[Tensor, " r"]) -> "Decoding":
+        """Keep these rows, in this order."""
+        return Decoding([state.select(rows) for state in self.slots], self.length)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(state.nbytes for state in self.slots)
+
+
+class GPT2(nn.Module):
+    def __init__(self, attention: AttentionFactory, sizes: Sizes, *, vocabulary: int, length: int):
+        super().__init__()
+        self.sizes = sizes
+        self.embedding = nn.Embedding(vocabulary, sizes.dim)
+        self.register_buffer("positions", sinusoid(length, sizes.dim), persistent=False)
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.dim)
+        self.apply(initialise)
+
+    def forward(
+        self, tokens: Int[Tensor, "b n"], target: Int[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n v"] | Float[Tensor, "b n"]:
+        """Logits of the token after each one; with targets, their negative log-likelihood in nats instead."""
+        x = self._embed(tokens, 0)
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        return self._logits(x) if target is None else token_nll(x, self.embedding.weight, target)
+
+    def prefill(self, tokens: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n v"], Decoding]:
+        """`forward` of a prefix (which may be empty), and the state from which `step` goes on."""
+        x, slots = self._embed(tokens, 0), []
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x, state = block.prefill(x)
+            slots.append(state)
+        return self._logits(self.norm(x)), Decoding(slots, tokens.shape[1])
+
+    def step(self, token: Int[Tensor, " b"], state: Decoding) -> tuple[Float[Tensor, "b v"], Decoding]:
+        """The logits after one more token of each row."""
+        x, slots = self._embed(token[:, None], state.length)[:, 0], []
+        for block, slot in zip(self.blocks, state.slots, strict=True):
+            assert isinstance(block, Block)
+            x, slot = block.step(x, slot)
+            slots.append(slot)
+        return self._logits(self.norm(x)), Decoding(slots, state.length + 1)
+
+    def compile_parts(self) -> None:
+        """Let torch.compile fuse each block; a mechanism that cannot be compiled runs as it is, with a warning."""
+        torch._dynamo.config.suppress_errors = True
+        for block in self.blocks:
+            block.compile()
+
+    def _embed(self, tokens: Int[Tensor, "b n"], first: int) -> Float[Tensor, "b n d"]:
+        stop = first + tokens.shape[1]
+        if stop > self.positions.shape[0]:  # longer than in training: sinusoids go on
+            longer = sinusoid(max(stop, 2 * self.positions.shape[0]), self.sizes.dim)
+            self.positions = longer.to(self.positions)
+        scale = math.sqrt(self.sizes.dim)
+        return self.dropout(scale * self.embedding(tokens) + self.positions[first:stop])
+
+    def _logits(self, x: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens v"]:
+        return F.linear(x, self.embedding.weight)
+
+
+class Block(nn.Module):
+    """One pre-norm block with its slot; whole sequences, a prefix, or one token after another."""
+
+    def __init__(self, attention: AttentionFactory, sizes: Sizes, length: int):
+        super().__init__()
+        shell = {"dropout": sizes.attention_dropout, "max_length": length}
+        self.attention_norm = nn.LayerNorm(sizes.dim)
+        self.attention = attention(sizes.dim, sizes.heads, Pattern.CAUSAL_SELF, **shell)
+        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
+        self.dropout = nn.Dropout(sizes.dropout)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return self._rest(x, self.attention(self.attention_norm(x)))
+
+    def prefill(self, x: Float[Tensor, "b n d"]) -> tuple[Float[Tensor, "b n d"], Any]:
+        y, state = self.attention.prefill(self.attention_norm(x))
+        return self._rest(x, y), state
+
+    def step(self, x: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
+        y, state = self.attention.step(self.attention_norm(x), state)
+        return self._rest(x, y), state
+
+    def _rest(self, x: Float[Tensor, "*tokens d"], y: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens d"]:
+        """Everything after the slot, which knows no neighbours."""
+        x = x + self.dropout(y)
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+def initialise(module: nn.Module) -> None:
+    """Initial weights as in fairseq: embeddings of unit norm, Xavier around the mechanism, torch's own in the MLP."""
+    if isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+    elif isinstance(module, Attention):
+        for projection in module.projections():
+            inward = projection is not getattr(module, "out", None)
+            nn.init.xavier_uniform_(projection.weight, gain=2**-0.5 if inward else 1.0)
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)

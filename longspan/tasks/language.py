@@ -1,0 +1,110 @@
+"""Language models: the part that every task shares whose data are streams of tokens and whose score is perplexity."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from longspan.attentions import Pattern
+from longspan.core.errors import UsageError
+from longspan.datasets.base import Split
+from longspan.datasets.bpe import END, PAD
+from longspan.metrics.perplexity import mean_nats, perplexity, unigram_perplexity
+from longspan.tasks.base import Evaluation, Feed, StepResult, Task, TaskMeta
+
+RESIDENT = 8 << 30  # bytes of a stream that live on the device; of a longer one each batch comes from the disk
+
+
+class StreamFeed(Feed):
+    """A stream of tokens on the device, in the two or four bytes that a token has on disk; a batch is one gather."""
+
+    def __init__(self, split: Split, device: torch.device | str, length: int):
+        split = split.cut(length)
+        self.device = torch.device(device)
+        self.starts, self.lengths = np.asarray(split.starts), np.asarray(split.lengths)
+        self.stream = split.tokens
+        self.tokens: Tensor | None = None
+        if split.tokens.nbytes <= RESIDENT:
+            signed = {1: np.uint8, 2: np.int16, 4: np.int32}[split.tokens.dtype.itemsize]  # which torch can index
+            self.tokens = torch.tensor(np.asarray(split.tokens).view(signed), device=device)
+            self.bits = (1 << 8 * split.tokens.dtype.itemsize) - 1
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def gather(self, rows: np.ndarray) -> Int[Tensor, "b n"]:
+        """These rows after the token that precedes each, `</s>` before the first; padded at the right."""
+        start = torch.from_numpy(np.ascontiguousarray(self.starts[rows]))[:, None]
+        length = torch.from_numpy(np.ascontiguousarray(self.lengths[rows]))[:, None]
+        place = torch.arange(-1, int(length.max()))
+        if self.tokens is None:
+            index = (start + place).clamp(0, len(self.stream) - 1).numpy()
+            tokens = torch.from_numpy(np.asarray(self.stream[index], np.int64)).to(self.device)
+        else:
+            index = (start + place).clamp(0, len(self.stream) - 1).to(self.device, non_blocking=True)
+            tokens = self.tokens[index].long() & self.bits
+        past = (place >= length).to(self.device, non_blocking=True)
+        before = (start + place < 0).to(self.device, non_blocking=True)
+        return tokens.masked_fill(past, PAD).masked_fill(before, END)
+
+    def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Any]]:
+        order = np.argsort(self.lengths[rows], kind="stable")
+        for first in range(0, len(order), size):
+            places = order[first : first + size]
+            yield places, self.batch(rows[places])
+
+
+def language_task(title: str, backbone: str, slots: dict[str, Pattern]) -> TaskMeta:
+    """What the language tasks of the Comprehensive Attention Benchmark have in common."""
+    return TaskMeta(
+        title=title,
+        version=1,
+        paper="arXiv:2210.07661",
+        score="perplexity",
+        higher_is_better=False,
+        backbone=backbone,
+        slots=slots,
+        unit="plain",
+    )
+
+
+class LanguageTask(Task):
+    """Tokens of PG-19 scored by perplexity; `chance` is that of the training text's unigrams."""
+
+    dataset = "pg19"
+
+    def derived(self, means: Mapping[str, float]) -> dict[str, float]:
+        return {"perplexity": perplexity(means["loss"])}
+
+    def chance(self, split: Any) -> float:
+        met = np.bincount(np.asarray(split.tokens), minlength=len(split.frequencies))
+        return unigram_perplexity(split.frequencies, met)
+
+    @abstractmethod
+    def pose(self, batch: Any, *, settled: bool) -> tuple[tuple[Any, ...], np.ndarray]:
+        """What the network is asked, to which it answers with the loss of each target; and the targets of each row.
+
+        `settled` asks the same of a row every time, as validation and test do.
+        """
+
+    def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:
+        if smoothing:
+            raise UsageError(
+                f"{self.name} is scored by the loss it descends, so recipe.label_smoothing must be 0, got {smoothing}."
+            )
+        question, counts = self.pose(batch, settled=False)
+        total, count = model(*question).sum(), int(counts.sum())
+        return StepResult(total / count, {"loss": total.detach()}, count)
+
+    def evaluate(self, model: nn.Module, feed: Feed, rows: np.ndarray, batch_size: int) -> Evaluation:
+        nats, tokens = np.zeros(len(rows)), np.zeros(len(rows), np.int64)
+        for places, batch in feed.in_batches(rows, batch_size):
+            question, tokens[places] = self.pose(batch, settled=True)
+            nats[places] = model(*question).double().sum(dim=1).cpu().numpy()
+        means = {"loss": mean_nats(nats, tokens)}
+        predictions = {"row": rows, "nats": nats, "tokens": tokens}
+        return Evaluation(means | self.derived(means), int(tokens.sum()), predictions)
