@@ -32,12 +32,14 @@ FILES = {
         "lra-inference-speed": "lra_inference_speed.json",
         "lra-convergence": "lra_convergence.json",
         "lra-references": "lra_references.json",
+        "cab-forecasting": "cab_forecasting.json",
     },
+    "figure": {"cab-extrapolation": "cab_extrapolation.json"},
 }
 
 
 def names(kind: str = "leaderboard") -> list[str]:
-    """The tables of a kind: `leaderboard`, `later` (scores that do not compare) or `measured`."""
+    """The tables of a kind: `leaderboard`, `later` (scores that do not compare), `measured` or `figure` (read off)."""
     if kind not in FILES:
         raise UnknownName(f"No kind of published table is called {kind!r}.{did_you_mean(kind, FILES)}")
     return list(FILES[kind])
@@ -61,8 +63,8 @@ def load(name: str) -> PublishedTable:
 
 @cache
 def measured(name: str) -> MeasuredTable:
-    """A table of measurements, of those that `names("measured")` lists: Tables 2 to 5 and the reference points."""
-    return read_measurement(_content(name, FILES["measured"]))
+    """A table of measurements, of those that `names("measured")` and `names("figure")` list."""
+    return read_measurement(_content(name, {**FILES["measured"], **FILES["figure"]}))
 
 
 def _content(name: str, files: Mapping[str, str]) -> dict[str, Any]:
