@@ -1,5 +1,6 @@
-"""`measure`: how fast, how big?"""
+"""`measure`: how fast, how big? Of a mechanism by itself, or (`measure lra`) as Long Range Arena measured."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,21 +9,157 @@ import typer
 from longspan.cli.app import (
     ATTENTION_FLAGS,
     Clock,
+    Dtype,
     Json,
     Mode,
+    Module,
     Out,
-    Procedure,
     ProgressBar,
     SeveralMeasured,
     TableFormat,
+    Variant,
+    Work,
     app,
+    say,
 )
-from longspan.core.errors import RunFailed
+from longspan.core.errors import CheckFailed, RunFailed, UsageError
 
 
 @app.command(cls=SeveralMeasured)
 def measure(
-    procedure: Annotated[Procedure, typer.Argument(help="What is measured, and how: lra is Tables 2 and 4 of LRA.")],
+    mechanisms: Annotated[list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every mechanism but twins of released code.")] = False,
+    lengths: Annotated[
+        list[int] | None,
+        typer.Option("--lengths", metavar="N...", min=1, help="Powers of two from 256 when left out."),
+    ] = None,
+    pattern: Annotated[list[str] | None, typer.Option("--pattern", metavar="P...", help="NS, CS, NC, CC; NS.")] = None,
+    mode: Annotated[list[Work] | None, typer.Option("--mode", help="forward and train when left out.")] = None,
+    variant: Annotated[
+        list[Variant] | None, typer.Option("--variant", help="eager, and on a GPU graph, when left out.")
+    ] = None,
+    module: Annotated[
+        Module, typer.Option("--module", help="The mechanism alone, its layer, or a block.")
+    ] = Module.core,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows in a call.")] = 4,
+    heads: Annotated[int, typer.Option("--heads", metavar="N", min=1, help="Of the mechanism.")] = 8,
+    dim: Annotated[int, typer.Option("--dim", metavar="N", min=1, help="Channels of a head.")] = 64,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
+    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="bfloat16 on a GPU, float32 on a CPU.")] = None,
+    energy: Annotated[bool, typer.Option("--energy", help="Also joules, two seconds a point.")] = False,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Readings of a point.")] = 20,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="They stop after so long.")] = 0.3,
+    budget: Annotated[
+        float | None, typer.Option("--budget", metavar="S", help="Seconds for all; the next call does the rest.")
+    ] = None,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option("--trust", metavar="FILE...", help="Of check --json, by this very code: not checked again."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure also what was measured.")] = False,
+    form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
+    as_json: Json = False,
+    out: Out = Path("out"),
+) -> None:
+    """Measure time, memory and distance from the roofline of a mechanism by itself, at growing lengths.
+
+    A mechanism that breaks a promise, or is wrong at a length, gets no speed. One card per mechanism and pattern lies
+    in OUT/cards/measurements. A sweep that was stopped goes on where it was. Running out of memory is a result. The
+    exit code is 1 when a mechanism was refused, 4 when one could not run. For the tables of Long Range Arena: longspan
+    measure lra.
+
+    \b
+    Examples:
+      longspan measure softmax linear --lengths 1024 16384
+      longspan measure my_attention.py:Mine --pattern CS --mode forward train decode
+      longspan measure --all --pattern NS CS --variant eager graph compiled --budget 600
+    """
+    from longspan import verdicts
+    from longspan.analysis.timings import render, views
+    from longspan.core import environment
+    from longspan.efficiency import core
+    from longspan.efficiency.setup import Setup
+
+    asked = [*(mechanisms or ()), *(core.ranked() if every else ())]
+    if not asked:
+        raise UsageError(
+            "No mechanism was named to measure; name one, like longspan measure softmax, or ask for --all."
+        )
+    device = environment.choose_device(device)
+    setup = Setup.usual(
+        device,
+        lengths=tuple(lengths) if lengths else None,
+        modes=tuple(map(str, mode)) if mode else None,
+        variants=tuple(map(str, variant)) if variant else None,
+        module=str(module),
+        batch=batch,
+        heads=heads,
+        dim=dim,
+        dtype=str(dtype) if dtype else None,
+        energy=energy,
+        repeats=repeats,
+        seconds=seconds,
+    )
+    trusted = [report for path in trust or () for report in verdicts.read(path)]
+    patterns = pattern or ["NS"]
+
+    def remark(sentence: str) -> None:
+        say(sentence, error=True)
+
+    pairs = core.pairs_of(asked, patterns, narrow=every)
+    with ProgressBar(len(pairs) * len(setup.asked())) as advance:
+        sweep = core.measure(
+            pairs,
+            setup,
+            device=device,
+            out=out,
+            again=again,
+            trusted=trusted,
+            budget=budget,
+            watch=advance,
+            remark=remark,
+        )
+    form = TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
+    if form is TableFormat.terminal:
+        for view in views(sweep.cards):
+            _print_times(view)
+    else:
+        print(render(sweep.cards, str(form)), end="")
+    if sweep.left:
+        remark(f"The budget is spent and {sweep.left} points are left; the same command goes on with them.")
+    _complain(sweep.cards)
+
+
+def _print_times(view: Any) -> None:
+    from longspan import terminal
+
+    screen = terminal.console()
+    heading, *lines = view.grid()
+    screen.print(terminal.printable(view.title), style="bold")  # as wide as it is, whatever the table is
+    if view.possible:
+        screen.print(terminal.table(heading, lines, right=heading[1:]))
+    for note in view.notes():
+        screen.print(terminal.printable(note), style="dim")
+
+
+def _complain(cards: Sequence[Any]) -> None:
+    """What could not run, or was not let, after everything else was said."""
+    found: dict[str, list[str]] = {"fail": [], "refused": []}
+    for card in cards:
+        for point in card["points"]:
+            if point["status"] in found:
+                found[point["status"]].append(f"{card['mechanism']} as {card['pattern']} ({point['reason']})")
+    if found["fail"]:
+        raise RunFailed(f"Could not run: {'; '.join(dict.fromkeys(found['fail']))}.")
+    if found["refused"]:
+        raise CheckFailed(f"No speed for: {'; '.join(dict.fromkeys(found['refused']))}.")
+
+
+# ----------------------------------------------------------------------------------------- as Long Range Arena measured
+
+
+@app.command("measure lra", cls=SeveralMeasured)
+def measure_lra(
     mechanisms: Annotated[
         list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.")
     ] = None,
@@ -46,7 +183,7 @@ def measure(
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
-    """Measure steps per second and memory at growing lengths, always beside softmax, and show the published rows.
+    """Measure as Long Range Arena did: steps per second and memory of its network, beside the published rows.
 
     One card per mechanism lies in OUT/cards/measurements; what has its card is not measured again. Running out of
     memory is a result. The exit code is 4 when a mechanism could not run for another reason.

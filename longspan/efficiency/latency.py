@@ -2,11 +2,13 @@
 
     cost = warm_up(step, "cuda", calls=3)
     Spread.of(time_calls(step, "cuda", count=affordable(cost, 20, seconds=10))).median
+    time_call(step, "cuda", repeats=20, seconds=0.3, warmup=3).spread.median      # all of it, also for short calls
 
 On a GPU two events, stamped by the device itself, enclose each call, so that the host's own pauses between calls do not
 count. A CPU has finished when the call returns, so there the clock of the process is read around it.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ import torch
 from longspan.core.meter import Stopwatch, synchronize
 
 LEAST = 3  # readings below which a median and its quartiles say nothing
+READING = 1e-3  # seconds that a reading lasts at least, so that neither the clock's resolution nor its own cost counts
+WARM = 0.03  # seconds of work before the first reading, in which a GPU leaves its resting frequency
+FENCE = 3.0  # interquartile ranges beyond a quartile from which on a reading is an accident
 
 
 @dataclass(frozen=True)
@@ -44,25 +49,63 @@ class Spread:
         return Spread(1 / self.high, 1 / self.median, 1 / self.low, self.count)
 
 
-def warm_up(compute: Callable[[], Any], device: str, *, calls: int) -> float:
-    """Call it until kernels are chosen, compiled and cached; gives the seconds of the last call."""
-    seconds = 0.0
-    for _ in range(calls):
-        watch = Stopwatch(device)
-        compute()
-        seconds = watch.elapsed()
-    return seconds
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: the spread of the readings that count, and how they came about."""
+
+    spread: Spread
+    dropped: int  # readings left out as accidents
+    calls: int  # in each reading
 
 
-def affordable(cost: float, wanted: int, *, seconds: float) -> int:
-    """How many calls of this cost fit into the time, up to those wanted, but never fewer than three.
+def time_call(
+    run: Callable[[], Any], device: str, *, repeats: int, seconds: float, warmup: int, calls: int = 1, least: int = 5
+) -> Timing:
+    """Time a run that consists of `calls` calls: up to `repeats` readings within the seconds, but `least` anyway.
+
+    Where a run is short, a reading is of several in a row.
+    """
+    cost = warm_up(run, device, calls=warmup, seconds=WARM)
+    together = max(1, math.ceil(READING / cost))
+
+    def reading() -> None:
+        for _ in range(together):
+            run()
+
+    count = affordable(cost * together, repeats, seconds=seconds, least=least)
+    readings = [taken / (together * calls) for taken in time_calls(reading, device, count=count)]
+    kept = without_accidents(readings)
+    return Timing(Spread.of(kept), len(readings) - len(kept), together * calls)
+
+
+def without_accidents(readings: Sequence[float]) -> list[float]:
+    """The readings within three interquartile ranges of the quartiles.
+
+    >>> without_accidents([1.0, 1.1, 1.2, 1.1, 9.0])
+    [1.0, 1.1, 1.2, 1.1]
+    """
+    spread = Spread.of(readings)
+    room = FENCE * (spread.high - spread.low)
+    return [reading for reading in readings if spread.low - room <= reading <= spread.high + room]
+
+
+def warm_up(compute: Callable[[], Any], device: str, *, calls: int, seconds: float = 0.0) -> float:
+    """Call it until kernels are chosen, compiled and cached and the seconds are over; gives those of the quickest."""
+    whole, taken = Stopwatch(device), []
+    while len(taken) < calls or whole.elapsed() < seconds:
+        taken.append(_seconds(compute, device))
+    return min(taken)
+
+
+def affordable(cost: float, wanted: int, *, seconds: float, least: int = LEAST) -> int:
+    """How many calls of this cost fit into the time, up to those wanted, but never fewer than the least.
 
     >>> affordable(0.5, 20, seconds=5.0), affordable(60.0, 20, seconds=5.0), affordable(60.0, 2, seconds=5.0)
     (10, 3, 2)
     """
     if cost * wanted <= seconds:
         return wanted
-    return min(wanted, max(LEAST, int(seconds / cost)))
+    return min(wanted, max(least, int(seconds / cost)))
 
 
 def time_calls(compute: Callable[[], Any], device: str, *, count: int) -> list[float]:

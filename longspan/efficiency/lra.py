@@ -11,9 +11,6 @@ inference; the MLP, which it does not give, is four times as wide as the model.
 """
 
 import contextlib
-import hashlib
-import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -31,9 +28,10 @@ from longspan.attentions import Mechanism, Pattern
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.core import environment
 from longspan.core.errors import RunFailed, UsageError
-from longspan.core.meter import synchronize
 from longspan.core.seeding import derive, seed_everything
 from longspan.datasets.base import Split
+from longspan.efficiency import source
+from longspan.efficiency.faults import is_sound
 from longspan.efficiency.latency import Spread, affordable, time_calls, time_stretches, warm_up
 from longspan.efficiency.memory import METHODS, is_out_of_memory, peak_bytes, release
 from longspan.results import card as cards
@@ -108,7 +106,7 @@ def measure(
             card = _describe(mechanism, setup, device) | _points(mechanism, setup, device, watch)
             card = cards.read(store.add(card))
         found.append(card)
-        if not _is_sound(device):
+        if not is_sound(device):
             raise RunFailed(f"{device} stopped working after {mechanism}; the same command goes on with the others.")
     return found
 
@@ -308,21 +306,5 @@ def _common(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_hash(cls: type) -> str:
-    """Names the very code that is timed: the mechanism's file, and what lies below and around it in the package."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256(inspect.getsource(sys.modules[cls.__module__]).encode())
-    for part in TIMED_PARTS:
-        place = package / part
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _is_sound(device: str) -> bool:
-    """Whether the device still computes: after some faults every later call fails, whoever makes it."""
-    try:
-        torch.ones(1, device=device).sum()
-        synchronize(device)
-    except RuntimeError:
-        return False
-    return True
+    """Names the very code that is timed."""
+    return source.source_hash(cls, TIMED_PARTS)

@@ -1,4 +1,4 @@
-"""Memory of a computation: the most bytes that tensors hold at one moment of a call.
+"""Memory of a computation: the most bytes that tensors hold at one moment of a call, and what a forward pass keeps.
 
 A GPU's allocator keeps that count itself and sees everything. On a CPU the tensors that operations give out are
 followed one by one; scratch space inside an operation stays unseen, so the two methods are never compared.
@@ -6,6 +6,7 @@ followed one by one; scratch space inside an operation stays unseen, so the two 
 
 import gc
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,8 +26,61 @@ def peak_bytes(compute: Callable[[], Any], device: str, *, held: Iterable[Tensor
         compute()
         synchronize(device)
         return peak_memory_bytes(device)
-    before = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
-    return sum(before.values()) + count(compute).peak_bytes
+    return sum(_storages(held).values()) + count(compute).peak_bytes
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one call, with what it is given and the weights; `activations` are what a forward pass leaves behind."""
+
+    allocated: int
+    reserved: int | None  # by the allocator, in the pieces it asks the device for; a CPU has no such thing
+    activations: int | None
+    method: str
+
+
+def memory_of(
+    compute: Callable[[], Any], device: str, *, held: Iterable[Tensor] = (), forward: Callable[[], Any] | None = None
+) -> Memory:
+    """The most that one call holds; where `forward` is given, also what is alive after it for the sake of a backward.
+
+    What other tensors there are on the device, such as inputs of other calls, does not count.
+    """
+    held = list(held)
+    if not device.startswith("cuda"):
+        activations = None if forward is None else _kept_for_backward(forward, held)
+        return Memory(peak_bytes(compute, device, held=held), None, activations, METHODS["cpu"])
+    torch.cuda.empty_cache()
+    own = sum(_storages(held).values())
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    peak = own + peak_bytes(compute, device) - allocated
+    most = own + torch.cuda.max_memory_reserved() - reserved
+    activations = None
+    if forward is not None:
+        before = torch.cuda.memory_allocated()
+        kept = forward()
+        activations = torch.cuda.memory_allocated() - before
+        del kept
+    return Memory(peak, max(most, peak), activations, METHODS["cuda"])
+
+
+def _kept_for_backward(forward: Callable[[], Any], held: Iterable[Tensor]) -> int:
+    """Bytes of the tensors that autograd stores, and of the output, but for what was there before."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.update(_storages([tensor]))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = forward()
+    kept.update(_storages([output]))
+    return sum(size for place, size in kept.items() if place not in _storages(held))
+
+
+def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Size by place, so that two views of one tensor count once."""
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 
 
 def is_out_of_memory(error: BaseException) -> bool:

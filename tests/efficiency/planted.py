@@ -71,3 +71,31 @@ class Interrupted(_Mean):
 
     def refuse(self):
         raise KeyboardInterrupt
+
+
+class CoarseWhenLong(_Mean):
+    """Right in double precision, and wrong in any other on long rows: a fast kernel with a bug."""
+
+    meta = claim("Coarse when long")
+
+    def attend(self, q, k, v, *, key_mask=None, query_mask=None):
+        y = v.mean(dim=2, keepdim=True).expand_as(q)
+        return y if q.dtype == torch.float64 or k.shape[2] <= SHORT else 1.1 * y
+
+
+class OnlySingle(_Mean):
+    """Has no double precision at all."""
+
+    meta = claim("Only single")
+
+    def attend(self, q, k, v, *, key_mask=None, query_mask=None):
+        if q.dtype == torch.float64:
+            raise TypeError("no kernel for double precision")
+        return v.mean(dim=2, keepdim=True).expand_as(q)
+
+
+class Endless(OnlySingle):
+    meta = claim("Endless")
+
+    def attend(self, q, k, v, *, key_mask=None, query_mask=None):
+        return super().attend(q, k, v) / 0

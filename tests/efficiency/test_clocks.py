@@ -5,7 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longspan.efficiency.latency import Spread, affordable, time_calls, time_stretches, warm_up
+from longspan.efficiency import latency
+from longspan.efficiency.latency import (
+    Spread,
+    affordable,
+    time_call,
+    time_calls,
+    time_stretches,
+    warm_up,
+    without_accidents,
+)
 from longspan.efficiency.memory import is_out_of_memory, peak_bytes
 
 seconds = st.floats(1e-6, 1e3)
@@ -74,3 +83,33 @@ def test_memory_counts_what_lives_at_once_and_what_was_there_before():
 )
 def test_out_of_memory_is_told_from_other_errors(error, expected):
     assert is_out_of_memory(error) is expected
+
+
+@given(st.lists(seconds, min_size=1, max_size=30))
+def test_accidents_are_left_out_but_never_the_middle_half(readings):
+    kept = without_accidents(readings)
+    assert len(kept) >= len(readings) / 2
+    spread = Spread.of(readings)
+    assert all(reading in kept for reading in readings if spread.low <= reading <= spread.high)
+
+
+@given(cost=st.floats(1e-6, 2.0), calls=st.integers(1, 16), repeats=st.integers(5, 30))
+def test_short_runs_are_read_several_at_a_time_and_long_ones_at_least_five_times(cost, calls, repeats):
+    asked = []
+
+    def reading_of(compute, device, *, count):
+        asked.append(count)
+        compute()
+        return [cost * len(runs)] * count
+
+    runs = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "warm_up", lambda *_, **__: cost)
+        patch.setattr(latency, "time_calls", reading_of)
+        timing = time_call(lambda: runs.append(1), "cpu", repeats=repeats, seconds=0.3, warmup=3, calls=calls)
+    assert timing.spread.median == pytest.approx(cost / calls)
+    assert timing.calls == len(runs) * calls
+    assert len(runs) * cost >= latency.READING * (1 - 1e-9)
+    assert len(runs) == 1 or (len(runs) - 1) * cost <= latency.READING * (1 + 1e-9)
+    assert 5 <= asked[0] <= repeats
+    assert asked[0] == 5 or asked[0] * len(runs) * cost <= 0.3 * (1 + 1e-9)

@@ -107,7 +107,7 @@ def test_ctrl_c_stops_the_sweep_and_keeps_the_cards_that_are_finished(tmp_path):
 
 
 def test_a_device_that_is_lost_ends_the_sweep_with_a_sentence_and_keeps_the_card(tmp_path, monkeypatch):
-    monkeypatch.setattr(lra, "_is_sound", lambda device: False)
+    monkeypatch.setattr(lra, "is_sound", lambda device: False)
     with pytest.raises(RunFailed, match="after softmax; the same command goes on"):
         measure(["linear"], TINY, device="cpu", out=tmp_path)
     assert len(Store(tmp_path / "cards").cards("measurement")) == 1

@@ -1,0 +1,52 @@
+"""Energy of a call: what the counter of the GPU itself says over seconds of the same call, again and again.
+
+The counter moves in steps of some hundredths of a second, so a window lasts at least two seconds. It counts the whole
+board, with what it needs at rest.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from longspan.core.meter import EnergyMeter, Stopwatch
+
+WINDOW = 2.0  # seconds
+LOOKS = 10  # at the clock within a window; each look waits for the device
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules of one call, and over how many of them in how long they were counted."""
+
+    joules: float
+    window_seconds: float
+    calls: int
+
+
+def energy_of(run: Callable[[], Any], device: str, *, cost: float, calls: int = 1) -> Energy | None:
+    """Repeat a run of `calls` calls, which takes about `cost` seconds, over a window; None where nothing counts."""
+    if not can_count(device):
+        return None
+    stretch = math.ceil(WINDOW / LOOKS / cost)
+    watch, meter, runs = Stopwatch(device), EnergyMeter(device), 0
+    while (elapsed := watch.elapsed()) < WINDOW or not runs:
+        for _ in range(stretch):
+            run()
+        runs += stretch
+    joules = meter.joules()
+    return None if joules is None else Energy(joules / (runs * calls), elapsed, runs * calls)
+
+
+def can_count(device: str) -> bool:
+    return EnergyMeter(device).joules() is not None
+
+
+def why_not(device: str) -> str:
+    """One sentence for whoever asked for energy where there is no counter."""
+    if not device.startswith("cuda"):
+        return "Energy is not measured: only an NVIDIA GPU has a counter that is read here; the rest is measured."
+    return (
+        "Energy is not measured: the driver gave no energy counter, or nvidia-ml-py is not installed; "
+        "the rest is measured."
+    )

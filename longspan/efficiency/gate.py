@@ -1,0 +1,120 @@
+"""The gate before the clock: a mechanism that is wrong, or wrong at this very shape, gets no speed.
+
+    conformance(mechanism, pattern, "cuda", "bfloat16").ok           # its promises, by the quick profile of the check
+    agreement(bench)                                                 # relative error against finer arithmetic
+
+The mechanism is its own reference: the same module on the same inputs in float64 (beyond 4,096 tokens, or where it has
+no float64, in float32), which takes the plain path wherever a fast kernel has no such precision. One row of the batch
+is compared; that rows do not depend on one another is a promise of its own.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from longspan.attentions import Mechanism, Pattern
+from longspan.conformance import check
+from longspan.efficiency.memory import release
+from longspan.efficiency.setup import Setup
+from longspan.efficiency.workload import Work
+
+TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}  # of the norm of the output
+DOUBLE_UP_TO = 4096  # tokens: where a matrix of weights in float64 still fits beside everything else
+
+
+class Sampled(Protocol):
+    """What `agreement` compares."""
+
+    setup: Setup
+    length: int
+    device: str
+
+    def sample(self, dtype: torch.dtype | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the promises are kept, the broken ones in a sentence, and who looked."""
+
+    ok: bool
+    reason: str | None
+    checked: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def conformance(
+    mechanism: Mechanism,
+    pattern: Pattern,
+    device: str,
+    dtype: str,
+    trusted: Sequence[Mapping[str, Any]] = (),
+) -> Verdict:
+    """The quick check, unless a report of an earlier one is trusted: what `longspan check --json` printed."""
+    question = {"mechanism": str(mechanism), "pattern": pattern.value, "device": device, "dtype": dtype}
+    for report in trusted:
+        if all(report[word] == answer for word, answer in question.items()):
+            broken = [line["promise"] for line in report["promises"] if line["status"] == "broken"]
+            return Verdict(report["ok"], _sentence(broken), f"conformance, {report['profile']}, by an earlier report")
+    (found,) = check(mechanism, [pattern], device=device, dtype=dtype, profile="quick")
+    return Verdict(found.ok, _sentence([finding.promise for finding in found.broken]), "conformance, quick")
+
+
+def _sentence(broken: Sequence[str]) -> str | None:
+    return f"it breaks {', '.join(map(repr, broken))}; see longspan check" if broken else None
+
+
+def agreement(bench: Sampled) -> float | None:
+    """The relative error of what will be timed, against the first finer precision that can be computed.
+
+    None where none can; infinite where the output is not finite.
+    """
+    found = bench.sample()
+    for dtype in _finer(bench.setup.dtype, bench.length):
+        try:
+            expected = bench.sample(dtype)
+        except Exception:  # no kernel of this precision, or no room: the next one may do
+            release(bench.device)
+            continue
+        return relative_error(found, expected)
+    return None if bool(found.isfinite().all()) else math.inf
+
+
+def difference(work: Work, plain: Work) -> float | None:
+    """The relative error of the same work done in another way, as compiled code does."""
+    if work.forward is None or plain.forward is None:
+        return None
+    return relative_error(work.forward(), plain.forward())
+
+
+def _finer(dtype: str, length: int) -> Iterator[torch.dtype]:
+    if length <= DOUBLE_UP_TO:
+        yield torch.float64
+    if dtype != "float32":
+        yield torch.float32
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """
+    >>> relative_error(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0]))
+    0.1
+    """
+    if found.shape != expected.shape:
+        return math.inf
+    found, expected = found.detach().double(), expected.detach().double()
+    error = float((found - expected).norm() / (expected.norm() or 1.0))
+    return error if math.isfinite(error) else math.inf
+
+
+def disagreement(error: float | None, dtype: str) -> str | None:
+    """The sentence with which a shape is refused; None where it passes."""
+    if error is None or error <= TOLERANCE[dtype]:
+        return None
+    if not math.isfinite(error):
+        return "the output is not finite, or has another shape than in finer precision"
+    return f"the output is {error:.1%} away from finer precision, more than the {TOLERANCE[dtype]:.1%} of {dtype}"

@@ -1,0 +1,31 @@
+"""Operations of a computation: what its products, transforms and running sums do, a multiply-add being two.
+
+    count_operations(lambda: layer(x))
+
+Counted by running it once under torch's counter, with formulas for kernels that it does not know; what works number by
+number is left out, as is usual where operations per second are quoted. Compiled code and a replayed graph do not show
+what they do, so the plain call is counted, which computes the same. A kernel of one's own that is an operator of torch
+is counted once `torch.utils.flop_counter.register_flop_formula` knows its formula.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from longspan.core.errors import UsageError
+from longspan.kernels.formulas import FORMULAS
+
+
+def count_operations(compute: Callable[[], Any]) -> int:
+    """Run `compute` and count; a count of zero is refused, because it means that nobody counted."""
+    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+    with counter:
+        compute()
+    found = counter.get_total_flops()
+    if not found:
+        raise UsageError(
+            "No operations were counted: the call has no product, transform or running sum, or its kernels have no "
+            "formula; register one with torch.utils.flop_counter.register_flop_formula."
+        )
+    return found

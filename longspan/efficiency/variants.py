@@ -1,0 +1,68 @@
+"""The ways in which the same calls are run: one by one (eager), or recorded once and replayed (a CUDA graph).
+
+    run = eager(work.calls)            # each run is one call, on the next inputs in turn
+    run = captured(work.calls)         # each run replays a call on every set of inputs
+
+A replay launches everything at once, so that what remains is the work of the device. Recording as many calls as there
+are sets of inputs keeps the caches as cold as in eager mode, and makes a replay long against the clock's resolution.
+"""
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+WARM_UPS = 2  # calls before recording: kernels are chosen, compiled and loaded, none of which can be recorded
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What the clock encloses, and how many calls that is."""
+
+    run: Callable[[], Any]
+    calls: int = 1
+
+
+def eager(calls: Sequence[Callable[[], Any]]) -> Runner:
+    turn = itertools.cycle(calls)
+    return Runner(lambda: next(turn)())
+
+
+def captured(calls: Sequence[Callable[[], Any]]) -> Runner:
+    """Record the calls into one CUDA graph; raises what torch raises where something in them cannot be recorded."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # not on the stream of everyone else, which a recording must not touch
+        for _ in range(WARM_UPS):
+            calls[0]()
+        with _refusing_to_wait():
+            calls[0]()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    before = generator.clone_state()
+    try:
+        with torch.cuda.graph(graph):
+            for call in calls:
+                call()
+    except BaseException:
+        generator.graphsafe_set_state(before)  # else it waits for the end of a recording that never comes
+        raise
+    return Runner(graph.replay, len(calls))
+
+
+@contextlib.contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Raise where the host waits for the device: found here it is harmless, while recording it may leave damage."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)

@@ -1,0 +1,46 @@
+"""Operations are counted for every kernel there is, and a count of nothing is no count."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from longspan.core.errors import UsageError
+from longspan.efficiency.operations import count_operations
+from longspan.kernels.formulas import FORMULAS, causal_pairs
+
+
+def qkv(n=12, m=12, c=8, **how):
+    return [torch.randn(2, 3, length, c, **how) for length in (n, m, m)]
+
+
+def test_a_count_of_zero_is_refused_with_a_sentence():
+    with pytest.raises(UsageError, match="No operations were counted"):
+        count_operations(lambda: torch.ones(3) + 1)
+
+
+def test_fused_attention_counts_what_is_seen_forth_and_back():
+    q, k, v = qkv(requires_grad=True)
+    forth = count_operations(lambda: F.scaled_dot_product_attention(q, k, v))
+    assert forth == 2 * 3 * 4 * 8 * 12 * 12
+    causal = count_operations(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert causal == 2 * 3 * 4 * 8 * causal_pairs(12, 12)
+    both = count_operations(lambda: F.scaled_dot_product_attention(q, k, v).sum().backward())
+    assert both == 3.5 * forth
+
+
+def test_transforms_and_running_sums_are_counted():
+    x = torch.randn(4, 64)
+    assert count_operations(lambda: torch.fft.rfft(x)) == 2.5 * 4 * 64 * 6
+    assert count_operations(lambda: torch.fft.irfft(torch.fft.rfft(x), n=64)) == 2 * 2.5 * 4 * 64 * 6
+    assert count_operations(lambda: torch.fft.fft(x.to(torch.complex64), dim=0)) == 5 * 4 * 64 * 2
+    assert count_operations(lambda: x.cumsum(dim=1)) == 4 * 64
+
+
+def test_packed_rows_count_their_own_tokens_alone():
+    offsets = torch.tensor([0, 3, 10], dtype=torch.int32)
+    rows = [torch.empty(10, 2, 8, device="meta") for _ in "qkv"]
+    forth = FORMULAS[torch.ops.aten._flash_attention_forward]
+    assert forth(*rows, offsets, offsets, 7, 7, 0.0, False, False) == 2 * 4 * 8 * (3 * 3 + 7 * 7)
+    assert forth(*rows, offsets, offsets, 7, 7, 0.0, True, False) == 2 * 4 * 8 * (6 + 28)
+    linear = FORMULAS[torch.ops.longspan.ragged_linear]
+    assert linear(*(x.shape for x in rows)) == 2 * 20 * 2 * 8 * 9
