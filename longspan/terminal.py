@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH_IN_FILES = 140  # a pipe has no width of its own, and a table broken at 80 is hard to read in a log
+LONGEST_NAME = 20  # letters of a first column that is never broken
 STATUS_STYLE = {"kept": "green", "has": "green", "ok": "green", "ready": "green"}
 STATUS_STYLE |= {
     "broken": "bold red",
@@ -48,9 +49,12 @@ def table(
         title_justify="left",
         title_style="bold",
     )
+    rows = list(rows)
+    short = all(len(str(row[0])) <= LONGEST_NAME for row in rows)
     for name in columns:  # a narrow terminal breaks long texts, not names and numbers, and cuts nothing off
-        whole = name in right or name in (columns[0], "paper")
-        made.add_column(Text(name), justify="right" if name in right else "left", overflow="fold", no_wrap=whole)
+        whole = name in right or name == "paper" or (name == columns[0] and short)
+        side, least = "right" if name in right else "left", None if whole else min(8, len(name))
+        made.add_column(Text(name), justify=side, overflow="fold", no_wrap=whole, min_width=least)
     for row in rows:
         texts = [printable(str(cell)) for cell in row]
         made.add_row(*(Text(text, style=STATUS_STYLE.get(text, "")) for text in texts))
@@ -75,8 +79,11 @@ def list_tables(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Tab
 
 
 def _codes(patterns: Iterable[str]) -> str:
-    """`noncausal_self` as NS, and so on."""
-    return " ".join("".join(word[0] for word in pattern.split("_")).upper() for pattern in patterns)
+    """`noncausal_self` as NS, and so on; several at once as NS+CS."""
+    return " ".join(
+        "+".join("".join(word[:1] for word in one.split("_")).upper() for one in pattern.split("+"))
+        for pattern in patterns
+    )
 
 
 _LINES = {
@@ -156,7 +163,7 @@ def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
     elif kind == "datasets":
         facts += [("source", entry["source"]), ("size", entry["size"])]
-        facts += [("vocabulary", entry["vocabulary"]), ("classes", entry["classes"])]
+        facts += [(name, entry[name]) for name in ("vocabulary", "classes") if entry[name]]  # a series has neither
         facts += [("on disk", "generated on this machine" if entry["generated"] else "imported from files you have")]
     elif kind == "suites":
         facts += [("tasks", ", ".join(entry["tasks"])), ("metric", entry["metric"])]
@@ -185,29 +192,34 @@ def _tables(kind: str, entry: Mapping[str, Any]) -> Iterable[Table]:
 
 
 def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
+    scores = [card["score"] if card["status"] == "ok" else None for card in cards]
+    metrics = {score["name"] for score in scores if score is not None}
+    metric = metrics.pop() if len(metrics) == 1 else "score"
     rows = []
-    for card in cards:
-        score, ok = card["score"], card["status"] == "ok" and card["score"] is not None
+    for card, score in zip(cards, scores, strict=True):
+        named = "" if score is None or score["name"] in (metric, "accuracy") else f" {score['name']}"
         rows.append(
             (
                 card["task"],
-                card["mechanism"],
-                _codes([card["pattern"]]),
+                f"{card['mechanism']} {_codes([card['pattern']])}",
                 card["seed"],
-                f"{100 * score['value']:.2f} %"
-                if ok and score["name"] == "accuracy"
-                else score["value"]
-                if ok
-                else "fail",
-                f"{100 * score['chance']:.2f} %" if ok and score["chance"] is not None else "",
+                "fail" if score is None else _scored(score, score["value"]) + named,
+                "" if score is None or score["chance"] is None else _scored(score, score["chance"]),
                 "stand-in" if card["dataset"]["variant"] == "standin" else card["dataset"]["variant"],
                 count(card["parameters"]["total"]),
                 rate(card["timing"]["steps_per_second"]),
                 duration(card["timing"]["wall_seconds"]),
             )
         )
-    columns = ("task", "mechanism", "pattern", "seed", "score", "chance", "data", "params", "steps/s", "time")
-    return table(columns, rows, right=tuple(column for column in columns[3:] if column != "data"))
+    columns = ("task", "mechanism", "seed", metric, "chance", "data", "params", "steps/s", "time")
+    return table(columns, rows, right=tuple(column for column in columns[2:] if column != "data"))
+
+
+def _scored(score: Mapping[str, Any], value: float) -> str:
+    """A score or its chance level."""
+    from longspan.results.lines import percent, plain
+
+    return plain(value) if score.get("unit", "percent") == "plain" else f"{percent(value)} %"
 
 
 def estimates_table(guesses: Sequence[tuple[Any, Any]], device: str) -> Table:
@@ -254,13 +266,25 @@ def parameters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["task"],
             row["backbone"],
             row["mechanism"],
+            _codes([row["pattern"]]),
+            f"{row['protocol']}/{row['tier']}",
             f"{row['total']:,}",
+            f"{row['increment']:+,}",
             f"{row['ratio'] - 1:+.1%}",
+            "kept" if row["within_rule"] else "broken",
+            _printed(row["published"]),
         )
         for row in rows
     ]
-    columns = ("task", "backbone", "mechanism", "parameters", "against softmax")
-    return table(columns, lines, right=("parameters", "against softmax"))
+    columns = ("task", "backbone", "mechanism", "pattern", "protocol/tier", "parameters", "over softmax", "share")
+    return table((*columns, "10 % rule", "published"), lines, right=columns[5:])
+
+
+def _printed(entry: Mapping[str, Any] | None) -> str:
+    """What a paper prints, and whether the count here agrees to the integer."""
+    if entry is None:
+        return ""
+    return f"{entry['printed']}, agrees" if entry["agrees"] else f"{entry['printed']}, not {entry['derived']:,}"
 
 
 def print_conformance(reports: Sequence[Mapping[str, Any]], to: Console) -> None:
@@ -301,6 +325,7 @@ def _verdicts_table(reports: Sequence[Mapping[str, Any]]) -> Table:
 
 def print_finding(finding: Any, to: Console) -> None:
     """An answered question: its table, then its notes."""
+    finding = finding.condensed()
     titles = [column.title for column in finding.columns]
     numbers = [column.title for column in finding.columns if column.kind != "text"]
     to.print(table(titles, finding.texts(), title=finding.title, right=numbers))

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import longspan
-from longspan import analysis, inquiry
+from longspan import analysis, inquiry, probes
 from longspan.cli import app
 from longspan.core.errors import DataMissing, UnknownName, UsageError
 from longspan.results import card as cards
@@ -15,6 +15,7 @@ from longspan.results.store import Store
 
 SMALL = {"recipe.steps": 2, "recipe.evaluate_every": 1, "recipe.batch_size": 4, "recipe.evaluation_batch": 4}
 SMALL |= {"data.train": 12, "data.valid": 8, "data.test": 8, "model.dim": 8, "model.mlp": 8}
+FEW_BOOKS = {"data.train": 2, "data.valid": 1, "data.test": 1, "data.vocabulary": 300, "model.layers": 1}
 RUNS = {
     "listops": ("listops", "softmax", {"model.layers": 2}),
     "recurrent": ("listops", "s4d", {"model.layers": 1}),
@@ -22,6 +23,10 @@ RUNS = {
     "local": ("pathfinder", "local(window=4)", {}),
     "learned": ("pathfinder", "softmax", {"model.positions": "learned"}),
     "linformer": ("pathfinder", "linformer", {}),
+    "gpt2": ("lm", "softmax", FEW_BOOKS | {"data.length": 16}),
+    "roberta": ("mlm", "softmax", FEW_BOOKS),
+    "transformer": ("summarization", "softmax", {"model.heads": 2, "model.longest": 4}),
+    "informer": ("forecasting_etth1", "softmax", {}),
 }
 
 
@@ -141,6 +146,20 @@ def test_transfer_evaluates_on_the_longer_task(ask):
 def test_a_question_that_makes_no_sense_is_refused(ask, question, name, words):
     with pytest.raises(UsageError, match=words):
         ask(question, name)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "roberta", "transformer", "informer"])
+@pytest.mark.parametrize("question", probes.QUESTIONS)
+def test_a_network_that_is_no_classifier_is_asked_only_what_it_can_answer(call, trained, question, name, tmp_path):
+    """A language model has a perplexity at every length; all else is about encoders that classify."""
+    result = call("probe", question, trained(name), "--samples", 1, "--out", tmp_path, "--device", "cpu")
+    if (question, name) == ("extrapolation", "gpt2"):
+        assert result.exit_code == 0, result.output
+        return
+    assert result.exit_code == 2
+    assert RUNS[name][0] in result.stderr
+    assert "name the card of a" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_an_unknown_question_and_a_card_of_another_kind_are_refused(ask, trained):

@@ -19,7 +19,15 @@ QUESTIONS = {
     "rollout": "which pixels does an answer on Pathfinder come from?",
     "embeddings": "which intensities and positions look alike to a model of images?",
     "transfer": "do models trained on Pathfinder answer Path-X?",
+    "fastest": "which mechanism is fastest for each pattern, length and mode?",
+    "growth": "what do time, memory and energy come to at each length?",
+    "crossover": "from which length on does a mechanism beat exact attention?",
+    "scaling": "do time and memory grow as declared?",
+    "roofline": "how near does each mechanism come to what the device can do?",
+    "decode": "what does a token cost in decoding, and how large is the state?",
+    "extrapolation": "how do language models fare at other lengths than in training?",
 }
+LAB = ("fastest", "growth", "crossover", "scaling", "roofline", "decode")  # answered from core measurements alone
 
 
 def answer(question: str, evidence: Evidence) -> Finding:
@@ -40,4 +48,4 @@ def answers(evidence: Evidence) -> list[Finding]:
     return found
 
 
-__all__ = ["QUESTIONS", "Evidence", "Finding", "answer", "answers", "gather"]
+__all__ = ["LAB", "QUESTIONS", "Evidence", "Finding", "answer", "answers", "gather"]

@@ -1,18 +1,22 @@
 """A finding: the answer to one question as a table with notes, and what its figure is drawn from."""
 
-from dataclasses import dataclass, field
+import csv
+import io
+import re
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Kind = Literal["text", "percent", "number", "count"]
+Kind = Literal["text", "percent", "number", "count", "fit"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """`percent` columns hold fractions."""
+    """`percent` columns hold fractions, `fit` columns coefficients of determination."""
 
     title: str
     kind: Kind = "text"
     hint: str = ""
+    context: bool = False  # worth a column only where its rows differ
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,23 @@ class Finding:
             "notes": list(self.notes),
         }
 
+    def condensed(self) -> "Finding":
+        """The same for the eye: what is alike in all rows of a column of context is said once, below the table."""
+        values = [[row[place] for row in self.rows] for place in range(len(self.columns))]
+        alike = [column.context and len(set(own)) == 1 for column, own in zip(self.columns, values, strict=True)]
+        said = [
+            f"{column.title}: {text(own[0], column.kind)}"
+            for column, own, same in zip(self.columns, values, alike, strict=True)
+            if same and own[0] not in (None, "")
+        ]
+        kept = [place for place, same in enumerate(alike) if not same]
+        return replace(
+            self,
+            columns=tuple(self.columns[place] for place in kept),
+            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
+            notes=((f"Throughout: {'; '.join(said)}.",) if said else ()) + self.notes,
+        )
+
     def texts(self) -> list[list[str]]:
         """The rows as people read them."""
         return [
@@ -49,6 +70,8 @@ def text(value: Any, kind: Kind) -> str:
 
     >>> text(0.4244, "percent"), text(1024, "count"), text(None, "number"), text(341.333, "number")
     ('42.44', '1,024', '–', '341.3')
+    >>> text(0.02381, "number")
+    '0.0238'
     """
     if value is None:
         return "–"
@@ -58,6 +81,39 @@ def text(value: Any, kind: Kind) -> str:
         return f"{100 * value:.2f}"
     if kind == "count":
         return f"{value:,.0f}"
+    if kind == "fit":
+        return f"{value:.4f}"
+    if kind == "number" and 0 < abs(value) < 0.1:
+        return f"{value:.3g}"
     if kind == "number":
         return f"{value:,.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f}"
     return str(value)
+
+
+def markdown(finding: Finding) -> str:
+    """The table and the notes; whatever came from a card is escaped."""
+
+    def escape(words: str) -> str:
+        return re.sub(r"([\\`*_{}\[\]<>|#~!])", r"\\\1", " ".join(words.split()))
+
+    heads = [escape(column.title) for column in finding.columns]
+    sides = [":---" if column.kind == "text" else "---:" for column in finding.columns]
+    lines = [heads, sides, *([escape(cell) for cell in row] for row in finding.texts())]
+    table = ["| " + " | ".join(line) + " |" for line in lines]
+    notes = [f"- {escape(note)}" for note in finding.notes]
+    return "\n".join([f"## {escape(finding.title)}", "", escape(finding.lede), "", *table, "", *notes]) + "\n"
+
+
+def as_csv(finding: Finding) -> str:
+    """The rows at full precision, for a data frame; an empty cell where there is no value."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([column.title for column in finding.columns])
+    for row in finding.rows:
+        writer.writerow([_plain(value) for value in row])
+    return buffer.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """A spreadsheet must not take a name for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value

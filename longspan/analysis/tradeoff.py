@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longspan import published, suites
+from longspan.analysis.efficiency import PROCEDURE
 from longspan.analysis.evidence import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.results.board import board, shown
@@ -155,6 +156,8 @@ def _costs(cards: Sequence[Card], length: int) -> dict[str, dict[str, tuple[Card
     """Speed and memory by machine and mechanism, of training at one length."""
     found: dict[str, dict[str, tuple[Card, float, float | None]]] = defaultdict(dict)
     for card in cards:
+        if card["procedure"] != PROCEDURE:
+            continue
         machine = _machine(card)
         for point in card["points"]:
             if (point["length"], point["mode"], point["status"]) != (length, "train", "ok"):

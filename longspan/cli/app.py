@@ -21,8 +21,8 @@ from longspan.core.errors import (
 )
 
 ORDER = (
-    *("list", "show", "check", "data", "run", "runs", "params", "measure", "probe", "analyze"),
-    *("board", "report", "verify", "new", "doctor"),
+    *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
+    *("probe", "analyze", "board", "report", "verify", "new", "doctor"),
 )
 INTERRUPTED = 130
 UNEXPECTED = 4
@@ -35,6 +35,12 @@ class Verbs(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=ORDER.index)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Some verbs have two words."""
+        if (verb := " ".join(args[:2])) in self.commands:
+            return verb, self.commands[verb], args[2:]
+        return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -63,10 +69,13 @@ ATTENTION_FLAGS = ("-a", "--attention")
 
 
 class SeveralMeasured(TyperCommand):
-    """A verb whose `-a` and `--lengths` take several words in a row."""
+    """A verb whose choices take several words in a row."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(spread(args, (*ATTENTION_FLAGS, "--lengths"))))
+        return super().parse_args(ctx, list(spread(args, (*ATTENTION_FLAGS, *MEASURED_FLAGS))))
+
+
+MEASURED_FLAGS = ("--lengths", "--mode", "--variant", "--pattern", "--trust")
 
 
 def spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
@@ -113,17 +122,23 @@ def print_json(content: Any) -> None:
 
 Kind = StrEnum("Kind", ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"])
 Format = StrEnum("Format", ["terminal", "markdown", "md", "csv", "latex", "json", "html"])
-Dtype = StrEnum("Dtype", ["float32", "bfloat16"])
+Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float64"])
 Launcher = StrEnum("Launcher", ["local"])
 Startable = StrEnum("Startable", ["attention"])
-Procedure = StrEnum("Procedure", ["lra"])
 Mode = StrEnum("Mode", ["train", "inference", "both"])
+Work = StrEnum("Work", ["forward", "train", "decode"])
+Variant = StrEnum("Variant", ["eager", "graph", "compiled"])
+Module = StrEnum("Module", ["core", "layer", "block"])
 Clock = StrEnum("Clock", ["wall", "compute"])
 TableFormat = StrEnum("TableFormat", ["terminal", "markdown", "md", "csv", "json"])
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of runs, cards, conformance and report.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Pattern = Annotated[str | None, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC or the full name.")]
+Patterns = Annotated[
+    list[str] | None,
+    typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC or the full name; several as NS+CS or repeated."),
+]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change one setting; may be repeated.")]
 Cards = Annotated[
     list[Path] | None,

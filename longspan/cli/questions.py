@@ -10,7 +10,9 @@ from longspan.cli.app import Cards, Json, Out, ProgressBar, app, print_json, say
 
 @app.command()
 def probe(
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="span, rollout, embeddings, transfer or gap.")],
+    question: Annotated[
+        str, typer.Argument(metavar="QUESTION", help="span, rollout, embeddings, transfer, extrapolation, gap.")
+    ],
     cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of runs with their weights.")],
     samples: Annotated[
         int | None, typer.Option("--samples", metavar="N", min=1, help="Examples; what the question usually takes.")
@@ -31,6 +33,7 @@ def probe(
     rollout     which pixels of an image does the answer come from?
     embeddings  which intensities and which positions look alike?
     transfer    does a model trained on Pathfinder answer Path-X?
+    extrapolation  the perplexity of a language model at other lengths than in training
     gap         how much better is the model on what it was trained on?
 
     \b
@@ -73,9 +76,7 @@ def _draw(finding: Any, folder: Path) -> None:
 def analyze(
     question: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[QUESTION]", help="tradeoff, span, gap, convergence, rollout, embeddings, transfer; else all."
-        ),
+        typer.Argument(metavar="[QUESTION]", help="One of those below; else all that have an answer."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Draw it: HTML, PDF and PNG.")] = None,
     as_json: Json = False,
@@ -92,11 +93,19 @@ def analyze(
     rollout      which pixels does an answer come from?              probes
     embeddings   which intensities and positions look alike?         probes
     transfer     do Pathfinder models answer Path-X?                 probes
+    fastest      which one for each pattern, length and mode?        core measurements
+    growth       time, memory and energy at each length              core measurements
+    crossover    from which length on is exact attention beaten?     core measurements
+    scaling      do time and memory grow as declared?                core measurements
+    roofline     how near to what the device can do?                 core measurements
+    decode       what does a token cost, how large is the state?     core measurements
+    extrapolation  language models at other lengths than trained at  probes
 
     \b
     Examples:
       longspan analyze tradeoff -o figures
       longspan analyze gap --json
+      longspan analyze scaling
     """
     from longspan import analysis, gallery, terminal
 

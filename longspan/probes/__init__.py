@@ -11,6 +11,7 @@ QUESTIONS = {
     "rollout": "which pixels of an image does the answer come from?",
     "embeddings": "which intensities and which positions look alike to the model?",
     "transfer": "does a model trained on Pathfinder answer Path-X?",
+    "extrapolation": "what is the perplexity of a language model at other lengths than in training?",
     "gap": "how much better is the model on what it was trained on?",
 }
 

@@ -14,11 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from longspan.core.errors import UsageError
 from longspan.core.seeding import derive
 from longspan.probes.base import Answer, Subject, choose
 from longspan.probes.matrices import Heard, attribution, listening, matrix
 
 SAMPLES = 1000
+BACKBONE = "encoder_classifier"  # every layer of which mixes the tokens of one whole text
 QUERIES = 32  # rows of the derivative looked at in each example and layer
 
 BY_WEIGHTS = "Mean of |i - j| under the attention weights, over real tokens, layers, heads and validation examples."
@@ -29,6 +31,11 @@ BY_GRADIENTS = (
 
 
 def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
+    if (found := subject.task.meta.backbone) != BACKBONE:
+        raise UsageError(
+            f"The span is that of an encoder of whole texts or images ({BACKBONE}), but the card is of "
+            f"{subject.task.name}, whose network is {found}; name the card of a run on a task of Long Range Arena."
+        )
     rows = choose(len(subject.splits.valid), samples, seed)
     feed = subject.feed(subject.splits.valid)
     by_example, lengths = [], []

@@ -51,9 +51,11 @@ def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> An
     split = whole.rows(rows)
     with torch.no_grad():
         outcome = target.evaluate(model, target.feed(split, protocol, subject.device), np.arange(len(rows)), 1)
+    chance = target.chance(split)
+    assert chance is not None  # Path-X has classes
     return Answer(
         method=METHOD,
-        results=_verdict(outcome.metrics["accuracy"], target.chance(split), len(rows))
+        results=_verdict(outcome.metrics["accuracy"], chance, len(rows))
         | {"from_length": subject.task.longest(subject.protocol), "to_length": target.longest(protocol)}
         | {"from_accuracy": subject.run["score"]["value"], "from_chance": subject.run["score"]["chance"]},
         settings={"task": TARGET, "split": "test", "samples": len(rows), "seed": seed},

@@ -16,7 +16,7 @@ from longspan.cli import app
 from longspan.core.errors import CorruptFile, DataMissing, UnknownName
 from longspan.results import card as cards
 from longspan.results.store import Store
-from tests.analysis.answers import embeddings_card, fill, gap_card, span_card, transfer_card
+from tests.analysis.answers import embeddings_card, extrapolation_card, fill, gap_card, span_card, transfer_card
 from tests.results.factory import make_card, make_measurement, make_probe
 
 
@@ -34,7 +34,7 @@ def test_the_papers_answer_three_questions_by_themselves():
     assert all(origin.startswith("published") for finding in found.values() for origin in column(finding, "From"))
 
 
-@pytest.mark.parametrize("question", ["span", "rollout", "embeddings", "transfer"])
+@pytest.mark.parametrize("question", ["span", "rollout", "embeddings", "transfer", "extrapolation"])
 def test_a_question_no_model_was_asked_says_what_to_do(question):
     with pytest.raises(DataMissing, match=f"longspan probe {question} CARD"):
         analysis.answer(question, Evidence())
@@ -134,6 +134,19 @@ def test_a_mechanism_that_ran_out_of_memory_is_no_point():
     assert "nothing was timed" in finding.notes[0]
 
 
+def test_extrapolation_joins_seeds_and_stands_beside_the_figure():
+    cards = [extrapolation_card((9.0, 8.0, None), seed=0), extrapolation_card((11.0, 10.0, None), seed=1)]
+    finding = analysis.answer("extrapolation", Evidence(probes=cards))
+    own = [row for row in finding.rows if row[1].startswith("longspan")]
+    assert [(row[3], row[4], row[7]) for row in own] == [(64, 10.0, 2), (128, 9.0, 2), (256, None, 2)]
+    assert own[0][6] == pytest.approx(10 / 9)
+    assert own[2][8] == "its weights do not fit 256"
+    paper = {(row[0], row[3]): row[4] for row in finding.rows if row[1].startswith("CAB")}
+    assert paper["LongShort", 8_192] == 15.5
+    assert paper["ABC", 16_384] is None
+    assert len(paper) == 4 * 8
+
+
 def test_transfer_shows_chance_and_the_verdict():
     finding = analysis.answer("transfer", Evidence(probes=[transfer_card(0.52)]))
     assert column(finding, "Path-X") == [0.52]
@@ -178,6 +191,7 @@ def test_pickled_arrays_are_never_loaded(tmp_path):
         ("span", {"mean": "far"}),
         ("gap", {"train": 0.5}),
         ("transfer", {"accuracy": 7}),
+        ("extrapolation", {"trained_length": 8, "tokens": 8, "points": []}),
         ("rollout", {"query": "cls", "examples": [{}]}),
         ("embeddings", {"side": 2, "by_intensity_distance": [1.0], "beside": 0, "below": 0, "others": 0}),
     ],

@@ -1,0 +1,79 @@
+"""What does a token cost in decoding, and how large is the state? Against the length of the context."""
+
+from longspan.analysis.bench import Bench, Subject, need_benches
+from longspan.analysis.evidence import Evidence
+from longspan.analysis.finding import Column, Finding
+from longspan.analysis.growth import Curves, Line
+from longspan.core.errors import DataMissing
+
+TIME, STATE = "time per token, ms", "state, KiB"
+
+
+def answer(evidence: Evidence) -> Finding:
+    curves = [one for bench in need_benches(evidence.measurements) for one in _curves(bench)]
+    if not curves:
+        raise DataMissing("No decoding was measured; do it with longspan measure linear --pattern CS --mode decode.")
+    lengths = sorted({int(x) for one in curves for line in one.lines for x in line.x})
+    rows = tuple(
+        (
+            one.label,
+            one.pattern,
+            line.title,
+            one.variant,
+            *line.at(lengths),
+            one.where,
+        )
+        for one in curves
+        for line in one.lines
+    )
+    columns = (
+        Column("Quantity"),
+        Column("Pattern", context=True),
+        Column("Mechanism"),
+        Column("Variant", context=True),
+        *(Column(f"{length:,}", "number") for length in lengths),
+        Column("Measured on", context=True),
+    )
+    return Finding(
+        "decode",
+        "Decoding",
+        "One more token after a context of each length: milliseconds, and the bytes of the state it is computed from.",
+        columns,
+        rows,
+        ("The state is what step() needs of the past, for the whole batch.",),
+        tuple(curves),
+    )
+
+
+def _curves(bench: Bench) -> list[Curves]:
+    chosen = [(one, variant) for one in bench.subjects.values() if (variant := one.variant("time", "decode"))]
+    variants = sorted({variant for _, variant in chosen})
+    made = []
+    for variant in variants:
+        own = [subject for subject, one in chosen if one == variant]
+        made.append(
+            Curves(bench.where, bench.pattern, "decode", TIME, variant, tuple(_times(one, variant) for one in own))
+        )
+        states = tuple(line for one in own if (line := _states(one, variant)).x)
+        if states:
+            made.append(Curves(bench.where, bench.pattern, "decode", STATE, variant, states))
+    return made
+
+
+def _times(subject: Subject, variant: str) -> Line:
+    series = subject.series("time", "decode", variant)
+    return Line(
+        subject.mechanism,
+        subject.name,
+        tuple(float(length) for length in series),
+        tuple(1e3 * sample.median for sample in series.values()),
+    )
+
+
+def _states(subject: Subject, variant: str) -> Line:
+    found = {
+        float(length): reading.state_bytes / 1024
+        for (length, mode, own), reading in sorted(subject.readings.items())
+        if (mode, own) == ("decode", variant) and reading.status == "ok" and reading.state_bytes
+    }
+    return Line(subject.mechanism, subject.name, tuple(found), tuple(found.values()))

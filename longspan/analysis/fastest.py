@@ -1,0 +1,83 @@
+"""Which mechanism is fastest for each pattern, length and mode, and which of those that are exact?
+
+Each mechanism counts with its fastest variant. Attention removed, and twins of released code, are no choices.
+"""
+
+from dataclasses import dataclass
+
+from longspan.analysis.bench import MODES, Bench, Estimate, Subject, need_benches
+from longspan.analysis.evidence import Evidence
+from longspan.analysis.finding import Column, Finding
+
+COLUMNS = (
+    Column("Pattern", context=True),
+    Column("Mode"),
+    Column("Length", "count"),
+    Column("Fastest"),
+    Column("µs", "number", "a call, or a token in decoding"),
+    Column("Variant"),
+    Column("Fastest exact"),
+    Column("µs of it", "number"),
+    Column("Its variant"),
+    Column("Times faster", "number", "exact over fastest"),
+    Column("Of", "count", "mechanisms measured there"),
+    Column("Measured on", context=True),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A mechanism in a ranking."""
+
+    subject: Subject
+    time: Estimate
+
+
+def ranking(bench: Bench, mode: str, length: int) -> list[Entry]:
+    """Mechanisms by their time at a length, the fastest first; what was not measured around it is left out."""
+    found = [
+        Entry(subject, time)
+        for subject in bench.subjects.values()
+        if subject.ranked and (time := subject.best_estimate("time", mode, length)) is not None
+    ]
+    return sorted(found, key=lambda entry: entry.time.value)
+
+
+def answer(evidence: Evidence) -> Finding:
+    found = need_benches(evidence.measurements)
+    rows = []
+    for bench in found:
+        for mode in MODES:
+            for length in bench.lengths(mode):
+                ranked = [entry for entry in ranking(bench, mode, length) if entry.time.between is None]
+                if ranked:
+                    rows.append(_row(bench, mode, length, ranked))
+    return Finding(
+        "fastest",
+        "The fastest",
+        "For each pattern, mode and length; longspan advise answers from the same cards.",
+        COLUMNS,
+        tuple(rows),
+        (
+            "Each mechanism counts with its fastest variant (eager, graph or compiled). Speed is not quality: what is "
+            "not exact computes another function.",
+        ),
+    )
+
+
+def _row(bench: Bench, mode: str, length: int, ranked: list[Entry]) -> tuple:
+    best = ranked[0]
+    exact = next((entry for entry in ranked if entry.subject.exact), None)
+    start = (bench.pattern, mode, length, best.subject.name, 1e6 * best.time.value, best.time.variant)
+    if exact is None:
+        return (*start, None, None, None, None, len(ranked), bench.where)
+    times = exact.time.value / best.time.value
+    return (
+        *start,
+        exact.subject.name,
+        1e6 * exact.time.value,
+        exact.time.variant,
+        times,
+        len(ranked),
+        bench.where,
+    )
