@@ -8,7 +8,7 @@ from pathlib import Path
 from longspan.analysis.finding import Finding
 from longspan.core import atomic
 from longspan.core.environment import installed
-from longspan.report import figures, questions
+from longspan.report import figures, lab
 from longspan.report.build import asset, environment, plotly_source
 
 
@@ -27,7 +27,7 @@ def page(finding: Finding) -> str:
 
     env = environment({"version": installed("longspan") or "", "look": {}, "task_titles": {}})
     return env.get_template("answer.html").render(
-        item={"finding": finding, "figure": questions.figure(finding)},
+        item={"finding": finding, "panels": lab.panels(finding)},
         style=Markup(asset("site.css")),
         script=Markup(asset("site.js")),
         plotly=Markup(plotly_source()),

@@ -25,10 +25,10 @@ from longspan.analysis import Evidence, efficiency, efficiency_table
 from longspan.core import atomic
 from longspan.core.environment import installed
 from longspan.core.errors import LongspanError, UsageError
-from longspan.report import plots, printed, questions
+from longspan.report import lab, matrix, plots, printed, questions
 from longspan.report.plots import Look
 from longspan.results import lines, render
-from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, Row, board, device_of, shown
+from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, Row, board, device_of, shown, suites_of
 from longspan.results.card import Card
 from longspan.results.store import Problem, Store, newest
 
@@ -152,7 +152,7 @@ def _pages(
 ) -> dict[str, str]:
     """Every page of the site by its path."""
     findings = analysis.answers(evidence)
-    measured = [card for card in evidence.measurements if card["procedure"] == efficiency.PROCEDURE]
+    measured = evidence.measurements
     mechanisms = _mechanisms(cards, measured, catalogue, conformance)
     groups = _groups(cards)
     others = [*questions.mechanisms(findings), *(card["mechanism"] for card in measured)]
@@ -174,17 +174,26 @@ def _pages(
         "rules": RULES,
     }
     env = environment(site)
+    items = [{"finding": one, "panels": lab.panels(one, look)} for one in findings]
+    declared = {name: mechanism.entry["patterns"] for name, mechanism in mechanisms.items() if mechanism.entry}
     pages = {
         "index.html": env.get_template("index.html").render(
             root="", provenance=_provenance(groups), facts=_facts(cards)
         ),
         "curves.html": env.get_template("curves.html").render(root="", figures=_curve_figures(groups, look)),
         "questions.html": env.get_template("questions.html").render(
-            root="", findings=[{"finding": one, "figure": questions.figure(one, look)} for one in findings]
+            root="", findings=[item for item in items if item["finding"].question not in analysis.LAB]
         ),
         "cost.html": env.get_template("cost.html").render(root="", figures=_cost_figures(groups, look)),
         "mechanisms.html": env.get_template("mechanisms.html").render(root="", families=_families(mechanisms)),
-        "efficiency.html": env.get_template("efficiency.html").render(root="", tables=efficiency.tables(measured)),
+        "efficiency.html": env.get_template("efficiency.html").render(
+            root="",
+            tables=efficiency.tables(measured),
+            findings=[item for item in items if item["finding"].question in analysis.LAB],
+        ),
+        "conformance.html": env.get_template("conformance.html").render(
+            root="", matrix=matrix.matrix(conformance, declared), pattern_codes=matrix.CODES
+        ),
         "published.html": env.get_template("published.html").render(
             root="",
             leaderboards=[printed.leaderboard(name) for name in reversed(papers.names())],
@@ -262,7 +271,7 @@ def _groups(cards: list[Card]) -> list[Group]:
     for key in sorted(keyed, key=order):
         protocol, tier, standin = key
         official = tier == "full" and not standin
-        for suite in _suites_for({card["task"] for card in keyed[key]}, official):
+        for suite in _suites_for(keyed[key], official):
             own = tuple(card for card in keyed[key] if card["task"] in suite.tasks)
             table = gallery.published_name(suite, None) if official else None
             view = board(own, suite, protocol, tier, standin=standin, published=table)
@@ -270,21 +279,26 @@ def _groups(cards: list[Card]) -> list[Group]:
     return groups
 
 
-def _suites_for(tasks: set[str], official: bool) -> list[suites.Suite]:
+def _suites_for(cards: Sequence[Card], official: bool) -> list[suites.Suite]:
     """Suites that show every task once. Full runs on real data stand beside published rows, however few they are."""
-    chosen = []
+    tasks, chosen = {card["task"] for card in cards}, []
     for suite in suites.SUITES.values():
         if official and tasks & set(suite.tasks) and gallery.published_name(suite, None):
             chosen.append(suite)
             tasks = tasks - set(suite.tasks)
-    return [*chosen, _suite_for(tasks)] if tasks else chosen
+    return [*chosen, *(_suite_for(alike) for alike in suites_of(sorted(tasks), cards))]
 
 
-def _suite_for(tasks: set[str]) -> suites.Suite:
+def _suite_for(alike: suites.Suite) -> suites.Suite:
     """The smallest suite that has all the tasks and is at least half filled by them, else just their list."""
-    every = suites.SUITES.values()
-    fitting = [suite for suite in every if tasks <= set(suite.tasks) and 2 * len(tasks) >= len(suite.tasks)]
-    return min(fitting, key=lambda suite: len(suite.tasks)) if fitting else suites.of_tasks(sorted(tasks))
+    fitting = [
+        suite
+        for suite in suites.SUITES.values()
+        if set(alike.tasks) <= set(suite.tasks)
+        and 2 * len(alike.tasks) >= len(suite.tasks)
+        and suite.metric == alike.metric
+    ]
+    return min(fitting, key=lambda suite: len(suite.tasks)) if fitting else alike
 
 
 def _provenance(groups: list[Group]) -> list[dict[str, Any]]:
@@ -433,6 +447,9 @@ def environment(site: Mapping[str, Any]):
     env.globals["cell_hint"] = _cell_hint
     env.globals["has_spread"] = _has_spread
     env.globals["score_text"] = render.score_text
+    env.globals["deviation_text"] = lines.deviation_text
+    env.globals["score_words"] = _score_words
+    env.globals["several_patterns"] = _several_patterns
     env.globals["meter"] = _meter
     env.globals["seeds"] = render.seeds_text
     env.globals["board_notes"] = _board_notes
@@ -458,19 +475,29 @@ def environment(site: Mapping[str, Any]):
 
 def _score_of(card: Card) -> str:
     score = card["score"]
-    return render.percent(score["value"]) if score["name"] == "accuracy" else f"{score['value']:.4g}"
+    return (render.percent if score.get("unit", "percent") == "percent" else render.plain)(score["value"])
 
 
-def _cell_hint(cell: Cell) -> str:
+def _cell_hint(view: Board, cell: Cell) -> str:
     """What a pointer resting on a score learns."""
     words = [f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"]
     if cell.interval:
-        low, high = (render.percent(end) for end in cell.interval)
+        low, high = (render.score_text(view, end) for end in cell.interval)
         words.append(f"95 % interval {low} to {high}")
     words.append(f"{cell.count:,} test examples")
     if cell.chance is not None:
-        words.append(f"chance {render.percent(cell.chance)}")
+        words.append(f"chance {render.score_text(view, cell.chance)}")
     return ", ".join(words)
+
+
+def _score_words(view: Board) -> str:
+    """What the numbers of a board are."""
+    unit = " in percent" if view.suite.unit == "percent" else "" if view.suite.higher_is_better else ", lower is better"
+    return f"test {view.suite.metric}{unit}, mean over seeds"
+
+
+def _several_patterns(view: Board) -> bool:
+    return len({row.pattern for row in (*view.rows, *view.fidelity, *view.free)}) > 1
 
 
 def _has_spread(rows: Iterable[Row]) -> bool:
@@ -478,12 +505,17 @@ def _has_spread(rows: Iterable[Row]) -> bool:
     return any(cell.std is not None for row in rows for cell in row.cells.values())
 
 
-def _meter(rows: Iterable[Row], task: str, cell: Cell) -> int:
-    """How far a score goes from chance to the best of its column in the same table, in percent."""
-    values = [value for row in rows if (value := row.cells[task].value) is not None]
-    floor = cell.chance or 0.0
+def _meter(view: Board, rows: Iterable[Row], task: str, cell: Cell) -> int:
+    """How far a score goes from chance to the best of its column in the same table, in percent.
+
+    Where chance is not known, from 0, or from the worst of the column where lower is better.
+    """
+    sign = 1 if view.suite.higher_is_better else -1
+    values = [sign * value for row in rows if (value := row.cells[task].value) is not None]
+    unknown = 0.0 if view.suite.higher_is_better else min(values, default=0.0)
+    floor = unknown if cell.chance is None else sign * cell.chance
     span = max(values, default=floor) - floor
-    reach = (cell.value or 0.0) - floor
+    reach = sign * (cell.value or 0.0) - floor
     return round(100 * min(max(reach / span, 0.0), 1.0)) if span > 0 else 0
 
 

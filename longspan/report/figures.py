@@ -3,21 +3,29 @@
 draw(finding, Path("figures"))      # figures/tradeoff.pdf, figures/tradeoff.png
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from longspan.analysis.convergence import LEVELS, Milestones
+from longspan.analysis.crossover import Comparison
 from longspan.analysis.embeddings import Similarity
+from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
 from longspan.analysis.gap import Pair
+from longspan.analysis.growth import Curves, Line
 from longspan.analysis.rollout import Gallery
+from longspan.analysis.roofline import Roof
+from longspan.analysis.scaling import Growth
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point
 from longspan.analysis.transfer import Transfer
 from longspan.core.atomic import storage_errors, temporary_beside
 from longspan.core.errors import LongspanError
+from longspan.report.lab import MARKS, ceiling_of, length_ticks, mark_at, value_ticks
 from longspan.report.plots import INKS, Look, looks, overlap
 from longspan.report.questions import mechanisms, tiles
 from longspan.results.board import shown
@@ -242,6 +250,41 @@ def _transfer(pyplot: Any, found: Sequence[Transfer], look: Mapping[str, Look]) 
     return _legend(figure, grid[0])
 
 
+def _extrapolation(pyplot: Any, curves: Sequence[Curve], look: Mapping[str, Look]) -> Any:
+    """Perplexity over the length of a block, both on logarithmic axes; a line marks the length of training."""
+    rules = list(dict.fromkeys(curve.rules for curve in curves))
+    figure, grid = pyplot.subplots(
+        len(rules), 1, figsize=(WIDTH, 2.6 * len(rules)), squeeze=False, layout="constrained"
+    )
+    for axes, name in zip(grid[:, 0], rules, strict=True):
+        own = [curve for curve in curves if curve.rules == name]
+        for curve in own:
+            dress = look[shown(curve.mechanism)]
+            points = [p for p in zip(curve.lengths, curve.perplexities, strict=True) if p[1] is not None]
+            style = {"color": dress.ink, "marker": MARKERS[dress.symbol], "markersize": 4, "linewidth": 1.4}
+            axes.plot(*zip(*points, strict=True), label=shown(curve.title), **style) if points else None
+        for trained in {curve.trained for curve in own}:
+            axes.axvline(trained, color=LINE, linestyle=":", linewidth=1.2, zorder=1)
+        ticks = sorted({length for curve in own for length in curve.lengths})
+        axes.set(xscale="log", yscale="log", xlabel="tokens of a block (dotted: in training)", ylabel="test perplexity")
+        crowded = {tick for tick, after in itertools.pairwise(ticks) if after < 1.4 * tick}
+        axes.set_xticks(ticks, ["" if tick in crowded else f"{tick:,}" for tick in ticks])
+        levels = _levels([value for curve in own for value in curve.perplexities if value is not None])
+        axes.set_yticks(levels, [f"{level:g}" for level in levels])
+        axes.minorticks_off()
+        axes.grid(visible=True)
+        axes.set_title(shown(name))
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _levels(values: Sequence[float], count: int = 5) -> list[float]:
+    """A few round numbers at equal ratios, for a logarithmic axis that may not hold a power of ten."""
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    steps = [low * (high / low) ** (i / (count - 1)) for i in range(count)]
+    return sorted({float(f"{step:.2g}") for step in steps})
+
+
 def _rollout(pyplot: Any, galleries: Sequence[Gallery], look: Mapping[str, Look]) -> Any:
     import numpy as np
 
@@ -305,14 +348,111 @@ def _cosines(part: Any, axes: Any, image: Any, matrix: Any) -> None:
     axes.tick_params(length=0)
 
 
+def _curves(pyplot: Any, found: Sequence[Curves], look: Mapping[str, Look]) -> Any:
+    """A row for each bench and mode, its quantities side by side; time once, in the first variant that has it."""
+    kinds: dict[tuple[str, str, str], dict[str, Curves]] = {}
+    for one in found:
+        kinds.setdefault((one.where, one.pattern, one.mode), {}).setdefault(one.label, one)
+    labels = list(dict.fromkeys(label for own in kinds.values() for label in own))
+    figure, grid = _panes(pyplot, len(kinds), len(labels), found)
+    for line, ((where, pattern, mode), own) in zip(grid, kinds.items(), strict=True):
+        for axes, label in zip(line, labels, strict=True):
+            if label not in own:
+                axes.set_axis_off()
+                continue
+            for curve in own[label].lines:
+                _plot(axes, curve, look)
+            lengths = length_ticks(x for curve in own[label].lines for x in curve.x)
+            _logarithmic(axes, lengths, value_ticks(own[label].lines, "y"))
+            axes.set(xlabel="tokens", ylabel=f"{label} ({own[label].variant})")
+        line[0].set_title(f"{shown(where)}\n{shown(pattern)}, {mode}", fontsize=7)
+    return _named_lines(figure, grid)
+
+
+def _roofline(pyplot: Any, roofs: Sequence[Roof], look: Mapping[str, Look]) -> Any:
+    figure, grid = _panes(pyplot, (len(roofs) + 1) // 2, 2, roofs)
+    for axes in grid.flat[len(roofs) :]:
+        axes.set_axis_off()
+    for axes, roof in zip(grid.flat, roofs, strict=False):
+        for line in roof.lines:
+            _plot(axes, line, look)
+        if (ceiling := ceiling_of(roof)) is not None:
+            axes.plot(ceiling.x, ceiling.y, color=LINE, linewidth=2)
+        _logarithmic(axes, value_ticks(roof.lines, "x"), value_ticks(roof.lines, "y"))
+        axes.set(xlabel="operations per byte that must move", ylabel="TFLOP/s reached")
+        axes.set_title(shown(f"{roof.pattern}, {roof.mode}, {roof.variant}"), fontsize=7)
+    benches = dict.fromkeys(shown(roof.where) for roof in roofs)
+    figure.suptitle("\n".join(benches), fontsize=7.5, x=0.01, ha="left")
+    return _named_lines(figure, grid)
+
+
+def _crossover(pyplot: Any, found: Sequence[Comparison], look: Mapping[str, Look]) -> Any:
+    """One quantity against one baseline, the first of each: all of them are on the site."""
+    quantity, baseline = found[0].quantity, found[0].baseline
+    drawn = [one for one in found if (one.quantity, one.baseline) == (quantity, baseline)]
+    drawn = [one for one in drawn if one.crossing.status in MARKS]
+    kinds = list(dict.fromkeys((one.where, one.pattern, one.mode) for one in drawn))
+    if not kinds:
+        return None
+    groups = [[one for one in drawn if (one.where, one.pattern, one.mode) == kind] for kind in kinds]
+    figure, grid = _stacked(pyplot, [len(own) for own in groups])
+    colours = {"crosses": INKS[1], "between": INKS[1], "below": INKS[3], "above": INKS[2]}
+    markers = {"crosses": "o", "between": "D", "below": "<", "above": ">"}
+    named = set()
+    for axes, kind, own in zip(grid, kinds, groups, strict=True):
+        for place, one in enumerate(own):
+            status = one.crossing.status
+            low, high = one.crossing.interval or (None, None)
+            if status in ("crosses", "between") and one.crossing.interval:
+                axes.hlines(place, low or one.lengths[0], high or one.lengths[-1], color=LINE, linewidth=3, zorder=1)
+            dress = {"color": colours[status], "marker": markers[status], "zorder": 2}
+            label = None if status in named else MARKS[status][0]
+            axes.scatter(mark_at(one), place, s=22, label=label, **dress)
+            named.add(status)
+        where, pattern, mode = kind
+        words = " · ".join(word for word in (where, pattern, f"{mode} {quantity} against {baseline}".strip()) if word)
+        _named_rows(axes, [one.title for one in own], words)
+        ticks = length_ticks(float(length) for one in own for length in one.lengths)
+        axes.set(xscale="log", xlabel="efficiency length, tokens")
+        axes.set_xticks(ticks["tickvals"], ticks["ticktext"])
+        axes.minorticks_off()
+    handles = [pair for axes in grid for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    figure.legend(*zip(*handles, strict=True), loc="outside lower right", ncols=3, handletextpad=0.2)
+    return figure
+
+
+def _scaling(pyplot: Any, found: Sequence[Growth], look: Mapping[str, Look]) -> Any:
+    kinds = list(dict.fromkeys((one.where, one.pattern, one.mode) for one in found))
+    groups = [[one for one in found if (one.where, one.pattern, one.mode) == kind] for kind in kinds]
+    figure, grid = _stacked(pyplot, [len(own) for own in groups])
+    for axes, kind, own in zip(grid, kinds, groups, strict=True):
+        own = sorted(own, key=lambda one: one.time.exponent if one.time else 0.0)
+        for name, colour, marker in (("time", SECOND, "o"), ("memory", FIRST, "D")):
+            slopes = [(getattr(one, name).exponent, place) for place, one in enumerate(own) if getattr(one, name)]
+            if slopes:
+                axes.scatter(*zip(*slopes, strict=True), color=colour, marker=marker, s=22, label=name, zorder=2)
+        limits = [(one.limit, place) for place, one in enumerate(own) if one.limit]
+        if limits:
+            axes.scatter(*zip(*limits, strict=True), marker="|", s=80, color=INKS[0], label="allowed", zorder=3)
+        _named_rows(axes, [one.title for one in own], " · ".join(kind))
+        axes.set_xlabel("exponent of the length")
+    return _legend(figure, grid[0])
+
+
 DRAWN: dict[str, Callable[[Any, Any, Mapping[str, Look]], Any]] = {
     "tradeoff": _tradeoff,
     "span": _span,
     "gap": _gap,
     "convergence": _convergence,
     "transfer": _transfer,
+    "extrapolation": _extrapolation,
     "rollout": _rollout,
     "embeddings": _embeddings,
+    "growth": _curves,
+    "decode": _curves,
+    "roofline": _roofline,
+    "crossover": _crossover,
+    "scaling": _scaling,
 }
 
 
@@ -326,6 +466,43 @@ def _stacked(pyplot: Any, rows: Sequence[int]) -> tuple[Any, Sequence[Any]]:
         len(rows), 1, figsize=(WIDTH, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
     )
     return figure, grid[:, 0]
+
+
+NAMES = 4  # in a line of a legend of lines
+
+
+def _panes(pyplot: Any, rows: int, columns: int, found: Sequence[Curves] | Sequence[Roof]) -> tuple[Any, Any]:
+    """Axes side by side, with room below for a legend of all lines."""
+    names = len({line.mechanism for one in found for line in one.lines})
+    size = (WIDTH * max(1.0, columns / 2.5), 2.7 * rows + 0.17 * math.ceil(names / NAMES))
+    return pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+
+
+STROKES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+
+
+def _plot(axes: Any, line: Line, look: Mapping[str, Look]) -> None:
+    own = look[shown(line.mechanism)]
+    dress = {"color": own.ink, "linestyle": STROKES[own.dash], "marker": MARKERS[own.symbol], "markersize": 2.6}
+    axes.plot(line.x, line.y, linewidth=1.0 if own.hue else 1.8, label=shown(line.title), **dress)
+
+
+def _logarithmic(axes: Any, x: Mapping[str, Any], y: Mapping[str, Any]) -> None:
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks(x["tickvals"], x["ticktext"])
+    axes.set_yticks(y["tickvals"], y["ticktext"])
+    axes.minorticks_off()
+    axes.grid(visible=True)
+
+
+def _named_lines(figure: Any, grid: Any) -> Any:
+    """One legend for the lines of all axes, below them."""
+    found: dict[str, Any] = {}
+    for axes in grid.flat:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=NAMES, handlelength=2.6)
+    return figure
 
 
 def _dumbbells(

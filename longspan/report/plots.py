@@ -57,13 +57,18 @@ def looks(mechanisms: Iterable[str], then: Iterable[str] = ()) -> dict[str, Look
 def learning(cards: Sequence[Card], look: Mapping[str, Look]) -> dict[str, Any] | None:
     """Curves of one task: the mean over seeds, with the range over seeds as a band. None where nothing was recorded."""
     views = []
-    accuracy, loss = mean_curves(cards, "valid_accuracy"), mean_curves(cards, "valid_loss")
-    percent = {"title": "validation accuracy, %", "scale": 100.0}
+    score = next((card["score"] for card in cards if card["score"]), {"name": "accuracy", "chance": None})
+    name, scale = shown(score["name"]), 100.0 if score.get("unit", "percent") == "percent" else 1.0
+    scores, loss = mean_curves(cards, f"valid_{score['name']}"), mean_curves(cards, "valid_loss")
+    axis_of_scores = {"title": html.escape(f"validation {name}{', %' if scale > 1 else ''}"), "scale": scale}
+    word = html.escape(name[:1].upper() + name[1:])
     for label, curves, by_time, axis in (
-        ("Accuracy by step", accuracy, False, percent),
-        ("Accuracy by time", accuracy, True, percent),
+        (f"{word} by step", scores, False, axis_of_scores),
+        (f"{word} by time", scores, True, axis_of_scores),
         ("Loss by step", loss, False, {"title": "validation loss", "scale": 1.0}),
     ):
+        if label == "Loss by step" and score["name"] == "loss":
+            continue  # it is the score, and drawn already
         usable = [curve for curve in curves if not by_time or None not in curve.seconds]
         if usable:
             traces = [
@@ -73,8 +78,8 @@ def learning(cards: Sequence[Card], look: Mapping[str, Look]) -> dict[str, Any] 
     chance = next((card["score"]["chance"] for card in cards if card["score"] and card["score"]["chance"]), None)
     if chance is not None:
         for view in views:
-            if view["label"].startswith("Accuracy"):
-                view["chance"] = 100 * chance
+            if view["label"].startswith(f"{word} by"):
+                view["chance"] = scale * chance
     return {"views": views} if views else None
 
 
@@ -112,12 +117,14 @@ def _curve(curve: MeanCurve, look: Look, by_time: bool, scale: float) -> list[di
 def tradeoff(view: Board, task: str | None, look: Mapping[str, Look]) -> dict[str, Any] | None:
     """Score against parameters and against speed for one task, or for the first average when `task` is None."""
     views = []
+    fractions = view.suite.unit == "percent"
+    scale, scored = (100.0, f"test {view.suite.metric}, %") if fractions else (1.0, f"test {view.suite.metric}")
     for label, attribute, cheap_is_less, title in (
         ("Against speed", "steps_per_second", False, "training steps per second"),
         ("Against size", "parameters", True, "parameters"),
     ):
         points = [
-            (row, price, 100 * score)
+            (row, price, scale * score)
             for row in (*view.rows, *view.free)
             if (price := _price(row, task, attribute)) is not None and (score := _score(view, row, task)) is not None
         ]
@@ -125,11 +132,12 @@ def tradeoff(view: Board, task: str | None, look: Mapping[str, Look]) -> dict[st
             pairs = [(price, score) for _, price, score in points]
             places = label_places(pairs, [row.title for row, _, _ in points])
             traces = [
-                _point(row, task, price, score, look, place)
+                _point(row, task, price, score, look, place, scale)
                 for (row, price, score), place in zip(points, places, strict=True)
             ]
-            best = front(pairs, cheaper_is_less=cheap_is_less)
-            views.append(_view(label, [_front([pairs[i] for i in best]), *traces], title, "test accuracy, %"))
+            best = front(pairs, cheaper_is_less=cheap_is_less, higher_is_better=view.suite.higher_is_better)
+            line = _front([pairs[i] for i in best])
+            views.append(_view(label, [line, *traces], title, html.escape(scored)))
     return {"views": views, "kind": "points"} if views else None
 
 
@@ -144,7 +152,9 @@ def _score(view: Board, row: Row, task: str | None) -> float | None:
     return cell.value if cell.status == "ok" else None
 
 
-def _point(row: Row, task: str | None, price: float, score: float, look: Mapping[str, Look], place: str) -> dict:
+def _point(
+    row: Row, task: str | None, price: float, score: float, look: Mapping[str, Look], place: str, scale: float
+) -> dict:
     own = look[row.mechanism]
     name = html.escape(row.title)
     point = {
@@ -159,11 +169,12 @@ def _point(row: Row, task: str | None, price: float, score: float, look: Mapping
         "cliponaxis": False,
         "marker": {"color": own.colour, "symbol": own.symbol, "size": 11, "line": {"width": 1.5, "color": "--surface"}},
         "textfont": {"color": "--ink", "size": 12},
-        "hovertemplate": "%{y:.2f} % at %{x:,.4~g}",
+        "hovertemplate": "%{y:.2f} % at %{x:,.4~g}" if scale > 1 else "%{y:.4~g} at %{x:,.4~g}",
     }
     interval = row.cells[task].interval if task else None
     if interval:
-        reach = {"array": [100 * interval[1] - score], "arrayminus": [score - 100 * interval[0]], "symmetric": False}
+        low, high = (scale * end for end in interval)
+        reach = {"array": [high - score], "arrayminus": [score - low], "symmetric": False}
         point["error_y"] = {"type": "data", "color": own.colour, "thickness": 1.2, "width": 0, **reach}
     return point
 

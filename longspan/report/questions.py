@@ -11,9 +11,12 @@ import numpy as np
 
 from longspan.analysis.convergence import LEVELS, Milestones
 from longspan.analysis.embeddings import Similarity
+from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
 from longspan.analysis.gap import Pair
+from longspan.analysis.growth import Curves
 from longspan.analysis.rollout import Gallery
+from longspan.analysis.roofline import Roof
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point
 from longspan.analysis.transfer import Transfer
@@ -32,7 +35,8 @@ def mechanisms(findings: Iterable[Finding]) -> list[str]:
     for finding in findings:
         for item in finding.figure or ():
             found += [point.mechanism for point in item.points] if isinstance(item, Panel) else []
-            found += [item.mechanism] if isinstance(item, Bar) else []
+            found += [line.mechanism for line in item.lines] if isinstance(item, Curves | Roof) else []
+            found += [item.mechanism] if isinstance(item, Bar | Curve) else []
     return found
 
 
@@ -66,7 +70,7 @@ def _bubbles(
         size = 9 + 27 * ((getattr(point, area) or 0.0) / largest) ** 0.5
         traces.append(_bubble(point, x, y, place, size, look[shown(point.mechanism)]))
     axis = "speed" if price == "speed" else "memory"
-    return _view(f"{panel.label}: {axis}", traces, title, "average score, %", {"hovermode": "closest"})
+    return plain_view(f"{panel.label}: {axis}", traces, title, "average score, %", {"hovermode": "closest"})
 
 
 def _bubble(point: Point, x: float, y: float, place: str, size: float, look: Look) -> dict[str, Any]:
@@ -110,7 +114,7 @@ def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> dict[str, Any]:
     views = []
     for rules in dict.fromkeys(bar.rules for bar in bars):
         own = [bar for bar in bars if bar.rules == rules]
-        labels = [_label(f"{bar.task} · {bar.title}") for bar in own]
+        labels = [row_label(f"{bar.task} · {bar.title}") for bar in own]
         traces = [
             {
                 "type": "bar",
@@ -125,8 +129,8 @@ def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> dict[str, Any]:
             }
             for bar, label in zip(own, labels, strict=True)
         ]
-        uniform = _marks("uniform attention", [bar.uniform for bar in own], labels, "--ink", "line-ns-open", 24)
-        views.append(_rows(rules, [*traces, uniform], labels, "tokens between a query and what it attends to"))
+        uniform = row_marks("uniform attention", [bar.uniform for bar in own], labels, "--ink", "line-ns-open", 24)
+        views.append(row_view(rules, [*traces, uniform], labels, "tokens between a query and what it attends to"))
     return {"views": views, "kind": "rows"}
 
 
@@ -134,7 +138,7 @@ def _gap(pairs: Sequence[Pair], look: Mapping[str, Look]) -> dict[str, Any]:
     views = []
     for task, origin in dict.fromkeys((pair.task, pair.origin) for pair in pairs):
         own = sorted((p for p in pairs if (p.task, p.origin) == (task, origin)), key=lambda pair: pair.gap)
-        labels = [_label(pair.title) for pair in own]
+        labels = [row_label(pair.title) for pair in own]
         ends = [("train", [100 * pair.train for pair in own]), ("test", [100 * pair.test for pair in own])]
         views.append(_dumbbells(f"{task}, {origin}", labels, ends, "accuracy, %"))
     return {"views": views, "kind": "rows"}
@@ -146,7 +150,7 @@ def _convergence(found: Sequence[Milestones], look: Mapping[str, Look]) -> dict[
         own = [one for one in found if one.origin == origin and None not in one.steps]
         own = sorted(own, key=lambda one: one.steps[0] or 0.0)
         if own:
-            labels = [_label(one.title) for one in own]
+            labels = [row_label(one.title) for one in own]
             ends = [(f"{100 * level:.0f} %", [one.steps[i] for one in own]) for i, level in enumerate(LEVELS)]
             views.append(_dumbbells(origin, labels, ends, "training steps"))
     return {"views": views, "kind": "rows"} if views else None
@@ -156,13 +160,40 @@ def _transfer(found: Sequence[Transfer], look: Mapping[str, Look]) -> dict[str, 
     views = []
     for rules in dict.fromkeys(one.rules for one in found):
         own = [one for one in found if one.rules == rules]
-        labels = [_label(f"{one.title}, seed {one.seed}") for one in own]
+        labels = [row_label(f"{one.title}, seed {one.seed}") for one in own]
         ends = [("Pathfinder", [100 * one.before for one in own]), ("Path-X", [100 * one.after for one in own])]
         view = _dumbbells(rules, labels, ends, "test accuracy, %")
-        chance = _marks("chance on Path-X", [100 * one.chance for one in own], labels, "--ink", "line-ns-open", 14)
+        chance = row_marks("chance on Path-X", [100 * one.chance for one in own], labels, "--ink", "line-ns-open", 14)
         view["traces"].append(chance)
         views.append(view)
     return {"views": views, "kind": "rows"}
+
+
+def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> dict[str, Any]:
+    """A line for each mechanism over the length of the blocks, one view for each set of rules."""
+    views = []
+    for rules in dict.fromkeys(curve.rules for curve in curves):
+        own = [curve for curve in curves if curve.rules == rules]
+        traces = [
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": html.escape(curve.title),
+                "meta": {"title": curve.title, "group": curve.mechanism},
+                "x": list(curve.lengths),
+                "y": list(curve.perplexities),
+                "line": {"color": look[shown(curve.mechanism)].colour, "width": 2},
+                "marker": {"symbol": look[shown(curve.mechanism)].symbol, "size": 8},
+                "hovertemplate": "%{y:,.2f} at %{x:,} tokens",
+            }
+            for curve in own
+        ]
+        ticks = sorted({length for curve in own for length in curve.lengths})
+        axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
+        layout = {"xaxis": axis, "yaxis": {"type": "log"}, "hovermode": "closest"}
+        title = f"tokens of a block (trained at {' and '.join(f'{n:,}' for n in sorted({c.trained for c in own}))})"
+        views.append(plain_view(rules, traces, title, "test perplexity", layout))
+    return {"views": views, "kind": "points"}
 
 
 def _rollout(galleries: Sequence[Gallery], look: Mapping[str, Look]) -> dict[str, Any]:
@@ -181,7 +212,7 @@ def _rollout(galleries: Sequence[Gallery], look: Mapping[str, Look]) -> dict[str
                 axes |= _square(number, across, along, toward=toward)
         who = f"{gallery.title} on {gallery.task}, {gallery.rules}, seed {gallery.seed}"
         layout = {**axes, "annotations": notes, "hovermode": "closest", "margin": {"l": 8, "r": 8, "b": 12, "t": 40}}
-        views.append(_view(who, traces, "", "", layout) | {"height": 320})
+        views.append(plain_view(who, traces, "", "", layout) | {"height": 320})
     return {"views": views, "kind": "maps"}
 
 
@@ -192,13 +223,13 @@ def _embeddings(found: Sequence[Similarity], look: Mapping[str, Look]) -> dict[s
         if one.intensity is not None:
             layout = {**_square(1, (0, 1), (0, 1), ticks=True), "hovermode": "closest", "margin": {"t": 60}}
             trace = _cosines(one.intensity, one.intensity)
-            views.append(_view(f"{who}: intensities", [trace], "intensity", "", layout) | {"height": 540})
+            views.append(plain_view(f"{who}: intensities", [trace], "intensity", "", layout) | {"height": 540})
         if one.position is not None:
             every = max(1, one.side // TILES)
             trace = _cosines(tiles(one.position, one.side, every, gap=2), one.position)
             layout = {**_square(1, (0, 1), (0, 1)), "hovermode": "closest", "margin": {"t": 60}}
             title = f"a tile for every {every}th pixel: all {one.side} x {one.side} beside it"
-            views.append(_view(f"{who}: positions", [trace], title, "", layout) | {"height": 540})
+            views.append(plain_view(f"{who}: positions", [trace], title, "", layout) | {"height": 540})
     return {"views": views, "kind": "maps"} if views else None
 
 
@@ -208,6 +239,7 @@ DRAWN: dict[str, Callable[[Any, Mapping[str, Look]], dict[str, Any] | None]] = {
     "gap": _gap,
     "convergence": _convergence,
     "transfer": _transfer,
+    "extrapolation": _extrapolation,
     "rollout": _rollout,
     "embeddings": _embeddings,
 }
@@ -243,11 +275,14 @@ def _dumbbells(
         "hoverinfo": "skip",
         "meta": {},
     }
-    marks = [_marks(first, starts, labels, FIRST, "diamond", 11), _marks(second, stops, labels, SECOND, "circle", 11)]
-    return _rows(label, [line, *marks], labels, title)
+    marks = [
+        row_marks(first, starts, labels, FIRST, "diamond", 11),
+        row_marks(second, stops, labels, SECOND, "circle", 11),
+    ]
+    return row_view(label, [line, *marks], labels, title)
 
 
-def _marks(
+def row_marks(
     name: str, values: Sequence[float | None], labels: Sequence[str], colour: str, symbol: str, size: int
 ) -> dict[str, Any]:
     return {
@@ -262,7 +297,7 @@ def _marks(
     }
 
 
-def _rows(label: str, traces: list[dict[str, Any]], labels: Sequence[str], title: str) -> dict[str, Any]:
+def row_view(label: str, traces: list[dict[str, Any]], labels: Sequence[str], title: str) -> dict[str, Any]:
     """A view with a named line for each row, the first at the top."""
     layout = {
         "yaxis": {
@@ -277,7 +312,7 @@ def _rows(label: str, traces: list[dict[str, Any]], labels: Sequence[str], title
         "hovermode": "closest",
         "barmode": "overlay",
     }
-    return _view(label, traces, title, "", layout) | {"height": 120 + ROW * len(set(labels))}
+    return plain_view(label, traces, title, "", layout) | {"height": 120 + ROW * len(set(labels))}
 
 
 def _heat(values: Any, scale: Any, number: int) -> dict[str, Any]:
@@ -329,9 +364,10 @@ def _note(text: str, number: int) -> dict[str, Any]:
     return {**place, "showarrow": False, "text": html.escape(text), "font": {"size": 11}}
 
 
-def _label(text: str) -> str:
-    return html.escape(shown(text))
+def row_label(text: str) -> str:
+    """The text of a tick, in which Plotly knows tags but not every entity."""
+    return html.escape(shown(text), quote=False)
 
 
-def _view(label: str, traces: list[dict[str, Any]], x: str, y: str, layout: dict[str, Any]) -> dict[str, Any]:
+def plain_view(label: str, traces: list[dict[str, Any]], x: str, y: str, layout: dict[str, Any]) -> dict[str, Any]:
     return {"label": shown(label), "traces": traces, "x": x, "y": y, "layout": layout}

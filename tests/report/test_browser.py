@@ -6,7 +6,9 @@ import shutil
 
 import pytest
 
+from longspan.analysis import Evidence
 from longspan.report.build import build
+from tests.analysis.answers import lab_cards
 from tests.report.example import (
     CATALOGUE,
     CONFORMANCE,
@@ -28,7 +30,7 @@ FLAGS = [
     "--no-first-run",
 ]
 PAGES = ["index", "curves", "cost", "questions", "mechanisms", "mechanism/performer", "published", "problems"]
-PAGES += ["full/index", "full/mechanism/s4", "full/efficiency"]
+PAGES += ["full/index", "full/mechanism/s4", "full/efficiency", "lab/efficiency", "conformance"]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,7 @@ def site(tmp_path_factory):
     build(example_cards(), out, CATALOGUE, CONFORMANCE)
     cards = full_cards()
     build(cards, out / "full", CATALOGUE, evidence=example_evidence(cards))
+    build([], out / "lab", CATALOGUE, evidence=Evidence(measurements=lab_cards("guest", HOSTILE_TITLE)))
     return out
 
 
@@ -184,6 +187,17 @@ def test_what_a_paper_prints_moves_with_its_mechanism(open_page):
     assert "published" in table.locator("tbody th").nth(1).inner_text()
 
 
+def test_the_lab_has_axes_of_logarithms_and_a_roof(open_page):
+    page = open_page("lab/efficiency")
+    growth = page.locator("#growth .plot").first
+    assert growth.locator(".xaxislayer-above text").all_text_contents() == ["1K", "4K", "8K", "16K", "32K", "64K"]
+    growth.get_by_role("button", name="Train memory, eager").click()
+    assert growth.get_by_text("memory, MiB").is_visible()
+    assert (
+        page.locator("#roofline .plot").first.get_by_role("button", name="roof: 4,000 GB/s, 600 TFLOP/s").is_visible()
+    )
+
+
 def test_a_spread_stays_below_the_rows_it_is_about(open_page):
     page = open_page("published")
     table = page.locator("#lra-v1 table")
@@ -221,7 +235,7 @@ def test_flags_can_be_read_in_both_themes(open_page, scheme):
     assert min(contrast(*pair) for pair in pairs) > 4.5  # what WCAG asks of small text
 
 
-@pytest.mark.parametrize("name", ["index", "curves", "full/efficiency", "mechanisms", "problems"])
+@pytest.mark.parametrize("name", ["index", "curves", "full/efficiency", "lab/efficiency", "mechanisms", "problems"])
 def test_a_hostile_name_is_text_and_nothing_more(open_page, name):
     page = open_page(name)
     assert page.locator("img").count() == 0

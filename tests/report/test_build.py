@@ -16,6 +16,7 @@ from longspan.core.errors import StorageError, UsageError
 from longspan.report import build as building
 from longspan.report import printed
 from longspan.report.build import ReportError, build, paper_link, script_json, slug, verdicts_on
+from longspan.report.matrix import matrix
 from longspan.report.plots import HUES, label_places, looks
 from longspan.results.lines import FREE_NOTE, FREE_TITLE
 from longspan.results.store import Store
@@ -95,6 +96,43 @@ def test_a_mechanism_page_has_its_formula_options_promises_and_runs(site):
         assert expected in text
     assert text.index("<h1") < text.index("<pre") < text.index("<h2>Promises") < text.index("<h2>Runs")
     assert "Not run yet" in (site / "mechanism" / "never_run.html").read_text(encoding="utf-8")
+
+
+# ----------------------------------------------------------------------------------------------- the matrix of promises
+
+
+def verdict(mechanism, pattern, device="cpu", dtype="float32", ok=True):
+    promises = [{"promise": "shape", "status": "kept" if ok else "broken", "detail": ""}]
+    where = {"device": device, "dtype": dtype, "profile": "full"}
+    return {"mechanism": mechanism, "pattern": pattern, **where, "ok": ok, "promises": promises}
+
+
+def test_the_matrix_has_a_cell_for_each_mechanism_pattern_device_and_precision():
+    found = [verdict("local", "noncausal_self"), verdict("local", "causal_self", ok=False)]
+    found += [verdict("abc", "causal_cross", "cuda", "bfloat16")]
+    made = matrix(found, {"local": ["noncausal_self", "causal_self"]})
+    assert made.places == (("cpu", "float32"), ("cuda", "bfloat16"))
+    assert made.patterns == ("noncausal_self", "causal_self", "causal_cross")
+    assert (made.kept, made.checked) == (2, 3)
+    cells = {line.mechanism: line.cells for line in made.rows}
+    assert cells["local"]["cpu", "float32", "noncausal_self"].status == "kept"
+    assert "1 broken (shape)" in cells["local"]["cpu", "float32", "causal_self"].words
+    assert cells["local"]["cpu", "float32", "causal_cross"].status == "undeclared"
+    assert cells["local"]["cuda", "bfloat16", "causal_self"].status == "unchecked"
+    assert cells["abc"]["cpu", "float32", "causal_self"].status == "unchecked"
+
+
+def test_the_matrix_is_a_page_that_leads_to_the_promises_of_each(site):
+    text = (site / "conformance.html").read_text(encoding="utf-8")
+    assert 'href="mechanism/performer.html#promises"' in text
+    assert "<b>0</b> of <b>1</b>" in text
+    assert "no future leak" in text
+    assert 'href="../conformance.html"' in (site / "mechanism" / "performer.html").read_text(encoding="utf-8")
+
+
+def test_without_a_check_the_matrix_says_what_to_do(tmp_path):
+    page = build([], tmp_path / "site").parent / "conformance.html"
+    assert "longspan check --all" in page.read_text(encoding="utf-8")
 
 
 # --------------------------------------------------------------------------------------------------- what was published

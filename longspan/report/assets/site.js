@@ -122,7 +122,7 @@ const DASHES = { dash: "5 3", dot: "1.5 2.5", dashdot: "5 2 1.5 2" };
 
 const MARKS = {
   circle: "M7 1a4 4 0 1 0 .01 0z", diamond: "M7 0l5 5-5 5-5-5z", square: "M3 1h8v8H3z", "triangle-up": "M7 0l5 9H2z",
-  "line-ns-open": "M6 0h2v10H6z",
+  "line-ns-open": "M6 0h2v10H6z", "triangle-left": "M11 0v10L2 5z", "triangle-right": "M3 0v10l9-5z",
 };
 
 function keyOf(trace) {

@@ -1,0 +1,76 @@
+"""The matrix of conformance: every mechanism in every pattern, on every device and in every precision it was checked.
+
+made = matrix(verdicts, {"performer": ["noncausal_self", ...]})
+made.rows[0].cells["cpu", "float32", "causal_self"].status
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from longspan.gallery import PATTERNS
+from longspan.results.board import shown
+
+CODES = {name: code for code, name in PATTERNS.items()}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`undeclared` where the catalogue says that the mechanism has no such pattern."""
+
+    status: Literal["kept", "broken", "unchecked", "undeclared"]
+    words: str
+
+
+@dataclass(frozen=True)
+class Line:
+    mechanism: str
+    cells: Mapping[tuple[str, str, str], Verdict]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`places` are pairs of device and precision; each has a column for every pattern that was checked anywhere."""
+
+    places: tuple[tuple[str, str], ...]
+    patterns: tuple[str, ...]
+    rows: tuple[Line, ...]
+    kept: int
+    checked: int
+
+
+def matrix(verdicts: Sequence[Mapping[str, Any]], declared: Mapping[str, Sequence[str]]) -> Matrix:
+    """One cell per mechanism, pattern, device and precision; the order of patterns is that of the papers."""
+    found = {
+        (verdict["mechanism"], verdict["device"], verdict["dtype"], verdict["pattern"]): _verdict(verdict)
+        for verdict in verdicts
+    }
+    places = tuple(sorted({(device, dtype) for _, device, dtype, _ in found}))
+    seen = {pattern for *_, pattern in found}
+    patterns = (*(name for name in CODES if name in seen), *sorted(seen - set(CODES)))
+    rows = []
+    for mechanism in sorted({key[0] for key in found}, key=str.casefold):
+        patterns_of = declared.get(mechanism.split("(", 1)[0])
+        cells = {
+            (*place, pattern): found.get((mechanism, *place, pattern)) or _missing(pattern, patterns_of)
+            for place in places
+            for pattern in patterns
+        }
+        rows.append(Line(mechanism, cells))
+    kept = sum(verdict.status == "kept" for verdict in found.values())
+    return Matrix(places, patterns, tuple(rows), kept, len(found))
+
+
+def _verdict(verdict: Mapping[str, Any]) -> Verdict:
+    statuses = [promise["status"] for promise in verdict["promises"]]
+    counts = {status: statuses.count(status) for status in ("kept", "broken", "not applicable")}
+    words = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    broken = [promise["promise"] for promise in verdict["promises"] if promise["status"] == "broken"]
+    words += f" ({', '.join(broken)})" if broken else ""
+    return Verdict("kept" if verdict["ok"] else "broken", shown(f"{words}; {verdict['profile']} profile"))
+
+
+def _missing(pattern: str, declared: Sequence[str] | None) -> Verdict:
+    if declared is not None and pattern not in declared:
+        return Verdict("undeclared", "not a pattern of this mechanism")
+    return Verdict("unchecked", "not checked here")
