@@ -1,0 +1,198 @@
+"""The adapters: how each package is built for a width, a number of heads and a length, and what of ours does the same.
+
+An adapter imports its package when it builds, and gives a callable: a `core` takes q, k and v [b h n c], as our
+`attend` does, a `layer` takes x [b n d] with projections inside, as our layers do. Options are those of the package
+where it has a default worth keeping, and ours are set to the same sizes.
+"""
+
+# pyright: reportMissingImports=false
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal
+
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Build = Callable[[int, int, int, bool], Callable[..., Tensor]]  # width, heads, length, causal
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One thing that a package offers, and the mechanism of ours that takes its place."""
+
+    package: str  # the name under which it is installed
+    offers: str  # what of it is timed
+    ours: str
+    level: Literal["core", "layer"]
+    build: Build
+    patterns: tuple[str, ...] = ("NS", "CS")
+    gpu: bool = False  # whether its kernels need one
+    autocast: bool = True  # else its weights are cast, since it cannot run under autocast
+    remark: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.package} {self.offers}"
+
+
+def torch_attention(dim: int, heads: int, length: int, causal: bool) -> Callable[..., Tensor]:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def performer(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    _restore_distutils()
+    from performer_pytorch import FastAttention
+
+    return FastAttention(dim // heads, causal=causal)
+
+
+def _restore_distutils() -> None:
+    """The package reads a version with a module that Python dropped in 3.12."""
+    try:
+        import distutils.version  # noqa: F401
+    except ModuleNotFoundError:
+        from packaging.version import Version
+
+        module = ModuleType("distutils.version")
+        module.LooseVersion = Version  # pyright: ignore[reportAttributeAccessIssue]
+        sys.modules.update({"distutils": ModuleType("distutils"), "distutils.version": module})
+
+
+def linformer(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from linformer import LinformerSelfAttention
+
+    return LinformerSelfAttention(dim, length, k=128, heads=heads)
+
+
+def nystrom(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from nystrom_attention import NystromAttention
+
+    return NystromAttention(dim, dim_head=dim // heads, heads=heads, num_landmarks=64, residual=False)
+
+
+def local(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from local_attention import LocalAttention
+
+    return LocalAttention(128, causal=causal, autopad=True, use_rotary_pos_emb=False)
+
+
+def reformer(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from reformer_pytorch import LSHSelfAttention
+
+    return LSHSelfAttention(dim, heads=heads, bucket_size=64, n_hashes=2, causal=causal)
+
+
+def sinkhorn(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from sinkhorn_transformer import SinkhornSelfAttention
+
+    return SinkhornSelfAttention(dim, bucket_size=64, max_seq_len=length, heads=heads, causal=causal)
+
+
+def long_short(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from long_short_transformer import LongShortAttention
+
+    sizes = {"window_size": 128, "segment_size": 16, "r": 1} if causal else {"window_size": 128, "r": 32}
+    return LongShortAttention(dim=dim, heads=heads, dim_head=dim // heads, causal=causal, **sizes)
+
+
+def flash_linear(dim: int, heads: int, length: int, causal: bool) -> Callable[..., Tensor]:
+    from fla.ops.linear_attn import chunk_linear_attn
+
+    def attend(
+        q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n c"]
+    ) -> Float[Tensor, "b h n c"]:
+        q, k, v = (rearrange(u, "b h n c -> b n h c") for u in (F.elu(q) + 1, F.elu(k) + 1, v))
+        return rearrange(chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0], "b n h c -> b h n c")
+
+    return attend
+
+
+def longformer(dim: int, heads: int, length: int, causal: bool) -> Callable[..., Tensor]:
+    from transformers import LongformerConfig
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+    config = LongformerConfig(
+        hidden_size=dim, num_attention_heads=heads, attention_window=[512], attention_probs_dropout_prob=0.0
+    )
+    return _Longformer(LongformerSelfAttention(config, layer_id=0))
+
+
+class _Longformer(nn.Module):
+    def __init__(self, attention: nn.Module):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        nothing = x.new_zeros(x.shape[:2])
+        hidden = nothing.bool()
+        return self.attention(x, nothing, is_index_masked=hidden, is_index_global_attn=hidden, is_global_attn=False)[0]
+
+
+def bigbird(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from transformers import BigBirdConfig
+    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
+
+    config = BigBirdConfig(
+        hidden_size=dim,
+        num_attention_heads=heads,
+        block_size=64,
+        num_random_blocks=3,
+        max_position_embeddings=length,
+        attention_type="block_sparse",
+    )
+    return _BigBird(BigBirdBlockSparseAttention(config, seed=0), BigBirdModel.create_masks_for_block_sparse_attn)
+
+
+class _BigBird(nn.Module):
+    def __init__(self, attention: nn.Module, make_masks: Callable[[Tensor, int], tuple[Tensor, ...]]):
+        super().__init__()
+        self.attention, self.make_masks = attention, make_masks
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        blocked, band, rows, columns = self.make_masks(x.new_ones(x.shape[:2]), 64)
+        return self.attention(x, band, rows, columns, blocked, blocked)[0]
+
+
+PEERS = [
+    Peer("torch", "scaled_dot_product_attention", "softmax", "core", torch_attention),
+    Peer("performer-pytorch", "FastAttention", "performer(eps=0.0001)", "core", performer),
+    Peer("linformer", "LinformerSelfAttention", "linformer(rank=128)", "layer", linformer, patterns=("NS",)),
+    Peer("nystrom-attention", "NystromAttention", "nystromformer(landmarks=64)", "layer", nystrom, patterns=("NS",)),
+    Peer("local-attention", "LocalAttention", "local(window=128, shape=blocks, overlap=128)", "core", local),
+    Peer("reformer-pytorch", "LSHSelfAttention", "reformer(rounds=2, chunk=64)", "layer", reformer),
+    Peer("sinkhorn-transformer", "SinkhornSelfAttention", "sinkhorn(block=64)", "layer", sinkhorn),
+    Peer(
+        "long-short-transformer",
+        "LongShortAttention",
+        "longshort(window=128, landmarks=32, chunk=16, rank=1)",
+        "layer",
+        long_short,
+        autocast=False,
+        remark="theirs has one projection for keys and values, a wider window, and weights that are cast",
+    ),
+    Peer("flash-linear-attention", "chunk_linear_attn", "linear", "core", flash_linear, patterns=("CS",), gpu=True),
+    Peer(
+        "transformers",
+        "LongformerSelfAttention",
+        "longformer(window=512, global_tokens=0)",
+        "layer",
+        longformer,
+        patterns=("NS",),
+        remark="theirs has no output map",
+    ),
+    Peer(
+        "transformers",
+        "BigBirdBlockSparseAttention",
+        "bigbird(block=64, random=3)",
+        "layer",
+        bigbird,
+        patterns=("NS",),
+        autocast=False,
+        remark="theirs has no output map, in evaluation mode no random blocks, and weights that are cast",
+    ),
+]

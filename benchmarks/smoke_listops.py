@@ -1,0 +1,36 @@
+"""Which mechanisms learn smoke ListOps: the scores of a folder of cards, added to the file that the gallery reads.
+
+    longspan run listops -a linear performer --tier smoke --device cpu
+    python benchmarks/smoke_listops.py out/cards results/cpu/benchmarks/smoke-listops.json
+    python docs/make_gallery.py
+
+A mechanism that is scored already gets the new score; the others stay.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from longspan.core import atomic
+from longspan.results.store import Store
+
+CELL = {"task": "listops", "protocol": "longspan", "tier": "smoke", "seed": 0, "status": "ok", "overrides": {}}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder, file = map(Path, arguments)
+    scores: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    for card in Store(folder).find(**CELL):
+        score = {name: card["score"][name] for name in ("value", "count", "chance")}
+        scores[card["mechanism"]] = score | {"card": card["sha256"]}
+    atomic.write_json(file, scores)
+    print(f"{file}: {len(scores)} mechanisms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
