@@ -44,7 +44,9 @@ def parse(line):
     command, words = PROGRAM, shlex.split(line)[1:]
     path = ["longspan"]
     while hasattr(command, "commands"):
-        name = words.pop(0)
+        name = " ".join(words[:2])  # a few verbs have two words
+        name = name if name in command.commands else words[0]
+        words = words[len(name.split()) :]
         assert name in command.commands, f"{' '.join(path)} has no verb {name!r}"
         command = command.commands[name]
         path.append(name)

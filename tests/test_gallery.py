@@ -1,5 +1,6 @@
 """The gallery of mechanisms in docs/ says what the code says, and a page that no longer does is noticed."""
 
+import json
 import re
 
 import pytest
@@ -8,6 +9,8 @@ from docs import make_gallery as gallery
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.catalogue import catalogue, describe
+from longspan.core.spec import Spec
+from longspan.results.board import is_above_chance
 
 REMEDY = "the gallery is out of date; run: python docs/make_gallery.py"
 BUILT_IN = sorted(name for name in attentions.names() if gallery.is_built_in(name))
@@ -32,6 +35,16 @@ def test_the_committed_table_has_every_mechanism_with_its_patterns_and_cost():
             expected = [entry["title"], patterns, entry["cost"]]
             assert committed.pop(entry["name"], [])[:3] == expected, f"{entry['name']}: {REMEDY}"
     assert not committed, f"rows of mechanisms that are gone: {REMEDY}"
+
+
+def test_every_mechanism_learns_or_has_a_reason_not_to():
+    scores = json.loads(gallery.SCORES.read_text())
+    ranked = [name for name in BUILT_IN if not attentions.get(name).meta.fidelity]
+    assert {Spec.parse(spec).target for spec in scores} == set(ranked), "run it, then benchmarks/smoke_listops.py"
+    above = {name for name, score in scores.items() if is_above_chance(score["value"], score["chance"], score["count"])}
+    assert set(ranked) - above == set(gallery.BELOW), "a reason for each that does not learn, and for no other"
+    committed = (gallery.FOLDER / "index.md").read_text()
+    assert all(f"| `{name}` | {100 * scores[name]['value']:.1f} |" in committed for name in ranked), REMEDY
 
 
 def test_every_mechanism_has_a_committed_page_and_no_page_is_left_over():

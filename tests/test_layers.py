@@ -22,7 +22,7 @@ LAYERS = [
     {"training", "efficiency", "probes", "fairness"},
     {"tasks"},
     {"backbones", "conformance", "multihead"},
-    {"attentions", "datasets", "metrics"},
+    {"attentions", "datasets", "generation", "metrics"},
     {"kernels", "results", "suites", "published"},
     {"core"},
 ]
@@ -30,8 +30,8 @@ SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows it
 SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one that trains
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
     "attentions": {"base"},
-    "tasks": {"base", "classification", "byte_text", "byte_pairs"},
-    "datasets": {"base", "corpus"},
+    "tasks": {"base", "classification", "byte_text", "byte_pairs", "forecasting", "language"},
+    "datasets": {"base", "corpus", "series"},
     "probes": {"base", "matrices"},
 }
 READING = ("core", "results", "suites", "published", "analysis", "report", "gallery", "verdicts", "terminal", "cli")
