@@ -5,14 +5,15 @@
 
 A step of a small network is hundreds of launches that each do little, and the host cannot send them as fast as a GPU
 finishes them. A shape is run as it is when first met, which also compiles and allocates whatever it needs, recorded the
-second time and replayed ever after. Batches must be dataclasses of tensors and plain numbers; numbers belong to the
-shape. A network that asks the device for a number midway cannot be recorded and is run as it is, always.
+second time and replayed ever after. Batches are tensors and plain values in dataclasses, lists, tuples and mappings;
+values belong to the shape. Batches of anything else, and a network that asks the device for a number midway, cannot be
+recorded and are run as they are, always.
 """
 
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -69,6 +70,8 @@ class Captured:
 
     def __call__(self, batches: Sequence[Any]) -> Any:
         shape = shape_of(batches)
+        if not _is_hashable(shape):
+            return self._update(batches)
         recording = self._met.get(shape)
         if recording is None and shape in self._met and not self._gives_up:
             recording = self._met[shape] = self._record(batches)
@@ -102,6 +105,8 @@ def shape_of(value: Any) -> Any:
         return tuple(value.shape), value.dtype
     if dataclasses.is_dataclass(value):
         return type(value), *(shape_of(getattr(value, field.name)) for field in dataclasses.fields(value))
+    if isinstance(value, Mapping):
+        return tuple((name, shape_of(part)) for name, part in value.items())
     if isinstance(value, (list, tuple)):
         return tuple(shape_of(part) for part in value)
     return value
@@ -114,8 +119,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from tensors_in(getattr(value, field.name))
-    elif isinstance(value, (list, tuple)):
-        for part in value:
+    elif isinstance(value, (list, tuple, Mapping)):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(part)
 
 
@@ -126,6 +131,17 @@ def copy_of(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         copies = {field.name: copy_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **copies)
+    if isinstance(value, Mapping):
+        return {name: copy_of(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(copy_of(part) for part in value)
+        parts = [copy_of(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
+
+
+def _is_hashable(shape: Any) -> bool:
+    try:
+        hash(shape)
+    except TypeError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -90,6 +91,33 @@ def test_too_many_shapes_are_not_recorded():
         for size in range(1, 3 * MOST_SHAPES):
             update(some(size))
     assert recorder.recorded == MOST_SHAPES
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: int
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [{"x": torch.ones(2), "n": 3}, Pair(torch.ones(2), 3), [torch.ones(2), (3,)]],
+    ids=["dict", "named", "list"],
+)
+def test_batches_may_be_nested_in_any_plain_way(batch):
+    recorder = Rerun()
+    update = Captured(lambda batches: next(tensors_in(batches)).sum(), recorder)
+    for _ in range(3):
+        assert update([batch]) == 2
+    assert recorder.replayed == 2
+    assert type(copy_of(batch)) is type(batch)
+
+
+def test_batches_of_other_things_are_never_recorded():
+    recorder = Rerun()
+    update = Captured(lambda batches: len(batches[0]), recorder)
+    for _ in range(3):
+        assert update([{1, 2}]) == 2
+    assert recorder.recorded == 0
 
 
 def test_a_shape_is_sizes_kinds_and_plain_values():
