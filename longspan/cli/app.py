@@ -6,6 +6,7 @@ An error is one sentence on stderr; `--debug`, anywhere on the line, shows the t
 
 import ast
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
@@ -161,6 +162,8 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """The console script."""
+    # Threads of torch that wait for one another would keep their cores busy, and stall one another on a shared machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()
 
 
@@ -175,8 +178,10 @@ def longspan(
     \b
     longspan check mine.py:Mine                     is it right?
     longspan run listops -a mine.py:Mine softmax    how good is it?
+    longspan measure mine.py:Mine softmax           how fast, how big?
     longspan board starter                          against whom?
-    longspan report --serve                         the same as a site
+    longspan advise --pattern CS --length 16384     which one should I use?
+    longspan report --serve                         all of it as a site
     """
     if version:
         import longspan
