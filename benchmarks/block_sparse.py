@@ -24,6 +24,7 @@ from torch import Tensor
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.efficiency.latency import Spread, time_calls, warm_up
+from longspan.efficiency.variants import captured
 from longspan.kernels.banded import by_tile
 from longspan.kernels.block_sparse import flex
 
@@ -73,19 +74,6 @@ def calls(attend: Callable[..., Tensor], length: int) -> dict[str, Callable[[], 
     return {"forward": forward, "train": lambda: torch.autograd.grad(attend(*leaves), leaves, dy)}
 
 
-def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
 def microseconds(call: Callable[[], Any], count: int) -> float:
     warm_up(call, "cuda", calls=3)
     return Spread.of(time_calls(call, "cuda", count=count)).median * 1e6
@@ -100,7 +88,7 @@ def measure(attend: Callable[..., Tensor], length: int, count: int) -> dict[str,
             torch.cuda.synchronize()
             found[f"{mode} first"] = (time.perf_counter() - began) * 1e6
             found[mode] = microseconds(call, count)
-            found[f"{mode} graph"] = microseconds(graphed(call), count)
+            found[f"{mode} graph"] = microseconds(captured([call]).run, count)
         except (RuntimeError, torch.OutOfMemoryError) as error:  # the other ways are timed all the same
             found[f"{mode} failed"] = str(error).splitlines()[0][:200]
             torch.cuda.empty_cache()

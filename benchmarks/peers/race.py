@@ -20,6 +20,7 @@ from longspan.attentions import HeadwiseAttention, Pattern
 from longspan.core import environment
 from longspan.efficiency.latency import Spread, affordable, time_calls, warm_up
 from longspan.efficiency.memory import is_out_of_memory, release
+from longspan.efficiency.variants import captured
 
 MODES = ("forward", "train")
 
@@ -165,7 +166,7 @@ def _side(build: Callable[[], Callable[..., Tensor]], inputs: Inputs, setup: Set
         eager = _timed(compute, setup)
         if not setup.device.startswith("cuda"):
             return Side(eager)
-        return Side(eager, _timed(captured(compute), setup))
+        return Side(eager, _timed(captured([compute]).run, setup))
     except Exception as error:  # other people's code on this machine: whatever it raises belongs in its row
         kind = "out of memory" if is_out_of_memory(error) else f"{type(error).__name__}: {_first_line(error)}"
         return Side(eager, None, kind if eager is None else f"no graph, {kind}")
@@ -208,20 +209,6 @@ def _precision(setup: Setup, autocast: bool) -> contextlib.AbstractContextManage
         return contextlib.nullcontext()
     # without its cache of cast weights, which a graph would not fill again
     return torch.autocast(setup.device.split(":")[0], getattr(torch, setup.dtype), cache_enabled=False)
-
-
-def captured(compute: Callable[[], Any]) -> Callable[[], None]:
-    """The same work as a CUDA graph, after the warm-up on a stream of its own that a capture wants."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            compute()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        compute()
-    return graph.replay
 
 
 def _timed(compute: Callable[[], Any], setup: Setup) -> Spread:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from longspan.core.recording import record
+
 WARM_UPS = 2  # calls before recording: kernels are chosen, compiled and loaded, none of which can be recorded
 
 
@@ -42,17 +44,14 @@ def captured(calls: Sequence[Callable[[], Any]]) -> Runner:
         with _refusing_to_wait():
             calls[0]()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    before = generator.clone_state()
-    try:
-        with torch.cuda.graph(graph):
-            for call in calls:
-                call()
-    except BaseException:
-        generator.graphsafe_set_state(before)  # else it waits for the end of a recording that never comes
-        raise
-    return Runner(graph.replay, len(calls))
+    replay, _ = record(lambda: _each(calls))
+    return Runner(replay, len(calls))
+
+
+def _each(calls: Sequence[Callable[[], Any]]) -> None:
+    """One after another, and no outcome outlives the next call."""
+    for call in calls:
+        call()
 
 
 @contextlib.contextmanager

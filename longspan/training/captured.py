@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from longspan.core.recording import record
+
 Update = Callable[[Sequence[Any]], Any]
 MOST_SHAPES = 64  # a task with more of them than this is not worth recording
 
@@ -47,10 +49,7 @@ class CudaGraphs:
         torch.cuda.current_stream().wait_stream(self._stream)
 
     def record(self, compute: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            outcome = compute()
-        return graph.replay, outcome
+        return record(compute, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ There is no GPU here, so a stand-in for `torch.cuda` writes down what it is aske
 """
 
 import contextlib
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +50,7 @@ def cuda(monkeypatch):
         set_sync_debug_mode=lambda mode: log.append(f"waiting is {mode}"),
     )
     monkeypatch.setattr(variants, "torch", SimpleNamespace(cuda=fake))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=fake))
     return log
 
 
