@@ -1,0 +1,93 @@
+"""The shape of a call of the Triton kernels: widths, tiles, and into how many parts a row is cut.
+
+It depends on nothing but the sizes of the tensors, so that the same call gives the same bits on every device, and
+torch.compile can ask it for sizes that are not known yet.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Tokens of a tile, warps of a program and tiles in flight, by bytes of a number and whether a width is above 64.
+TILES = {(2, False): (64, 4, 2), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (4, True): (16, 16, 2)}
+TILES_EACH = 4  # tiles a part has at least, lest loading or writing sums cost more than the tokens
+PROGRAMS = 512  # about as many as the largest GPUs hold at once; further cuts would only add sums to write and add up
+NARROWEST = 16  # of a tensor core
+
+
+@dataclass(frozen=True)
+class Shape:
+    pairs: int  # of a row and a head
+    c: int
+    e: int
+    size: int  # bytes of a number
+    feature: str
+    causal: bool
+    normalised: bool
+    eps: float
+    floor: float
+
+    @classmethod
+    def of(cls, q: Tensor, v: Tensor, feature: str, causal: bool, normalised: bool, eps: float, floor: float) -> "Shape":
+        pairs = q.shape[0] * q.shape[1]
+        return cls(pairs, q.shape[3], v.shape[3], v.element_size(), feature, causal, normalised, eps, floor)
+
+    @property
+    def C(self) -> int:
+        return _filled(self.c)
+
+    @property
+    def E(self) -> int:
+        return _filled(self.e)
+
+    @property
+    def R(self) -> int:
+        """Features, filled up to a power of two."""
+        return feature_width(self.c, self.feature)
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        return TILES[self.size, max(self.R, self.E) > 64]
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        T, warps, stages = self.tile
+        widths = {"c": self.c, "e": self.e, "C": self.C, "R": self.R, "E": self.E, "T": T, "FEATURE": self.feature}
+        return widths | {"num_warps": warps, "num_stages": stages}
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        return {"CAUSAL": self.causal, "NORMALISED": self.normalised}
+
+    def parts(self, n: int) -> int:
+        """As few as fill the device, since each writes its sums."""
+        most = torch.sym_max(1, _ceil(n, TILES_EACH * self.tile[0]))
+        return torch.sym_min(torch.sym_max(1, _ceil(PROGRAMS, self.pairs)), most)
+
+    def share(self, n: int) -> int:
+        """Tokens of a part: whole tiles."""
+        T = self.tile[0]
+        return _ceil(_ceil(n, T), self.parts(n)) * T
+
+
+def feature_width(c: int, feature: str) -> int:
+    return _filled(c) * (2 if feature == "cosine" else 1)
+
+
+def _filled(width: int) -> int:
+    return max(NARROWEST, 1 << (width - 1).bit_length())
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def empty_like(x: Float[Tensor, "b h n c"], width: int, dtype: torch.dtype) -> Float[Tensor, "b h n width"]:
+    """Room for a tensor laid out as x is: head by head, or token by token as a projection leaves it."""
+    b, h, n, _ = x.shape
+    if x.stride(1) < x.stride(2):
+        return x.new_empty(b, n, h, width, dtype=dtype).transpose(1, 2)
+    return x.new_empty(b, h, n, width, dtype=dtype)
