@@ -166,7 +166,7 @@ def _sum_keys(
     S, z = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
     level = _level(m, first, n, LEVELS)
     for start in range(first, last, T):
-        fk, _ = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]
+        fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]
         u = _values(v, mask, start, last, v_t, e, E, T, MASKED)  # [T, E]
         S, z, level = _pass(S, z, level, u, fk, a, m, start, last, T, LEVELS)
     _store_sums(sums, S, z, R, E)
@@ -189,11 +189,11 @@ def _read(
     S, z = _load_sums(sums, R, E, CAUSAL)
     level = _level(m, first, n, LEVELS)
     for start in range(first, last, T):
-        fq, _ = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)  # [T, R]
+        fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)  # [T, R]
         top = _dot_sums(fq, tl.trans(S))  # [T, E]
         bottom = tl.sum(fq.to(tl.float32) * z[None, :], axis=1)  # [T]
         if CAUSAL:
-            fk, _ = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
+            fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
             u = _values(v, mask, start, last, v_t, e, E, T, MASKED)
             pairs, since = _fades(a, m, level, start, last, T, LEVELS)  # [T, T], [T]
             weights = (_dot(fq, tl.trans(fk), tl.zeros([T, T], tl.float32)) * pairs).to(fq.dtype)
@@ -230,18 +230,15 @@ def _back_to_queries(
     begin = level
     for start in range(first, last, T):
         tokens = start + tl.arange(0, T)
-        fq, slope = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)  # [T, R]
+        fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)  # [T, R]
         w = _w(dy, d, start, last, g_t, e, E, T, fq, NORMALISED)  # [T, E]
         g = _dot_sums(w, S)  # [T, R], all of dphi(q) that does not come through the denominator
-        seen = tl.broadcast_to(z[None, :], [T, R])  # the sum of all phi(k) that a query sees
+        pairs, since = _fades(a, m, level, start, last, T, LEVELS)  # [T, T], [T]
         if CAUSAL:
-            fk, _ = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
+            fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
             u = _values(v, mask, start, last, v_t, e, E, T, MASKED)
-            pairs, since = _fades(a, m, level, start, last, T, LEVELS)
             weights = (_dot(w, tl.trans(u), tl.zeros([T, T], tl.float32)) * pairs).to(fq.dtype)
             g = _dot(weights, fk, g * since[:, None])
-            seen = _dot(pairs.to(fq.dtype), fk, seen * since[:, None])
-            S, z, level = _pass(S, z, level, u, fk, a, m, start, last, T, LEVELS)
         if NORMALISED:
             bottom = tl.load(d + tokens, mask=tokens < last, other=1.0)
             # At the floor the denominator is a constant; there bottom and floor are the same number.
@@ -249,7 +246,11 @@ def _back_to_queries(
             tl.store(dd + tokens, w_last, mask=tokens < last)
         else:
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
-        _store_gradient(dq, (g + w_last[:, None] * seen) * slope, start, last, dq_t, c, C, R, T, FEATURE)
+        g += (w_last * since)[:, None] * z[None, :]
+        if CAUSAL:
+            g = _dot((w_last[:, None] * pairs).to(fq.dtype), fk, g)
+            S, z, level = _pass(S, z, level, u, fk, a, m, start, last, T, LEVELS)
+        _store_gradient(dq, g, fq, q_angles, mask, start, last, dq_t, c, C, R, T, FEATURE, False)
         faded = fq
         if LEVELS:
             faded = (fq.to(tl.float32) * tl.exp(begin - _levels(m, start, last, T))[:, None]).to(fq.dtype)
@@ -279,12 +280,12 @@ def _back_to_keys(
     for tile in range(0, tiles):
         start = first + (tiles - 1 - tile) * T  # from the end, for N grows that way
         tokens = start + tl.arange(0, T)
-        fk, slope = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]
+        fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]
         u = _values(v, mask, start, last, v_t, e, E, T, MASKED)  # [T, E]
         g = _dot_sums(u, N) + N_last[None, :]  # [T, R]
         gv = _dot_sums(fk, tl.trans(N))  # [T, E]
         if CAUSAL:
-            fq, _ = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)
+            fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)
             w = _w(dy, d, start, last, g_t, e, E, T, fk, NORMALISED)
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
             pairs, _ = _fades(a, m, 0.0, start, last, T, LEVELS)  # [T of t, T of s]
@@ -303,7 +304,7 @@ def _back_to_keys(
                 N, N_last = N * fade, N_last * fade
             N = _dot(tl.trans(w), faded, N)
             N_last += tl.sum(faded.to(tl.float32) * w_last[:, None], axis=0)
-        _store_gradient(dk, g * slope, start, last, dk_t, c, C, R, T, FEATURE)
+        _store_gradient(dk, g, fk, k_angles, mask, start, last, dk_t, c, C, R, T, FEATURE, MASKED)
         at, real = _tile(start, last, dv_t, e, E, T)
         tl.store(dv + at, gv.to(dv.dtype.element_ty), mask=real)
 
@@ -359,7 +360,7 @@ def _features(
     x, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """phi [T, R], rounded to the type of x, and its slope; both 0 where no token is, which elu(0) + 1 is not."""
+    """phi [T, R], rounded to the type of x; 0 where no token is, which elu(0) + 1 is not."""
     tokens, columns = start + tl.arange(0, T), tl.arange(0, R)
     there = tokens < last
     if MASKED:
@@ -369,16 +370,39 @@ def _features(
     at = (tokens.to(tl.int64) * stride)[:, None] + channels[None, :]
     loaded = tl.load(x + at, mask=real, other=0.0)
     single = loaded.to(tl.float32)
-    phi, slope = single, tl.full([T, R], 1.0, tl.float32)
     if FEATURE == "elu":
-        falling = tl.exp(tl.minimum(single, 0.0))
-        phi, slope = tl.where(single > 0, single + 1, falling), tl.where(single > 0, 1.0, falling)
+        single = tl.where(single > 0, single + 1, tl.exp(tl.minimum(single, 0.0)))
     if FEATURE == "cosine":
-        angle = tl.load(angles + tokens, mask=tokens < last, other=0.0)
-        slope = tl.where((columns < C)[None, :], tl.cos(angle)[:, None], tl.sin(angle)[:, None])
-        slope = tl.where(single > 0, slope, 0.0)
-        phi = single * slope
-    return tl.where(real, phi, 0.0).to(loaded.dtype), tl.where(real, slope, 0.0)
+        single = tl.maximum(single, 0.0) * _turns(angles, start, last, C, R, T)
+    return tl.where(real, single, 0.0).to(loaded.dtype)
+
+
+@triton.jit
+@no_type_check
+def _turns(angles, start, last, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr):
+    """cos in the first half of the columns, sin in the second [T, R]."""
+    tokens = start + tl.arange(0, T)
+    angle = tl.load(angles + tokens, mask=tokens < last, other=0.0)
+    return tl.where((tl.arange(0, R) < C)[None, :], tl.cos(angle)[:, None], tl.sin(angle)[:, None])
+
+
+@triton.jit
+@no_type_check
+def _store_gradient(
+    x, g, phi, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The gradient g of phi [T, R] as that of x; the slope is read off phi, which is at hand, and is 0 where phi is."""
+    if FEATURE == "elu":
+        g = g * tl.minimum(phi.to(tl.float32), 1.0)
+    if FEATURE == "cosine":  # both halves go back to the same channels
+        g = tl.where(phi != 0, g * _turns(angles, start, last, C, R, T), 0.0)
+        g = tl.sum(tl.reshape(g, [T, 2, C]), axis=1)
+    at, real = _tile(start, last, stride, c, C, T)
+    if MASKED and FEATURE == "none":
+        tokens = start + tl.arange(0, T)
+        g = tl.where((tl.load(mask + tokens, mask=tokens < last, other=0) != 0)[:, None], g, 0.0)
+    tl.store(x + at, g.to(x.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -449,18 +473,6 @@ def _level(m, first, n, LEVELS: tl.constexpr):
     if LEVELS:
         level = tl.load(m + tl.minimum(tl.maximum(first - 1, 0), n - 1))
     return level
-
-
-@triton.jit
-@no_type_check
-def _store_gradient(
-    x, g, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr,
-):  # fmt: skip
-    if FEATURE == "cosine":
-        g = tl.sum(tl.reshape(g, [T, 2, C]), axis=1)  # both halves go back to the same channels
-    at, real = _tile(start, last, stride, c, C, T)
-    tl.store(x + at, g.to(x.dtype.element_ty), mask=real)
 
 
 @triton.jit
