@@ -22,15 +22,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
-from einops import einsum, rearrange
+from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.causal_linear import causal_linear
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.feature_attention import feature_attention, features, with_ones
+from longspan.kernels.precision import without_autocast
 
 
 @dataclass
@@ -85,16 +84,17 @@ class CosFormer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        with without_autocast(q):
-            keys = _places(k, key_mask)
-            queries = _places(q, query_mask) if self.pattern.cross else keys
-            length = self._length(queries, keys)
-            phi_q, phi_k = _features(q, queries, length), _features(k, keys, length, key_mask)
-            if self.pattern is Pattern.CAUSAL_SELF:
-                y = causal_linear(phi_q, phi_k, _with_ones(v))
-            else:
-                y = phi_q @ (phi_k.mT @ _with_ones(v))
-            return self._normalised(y).to(v.dtype)
+        keys = _places(k, key_mask)
+        queries = _places(q, query_mask) if self.pattern.cross else keys
+        length = self._length(queries, keys)
+        return feature_attention(
+            *(q, k, v),
+            feature="cosine",
+            causal=self.pattern is Pattern.CAUSAL_SELF,
+            key_mask=key_mask,
+            angles=(_angles(queries, length, q.dtype), _angles(keys, length, k.dtype)),
+            floor=self.eps,
+        )
 
     def weights(
         self,
@@ -127,7 +127,8 @@ class CosFormer(HeadwiseAttention):
             return None
         self._fits(k.shape[2])
         with without_autocast(k):
-            memory = _features(k, _places(k, key_mask), self.longest, key_mask).mT @ _with_ones(v)
+            angles = _angles(_places(k, key_mask), self.longest, k.dtype)
+            memory = features(k, "cosine", angles, key_mask).mT @ with_ones(v)
         return Sums(memory, torch.zeros(k.shape[0], dtype=torch.long, device=k.device))
 
     def advance(
@@ -137,13 +138,14 @@ class CosFormer(HeadwiseAttention):
         if at_most > self.longest:
             at_most = int(state.queries.max()) + 1
             self._fits(at_most)
-        memory, place = state.memory, state.queries[:, None]
+        memory, angle = state.memory, _angles(state.queries[:, None], self.longest, q.dtype)
         with without_autocast(q):
             if k is not None and v is not None:
-                new = _features(k[:, :, None], place, self.longest)[:, :, 0]
-                memory = memory + einsum(new, _with_ones(v), "b h c, b h e -> b h c e")
-            y = self._normalised(_features(q[:, :, None], place, self.longest) @ memory)
-        return y[:, :, 0].to(q.dtype), Sums(memory, state.queries + 1, at_most)
+                new = features(k[:, :, None], "cosine", angle)[:, :, 0]
+                memory = memory + einsum(new, with_ones(v), "b h c, b h e -> b h c e")
+            y = features(q[:, :, None], "cosine", angle) @ memory
+            y = (y[..., :-1] / y[..., -1:].clamp(min=self.eps))[:, :, 0]
+        return y.to(q.dtype), Sums(memory, state.queries + 1, at_most)
 
     def _length(self, queries: Int[Tensor, "b n"], keys: Int[Tensor, "b m"]) -> int | Int[Tensor, "b 1"]:
         """L: one number for all rows, or one for each."""
@@ -159,21 +161,9 @@ class CosFormer(HeadwiseAttention):
                 "the input."
             )
 
-    def _normalised(self, y: Float[Tensor, "b h n e_plus_1"]) -> Float[Tensor, "b h n e"]:
-        return y[..., :-1] / y[..., -1:].clamp(min=self.eps)
 
-
-def _features(
-    x: Float[Tensor, "b h n c"],
-    place: Int[Tensor, "b n"],
-    length: int | Int[Tensor, "b 1"],
-    mask: Bool[Tensor, "b n"] | None = None,
-) -> Float[Tensor, "b h n two_c"]:
-    x = F.relu(at_least_single(x).contiguous())  # relu keeps strides that a compiled graph does not expect
-    if mask is not None:  # a hidden key adds nothing to any sum
-        x = x.masked_fill(~rearrange(mask, "b n -> b 1 n 1"), 0)
-    angle = rearrange(place.to(x.dtype) * (torch.pi / 2) / length, "b n -> b 1 n 1")
-    return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
+def _angles(place: Int[Tensor, "b n"], length: int | Int[Tensor, "b 1"], dtype: torch.dtype) -> Float[Tensor, "b n"]:
+    return place.to(torch.promote_types(dtype, torch.float32)) * (torch.pi / 2) / length
 
 
 def _places(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b n"]:
@@ -181,9 +171,3 @@ def _places(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> In
     if mask is None:
         return torch.arange(x.shape[2], device=x.device).expand(x.shape[0], -1)
     return mask.cumsum(dim=1) - 1
-
-
-def _with_ones(v: Float[Tensor, "*n e"]) -> Float[Tensor, "*n e_plus_1"]:
-    """Values with a column of ones, whose weighted sum is the denominator."""
-    v = at_least_single(v)
-    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)

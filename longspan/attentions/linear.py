@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from einops import einsum, rearrange
+from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
-from longspan.kernels.causal_linear import causal_linear
+from longspan.kernels.feature_attention import feature_attention, features, with_ones
 from longspan.kernels.packing import Layout
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import without_autocast
 from longspan.kernels.ragged_linear import kernel_fits, ragged_linear
 
 
@@ -53,10 +52,8 @@ class LinearAttention(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        if self.pattern is Pattern.CAUSAL_SELF:
-            y = causal_linear(self._features(q), self._features(k, key_mask), _with_ones(v))
-            return self._normalised(y).to(v.dtype)
-        return self._read(q, self.begin(k, v, key_mask=key_mask)).to(v.dtype)
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        return feature_attention(q, k, v, feature="elu", causal=causal, key_mask=key_mask, eps=self.eps)
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
@@ -78,32 +75,13 @@ class LinearAttention(HeadwiseAttention):
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Sums:
         with without_autocast(k):
-            return Sums(self._features(k, key_mask).mT @ _with_ones(v))
+            return Sums(features(k, "elu", mask=key_mask).mT @ with_ones(v))
 
     def advance(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"] | None, v: Float[Tensor, "b h e"] | None, state: Sums
     ) -> tuple[Float[Tensor, "b h e"], Sums]:
-        if k is not None and v is not None:
-            with without_autocast(k):
-                state = Sums(state.memory + einsum(self._features(k), _with_ones(v), "b h c, b h e -> b h c e"))
-        return self._read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
-
-    def _features(
-        self, x: Float[Tensor, "b h *n c"], mask: Bool[Tensor, "b m"] | None = None
-    ) -> Float[Tensor, "b h *n c"]:
-        phi = F.elu(at_least_single(x).contiguous()) + 1  # elu keeps strides that a compiled graph does not expect
-        # A hidden key adds nothing to S or z: its features are 0, which no key would give.
-        return phi if mask is None else phi.masked_fill(~rearrange(mask, "b m -> b 1 m 1"), 0)
-
-    def _read(self, q: Float[Tensor, "b h n c"], state: Sums) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            return self._normalised(self._features(q) @ state.memory)
-
-    def _normalised(self, y: Float[Tensor, "b h n e_plus_1"]) -> Float[Tensor, "b h n e"]:
-        return y[..., :-1] / (y[..., -1:] + self.eps)
-
-
-def _with_ones(v: Float[Tensor, "*n e"]) -> Float[Tensor, "*n e_plus_1"]:
-    """Values with a column of ones, whose weighted sum is the denominator."""
-    v = at_least_single(v)
-    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+            if k is not None and v is not None:
+                state = Sums(state.memory + einsum(features(k, "elu"), with_ones(v), "b h c, b h e -> b h c e"))
+            y = einsum(features(q, "elu"), state.memory, "b h c, b h c e -> b h e")
+            return (y[..., :-1] / (y[..., -1:] + self.eps)).to(q.dtype), state

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels.ragged_linear import operator  # noqa: F401  makes torch.ops.longspan known
+from longspan.kernels import feature_attention, ragged_linear  # noqa: F401  make torch.ops.longspan known
 
 aten = torch.ops.aten
 
@@ -84,6 +84,16 @@ def _ragged_linear_back(dy: Any, q: Any, k: Any, v: Any, *rest: Any, out_shape: 
     return 2 * _ragged_linear(q, k, v)
 
 
+def _feature_attention(q: Any, k: Any, v: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    """The same for [b h n c], whatever is done pair by pair within a tile; a cosine doubles the width of features."""
+    feature = next(word for word in rest if isinstance(word, str))
+    return 2 * math.prod(q[:2]) * (q[2] + k[2]) * q[3] * (2 if feature == "cosine" else 1) * (v[3] + 1)
+
+
+def _feature_attention_back(dy: Any, dd: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return 2 * _feature_attention(*rest)
+
+
 _FUSED = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention")
 _FUSED += ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")
 _FUSED += ("_flash_attention",)
@@ -99,6 +109,8 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     aten.cummin: _running,
     torch.ops.longspan.ragged_linear: _ragged_linear,
     torch.ops.longspan.ragged_linear_backward: _ragged_linear_back,
+    torch.ops.longspan.feature_attention: _feature_attention,
+    torch.ops.longspan.feature_attention_backward: _feature_attention_back,
 }
 for _name in _FUSED:
     _forth = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")

@@ -61,7 +61,7 @@ def feature_attention(
     beside = (key_mask, *(angles or (None, None)), *(levels or (None, None)))
     with without_autocast(q):
         if impl == "reference":
-            return reference.feature_attention(q, k, v, *beside, feature, causal, eps, floor)
+            return reference.feature_attention(q, k, v, *beside, feature=feature, causal=causal, eps=eps, floor=floor)
         return operator.forward(q, k, v, *beside, feature, causal, True, eps, floor)[0]
 
 

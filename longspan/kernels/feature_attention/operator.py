@@ -28,7 +28,7 @@ def forward(
     """y and its denominators [b h n]; for the way back the sums that parts begin with [p b h e+1 r]."""
     from longspan.kernels.feature_attention import triton
 
-    shape = Shape.of(q, v, feature, causal, normalised, eps, floor)
+    shape = Shape.of(q, v, feature, causal=causal, normalised=normalised, eps=eps, floor=floor)
     q, k, v = map(_readable, (q, k, v))
     beside = triton.Beside(*_beside(key_mask, query_angles, key_angles, key_levels, levels))
     with torch.cuda.device_of(q):  # Triton launches on the current device
@@ -39,7 +39,7 @@ def forward(
 
 @forward.register_fake
 def _(q, k, v, key_mask, query_angles, key_angles, key_levels, levels, feature, causal, normalised, eps, floor):
-    shape = Shape.of(q, v, feature, causal, normalised, eps, floor)
+    shape = Shape.of(q, v, feature, causal=causal, normalised=normalised, eps=eps, floor=floor)
     y = empty_like(q, v.shape[3], v.dtype if normalised else torch.float32)
     parts = shape.parts(k.shape[2]) if causal else 1
     sums = q.new_empty(parts, *q.shape[:2], shape.E + 1, shape.R, dtype=torch.float32)
@@ -69,7 +69,7 @@ def backward(
     """The gradients of q, k and v; dd is that of the denominators where they are a result of their own."""
     from longspan.kernels.feature_attention import triton
 
-    shape = Shape.of(q, v, feature, causal, normalised, eps, floor)
+    shape = Shape.of(q, v, feature, causal=causal, normalised=normalised, eps=eps, floor=floor)
     dy, q, k, v = map(_readable, (dy, q, k, v))
     beside = triton.Beside(*_beside(key_mask, query_angles, key_angles, key_levels, levels))
     d, sums, dd = d.contiguous(), sums.contiguous(), None if dd is None else dd.contiguous()
@@ -105,12 +105,13 @@ def _remember(ctx, inputs, output) -> None:
 
 def _gradients(ctx, dy, dd, _):
     *inputs, d, sums = ctx.saved_tensors
-    feature, causal, normalised, *_ = ctx.rest
+    feature, causal, normalised, eps, floor = ctx.rest
     if dy is None:
         dy = torch.zeros_like(d)[..., None].expand(*d.shape, inputs[2].shape[3])
     if not normalised and dd is None:
         dd = torch.zeros_like(d)
-    gradients = backward(dy, None if normalised else dd, *inputs, d, sums, *ctx.rest)
+    denominators = None if normalised else dd  # a quotient has been told of them already
+    gradients = backward(dy, denominators, *inputs, d, sums, feature, causal, normalised, eps, floor)
     return (*gradients, *[None] * 10)
 
 

@@ -11,9 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Tokens of a tile, warps of a program and tiles in flight, by bytes of a number and whether a width is above 64.
-TILES = {(2, False): (64, 4, 2), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (4, True): (16, 16, 2)}
-TILES_EACH = 4  # tiles a part has at least, lest loading or writing sums cost more than the tokens
+# Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and whether a width is
+# above 64. What a program needs grows with them until it no longer fits the registers.
+FORTH = {(2, False): (64, 4, 3), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (4, True): (16, 16, 2)}
+BACK = {(2, False): (64, 4, 2), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (4, True): (16, 16, 2)}
+STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
+SHORTEST = 256  # tokens of a part, lest loading or writing its sums cost more than they do
 PROGRAMS = 512  # about as many as the largest GPUs hold at once; further cuts would only add sums to write and add up
 NARROWEST = 16  # of a tensor core
 
@@ -31,9 +34,8 @@ class Shape:
     floor: float
 
     @classmethod
-    def of(cls, q: Tensor, v: Tensor, feature: str, causal: bool, normalised: bool, eps: float, floor: float) -> "Shape":
-        pairs = q.shape[0] * q.shape[1]
-        return cls(pairs, q.shape[3], v.shape[3], v.element_size(), feature, causal, normalised, eps, floor)
+    def of(cls, q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h m e"], feature: str, **how: Any) -> "Shape":
+        return cls(q.shape[0] * q.shape[1], q.shape[3], v.shape[3], v.element_size(), feature, **how)
 
     @property
     def C(self) -> int:
@@ -48,13 +50,8 @@ class Shape:
         """Features, filled up to a power of two."""
         return feature_width(self.c, self.feature)
 
-    @property
-    def tile(self) -> tuple[int, int, int]:
-        return TILES[self.size, max(self.R, self.E) > 64]
-
-    @property
-    def constants(self) -> dict[str, Any]:
-        T, warps, stages = self.tile
+    def constants(self, tiles: dict[tuple[int, bool], tuple[int, int, int]]) -> dict[str, Any]:
+        T, warps, stages = tiles[self.size, max(self.R, self.E) > 64]
         widths = {"c": self.c, "e": self.e, "C": self.C, "R": self.R, "E": self.E, "T": T, "FEATURE": self.feature}
         return widths | {"num_warps": warps, "num_stages": stages}
 
@@ -64,13 +61,11 @@ class Shape:
 
     def parts(self, n: int) -> int:
         """As few as fill the device, since each writes its sums."""
-        most = torch.sym_max(1, _ceil(n, TILES_EACH * self.tile[0]))
-        return torch.sym_min(torch.sym_max(1, _ceil(PROGRAMS, self.pairs)), most)
+        return torch.sym_min(_ceil(PROGRAMS, self.pairs), _ceil(n, SHORTEST))  # pyright: ignore[reportReturnType]
 
     def share(self, n: int) -> int:
-        """Tokens of a part: whole tiles."""
-        T = self.tile[0]
-        return _ceil(_ceil(n, T), self.parts(n)) * T
+        """Tokens of a part."""
+        return _ceil(_ceil(n, STEP), self.parts(n)) * STEP
 
 
 def feature_width(c: int, feature: str) -> int:

@@ -18,7 +18,10 @@ Tiles of bfloat16 meet in tensor cores. A matrix of sums goes in as two of them,
 keeps its precision. Products of float32 are not rounded at all. No two runs differ.
 """
 
-from typing import NamedTuple, no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import (  # a Triton function is no Python function, and its annotations are no types
+    NamedTuple,
+    no_type_check,
+)
 
 import torch
 import triton
@@ -27,7 +30,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.chunk_states import before, fading_sum
-from longspan.kernels.feature_attention.shapes import Shape, empty_like
+from longspan.kernels.feature_attention.shapes import BACK, FORTH, Shape, empty_like
 from longspan.kernels.ragged_linear.triton import _dot, _dot_sums
 
 
@@ -56,8 +59,8 @@ def sum_keys(
     (*pairs, m), parts = k.shape[:3], shape.parts(k.shape[2])
     sums = k.new_empty(parts, *pairs, shape.E + 1, shape.R, dtype=torch.float32)
     _sum_keys[(shape.pairs, parts)](
-        k, v, *beside.pointers(sums)[1:], sums, pairs[1], m, shape.share(m), *_strides(k, v),
-        **beside.flags, **shape.constants,
+        k, v, sums, pairs[1], m, shape.share(m), *beside.pointers(sums)[1:], *_strides(k, v),
+        **beside.flags, **shape.constants(FORTH),
     )  # fmt: skip
     return _before(sums, _ends(shape, beside.m)) if shape.causal else sums.sum(dim=0, keepdim=True)
 
@@ -75,8 +78,8 @@ def read(
     y = empty_like(q, v.shape[3], v.dtype if shape.normalised else torch.float32)
     d = q.new_empty(q.shape[:3], dtype=torch.float32)
     _read[(shape.pairs, shape.parts(n))](
-        q, k, v, *beside.pointers(sums), sums, y, d, heads, n, shape.share(n), shape.eps, shape.floor,
-        *_strides(q, k, v, y), **beside.flags, **shape.flags, **shape.constants,
+        q, k, v, sums, y, d, heads, n, shape.share(n), shape.eps, shape.floor, *beside.pointers(sums),
+        *_strides(q, k, v, y), **beside.flags, **shape.flags, **shape.constants(FORTH),
     )  # fmt: skip
     return y, d
 
@@ -97,8 +100,8 @@ def back_to_queries(
     dq, dd = empty_like(q, q.shape[3], q.dtype), torch.empty_like(d) if dd is None else dd
     dsums = sums.new_empty(parts, *sums.shape[1:])
     _back_to_queries[(shape.pairs, parts)](
-        dy, q, k, v, *beside.pointers(sums), sums, d, dq, dd, dsums, heads, n, shape.share(n), shape.floor,
-        *_strides(dy, q, k, v, dq), **beside.flags, **shape.flags, **shape.constants,
+        dy, q, k, v, sums, d, dq, dd, dsums, heads, n, shape.share(n), shape.floor, *beside.pointers(sums),
+        *_strides(dy, q, k, v, dq), **beside.flags, **shape.flags, **shape.constants(BACK),
     )  # fmt: skip
     if not shape.causal:
         return dq, dd, dsums.sum(dim=0, keepdim=True)
@@ -122,8 +125,8 @@ def back_to_keys(
     heads, m = k.shape[1:3]
     dk, dv = empty_like(k, k.shape[3], k.dtype), empty_like(v, v.shape[3], v.dtype)
     _back_to_keys[(shape.pairs, shape.parts(m))](
-        dy, q, k, v, *beside.pointers(dsums), dsums, d, dd, dk, dv, heads, m, shape.share(m),
-        *_strides(dy, q, k, v, dk, dv), **beside.flags, **shape.flags, **shape.constants,
+        dy, q, k, v, dsums, d, dd, dk, dv, heads, m, shape.share(m), *beside.pointers(dsums),
+        *_strides(dy, q, k, v, dk, dv), **beside.flags, **shape.flags, **shape.constants(BACK),
     )  # fmt: skip
     return dk, dv
 
@@ -142,9 +145,7 @@ def _ends(shape: Shape, m: Tensor | None) -> Float[Tensor, "b h p"] | None:
     return m[:, :, ends]
 
 
-def _before(
-    sums: Float[Tensor, "p b h e1 r"], levels: Float[Tensor, "b h p"] | None
-) -> Float[Tensor, "p b h e1 r"]:
+def _before(sums: Float[Tensor, "p b h e1 r"], levels: Float[Tensor, "b h p"] | None) -> Float[Tensor, "p b h e1 r"]:
     """The sums of all earlier parts, relative to the level of the last of them."""
     sums = sums.movedim(0, 2)
     decay = None
@@ -156,7 +157,7 @@ def _before(
 @triton.jit
 @no_type_check
 def _sum_keys(
-    k, v, k_angles, mask, a, m, sums, heads, n, share, k_b, k_h, k_t, v_b, v_h, v_t,
+    k, v, sums, heads, n, share, k_angles, mask, a, m, k_b, k_h, k_t, v_b, v_h, v_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -175,7 +176,7 @@ def _sum_keys(
 @triton.jit
 @no_type_check
 def _read(
-    q, k, v, q_angles, k_angles, mask, a, m, sums, y, d, heads, n, share, eps, floor,
+    q, k, v, sums, y, d, heads, n, share, eps, floor, q_angles, k_angles, mask, a, m,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, NORMALISED: tl.constexpr,
@@ -212,7 +213,7 @@ def _read(
 @triton.jit
 @no_type_check
 def _back_to_queries(
-    dy, q, k, v, q_angles, k_angles, mask, a, m, sums, d, dq, dd, dsums, heads, n, share, floor,
+    dy, q, k, v, sums, d, dq, dd, dsums, heads, n, share, floor, q_angles, k_angles, mask, a, m,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, NORMALISED: tl.constexpr,
@@ -262,7 +263,7 @@ def _back_to_queries(
 @triton.jit
 @no_type_check
 def _back_to_keys(
-    dy, q, k, v, q_angles, k_angles, mask, a, m, dsums, d, dd, dk, dv, heads, n, share,
+    dy, q, k, v, dsums, d, dd, dk, dv, heads, n, share, q_angles, k_angles, mask, a, m,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, NORMALISED: tl.constexpr,
@@ -277,7 +278,7 @@ def _back_to_keys(
         q_angles = _of_row(q_angles, row, n, FEATURE)
     N, N_last = _load_sums(dsums, R, E, CAUSAL)
     tiles = tl.cdiv(tl.maximum(last - first, 0), T)
-    for tile in range(0, tiles):
+    for tile in range(tiles):
         start = first + (tiles - 1 - tile) * T  # from the end, for N grows that way
         tokens = start + tl.arange(0, T)
         fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]

@@ -1,0 +1,211 @@
+"""The Triton kernel of attention by features against its law, on a GPU or in Triton's interpreter.
+
+`test_feature_attention.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan.attentions import Pattern
+from longspan.kernels import feature_attention as door
+from longspan.kernels.feature_attention import feature_attention, operator, shapes
+from tests.attentions.agreement import headwise
+from tests.kernels.feature_problems import draw, exact, gradients
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# In float32 only the order of sums differs. In bfloat16 phi, w, weights within a tile and results are rounded, by 2^-9
+# of themselves each, and sums of numbers about 1 may cancel after that.
+TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.bfloat16: (8e-3, 1e-2)}  # absolute and relative
+CASES = {
+    "features": {"feature": "none"},
+    "elu, masked": {"feature": "elu", "masked": True},
+    "cosine, masked": {"feature": "cosine", "masked": True},
+    "causal features, masked": {"feature": "none", "causal": True, "masked": True},
+    "causal elu": {"feature": "elu", "causal": True},
+    "causal elu, masked": {"feature": "elu", "causal": True, "masked": True},
+    "causal cosine, masked": {"feature": "cosine", "causal": True, "masked": True},
+    "causal levels": {"feature": "none", "causal": True, "levels": True},
+}
+
+if DEVICE == "cpu":
+    from tests.kernels.interpreter import mend
+
+    mend()
+
+
+@pytest.fixture
+def large_tiles(monkeypatch):
+    """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
+    if DEVICE == "cpu":
+        for tiles in (shapes.FORTH, shapes.BACK):
+            for size, (_, *rest) in list(tiles.items()):
+                monkeypatch.setitem(tiles, size, (64, *rest))
+
+
+def assert_agrees(*lengths, **problem):
+    """Outputs and gradients are those of the law in double precision, for the same inputs."""
+    inputs, options = draw(*lengths, device=DEVICE, **problem)
+    doubled, law_options = exact(inputs, options)
+    fast = feature_attention(*inputs, **options, impl="triton")
+    law = feature_attention(*doubled, **law_options, impl="reference")
+    assert fast.dtype == inputs[2].dtype
+    atol, rtol = TOLERANCE[fast.dtype]
+    torch.testing.assert_close(fast.double(), law, atol=atol, rtol=rtol)
+    for found, expected in zip(gradients(fast, inputs), gradients(law, doubled), strict=True):
+        size = max(1.0, float(expected.abs().max()))  # of its neighbours, for what cancels is rounded before
+        torch.testing.assert_close(found.double(), expected, atol=atol * size, rtol=rtol)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_and_gradients_are_those_of_the_law(case, dtype):
+    assert_agrees(70, **CASES[case], dtype=dtype, rows=2 if dtype is torch.float32 else 1, heads=1)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("n", [1, 63, 64, 65])
+def test_awkward_lengths_agree(n):
+    assert_agrees(n, feature="elu", causal=True, masked=True, rows=1, heads=1)
+    assert_agrees(n, 70, feature="elu", rows=1, heads=1)
+
+
+@pytest.mark.parametrize("case", ["elu, masked", "causal cosine, masked"])
+def test_the_tiles_of_a_gpu_give_the_same_in_single_precision(case):
+    assert_agrees(70, **CASES[case], rows=1, heads=1)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("case", ["cosine, masked", "causal elu", "causal levels"])
+def test_parts_of_a_long_row_add_up(case, monkeypatch):
+    monkeypatch.setattr(shapes, "SHORTEST", 64)
+    assert_agrees(200, **CASES[case], rows=1, heads=1)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@given(st.integers(1, 80), st.integers(1, 80), st.booleans(), st.sampled_from([3, 16, 40]), st.sampled_from([1, 8, 48]))
+@settings(deadline=None, max_examples=4)
+def test_any_lengths_and_widths_agree(n, m, causal, c, e):
+    assert_agrees(n, n if causal else m, feature="elu", causal=causal, masked=True, c=c, e=e, heads=1)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("feature, c, e", [("cosine", 64, 64), ("elu", 128, 112)])
+def test_wide_features_agree(feature, c, e):
+    assert_agrees(70, feature=feature, c=c, e=e, causal=True, heads=1, rows=1, dtype=torch.bfloat16)
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_a_level_that_jumps_far_leaves_no_trace_of_the_past():
+    inputs, options = draw(140, feature="none", causal=True, levels=True, rows=1, heads=1, device=DEVICE)
+    own = options["levels"][0].clone()
+    own[:, :, 70:] += 1e4
+    options["levels"] = own, own.cummax(dim=2).values
+    y = feature_attention(*inputs, **options, impl="triton")
+    late = [x[:, :, 70:] for x in inputs]
+    options["levels"] = tuple(level[:, :, 70:] for level in options["levels"])
+    torch.testing.assert_close(y[:, :, 70:], feature_attention(*late, **options, impl="triton"))
+    assert all(x.isfinite().all() for x in gradients(y, inputs))
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_queries_that_see_nothing_give_zero_and_finite_gradients():
+    inputs, options = draw(70, feature="elu", causal=True, device=DEVICE)
+    mask = torch.ones(2, 70, dtype=torch.bool, device=DEVICE)
+    mask[0, :3], mask[1] = False, False
+    y = feature_attention(*inputs, **options | {"key_mask": mask}, impl="triton")
+    assert not y[0, :, :3].any()
+    assert not y[1].any()
+    assert all(x.isfinite().all() for x in gradients(y, inputs))
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_no_two_runs_differ_in_a_bit():
+    inputs, options = draw(130, feature="elu", causal=True, heads=1, device=DEVICE)
+
+    def run():
+        y = feature_attention(*inputs, **options, impl="triton")
+        return y, *gradients(y, inputs)
+
+    assert all(torch.equal(one, other) for one, other in zip(run(), run(), strict=True))
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("causal", [False, True])
+def test_inputs_and_gradients_may_lie_in_memory_in_any_order(causal):
+    inputs, options = draw(66, feature="elu", causal=causal, device=DEVICE)
+    strided = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in inputs]
+    across = [x.detach().mT.contiguous().mT.requires_grad_() for x in inputs]
+
+    def back(q, k, v):
+        y = feature_attention(q, k, v, **options, impl="triton")
+        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, stretched
+
+    expected = back(*inputs)
+    for given_inputs in (strided, across):
+        for found, same in zip(back(*given_inputs), expected, strict=True):
+            torch.testing.assert_close(found, same)
+    assert back(*strided)[0].transpose(1, 2).is_contiguous(), "heads can be merged without a copy"
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("spec", ["linear", "cosformer(length=call)"])
+@pytest.mark.parametrize("pattern", list(Pattern))
+def test_mechanisms_are_themselves_by_the_kernel(spec, pattern, monkeypatch):
+    layer = headwise(spec, pattern).float().to(DEVICE)
+    torch.manual_seed(0)
+    x, context = torch.randn(2, 40, 12, device=DEVICE), torch.randn(2, 50, 12, device=DEVICE)
+    seen = {"context": context} if pattern.cross else {}
+    plain = layer.double()(x.double(), **{name: value.double() for name, value in seen.items()})
+    calls = []
+
+    def by_kernel(*args, **options):
+        calls.append(options)
+        return feature_attention(*args, **options, impl="triton")
+
+    module = __import__(type(layer).__module__, fromlist=["feature_attention"])
+    monkeypatch.setattr(module, "feature_attention", by_kernel)
+    torch.testing.assert_close(layer.float()(x, **seen).double(), plain, atol=1e-5, rtol=1e-5)
+    assert len(calls) == 1
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_torch_finds_nothing_wrong_with_the_operator():
+    inputs, _ = draw(20, 30, device=DEVICE)
+    aspects = ("test_schema", "test_autograd_registration", "test_faketensor")  # compiling has a test of its own
+    nothing = [None] * 5
+    for causal, normalised in ((False, True), (True, True), (True, False)):
+        q, k, v = (x[:, :, :20] for x in inputs) if causal else inputs
+        torch.library.opcheck(
+            operator.forward, (q, k, v, *nothing, "elu", causal, normalised, 1e-6, 0.0), test_utils=aspects
+        )
+
+
+@pytest.mark.usefixtures("large_tiles")
+def test_it_goes_into_one_compiled_graph_for_any_length():
+    def layer(q, k, v):
+        return feature_attention(q * 1, k, v, feature="elu", causal=True, eps=1e-6, impl="triton") * 2
+
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=count)
+    through_autograd = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (40, 70):
+        inputs, _ = draw(n, device=DEVICE)
+        plain = layer(*inputs)
+        torch.testing.assert_close(compiled(*inputs), plain)
+        for found, expected in zip(gradients(through_autograd(*inputs), inputs), gradients(plain, inputs), strict=True):
+            torch.testing.assert_close(found, expected)
+    assert len(graphs) == 1
+
+
+def test_auto_takes_it_on_a_gpu_alone():
+    (q, k, v), _ = draw(20, device=DEVICE)
+    assert not door._obstacle(q, k, v, "elu")
+    assert "float32 or all in bfloat16" in door._obstacle(q.double(), k.double(), v.double(), "elu")

@@ -1,0 +1,45 @@
+"""Problems for the tests of attention by features: random tensors, what lies beside them, and gradients."""
+
+import torch
+
+
+def draw(
+    n, m=None, *, feature="elu", causal=False, masked=False, levels=False, rows=2, heads=2, c=16, e=16,
+    dtype=torch.float32, device="cpu", seed=0,
+):  # fmt: skip
+    """q, k and v that want gradients, and the other arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    m = n if m is None else m
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    q, k, v = normal(rows, heads, n, c), normal(rows, heads, m, c), normal(rows, heads, m, e)
+    if feature == "none":
+        q, k = q.abs(), k.abs()
+    options = {"feature": feature, "causal": causal, "eps": 1e-6}
+    if masked:
+        options["key_mask"] = (torch.rand(rows, m, generator=generator) < 0.7).to(device)
+    if feature == "cosine":
+        options |= {"eps": 0.0, "floor": 1e-6, "angles": tuple(_angles(rows, t, device) for t in (n, m))}
+    if levels:
+        own = (3 * normal(rows, heads, m) + torch.linspace(0, 8, m)).float().to(device)
+        options["levels"] = own, own.cummax(dim=2).values
+    return [x.to(device, dtype).requires_grad_() for x in (q, k, v)], options
+
+
+def _angles(rows, tokens, device):
+    return (torch.arange(tokens, device=device) * (torch.pi / 2) / (tokens + 1)).expand(rows, -1)
+
+
+def exact(inputs, options):
+    """The same problem in double precision."""
+    doubled = {
+        name: tuple(x.double() for x in value) if isinstance(value, tuple) else value for name, value in options.items()
+    }
+    return [x.detach().double().requires_grad_() for x in inputs], doubled
+
+
+def gradients(y, inputs):
+    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
+    return torch.autograd.grad((y * weights).sum(), inputs)
