@@ -74,12 +74,12 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(c, feature, dtype,
 
 def test_operations_count_sums_and_readings_forth_and_back():
     q, k, v = (2, 3, 10, 8), (2, 3, 20, 8), (2, 3, 20, 4)
-    beside, how = [None] * 5, (False, True, 1e-6, 0.0)
+    beside, how = [None] * 5, (False, 1e-6, 0.0)
     forth = FORMULAS[torch.ops.longspan.feature_attention]
     back = FORMULAS[torch.ops.longspan.feature_attention_backward]
     assert forth(q, k, v, *beside, "elu", *how) == 2 * 6 * 30 * 8 * 5
     assert forth(q, k, v, *beside, "cosine", *how) == 2 * 6 * 30 * 16 * 5
-    assert back(v, None, q, k, v, *beside, None, None, "elu", *how) == 2 * 2 * 6 * 30 * 8 * 5
+    assert back(v, None, q, k, v, *beside, (), (), "elu", *how) == 2 * 2 * 6 * 30 * 8 * 5
 
 
 # What executes the shapes in signatures cannot be compiled, so the second round does without.
@@ -108,10 +108,10 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, levels,
 
     kernel = getattr(kernels, name)
     sample = torch.empty(4, 8, 1024, 64, dtype=torch.bfloat16)
-    shape = shapes.Shape.of(sample, sample, feature, causal=True, normalised=True, eps=1e-6, floor=0.0)
+    (shape,) = shapes.Shape.slices(sample, sample, feature, causal=True, eps=1e-6, floor=0.0)
     constants = shape.constants(shapes.BACK if "back" in name else shapes.FORTH)
     options = {option: constants.pop(option) for option in ("num_warps", "num_stages")}
-    constants |= shape.flags | {"LEVELS": levels, "MASKED": True}
+    constants |= shape.flags | {"LEVELS": levels, "MASKED": True, "GIVEN": False}
     constants = {word: value for word, value in constants.items() if word in kernel.arg_names}
     single = ("sums", "dsums", "d", "dd", "q_angles", "k_angles", "a", "m")
     kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "eps": "fp32", "floor": "fp32"}

@@ -10,8 +10,9 @@ over the real keys s, in the causal form over s <= t. phi is one of
 
 and the levels (a, m), which only the causal form has, let what is small beside the past or the present fade: m never
 falls, a_s <= m_s, and no gradient goes through them. Sums run in float32 or better; the result has the type of v.
-`reference` defines the answer; `triton` takes float32 or bfloat16 and widths up to 128, rounds phi to the type of its
-inputs, needs no copy of them whatever the order of their axes, and gives the same bits in every run.
+`reference` defines the answer; `triton` takes float32 or bfloat16 and widths up to 128 (given features may have any),
+rounds phi to the type of its inputs, needs no copy of them whatever the order of their axes, and gives the same bits in
+every run.
 """
 
 from importlib.util import find_spec
@@ -24,13 +25,12 @@ from torch import Tensor
 from longspan.core.errors import UsageError
 from longspan.kernels.feature_attention import operator, reference
 from longspan.kernels.feature_attention.reference import features, with_ones
-from longspan.kernels.feature_attention.shapes import feature_width
+from longspan.kernels.feature_attention.shapes import WIDEST, feature_width
 from longspan.kernels.precision import without_autocast
 
 __all__ = ["Feature", "feature_attention", "features", "with_ones"]
 
 HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
-WIDEST = 128  # the sums of one row and head, e times r, have to stay on chip
 WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width they need more memory on chip than small GPUs have
 
 Feature = Literal["none", "elu", "cosine"]
@@ -62,7 +62,7 @@ def feature_attention(
     with without_autocast(q):
         if impl == "reference":
             return reference.feature_attention(q, k, v, *beside, feature=feature, causal=causal, eps=eps, floor=floor)
-        return operator.forward(q, k, v, *beside, feature, causal, True, eps, floor)[0]
+        return operator.forward(q, k, v, *beside, feature, causal, eps, floor)[0]
 
 
 def _obstacle(
@@ -74,7 +74,7 @@ def _obstacle(
         return "it needs triton and an NVIDIA GPU"
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
-    if r > WIDEST or e > WIDEST:
+    if (r > WIDEST and feature != "none") or e > WIDEST:
         return f"features and values must be at most {WIDEST} wide, got {r} and {e}"
     if not (q.numel() and k.numel() and v.numel()):
         return "there are no tokens"

@@ -3,6 +3,8 @@
 Signatures of operators are read by torch, which knows tensors but no shapes; those of `feature_attention` say them.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,35 +23,38 @@ def forward(
     levels: Tensor | None,
     feature: str,
     causal: bool,
-    normalised: bool,
     eps: float,
     floor: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y and its denominators [b h n]; for the way back the sums that parts begin with [p b h e+1 r]."""
+    """y; and for the way back its denominators [b h n] and the sums that parts begin with, of all slices in a row."""
     from longspan.kernels.feature_attention import triton
 
-    shape = Shape.of(q, v, feature, causal=causal, normalised=normalised, eps=eps, floor=floor)
+    slices = Shape.slices(q, v, feature, causal, eps, floor)
     q, k, v = map(_readable, (q, k, v))
     beside = triton.Beside(*_beside(key_mask, query_angles, key_angles, key_levels, levels))
+    y, d = empty_like(q, v.shape[3], v.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
+    partial = empty_like(q, v.shape[3], torch.float32) if len(slices) > 1 else y
+    kept = []
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        sums = triton.sum_keys(shape, k, v, beside)
-        y, d = triton.read(shape, q, k, v, beside, sums)
-    return y, d, sums
+        for one in slices:
+            own_q, own_k = one.cut(q, k)
+            sums = triton.sum_keys(one, own_k, v, beside)
+            triton.read(one, own_q, own_k, v, beside, sums, y, d, partial)
+            kept.append(sums.flatten())
+    return y, d, kept[0] if len(kept) == 1 else torch.cat(kept)
 
 
 @forward.register_fake
-def _(q, k, v, key_mask, query_angles, key_angles, key_levels, levels, feature, causal, normalised, eps, floor):
-    shape = Shape.of(q, v, feature, causal=causal, normalised=normalised, eps=eps, floor=floor)
-    y = empty_like(q, v.shape[3], v.dtype if normalised else torch.float32)
-    parts = shape.parts(k.shape[2]) if causal else 1
-    sums = q.new_empty(parts, *q.shape[:2], shape.E + 1, shape.R, dtype=torch.float32)
-    return y, q.new_empty(q.shape[:3], dtype=torch.float32), sums
+def _(q, k, v, key_mask, query_angles, key_angles, key_levels, levels, feature, causal, eps, floor):
+    kept = sum(math.prod(one.kept(k.shape[2])) for one in Shape.slices(q, v, feature, causal, eps, floor))
+    d = q.new_empty(q.shape[:3], dtype=torch.float32)
+    return empty_like(q, v.shape[3], v.dtype), d, q.new_empty(kept, dtype=torch.float32)
 
 
 @torch.library.custom_op("longspan::feature_attention_backward", mutates_args=())
 def backward(
     dy: Tensor,
-    dd: Tensor | None,
+    y: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -59,28 +64,37 @@ def backward(
     key_levels: Tensor | None,
     levels: Tensor | None,
     d: Tensor,
-    sums: Tensor,
+    kept: Tensor,
     feature: str,
     causal: bool,
-    normalised: bool,
     eps: float,
     floor: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v; dd is that of the denominators where they are a result of their own."""
+    """The gradients of q, k and v; several slices need y, of which each knows only a part."""
     from longspan.kernels.feature_attention import triton
 
-    shape = Shape.of(q, v, feature, causal=causal, normalised=normalised, eps=eps, floor=floor)
+    slices = Shape.slices(q, v, feature, causal, eps, floor)
     dy, q, k, v = map(_readable, (dy, q, k, v))
     beside = triton.Beside(*_beside(key_mask, query_angles, key_angles, key_levels, levels))
-    d, sums, dd = d.contiguous(), sums.contiguous(), None if dd is None else dd.contiguous()
+    dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
+    d, kept, dd, partial = d.contiguous(), kept.contiguous(), torch.empty_like(d), dv
+    if y is not None:
+        through = (dy.float() * y.float()).sum(dim=-1)
+        dd = torch.where(d > floor, -through / d, 0)
+        partial = empty_like(v, v.shape[3], torch.float32)
     with torch.cuda.device_of(q):
-        dq, dd, dsums = triton.back_to_queries(shape, dy, dd, q, k, v, beside, sums, d)
-        dk, dv = triton.back_to_keys(shape, dy, dd, q, k, v, beside, dsums, d)
+        for one in slices:
+            own_q, own_k, own_dq, own_dk = one.cut(q, k, dq, dk)
+            rows, *matrix = one.kept(k.shape[2])
+            sums, kept = kept.split([size := rows * math.prod(matrix), kept.numel() - size])
+            sums = sums.view(-1, *q.shape[:2], *matrix)
+            dsums = triton.back_to_queries(one, dy, dd, y is not None, own_q, own_k, v, beside, sums, d, own_dq)
+            triton.back_to_keys(one, dy, dd, own_q, own_k, v, beside, dsums, d, own_dk, dv, partial)
     return dq, dk, dv
 
 
 @backward.register_fake
-def _(dy, dd, q, k, v, *rest):
+def _(dy, y, q, k, v, *rest):
     return tuple(empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
 
 
@@ -96,23 +110,17 @@ def _beside(key_mask: Tensor | None, *others: Tensor | None) -> list[Tensor | No
 
 
 def _remember(ctx, inputs, output) -> None:
-    *tensors, feature, causal, normalised, eps, floor = inputs
-    _, d, sums = output
-    ctx.save_for_backward(*tensors, d, sums)
-    ctx.rest = feature, causal, normalised, eps, floor
-    ctx.set_materialize_grads(False)  # nobody differentiates the sums
+    *tensors, feature, causal, eps, floor = inputs
+    y, d, kept = output
+    sliced = len(Shape.slices(tensors[0], tensors[2], feature, causal, eps, floor)) > 1
+    ctx.save_for_backward(*tensors, y if sliced else None, d, kept)
+    ctx.rest = feature, causal, eps, floor
+    ctx.set_materialize_grads(False)  # nobody differentiates denominators and sums
 
 
-def _gradients(ctx, dy, dd, _):
-    *inputs, d, sums = ctx.saved_tensors
-    feature, causal, normalised, eps, floor = ctx.rest
-    if dy is None:
-        dy = torch.zeros_like(d)[..., None].expand(*d.shape, inputs[2].shape[3])
-    if not normalised and dd is None:
-        dd = torch.zeros_like(d)
-    denominators = None if normalised else dd  # a quotient has been told of them already
-    gradients = backward(dy, denominators, *inputs, d, sums, feature, causal, normalised, eps, floor)
-    return (*gradients, *[None] * 10)
+def _gradients(ctx, dy, *nothing):
+    *inputs, y, d, kept = ctx.saved_tensors
+    return (*backward(dy, y, *inputs, d, kept, *ctx.rest), *[None] * 9)
 
 
 forward.register_autograd(_gradients, setup_context=_remember)

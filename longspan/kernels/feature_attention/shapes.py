@@ -19,6 +19,7 @@ STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
 SHORTEST = 256  # tokens of a part, lest loading or writing its sums cost more than they do
 PROGRAMS = 512  # about as many as the largest GPUs hold at once; further cuts would only add sums to write and add up
 NARROWEST = 16  # of a tensor core
+WIDEST = 128  # the sums of one row and head, e times r, have to stay on chip
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,29 @@ class Shape:
     size: int  # bytes of a number
     feature: str
     causal: bool
-    normalised: bool
     eps: float
     floor: float
+    begin: int = 0  # of the channels it takes
+    last: bool = True  # whether no slice comes after it
 
     @classmethod
-    def of(cls, q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h m e"], feature: str, **how: Any) -> "Shape":
-        return cls(q.shape[0] * q.shape[1], q.shape[3], v.shape[3], v.element_size(), feature, **how)
+    def slices(
+        cls,
+        q: Float[Tensor, "b h n c"],
+        v: Float[Tensor, "b h m e"],
+        feature: str,
+        causal: bool,
+        eps: float,
+        floor: float,
+    ) -> list["Shape"]:
+        """One call, or for features wider than a program can hold one for each slice of them: their results add up."""
+        pairs, c, e = q.shape[0] * q.shape[1], q.shape[3], v.shape[3]
+        widths = [min(WIDEST, c - begin) for begin in range(0, c, WIDEST)] if feature == "none" else [c]
+        fixed = (e, v.element_size(), feature, causal, eps, floor)
+        return [cls(pairs, w, *fixed, i * WIDEST, i == len(widths) - 1) for i, w in enumerate(widths)]
+
+    def cut(self, *tensors: Float[Tensor, "b h _ all"]) -> list[Float[Tensor, "b h _ c"]]:
+        return [x[..., self.begin : self.begin + self.c] for x in tensors]
 
     @property
     def C(self) -> int:
@@ -57,7 +74,11 @@ class Shape:
 
     @property
     def flags(self) -> dict[str, bool]:
-        return {"CAUSAL": self.causal, "NORMALISED": self.normalised}
+        return {"CAUSAL": self.causal, "FIRST": self.begin == 0, "LAST": self.last}
+
+    def kept(self, m: int) -> tuple[int, int, int]:
+        """What forth keeps of its sums for the way back: of each part, or of whole rows."""
+        return (self.parts(m) if self.causal else 1) * self.pairs, self.E + 1, self.R
 
     def parts(self, n: int) -> int:
         """As few as fill the device, since each writes its sums."""

@@ -11,6 +11,9 @@ part of one head. First every part is summed by itself; the sums of the parts be
 what a causal part begins with. Then it goes through its tiles with M in registers: pairs within a tile by a product
 that is masked, all others through M. So a causal pass reads keys and values twice and writes next to nothing else.
 
+Features wider than a program can hold come in slices, each of which adds its numerators and denominators to those of
+the one before it; the last one divides.
+
 With levels the pair (t, s) is weighted by exp(a_s - m_t), where m never falls and a_s <= m_s. M is kept relative to the
 level of the last token it has seen, N to that of the last token it has not, so that no exponent is positive.
 
@@ -30,7 +33,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.chunk_states import before, fading_sum
-from longspan.kernels.feature_attention.shapes import BACK, FORTH, Shape, empty_like
+from longspan.kernels.feature_attention.shapes import BACK, FORTH, Shape
 from longspan.kernels.ragged_linear.triton import _dot, _dot_sums
 
 
@@ -72,43 +75,45 @@ def read(
     v: Float[Tensor, "b h m e"],
     beside: Beside,
     sums: Float[Tensor, "p b h e1 r"],
-) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n"]]:
-    """y and its denominators; or, not normalised, both sums as they are."""
+    y: Float[Tensor, "b h n e"],
+    d: Float[Tensor, "b h n"],
+    partial: Float[Tensor, "b h n e"],
+) -> None:
+    """Fill in y and d: the last slice the quotient, others what the next one adds to, y in `partial`."""
     heads, n = q.shape[1:3]
-    y = empty_like(q, v.shape[3], v.dtype if shape.normalised else torch.float32)
-    d = q.new_empty(q.shape[:3], dtype=torch.float32)
     _read[(shape.pairs, shape.parts(n))](
-        q, k, v, sums, y, d, heads, n, shape.share(n), shape.eps, shape.floor, *beside.pointers(sums),
-        *_strides(q, k, v, y), **beside.flags, **shape.flags, **shape.constants(FORTH),
+        q, k, v, sums, y, d, partial, heads, n, shape.share(n), shape.eps, shape.floor, *beside.pointers(sums),
+        *_strides(q, k, v, y, partial), **beside.flags, **shape.flags, **shape.constants(FORTH),
     )  # fmt: skip
-    return y, d
 
 
 def back_to_queries(
     shape: Shape,
     dy: Float[Tensor, "b h n e"],
-    dd: Float[Tensor, "b h n"] | None,
+    dd: Float[Tensor, "b h n"],
+    given: bool,
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h m c"],
     v: Float[Tensor, "b h m e"],
     beside: Beside,
     sums: Float[Tensor, "p b h e1 r"],
     d: Float[Tensor, "b h n"],
-) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h n"], Float[Tensor, "p b h e1 r"]]:
-    """The gradient of the queries, the last entry of every w, and N as each causal part finds it, or of whole rows."""
+    dq: Float[Tensor, "b h n c"],
+) -> Float[Tensor, "p b h e1 r"]:
+    """Fill in dq and, unless it is given, dd, the last entry of every w; gives N as each causal part finds it, or of
+    whole rows."""
     (heads, n), parts = q.shape[1:3], shape.parts(q.shape[2])
-    dq, dd = empty_like(q, q.shape[3], q.dtype), torch.empty_like(d) if dd is None else dd
-    dsums = sums.new_empty(parts, *sums.shape[1:])
+    dsums = sums.new_empty(parts, *q.shape[:2], *sums.shape[3:])
     _back_to_queries[(shape.pairs, parts)](
         dy, q, k, v, sums, d, dq, dd, dsums, heads, n, shape.share(n), shape.floor, *beside.pointers(sums),
-        *_strides(dy, q, k, v, dq), **beside.flags, **shape.flags, **shape.constants(BACK),
+        *_strides(dy, q, k, v, dq), GIVEN=given, CAUSAL=shape.causal, **beside.flags, **shape.constants(BACK),
     )  # fmt: skip
     if not shape.causal:
-        return dq, dd, dsums.sum(dim=0, keepdim=True)
+        return dsums.sum(dim=0, keepdim=True)
     levels = _ends(shape, beside.m)
     if levels is not None and beside.m is not None:  # a part is relative to the end of the one before it
         levels = -torch.cat([beside.m[..., :1], levels[..., :-1]], dim=-1).flip(-1)
-    return dq, dd, _before(dsums.flip(0), levels).flip(0)
+    return _before(dsums.flip(0), levels).flip(0)
 
 
 def back_to_keys(
@@ -121,14 +126,16 @@ def back_to_keys(
     beside: Beside,
     dsums: Float[Tensor, "p b h e1 r"],
     d: Float[Tensor, "b h n"],
-) -> tuple[Float[Tensor, "b h m c"], Float[Tensor, "b h m e"]]:
+    dk: Float[Tensor, "b h m c"],
+    dv: Float[Tensor, "b h m e"],
+    partial: Float[Tensor, "b h m e"],
+) -> None:
+    """Fill in dk and, with the last slice, dv; others leave in `partial` what the next one adds to."""
     heads, m = k.shape[1:3]
-    dk, dv = empty_like(k, k.shape[3], k.dtype), empty_like(v, v.shape[3], v.dtype)
     _back_to_keys[(shape.pairs, shape.parts(m))](
-        dy, q, k, v, dsums, d, dd, dk, dv, heads, m, shape.share(m), *beside.pointers(dsums),
-        *_strides(dy, q, k, v, dk, dv), **beside.flags, **shape.flags, **shape.constants(BACK),
+        dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, m, shape.share(m), *beside.pointers(dsums),
+        *_strides(dy, q, k, v, dk, dv, partial), **beside.flags, **shape.flags, **shape.constants(BACK),
     )  # fmt: skip
-    return dk, dv
 
 
 def _strides(*tensors: Tensor) -> list[int]:
@@ -176,14 +183,16 @@ def _sum_keys(
 @triton.jit
 @no_type_check
 def _read(
-    q, k, v, sums, y, d, heads, n, share, eps, floor, q_angles, k_angles, mask, a, m,
-    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t,
+    q, k, v, sums, y, d, partial, heads, n, share, eps, floor, q_angles, k_angles, mask, a, m,
+    q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t, p_b, p_h, p_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, NORMALISED: tl.constexpr,
+    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
+    LAST: tl.constexpr,
 ):  # fmt: skip
     row, head, first, last = _part(heads, n, share)
     q, y, d = _of(q, row, head, q_b, q_h), _of(y, row, head, y_b, y_h), d + tl.program_id(0).to(tl.int64) * n
     k, v = _of(k, row, head, k_b, k_h), _of(v, row, head, v_b, v_h)
+    partial = _of(partial, row, head, p_b, p_h)
     q_angles = _of_row(q_angles, row, n, FEATURE)
     if CAUSAL:
         k_angles, mask, a, m = _of_keys(k_angles, mask, a, m, row, n, FEATURE, LEVELS, MASKED)
@@ -201,12 +210,17 @@ def _read(
             top = _dot(weights, u, top * since[:, None])
             bottom = bottom * since + tl.sum(weights.to(tl.float32), axis=1)
             S, z, level = _pass(S, z, level, u, fk, a, m, start, last, T, LEVELS)
-        if NORMALISED:
-            bottom = tl.maximum(bottom + eps, floor)
-            top = top / bottom[:, None]
-        at, real = _tile(start, last, y_t, e, E, T)
-        tl.store(y + at, top.to(y.dtype.element_ty), mask=real)
         tokens = start + tl.arange(0, T)
+        at, real = _tile(start, last, p_t, e, E, T)
+        if not FIRST:
+            top += tl.load(partial + at, mask=real, other=0.0)
+            bottom += tl.load(d + tokens, mask=tokens < last, other=0.0)
+        if LAST:
+            bottom = tl.maximum(bottom + eps, floor)
+            at, real = _tile(start, last, y_t, e, E, T)
+            tl.store(y + at, (top / bottom[:, None]).to(y.dtype.element_ty), mask=real)
+        else:
+            tl.store(partial + at, top, mask=real)
         tl.store(d + tokens, bottom, mask=tokens < last)
 
 
@@ -216,7 +230,7 @@ def _back_to_queries(
     dy, q, k, v, sums, d, dq, dd, dsums, heads, n, share, floor, q_angles, k_angles, mask, a, m,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, NORMALISED: tl.constexpr,
+    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
     row, head, first, last = _part(heads, n, share)
     pair = tl.program_id(0).to(tl.int64)
@@ -232,7 +246,7 @@ def _back_to_queries(
     for start in range(first, last, T):
         tokens = start + tl.arange(0, T)
         fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)  # [T, R]
-        w = _w(dy, d, start, last, g_t, e, E, T, fq, NORMALISED)  # [T, E]
+        w = _w(dy, d, start, last, g_t, e, E, T, fq)  # [T, E]
         g = _dot_sums(w, S)  # [T, R], all of dphi(q) that does not come through the denominator
         pairs, since = _fades(a, m, level, start, last, T, LEVELS)  # [T, T], [T]
         if CAUSAL:
@@ -240,13 +254,13 @@ def _back_to_queries(
             u = _values(v, mask, start, last, v_t, e, E, T, MASKED)
             weights = (_dot(w, tl.trans(u), tl.zeros([T, T], tl.float32)) * pairs).to(fq.dtype)
             g = _dot(weights, fk, g * since[:, None])
-        if NORMALISED:
+        if GIVEN:
+            w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
+        else:
             bottom = tl.load(d + tokens, mask=tokens < last, other=1.0)
             # At the floor the denominator is a constant; there bottom and floor are the same number.
             w_last = tl.where(bottom > floor, -tl.sum(fq.to(tl.float32) * g, axis=1) / bottom, 0.0)
             tl.store(dd + tokens, w_last, mask=tokens < last)
-        else:
-            w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
         g += (w_last * since)[:, None] * z[None, :]
         if CAUSAL:
             g = _dot((w_last[:, None] * pairs).to(fq.dtype), fk, g)
@@ -263,15 +277,17 @@ def _back_to_queries(
 @triton.jit
 @no_type_check
 def _back_to_keys(
-    dy, q, k, v, dsums, d, dd, dk, dv, heads, n, share, q_angles, k_angles, mask, a, m,
+    dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, n, share, q_angles, k_angles, mask, a, m,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
+    p_b, p_h, p_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, NORMALISED: tl.constexpr,
+    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
+    LAST: tl.constexpr,
 ):  # fmt: skip
     row, head, first, last = _part(heads, n, share)
     pair = tl.program_id(0).to(tl.int64)
     k, v = _of(k, row, head, k_b, k_h), _of(v, row, head, v_b, v_h)
-    dk, dv = _of(dk, row, head, dk_b, dk_h), _of(dv, row, head, dv_b, dv_h)
+    dk, dv, partial = _of(dk, row, head, dk_b, dk_h), _of(dv, row, head, dv_b, dv_h), _of(partial, row, head, p_b, p_h)
     k_angles, mask, a, m = _of_keys(k_angles, mask, a, m, row, n, FEATURE, LEVELS, MASKED)
     if CAUSAL:
         dy, q, d, dd = _of(dy, row, head, g_b, g_h), _of(q, row, head, q_b, q_h), d + pair * n, dd + pair * n
@@ -287,7 +303,7 @@ def _back_to_keys(
         gv = _dot_sums(fk, tl.trans(N))  # [T, E]
         if CAUSAL:
             fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)
-            w = _w(dy, d, start, last, g_t, e, E, T, fk, NORMALISED)
+            w = _w(dy, d, start, last, g_t, e, E, T, fk)
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
             pairs, _ = _fades(a, m, 0.0, start, last, T, LEVELS)  # [T of t, T of s]
             if LEVELS:
@@ -306,8 +322,14 @@ def _back_to_keys(
             N = _dot(tl.trans(w), faded, N)
             N_last += tl.sum(faded.to(tl.float32) * w_last[:, None], axis=0)
         _store_gradient(dk, g, fk, k_angles, mask, start, last, dk_t, c, C, R, T, FEATURE, MASKED)
-        at, real = _tile(start, last, dv_t, e, E, T)
-        tl.store(dv + at, gv.to(dv.dtype.element_ty), mask=real)
+        at, real = _tile(start, last, p_t, e, E, T)
+        if not FIRST:
+            gv += tl.load(partial + at, mask=real, other=0.0)
+        if LAST:
+            at, real = _tile(start, last, dv_t, e, E, T)
+            tl.store(dv + at, gv.to(dv.dtype.element_ty), mask=real)
+        else:
+            tl.store(partial + at, gv, mask=real)
 
 
 @triton.jit
@@ -418,14 +440,12 @@ def _values(v, mask, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: t
 
 @triton.jit
 @no_type_check
-def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr, like, NORMALISED: tl.constexpr):
+def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr, like):
     """All of w but its last entry [T, E], in the type of `like`."""
     at, real = _tile(start, last, stride, e, E, T)
-    w = tl.load(dy + at, mask=real, other=0.0).to(tl.float32)
-    if NORMALISED:
-        tokens = start + tl.arange(0, T)
-        w = w / tl.load(d + tokens, mask=tokens < last, other=1.0)[:, None]
-    return w.to(like.dtype)
+    tokens = start + tl.arange(0, T)
+    bottom = tl.load(d + tokens, mask=tokens < last, other=1.0)
+    return (tl.load(dy + at, mask=real, other=0.0).to(tl.float32) / bottom[:, None]).to(like.dtype)
 
 
 @triton.jit
