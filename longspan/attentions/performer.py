@@ -31,6 +31,8 @@ from torch import Tensor
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.causal_linear import causal_linear
+from longspan.kernels.feature_attention import feature_attention, with_ones
+from longspan.kernels.positive_features import common_features, log_features, relative_features
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -93,12 +95,21 @@ class Performer(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
             if self._as_released:
-                y = self._attend_as_released(q, k, v, key_mask)
+                return self._attend_as_released(q, k, v, key_mask).to(v.dtype)
+            levels = None
+            if self.kernel == "relu":
+                phi_q, phi_k = self._rectified(q), self._rectified(k)
             elif self.pattern is Pattern.CAUSAL_SELF:
-                y = self._attend_causally(q, k, v, key_mask)
+                phi_q, _ = relative_features(q, self.projection)
+                phi_k, own = relative_features(k, self.projection, mask=key_mask)
+                levels = own, own.cummax(dim=2).values
             else:
-                y = self._read(q, self._summary(k, v, key_mask))
-        return y.to(v.dtype)
+                phi_k, largest = common_features(k, self.projection, mask=key_mask)
+                phi_q, _ = relative_features(q, self.projection, shift=largest)
+            causal = self.pattern is Pattern.CAUSAL_SELF
+            return feature_attention(
+                phi_q, phi_k, v, causal=causal, key_mask=key_mask, levels=levels, floor=_faintest(v)
+            )
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -120,16 +131,16 @@ class Performer(HeadwiseAttention):
                 log_k = self.log_features(k)
                 largest = torch.maximum(state.largest, log_k)
                 fade, new = (state.largest - largest).exp()[..., None], (log_k - largest).exp()[..., None]
-                state = Features(state.memory * fade + new * _with_ones(v)[:, :, None], largest)
+                state = Features(state.memory * fade + new * with_ones(v)[:, :, None], largest)
             return self._read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
 
     def log_features(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n r"]:
         """The logarithm of phi, without the constant 1 / sqrt(r) that cancels."""
+        return self._rectified(x).log() if self.kernel == "relu" else log_features(x, self.projection)
+
+    def _rectified(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n r"]:
         x = at_least_single(x) / x.shape[-1] ** 0.25
-        projected = x @ self.projection.to(x.dtype).mT
-        if self.kernel == "relu":
-            return (F.relu(projected) + self.eps).log()
-        return projected - x.square().sum(dim=-1, keepdim=True) / 2
+        return F.relu(x @ self.projection.to(x.dtype).mT) + self.eps
 
     @property
     def _as_released(self) -> bool:
@@ -145,24 +156,10 @@ class Performer(HeadwiseAttention):
         log_k = self._log_keys(k, key_mask)
         nothing = torch.finfo(log_k.dtype).min / 4  # the largest logarithm where there is no key at all
         largest = F.pad(log_k.detach(), (0, 0, 1, 0), value=nothing).amax(dim=2)
-        return Features((log_k - largest[:, :, None]).exp().mT @ _with_ones(v), largest)
+        return Features((log_k - largest[:, :, None]).exp().mT @ with_ones(v), largest)
 
     def _read(self, q: Float[Tensor, "b h n c"], state: Features) -> Float[Tensor, "b h n e"]:
         return _normalised(_relative(self.log_features(q) + state.largest[:, :, None]) @ state.memory)
-
-    def _attend_causally(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h n c"],
-        v: Float[Tensor, "b h n e"],
-        key_mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b h n e"]:
-        log_k = self._log_keys(k, key_mask)
-        m = log_k.detach().amax(dim=-1).cummax(dim=2).values.clamp(min=torch.finfo(log_k.dtype).min / 4)
-        decay = F.pad(m[:, :, :-1] - m[:, :, 1:], (1, 0))
-        return _normalised(
-            causal_linear(_relative(self.log_features(q)), (log_k - m[..., None]).exp(), _with_ones(v), decay=decay)
-        )
 
     def _attend_as_released(
         self,
@@ -183,9 +180,9 @@ class Performer(HeadwiseAttention):
 
         phi_q, phi_k = features(q, over=(-1,)), features(k, over=(-1, -2), mask=key_mask)
         if self.pattern is Pattern.CAUSAL_SELF:
-            y = causal_linear(phi_q, phi_k, _with_ones(v))
+            y = causal_linear(phi_q, phi_k, with_ones(v))
         else:
-            y = phi_q @ (phi_k.mT @ _with_ones(v))
+            y = phi_q @ (phi_k.mT @ with_ones(v))
         y, denominator = y[..., :-1], y[..., -1:]
         if self.release == "authors":
             denominator = denominator + 2e-6 * (denominator.abs() <= 1e-6)
@@ -213,13 +210,11 @@ def _relative(logs: Float[Tensor, "b h n r"]) -> Float[Tensor, "b h n r"]:
 
 def _normalised(y: Float[Tensor, "b h n e_plus_1"]) -> Float[Tensor, "b h n e"]:
     """Divide by the last column; where that vanishes (nothing to see, or too faint for a float) the row is 0."""
-    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny ** 0.5)
+    return y[..., :-1] / y[..., -1:].clamp(min=_faintest(y))
 
 
-def _with_ones(v: Float[Tensor, "*n e"]) -> Float[Tensor, "*n e_plus_1"]:
-    """Values with a column of ones, whose weighted sum is the denominator."""
-    v = at_least_single(v)
-    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+def _faintest(y: Float[Tensor, "..."]) -> float:
+    return torch.finfo(torch.promote_types(y.dtype, torch.float32)).tiny ** 0.5
 
 
 def _hidden(mask: Bool[Tensor, "b m"]) -> Bool[Tensor, "b 1 m 1"]:

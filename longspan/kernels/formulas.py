@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels import feature_attention, ragged_linear  # noqa: F401  make torch.ops.longspan known
+from longspan.kernels import feature_attention, positive_features, ragged_linear  # noqa: F401  make torch.ops.longspan known
 
 aten = torch.ops.aten
 
@@ -94,6 +94,15 @@ def _feature_attention_back(dy: Any, dd: Any, *rest: Any, out_shape: Any = None,
     return 2 * _feature_attention(*rest)
 
 
+def _positive_features(x: Any, projection: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    """One product with every row of the projection, however often it is made again."""
+    return 2 * math.prod(x) * projection[0]
+
+
+def _positive_features_back(dphi: Any, phi: Any, x: Any, projection: Any, *rest: Any, **options: Any) -> int:
+    return _positive_features(x, projection)
+
+
 _FUSED = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention")
 _FUSED += ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")
 _FUSED += ("_flash_attention",)
@@ -111,6 +120,9 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.longspan.ragged_linear_backward: _ragged_linear_back,
     torch.ops.longspan.feature_attention: _feature_attention,
     torch.ops.longspan.feature_attention_backward: _feature_attention_back,
+    torch.ops.longspan.positive_features: _positive_features,
+    torch.ops.longspan.positive_features_backward: _positive_features_back,
+    torch.ops.longspan.largest_features: _positive_features,
 }
 for _name in _FUSED:
     _forth = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")

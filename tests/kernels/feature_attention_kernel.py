@@ -3,6 +3,8 @@
 `test_feature_attention.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -158,24 +160,28 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order(causal):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("spec", ["linear", "cosformer(length=call)"])
+@pytest.mark.parametrize("spec", ["linear", "cosformer(length=call)", "performer(features=20)"])
 @pytest.mark.parametrize("pattern", list(Pattern))
 def test_mechanisms_are_themselves_by_the_kernel(spec, pattern, monkeypatch):
-    layer = headwise(spec, pattern).float().to(DEVICE)
     torch.manual_seed(0)
-    x, context = torch.randn(2, 40, 12, device=DEVICE), torch.randn(2, 50, 12, device=DEVICE)
-    seen = {"context": context} if pattern.cross else {}
-    plain = layer.double()(x.double(), **{name: value.double() for name, value in seen.items()})
-    calls = []
+    q, k, v = (torch.randn(2, 1, 40, 6, device=DEVICE) for _ in "qkv")
+    layer, mask = headwise(spec, pattern, heads=1).to(DEVICE), torch.rand(2, 40, device=DEVICE) < 0.8
+    law = layer.attend(q.double(), k.double(), v.double(), key_mask=mask, query_mask=mask)
+    module, calls = importlib.import_module(type(layer).__module__), []
 
-    def by_kernel(*args, **options):
-        calls.append(options)
-        return feature_attention(*args, **options, impl="triton")
+    def by_triton(function):
+        def call(*args, **options):
+            calls.append(function)
+            return function(*args, **options, impl="triton")
 
-    module = __import__(type(layer).__module__, fromlist=["feature_attention"])
-    monkeypatch.setattr(module, "feature_attention", by_kernel)
-    torch.testing.assert_close(layer.float()(x, **seen).double(), plain, atol=1e-5, rtol=1e-5)
-    assert len(calls) == 1
+        return call
+
+    for name in ("feature_attention", "relative_features", "common_features"):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, by_triton(getattr(module, name)))
+    found = layer.float().attend(q, k, v, key_mask=mask, query_mask=mask)
+    torch.testing.assert_close(found.double(), law, atol=2e-5, rtol=2e-5)
+    assert len(calls) == (3 if spec.startswith("performer") else 1)
 
 
 @pytest.mark.usefixtures("large_tiles")
