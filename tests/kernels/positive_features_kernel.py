@@ -28,18 +28,18 @@ def assert_agrees(fast, law, x, r):
     """`fast` and `law` make phi, and what it was divided by, of x."""
     phi, by = fast(given := x.detach().requires_grad_())
     expected, expected_by = law(exact := x.detach().double().requires_grad_())
-    tolerance = {"atol": TOLERANCE[x.dtype], "rtol": TOLERANCE[x.dtype]}
+    tolerance = TOLERANCE[x.dtype]
     assert phi.dtype == x.dtype
     assert phi.shape[3] % 16 == 0
     assert not phi[..., r:].any()
-    torch.testing.assert_close(phi[..., :r].double(), expected, **tolerance)
+    torch.testing.assert_close(phi[..., :r].double(), expected, atol=tolerance, rtol=tolerance)
     seen = expected_by > -1e30
     torch.testing.assert_close(by[seen].double(), expected_by[seen], atol=1e-4, rtol=1e-4)
     weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).to(expected)
     (found,) = torch.autograd.grad((phi[..., :r] * weights.to(phi)).sum(), given)
     (gradient,) = torch.autograd.grad((expected * weights).sum(), exact)
     size = max(1.0, float(gradient.abs().max()))
-    torch.testing.assert_close(found.double(), gradient, atol=TOLERANCE[x.dtype] * size, rtol=TOLERANCE[x.dtype])
+    torch.testing.assert_close(found.double(), gradient, atol=tolerance * size, rtol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -54,7 +54,7 @@ def largest(
     """The maximum of each logarithm over all keys."""
     b, h, m, c = x.shape
     how = _launch(x)
-    parts = triton.cdiv(m, how["T"] * TILES_EACH)
+    parts = -(-m // (how["T"] * TILES_EACH))
     found = x.new_empty(parts, b, h, rounded.shape[0], dtype=torch.float32)
     _largest[(b * h, parts)](
         x, rounded, rest, mask, found, h, m, rounded.shape[0], how["T"] * TILES_EACH, c**-0.5, least, *x.stride()[:3],
@@ -80,7 +80,7 @@ def back(
 
 def _launch(x: Float[Tensor, "b h n c"]) -> dict[str, int]:
     T, B, warps = SHAPES[x.element_size()]
-    return {"c": x.shape[3], "C": max(16, triton.next_power_of_2(x.shape[3])), "T": T, "B": B, "num_warps": warps}
+    return {"c": x.shape[3], "C": max(16, 1 << (x.shape[3] - 1).bit_length()), "T": T, "B": B, "num_warps": warps}
 
 
 @triton.jit
