@@ -61,14 +61,19 @@ def assert_agrees(*lengths, **problem):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("case", CASES)
-def test_outputs_and_gradients_are_those_of_the_law(case, dtype):
-    assert_agrees(70, **CASES[case], dtype=dtype, rows=2 if dtype is torch.float32 else 1, heads=1)
+def test_outputs_and_gradients_are_those_of_the_law(case):
+    assert_agrees(70, **CASES[case], rows=2, heads=1)
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("n", [1, 63, 64, 65])
+@pytest.mark.parametrize("case", ["features", "cosine, masked", "causal elu, masked", "causal levels"])
+def test_in_bfloat16_only_rounding_is_added(case):
+    assert_agrees(70, **CASES[case], rows=1, heads=1, dtype=torch.bfloat16)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("n", [1, 64, 65])
 def test_awkward_lengths_agree(n):
     assert_agrees(n, feature="elu", causal=True, masked=True, rows=1, heads=1)
     assert_agrees(n, 70, feature="elu", rows=1, heads=1)
@@ -100,10 +105,11 @@ def test_wide_features_agree(feature, c, e):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("how", [{"causal": False}, {"causal": True}, {"causal": True, "levels": True}], ids=str)
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_features_too_wide_for_a_program_come_in_slices_that_add_up(how, dtype):
-    assert_agrees(70, feature="none", c=272, heads=1, rows=1, dtype=dtype, **how)
+@pytest.mark.parametrize(
+    "how", [{"causal": False}, {"causal": True}, {"causal": True, "levels": True, "dtype": torch.bfloat16}], ids=str
+)
+def test_features_too_wide_for_a_program_come_in_slices_that_add_up(how):
+    assert_agrees(70, feature="none", c=272, heads=1, rows=1, **how)
 
 
 @pytest.mark.usefixtures("large_tiles")
@@ -144,7 +150,7 @@ def test_no_two_runs_differ_in_a_bit():
 @pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize("causal", [False, True])
 def test_inputs_and_gradients_may_lie_in_memory_in_any_order(causal):
-    inputs, options = draw(66, feature="elu", causal=causal, device=DEVICE)
+    inputs, options = draw(66, feature="elu", causal=causal, rows=1, device=DEVICE)
     strided = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in inputs]
     across = [x.detach().mT.contiguous().mT.requires_grad_() for x in inputs]
 

@@ -84,7 +84,9 @@ def test_operations_count_sums_and_readings_forth_and_back():
 
 # What executes the shapes in signatures cannot be compiled, so the second round does without.
 @pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
-@pytest.mark.parametrize("choice", [["-k", "not compiled"], ["-k", "compiled", "--noconftest"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "choice", [["-k", "not compiled"], pytest.param(["-k", "compiled", "--noconftest"], marks=pytest.mark.full)]
+)
 def test_the_kernel_follows_the_law(choice):
     """On a GPU where there is one, else in Triton's interpreter; each of its tests has a name of its own."""
     interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
