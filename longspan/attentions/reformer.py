@@ -14,13 +14,18 @@ sees nothing else in any round. `scale` multiplies the logits (1 is the paper's;
                       rounds (only those before i when causal). A fidelity setting: all tokens together decide where
                       chunks end, so that later tokens choose what earlier ones see, and padding moves the chunks.
 
+More than 128 buckets are numbered by a pair of such hashes, f1 f2 = `buckets`, both even and as equal as can be, with
+columns of R for each: bucket = f2 b1 + b2. So a token is compared with f1 + f2 directions, not with all buckets.
+
 The rotations R are drawn once and saved with the weights. The hash is taken in single precision also under autocast: a
 rounded z sends some tokens to another bucket, where all they see is different. Paper: arXiv:2001.04451. Departs from
 the paper in: what a token sees is counted within its bucket (chunks leak the future); the number of buckets follows
-the greatest length, so that a bucket holds about half a chunk of it, and not the length at hand; a key met in several
-rounds counts each time; rotations are not drawn anew in training; the reversible layers are no part of it.
+the greatest length, so that a bucket holds about half a chunk of it, and not the length at hand; many buckets are pairs
+of hashes, as in the authors' code; a key met in several rounds counts each time; rotations are not drawn anew in
+training; the reversible layers are no part of it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +39,8 @@ from longspan.core.errors import UsageError
 from longspan.kernels.bucketed import bucketed, chunked, reference
 from longspan.kernels.packing import Layout, left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
+
+DIRECTLY = 128  # buckets that one hash may have
 
 
 @dataclass
@@ -94,12 +101,13 @@ class Reformer(Attention):
                 f"with mode={mode!r}; leave them out, or give numbers from 0 on with mode='chunk'."
             )
         self.buckets, self.chunk, self.mode, self.scale = buckets, chunk, mode, scale
+        self.factors = factors_of(buckets)
         self.chunks_before, self.chunks_after = chunks_before, chunks_after
         self.left, self.right = (2 * chunk - 1, 0) if self.pattern.causal else (chunk, chunk)
         self.query_key = nn.Linear(dim, self.inner, bias=bias)
         self.value = nn.Linear(dim, self.inner, bias=bias)
         self.out = nn.Linear(self.inner, dim, bias=bias)
-        self.register_buffer("rotations", torch.randn(heads, self.inner // heads, rounds, buckets // 2))
+        self.register_buffer("rotations", torch.randn(heads, self.inner // heads, rounds, sum(self.factors) // 2))
 
     def forward(
         self,
@@ -158,7 +166,9 @@ class Reformer(Attention):
         with torch.no_grad(), without_autocast(z):
             z = at_least_single(z)
             rotated = einsum(z, self.rotations.to(z.dtype), "b h n c, h c r half -> b h r n half")
-            buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
+            buckets = torch.zeros_like(rotated[..., 0], dtype=torch.long)
+            for part, factor in zip(rotated.split([f // 2 for f in self.factors], dim=-1), self.factors, strict=True):
+                buckets = factor * buckets + _nearest(part)
         return buckets if mask is None else buckets.masked_fill(~mask[:, None, None], self.buckets)
 
     def prefill(
@@ -208,6 +218,12 @@ class Reformer(Attention):
         return self.out(y.flatten(-2).to(self.out.weight.dtype))
 
 
+def _nearest(rotated: Float[Tensor, "*n half"]) -> Int[Tensor, "*n"]:
+    """argmax [x, -x], the first of equals, without writing -x down."""
+    most, least = rotated.max(dim=-1), rotated.min(dim=-1)
+    return torch.where(-least.values > most.values, least.indices + rotated.shape[-1], most.indices)
+
+
 def _append(kept: Tensor, new: Tensor, lengths: Int[Tensor, " b"]) -> Tensor:
     """One more token behind the last of each row."""
     rows = torch.arange(len(lengths), device=lengths.device)
@@ -221,3 +237,20 @@ def usual_buckets(max_length: int | None, chunk: int) -> int:
     (32, 2)
     """
     return 32 if max_length is None else 2 ** max(1, (2 * max_length // chunk).bit_length() - 1)
+
+
+def factors_of(buckets: int) -> tuple[int, ...]:
+    """The sizes of the hashes that number the buckets together: one, or two even ones as equal as can be.
+
+    >>> factors_of(128), factors_of(512), factors_of(264)
+    ((128,), (16, 32), (12, 22))
+    """
+    if buckets <= DIRECTLY:
+        return (buckets,)
+    if buckets % 4:
+        raise UsageError(
+            f"More than {DIRECTLY} buckets are pairs of two even hashes, got buckets={buckets}; choose a multiple of 4."
+        )
+    quarter = buckets // 4
+    less = next(divisor for divisor in range(math.isqrt(quarter), 0, -1) if quarter % divisor == 0)
+    return 2 * less, 2 * (quarter // less)

@@ -85,6 +85,36 @@ def test_tokens_hash_into_the_recorded_buckets(path):
     assert torch.equal(layer.hash(vector.arrays["q"], vector.key_mask) + offset, vector.arrays["param_buckets"])
 
 
+@given(buckets=st.integers(1, 200).map(lambda k: 4 * k), seed=st.integers(0, 99))
+@settings(deadline=None, max_examples=20)
+def test_many_buckets_are_numbered_by_two_hashes_and_few_by_one(buckets, seed):
+    layer = build(f"reformer(buckets={buckets})", NS, dim=8, heads=2, seed=seed)
+    z = randn(2, 2, 30, 4, seed=seed)
+    directions = layer.rotations.shape[-1]
+    found = layer.hash(z)
+    rotated = torch.einsum("bhnc,hcrk->bhrnk", z, layer.rotations)
+    first, second = rotated.split([layer.factors[0] // 2, directions - layer.factors[0] // 2], dim=-1)
+    hashes = [torch.cat([part, -part], dim=-1).argmax(dim=-1) for part in (first, second) if part.shape[-1]]
+    expected = hashes[0] if buckets <= 128 else hashes[0] * 2 * second.shape[-1] + hashes[1]
+    assert torch.equal(found, expected)
+    assert math.prod(layer.factors) == buckets
+    assert directions <= 64 or 2 * directions < buckets
+
+
+def test_of_equally_near_directions_the_first_counts():
+    layer = build("reformer(buckets=6)", NS, dim=8, heads=2)
+    layer.rotations.fill_(1.0)
+    z = randn(1, 2, 20, 4)
+    assert torch.equal(layer.hash(z)[:, :, 0], torch.where(z.sum(dim=-1) >= 0, 0, 3))
+
+
+def test_the_table_of_directions_grows_far_slower_than_the_buckets():
+    def directions(length):
+        return Reformer(16, 2, NS, max_length=length).rotations.shape[-1]
+
+    assert directions(65_536) <= 4 * directions(4_096)
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_one_bucket_that_is_seen_whole_is_softmax_over_all_others(scale):
     layer = build(f"reformer(chunk=50, scale={scale})", NS, dim=8, heads=2)
@@ -178,7 +208,8 @@ def test_each_head_and_each_layer_has_rotations_of_its_own_and_keeps_them():
 
 
 @pytest.mark.parametrize(
-    "options", ["rounds=0", "chunk=0", "buckets=5", "buckets=0", "chunks_after=1", "mode=chunk, chunks_before=-1"]
+    "options",
+    ["rounds=0", "chunk=0", "buckets=5", "buckets=0", "buckets=130", "chunks_after=1", "mode=chunk, chunks_before=-1"],
 )
 def test_impossible_options_are_refused(options):
     with pytest.raises(UsageError, match="got"):

@@ -128,7 +128,7 @@ def _attend(
 
 def _in_blocks(x: Shaped[Tensor, "b h r n *c"], block: int, fill: int) -> Shaped[Tensor, "b h r g s *c"]:
     missing = -x.shape[3] % block
-    x = F.pad(x, (0, 0) * (x.ndim - 4) + (0, missing), value=fill)
+    x = F.pad(x, (0, 0) * (x.ndim - 4) + (0, missing), value=fill) if missing else x  # else it would only copy
     return x.unflatten(3, (-1, block))
 
 
