@@ -1,8 +1,12 @@
 """Chunk states: running sums that fade, one state per chunk, for kernels that cut a sequence into chunks."""
 
 import torch
+import torch.nn.functional as F
+from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
+
+GROUP = 16  # chunks whose states are summed by one matrix product
 
 
 def fading_sum(
@@ -21,6 +25,28 @@ def fading_sum(
         log_decay = torch.cat([log_decay[:, :, :reach], log_decay[:, :, reach:] + log_decay[:, :, :-reach]], dim=2)
         reach *= 2
     return total
+
+
+def levelled_sum(update: Float[Tensor, "b h g r e"], level: Float[Tensor, "b h g r"]) -> Float[Tensor, "b h g r e"]:
+    """S_g = sum_{f <= g} exp(level_f - level_g) update_f, for levels that never fall and carry no gradient.
+
+    Groups of chunks are summed within themselves by a matrix product; what comes before a group is such a sum again,
+    over the ends of groups.
+    """
+    chunks = update.shape[2]
+    group = chunks if chunks < GROUP else GROUP
+    missing = -chunks % group
+    u = F.pad(update, (0, 0, 0, 0, 0, missing)).unflatten(2, (-1, group))
+    top = F.pad(level, (0, 0, 0, missing), value=torch.finfo(level.dtype).max).unflatten(2, (-1, group))
+    later = torch.ones(group, group, dtype=torch.bool, device=level.device).triu(1)[..., None]
+    fade = (top[:, :, :, None] - top[:, :, :, :, None]).masked_fill(later, -torch.inf).exp()
+    total = einsum(fade, u, "b h k i j r, b h k j r e -> b h k i r e")
+    if chunks > group:
+        end = top[:, :, :, -1]
+        start = torch.cat([top[:, :, :1, 0], end[:, :, :-1]], dim=2)
+        found = before(levelled_sum(total[:, :, :, -1], end))
+        total = total + (start[:, :, :, None] - top).exp()[..., None] * found[:, :, :, None]
+    return total.flatten(2, 3)[:, :, :chunks]
 
 
 def before(state: Float[Tensor, "b h g r e"]) -> Float[Tensor, "b h g r e"]:
