@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels import running_softmax
+from longspan.kernels.lopsided import over_few_keys, pooled
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -83,15 +83,16 @@ class ABC(HeadwiseAttention):
         if self.pattern is not Pattern.CAUSAL_SELF:
             return self._read(q, self.begin(k, v, key_mask=key_mask)).to(v.dtype)
         with without_autocast(q):
-            q = at_least_single(q)
+            given, (q, k, v) = v.dtype, (at_least_single(u) for u in (q, k, v))
             a_key, a_value = self._logits(k, v, key_mask)
-            scores = running_softmax.scores(q / q.shape[-1] ** 0.5, k, a_key)
-            return running_softmax.read(scores.softmax(dim=-1), a_value, v).to(v.dtype)
+            scores = running_softmax.scores(q, k, a_key) / q.shape[-1] ** 0.5
+            return running_softmax.read(scores.softmax(dim=-1), a_value, v).to(given)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Slots:
         with without_autocast(k):
+            k, v = at_least_single(k), at_least_single(v)
             a_key, a_value = self._logits(k, v, key_mask)
             (keys, largest_key), (values, largest_value) = _pool(a_key, k), _pool(a_value, v)
         return Slots(keys, values, largest_key, largest_value)
@@ -114,7 +115,6 @@ class ABC(HeadwiseAttention):
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
     ) -> tuple[Float[Tensor, "b h m r"], Float[Tensor, "b h m r"]]:
         """How strongly each token writes into each slot of the key and of the value memory; -inf for padding."""
-        k, v = at_least_single(k), at_least_single(v)
         logits = [k @ self.control_key.to(k.dtype)]
         logits.append(logits[0] if self.control_value is None else v @ self.control_value.to(v.dtype))
         if key_mask is not None:
@@ -125,19 +125,19 @@ class ABC(HeadwiseAttention):
     def _read(self, q: Float[Tensor, "b h n c"], state: Slots) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
             q = at_least_single(q)
-            p = (q @ _mean(state.keys).mT / q.shape[-1] ** 0.5).softmax(dim=-1)
-            return p @ _mean(state.values)
+            return over_few_keys(q, _mean(state.keys) / q.shape[-1] ** 0.5, _mean(state.values))
 
 
 def _pool(
     a: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m c"]
 ) -> tuple[Float[Tensor, "b h r c_plus_1"], Float[Tensor, "b h r 1"]]:
     """Sums of x and of 1, weighted by exp(a) relative to its largest, which cancels in the mean."""
-    x = at_least_single(x)
     nothing = torch.finfo(a.dtype).min / 4  # the largest logit where there is no token at all
-    largest = F.pad(a.detach(), (0, 0, 1, 0), value=nothing).amax(dim=2)
+    if a.shape[2] == 0:
+        return x.new_zeros(*a.shape[:2], a.shape[3], x.shape[3] + 1), a.new_full((*a.shape[:2], a.shape[3], 1), nothing)
+    largest = a.detach().amax(dim=2).clamp(min=nothing)
     weights = (a - largest[:, :, None]).exp()
-    return weights.mT @ torch.cat([x, torch.ones_like(x[..., :1])], dim=-1), largest[..., None]
+    return torch.cat([pooled(weights, x), weights.sum(dim=2)[..., None]], dim=-1), largest[..., None]
 
 
 def _merge(

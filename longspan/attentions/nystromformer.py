@@ -6,10 +6,9 @@ Q', K' are the means of `landmarks` segments of the queries and of the keys. A+ 
 
     Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4      Z_0 = A^T / (|A|_1 |A|_inf)
 
-F and B have a side as short as `landmarks` and are written out, so that the way back is a few matrix products as well;
-fused kernels share out one long side badly. A row with no more keys, or no more queries, than landmarks gets plain
-softmax attention. `conv` > 0 adds a depth-wise convolution of v along the tokens, with that many taps, one filter per
-head. All of it is computed in single precision at least, because A+ magnifies rounding. Paper: arXiv:2102.03902.
+A row with no more keys, or no more queries, than landmarks gets plain softmax attention. `conv` > 0 adds a depth-wise
+convolution of v along the tokens, with that many taps, one filter per head. All of it is computed in single precision
+at least, because A+ magnifies rounding. Paper: arXiv:2102.03902.
 
 Departs from the paper in: segments are cut over the real tokens of each row, whose number need not be a multiple of
 `landmarks`; the starting scale belongs to each matrix. The authors' code takes one scale for a whole batch
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.lopsided import by_few_queries, over_few_keys
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.pseudo_inverse import Start, pseudo_inverse
 from longspan.kernels.segment_means import segment_means
@@ -88,7 +88,7 @@ class Nystromformer(HeadwiseAttention):
             if query_mask is not None:
                 q = q.masked_fill(~query_mask[:, None, :, None], 0)
             if min(q.shape[2], k.shape[2]) <= self.landmarks:
-                y = _attention(q / q.shape[-1] ** 0.5, k, v, key_mask)
+                y = over_few_keys(q / q.shape[-1] ** 0.5, k, v, key_mask)
             else:
                 y = self._nystrom(q, k, v, key_mask, query_mask)
             if self.conv is not None:
@@ -109,7 +109,7 @@ class Nystromformer(HeadwiseAttention):
         landmark_q, _ = segment_means(q, self.landmarks, cut_q)
         landmark_k, occupied = segment_means(k, self.landmarks, cut_k)
         scaled_k = landmark_k / q.shape[-1] ** 0.5
-        bv = _attention(landmark_q / q.shape[-1] ** 0.5, k, v, key_mask)
+        bv = by_few_queries(landmark_q / q.shape[-1] ** 0.5, k, v, key_mask)
 
         few_keys, few_queries = (self._few(cut, len(q), q.device) for cut in (cut_k, cut_q))
         identity = torch.eye(self.landmarks, dtype=q.dtype, device=q.device)
@@ -118,7 +118,7 @@ class Nystromformer(HeadwiseAttention):
         y = pseudo_inverse(a, self.iterations, self.start) @ bv
         if cut_k is not None:  # few keys: every landmark is a key, F is the softmax matrix itself
             y = torch.where(few_keys, segment_means(v, self.landmarks, cut_k)[0], y)
-        y = _attention(q, scaled_k, y, None if cut_k is None else occupied)
+        y = over_few_keys(q, scaled_k, y, None if cut_k is None else occupied)
         if cut_q is not None:  # few queries: every landmark is a query, B v is the answer itself
             place = (cut_q.cumsum(dim=1) - 1).clamp(0, self.landmarks - 1)
             own = bv.gather(2, place[:, None, :, None].expand(-1, bv.shape[1], -1, bv.shape[3]))
@@ -130,17 +130,3 @@ class Nystromformer(HeadwiseAttention):
         if mask is None:
             return torch.zeros(batch, 1, 1, 1, dtype=torch.bool, device=device)
         return rearrange(mask.sum(dim=1) <= self.landmarks, "b -> b 1 1 1")
-
-
-def _attention(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    key_mask: Bool[Tensor, "b m"] | None,
-) -> Float[Tensor, "b h n e"]:
-    """softmax(q k^T) v over the real keys, 0 in a row without any; the smaller of q and k has been scaled already."""
-    scores = q @ k.mT
-    if key_mask is None:
-        return scores.softmax(dim=-1) @ v
-    hidden = ~key_mask[:, None, None, :]
-    return scores.masked_fill(hidden, torch.finfo(q.dtype).min).softmax(dim=-1).masked_fill(hidden, 0) @ v

@@ -38,11 +38,12 @@ from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align, real
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import at_least_single
+from longspan.kernels.running_sum import running_sum
+from longspan.kernels.sampled_scores import sampled_scores
 
 PRIME = 2**31 - 1
 POWERS = tuple(int(math.exp(power)) for power in range(22))  # of e, rounded down, while below the prime
-AT_ONCE = 8  # samples whose keys are held at the same time
 
 
 @dataclass
@@ -103,10 +104,12 @@ class ProbSparse(HeadwiseAttention):
         visible = rearrange(keys, "b m -> b 1 1 m")
         if self.pattern is Pattern.CAUSAL_SELF:
             visible = visible & (torch.arange(k.shape[2], device=k.device) <= index[..., None])
-        attending = masked_attention(_rows(q, index), k, v, visible)
-        others = self._others(v, keys, q.shape[2])
-        attending = torch.where(chosen[..., None], attending.to(others.dtype), _rows(others, index))
-        return others.scatter(2, repeat(index, "b h u -> b h u e", e=v.shape[-1]), attending).to(v.dtype)
+        elif key_mask is None:
+            visible = None
+        attending = _attention(_rows(q, index), k, v, visible)
+        others = self._others(v, key_mask, q.shape[2]).to(v.dtype)
+        attending = torch.where(chosen[..., None], attending.to(v.dtype), _rows(others, index))
+        return others.scatter(2, repeat(index, "b h u -> b h u e", e=v.shape[-1]), attending)
 
     def weights(
         self,
@@ -162,7 +165,7 @@ class ProbSparse(HeadwiseAttention):
         largest = torch.cat([state.largest, measured[..., None]], dim=-1).topk(self.factor, dim=-1).values
         keys = real(state.keys, state.k.shape[2])
         attending = masked_attention(q[:, :, None], state.k, state.v, rearrange(keys, "b m -> b 1 1 m"))[:, :, 0]
-        y = torch.where(record[..., None], attending, _mean(state.v, keys).to(attending.dtype))
+        y = torch.where(record[..., None], attending, _mean(state.v, keys)[:, :, 0].to(attending.dtype))
         return y, replace(state, queries=queries, largest=largest, chosen=state.chosen + record)
 
     @torch.no_grad()
@@ -183,16 +186,13 @@ class ProbSparse(HeadwiseAttention):
         if key_mask is not None:  # from places among the real keys to places among all
             order = key_mask.logical_not().long().argsort(dim=1, stable=True)
             sample = order.gather(1, sample.flatten(1)).unflatten(1, sample.shape[1:])
-        q, k = (rearrange(u, "b h n c -> b n h c") for u in (q, k))
-        return rearrange(self._measured(q, k, sample, count), "b n h -> b h n").masked_fill(
-            ~queries[:, None], -torch.inf
-        )
+        return self._measured(q, k, sample, count).masked_fill(~queries[:, None], -torch.inf)
 
     @torch.no_grad()
     def _measure_one(self, q: Float[Tensor, "b h c"], state: Chosen) -> Float[Tensor, "b h"]:
         count = state.keys[:, None]
         sample = self.sampled(state.queries[:, None], count, self._budget(state.k.shape[2]))
-        return self._measured(q[:, None], rearrange(state.k, "b h t c -> b t h c"), sample, count)[:, 0]
+        return self._measured(q[:, :, None], state.k, sample, count)[:, :, 0]
 
     def sampled(self, place: Int[Tensor, "b n"], count: Int[Tensor, "b #n"], samples: int) -> Int[Tensor, "b n s"]:
         """Which of `count` keys each query draws, with replacement; the same ones whatever stands after them."""
@@ -201,23 +201,18 @@ class ProbSparse(HeadwiseAttention):
 
     def _measured(
         self,
-        q: Float[Tensor, "b n h c"],
-        k: Float[Tensor, "b m h c"],
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
         sample: Int[Tensor, "b n s"],
         count: Int[Tensor, "b #n"],
-    ) -> Float[Tensor, "b n h"]:
-        rows = torch.arange(q.shape[0], device=q.device)[:, None, None]
-        with without_autocast(q):
-            q, k = at_least_single(q), at_least_single(k)
-            logits = torch.cat([(q[:, :, None] * k[rows, some]).sum(dim=-1) for some in sample.split(AT_ONCE, 2)], 2)
-        size = self._budgets(count)[..., None]
-        drawn = (torch.arange(logits.shape[2], device=q.device) < size)[..., None]
-        largest = logits.masked_fill(~drawn, -torch.inf).amax(dim=2, keepdim=True)
+    ) -> Float[Tensor, "b h n"]:
+        size = self._budgets(count).expand(sample.shape[:2])
+        largest, apart = sampled_scores(q, k, sample, size)
+        size = size[:, None]
         if self.released:
-            return largest[:, :, 0] - logits.masked_fill(~drawn, 0).sum(dim=2) / count[..., None]
+            return largest - (size * largest - apart) / count[:, None]
         # A mean of differences is exactly 0 when one key was drawn every time: no rounding can decide a tie.
-        apart = (largest - logits).masked_fill(~drawn, 0).sum(dim=2) / size.clamp(min=1)
-        return apart.masked_fill(size == 0, -torch.inf)
+        return (apart / size.clamp(min=1)).masked_fill(size == 0, -torch.inf)
 
     @torch.no_grad()
     def _choose(
@@ -244,14 +239,17 @@ class ProbSparse(HeadwiseAttention):
         chosen = wanted + (budget - wanted).cummin(dim=-1).values.clamp(max=0)
         return chosen > _shifted(chosen, 0)
 
-    def _others(self, v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"], n: int) -> Float[Tensor, "b h n e"]:
+    def _others(
+        self, v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None, n: int
+    ) -> Float[Tensor, "b h n e"]:
         """What a query gets that is not chosen."""
         if self.pattern is not Pattern.CAUSAL_SELF:
-            return repeat(_mean(v, keys), "b h e -> b h n e", n=n)
-        sums = at_least_single(v).masked_fill(~rearrange(keys, "b m -> b 1 m 1"), 0).cumsum(dim=2)
+            return _mean(v, key_mask).expand(-1, -1, n, -1)
+        v = v if key_mask is None else v.masked_fill(~rearrange(key_mask, "b m -> b 1 m 1"), 0)
+        sums = running_sum(at_least_single(v))
         if self.released:
             return sums
-        return sums / rearrange(keys.cumsum(dim=1).clamp(min=1), "b m -> b 1 m 1")
+        return sums / rearrange(_real(v, key_mask).cumsum(dim=1).clamp(min=1), "b m -> b 1 m 1")
 
     def _budget(self, count: int) -> int:
         """factor ceil(ln count), with a logarithm of at least 1 and never more than all."""
@@ -262,10 +260,24 @@ class ProbSparse(HeadwiseAttention):
         return torch.minimum(self.factor * steps, count)
 
 
-def _mean(v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"]) -> Float[Tensor, "b h e"]:
+def _attention(
+    q: Float[Tensor, "b h u c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
+    visible: Bool[Tensor, "b #h #u m"] | None,
+) -> Float[Tensor, "b h u e"]:
+    if visible is None:
+        return F.scaled_dot_product_attention(q, k, v)
+    return masked_attention(q, k, v, visible)
+
+
+def _mean(v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h 1 e"]:
     """The mean of the real values, 0 without any."""
-    total = at_least_single(v).masked_fill(~rearrange(keys, "b m -> b 1 m 1"), 0).sum(dim=2)
-    return total / rearrange(keys.sum(dim=1).clamp(min=1), "b -> b 1 1")
+    exact = torch.promote_types(v.dtype, torch.float32)
+    if keys is None:
+        return v.sum(dim=2, keepdim=True, dtype=exact) / max(v.shape[2], 1)
+    total = v.masked_fill(~rearrange(keys, "b m -> b 1 m 1"), 0).sum(dim=2, keepdim=True, dtype=exact)
+    return total / rearrange(keys.sum(dim=1).clamp(min=1), "b -> b 1 1 1")
 
 
 def _real(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels import feature_attention, positive_features, ragged_linear  # noqa: F401  make torch.ops.longspan known
+# which make torch.ops.longspan known
+from longspan.kernels import feature_attention, positive_features, ragged_linear, sampled_scores  # noqa: F401
 
 aten = torch.ops.aten
 
@@ -103,6 +104,10 @@ def _positive_features_back(dphi: Any, phi: Any, x: Any, projection: Any, *rest:
     return _positive_features(x, projection)
 
 
+def _sampled_scores(q: Any, k: Any, sample: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return 2 * math.prod(q) * sample[2]
+
+
 _FUSED = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention")
 _FUSED += ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")
 _FUSED += ("_flash_attention",)
@@ -123,6 +128,7 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.longspan.positive_features: _positive_features,
     torch.ops.longspan.positive_features_backward: _positive_features_back,
     torch.ops.longspan.largest_features: _positive_features,
+    torch.ops.longspan.sampled_scores: _sampled_scores,
 }
 for _name in _FUSED:
     _forth = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")
