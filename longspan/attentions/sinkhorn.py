@@ -37,6 +37,7 @@ from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.running_sum import running_sum
 
 
 @dataclass
@@ -265,15 +266,15 @@ class Sinkhorn(HeadwiseAttention):
         self, q: Float[Tensor, "b h g s c"] | None, k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]
     ) -> Float[Tensor, "b h u v"]:
         """How well block v suits block u."""
-        running = self.pattern is Pattern.CAUSAL_SELF
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        summary = _means_up_to_block if causal else _means
         with without_autocast(k):
-            keys = _means(k, real, running)
             if self.sort is not None:
-                return self._by_net(keys[:, :, :, 0], k.shape[2])
+                return self._by_net(summary(k, real), k.shape[2])
             assert q is not None
             hidden = ~rearrange(real, "b g s -> b 1 g s 1")
-            queries = _means(q.masked_fill(hidden, 0), real, running)[:, :, :, 0]
-            keys = keys.masked_fill(hidden, 0).sum(dim=3) if running else keys[:, :, :, 0]
+            queries = summary(q.masked_fill(hidden, 0), real)
+            keys = _running_means(k, real).masked_fill(hidden, 0).sum(dim=3) if causal else _means(k, real)
             return einsum(queries, keys, "b h u c, b h v c -> b h u v") / k.shape[-1] ** 0.5
 
     def _by_net(self, mean: Float[Tensor, "b h u c"], blocks: int) -> Float[Tensor, "b h u v"]:
@@ -331,7 +332,11 @@ class Sinkhorn(HeadwiseAttention):
         if self.combine == "sum" and len(shown) > 1:
             return self._read(q, shown[:1], dropout) + self._read(q, shown[1:], dropout)
         apart = "b h g j c -> (b g) h j c"
-        k, v = (rearrange(torch.cat(us, dim=3), apart) for us in ([x.k for x in shown], [x.v for x in shown]))
+        # In the order of the groups already while they are joined, which copies anyway.
+        k, v = (
+            torch.cat([u.transpose(1, 2) for u in us], dim=3).flatten(0, 1)
+            for us in ([x.k for x in shown], [x.v for x in shown])
+        )
         masks = [x.visible for x in shown if x.visible is not None]
         if masks:
             h, i = (max(mask.shape[axis] for mask in masks) for axis in (1, 3))
@@ -378,12 +383,24 @@ def _shares(logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b #h u v"])
     return logits.masked_fill(~allowed, nothing).softmax(dim=3).masked_fill(~allowed, 0)
 
 
-def _means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"], running: bool) -> Float[Tensor, "b h g #s c"]:
-    """The mean of the real tokens of each block; or, at each place, of all real tokens up to it."""
-    u = at_least_single(u)
-    if not running:
-        count = real.sum(dim=2).clamp(min=1)
-        return u.sum(dim=3, keepdim=True) / rearrange(count, "b g -> b 1 g 1 1")
+def _means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]) -> Float[Tensor, "b h g c"]:
+    """The mean of the real tokens of each block."""
+    return _sums(u) / rearrange(real.sum(dim=2).clamp(min=1), "b g -> b 1 g 1")
+
+
+def _means_up_to_block(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]) -> Float[Tensor, "b h g c"]:
+    """The mean of all real tokens up to the first of each block."""
+    earlier = running_sum(F.pad(_sums(u[:, :, :-1]), (0, 0, 1, 0)))
+    count = real.flatten(1).cumsum(dim=1).unflatten(1, real.shape[1:])[..., 0].clamp(min=1)
+    return (earlier + u[:, :, :, 0]) / rearrange(count, "b g -> b 1 g 1")
+
+
+def _running_means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]) -> Float[Tensor, "b h g s c"]:
+    """At each place the mean of all real tokens up to it."""
     count = real.flatten(1).cumsum(dim=1).clamp(min=1)
-    total = rearrange(u, "b h g s c -> b h (g s) c").cumsum(dim=2)
-    return rearrange(total / count[:, None, :, None], "b h (g s) c -> b h g s c", g=u.shape[2])
+    total = running_sum(at_least_single(u).flatten(2, 3))
+    return (total / count[:, None, :, None]).unflatten(2, u.shape[2:4])
+
+
+def _sums(u: Float[Tensor, "b h g s c"]) -> Float[Tensor, "b h g c"]:
+    return u.sum(dim=3, dtype=torch.promote_types(u.dtype, torch.float32))

@@ -56,8 +56,8 @@ def test_queries_and_keys_may_lie_in_memory_in_any_order():
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k)]
     turned = [x.mT.contiguous().mT for x in (q, k)]
     expected = sampled_scores(q, k, sample, size, impl="triton")
-    for others in (strided, turned):
-        found = sampled_scores(*others, sample, size, impl="triton")
+    for other_q, other_k in (strided, turned):
+        found = sampled_scores(other_q, other_k, sample, size, impl="triton")
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
