@@ -149,12 +149,17 @@ class BigBird(HeadwiseAttention):
         dropout: float,
     ) -> Float[Tensor, "b h n e"]:
         """The same rows, but those of the first and of the last block see everything."""
-        (b, h, n, c), place = q.shape, torch.arange(q.shape[2], device=q.device)
-        at_end = (last[:, None] * block + torch.arange(block, device=q.device)).clamp(max=n - 1).expand(b, -1)
-        at_end = repeat(at_end, "b s -> b h s c", h=h, c=c)
+        n, place = q.shape[2], torch.arange(q.shape[2], device=q.device)
+        if key_mask is None:  # every row ends where the width does
+            start = (n - 1) // block * block
+            ends = q if start <= block else torch.cat([q[:, :, :block], q[:, :, start:]], dim=2)
+            rows = F.scaled_dot_product_attention(ends, k, v, dropout_p=dropout)
+            parts = rows[:, :, :block], y[:, :, block:start], rows[:, :, block:]
+            return rows if start <= block else torch.cat(parts, dim=2)
+        at_end = (last[:, None] * block + torch.arange(block, device=q.device)).clamp(max=n - 1).expand(len(q), -1)
+        at_end = repeat(at_end, "b s -> b h s c", h=q.shape[1], c=q.shape[3])
         q = torch.cat([q[:, :, :block], q.gather(2, at_end)], dim=2)
-        real = place[None] >= 0 if key_mask is None else key_mask
-        first, final = masked_attention(q, k, v, real[:, None, None], dropout=dropout).split(block, dim=2)
+        first, final = masked_attention(q, k, v, key_mask[:, None, None], dropout=dropout).split(block, dim=2)
         first = F.pad(first, (0, 0, 0, n - block))
         final = repeat(final, "b h s e -> b h (g s) e", g=-(-n // block))[:, :, :n]
         y = torch.where((place < block)[:, None], first, y)

@@ -159,7 +159,8 @@ class Reformer(Attention):
     def keys(self, z: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
         """z at unit length, and finite where z vanishes."""
         z = at_least_single(z)
-        return self.scale * z * (z.square().sum(dim=-1, keepdim=True) + 1e-6 * z.shape[-1]).rsqrt()
+        length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+        return z * (self.scale * (length.square() + 1e-6 * z.shape[-1]).rsqrt())
 
     def hash(self, z: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None = None) -> Int[Tensor, "b h r n"]:
         """The bucket of each token in each round; padded tokens share one more bucket, the last."""

@@ -32,19 +32,20 @@ def small_tiles(monkeypatch):
 def test_the_mask_shows_exactly_the_pairs_of_the_law(problem):
     n, lists, rules, _ = problem
     columns = rules["columns"]
-    columns = None if columns is None or not columns.shape[2] else flex._whole_tiles(columns)
-    tiled = rules["block"] % flex.TILE == 0
+    tile = flex.tile_of(rules["block"])
+    columns = None if columns is None or not columns.shape[2] else flex._whole_tiles(columns, tile)
+    tiled = rules["block"] % tile == 0
     mask = flex.block_mask((2, 3, n), lists, **rules | {"columns": columns}, tiled=tiled)
-    found = seen(mask, n, columns)
+    found = seen(mask, n, columns, tile)
     eye = torch.eye(n, dtype=torch.float64).expand(2, 3, n, n)
     zeros = torch.zeros(2, 3, n, 4, dtype=torch.float64)
     law = block_sparse(zeros, zeros, eye, lists, **rules, impl="reference")
     assert torch.equal(found, (law > 0).int())
 
 
-def seen(mask, n, columns):
+def seen(mask, n, columns, tile):
     """How often each query sees each token, by the mask's own tiles and rule."""
-    tile, ahead = flex.TILE, mask.seq_lengths[1] - n
+    ahead = mask.seq_lengths[1] - n
     rows, heads = torch.arange(2)[:, None, None, None], torch.arange(3)[:, None, None]
     i, j = torch.arange(n)[:, None], torch.arange(ahead + n)
     rule = mask.mask_mod(rows, heads, i, j)
@@ -76,6 +77,17 @@ def test_outputs_and_gradients_follow_the_law(problem):
         return  # no keys at all: never asked for
     found = block_sparse(q, k, v, lists, **rules, impl="flex")
     assert_same(found, block_sparse(q, k, v, lists, **rules, impl="reference"), leaves)
+
+
+def test_blocks_of_half_a_tile_are_whole_tiles_of_their_own():
+    lists = torch.tensor([[[[0, 2], [1, 3], [2, 0], [3, 1]]]])
+    rules = {"block": 4, "reach": None, "causal": False, "columns": None, "key_mask": None}
+    mask = flex.block_mask((1, 1, 16), lists, **rules, tiled=True)
+    assert mask.full_kv_num_blocks.tolist() == [[[2, 2, 2, 2]]]
+    assert not mask.kv_num_blocks.any()
+    options = flex._options(flex.tile_of(4))
+    assert set(options.values()) == {4}
+    assert flex._options(flex.tile_of(16)) is None
 
 
 class Counted:

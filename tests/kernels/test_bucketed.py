@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.kernels.bucketed import bucketed, chunked
+from longspan.kernels.block_sparse import flex as tiles
+from longspan.kernels.bucketed import bucketed, chunked, flex
 
 
 def tensors(n, rounds, buckets, seed, b=2, h=2, c=3, e=4):
@@ -16,8 +17,8 @@ def tensors(n, rounds, buckets, seed, b=2, h=2, c=3, e=4):
     return leaves, torch.randint(buckets, (b, h, rounds, n), generator=generator), mask
 
 
-def assert_agree(attention, leaves, *rest, **options):
-    found, expected = (attention(*leaves, *rest, **options, impl=impl) for impl in ("auto", "reference"))
+def assert_agree(attention, leaves, *rest, fast="auto", **options):
+    found, expected = (attention(*leaves, *rest, **options, impl=impl) for impl in (fast, "reference"))
     close = {"rtol": 1e-11, "atol": 1e-11}  # nothing on the way may be in single precision
     torch.testing.assert_close(found, expected, **close)
     w = torch.randn_like(found)
@@ -78,3 +79,38 @@ def test_a_token_alone_in_its_buckets_gives_its_own_value():
     y = bucketed(q, k, v, numbers, left=9, right=9)
     assert torch.equal(y[:, :, 4], v[:, :, 4])
     assert not torch.isclose(y[:, :, :4], v[:, :, :4]).any()
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """The formula behind flex_attention, as a CPU has it; the kernel itself is tested on a GPU."""
+    monkeypatch.setattr(tiles, "TILE", 8)
+    door = "torch.nn.attention.flex_attention"
+    monkeypatch.setattr(f"{door}._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr(f"{door}._validate_device", lambda *qkv: None)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("left, right", [(0, 0), (15, 0), (4, 4), (80, 80)])
+@pytest.mark.parametrize("buckets", [1, 5, 40])
+def test_bands_of_sorted_tokens_agree_with_the_reference(buckets, left, right):
+    leaves, numbers, _ = tensors(37, 2, buckets, seed=buckets)
+    assert_agree(bucketed, leaves, numbers, left=left, right=right, fast="flex")
+
+
+@pytest.mark.usefixtures("small_tiles")
+@given(n=st.integers(1, 60), left=st.integers(0, 40), right=st.integers(0, 40))
+@settings(deadline=None, max_examples=25)
+def test_every_visible_pair_lies_in_a_tile_that_is_looked_at_forth_and_back(n, left, right):
+    mask = flex.band_mask(torch.zeros(1, 1, n, dtype=torch.long), left, right)
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+    zero = torch.zeros((), dtype=torch.long)
+    visible = mask.mask_mod(zero, zero, i, j)
+    pairs = ((mask.kv_num_blocks, mask.kv_indices, visible), (mask.q_num_blocks, mask.q_indices, visible.mT))
+    for count, index, wanted in pairs:
+        looked_at = torch.zeros(index.shape[2:], dtype=torch.bool)
+        for tile, (some, which) in enumerate(zip(count[0, 0], index[0, 0], strict=True)):
+            looked_at[tile, which[:some].long()] = True
+            assert len(set(which[:some].tolist())) == some
+        assert (looked_at[i // 8, j // 8] | ~wanted).all()
+    assert torch.equal(visible, (j - i >= -left) & (j - i <= right) & (i != j))

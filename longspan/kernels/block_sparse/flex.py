@@ -2,12 +2,13 @@
 
 The keys stand in one row: the columns first, filled up to whole tiles, then all tokens, of which those that are columns
 are hidden. So a few columns cost a few tiles wherever they come from. Tiles of 128 are what the kernel's own tiles
-divide on every GPU; where the blocks are not made of such tiles, a table of blocks is looked up inside a tile.
+divide on every GPU; blocks of 64 have tiles of 64, half as fast as larger ones but with nothing in them that nobody
+sees. Where blocks are made of neither, a table of blocks is looked up inside a tile.
 
     whole tiles      seen by all their queries, computed without looking at any rule
     broken tiles     the rules are applied pair by pair
 
-A mask is an array of (n / 128)^2 small numbers. With a `pattern` it is made once for each shape and kept, and then
+A mask is an array of (n / tile)^2 small numbers. With a `pattern` it is made once for each shape and kept, and then
 nothing but the kernel itself runs; with a mask of keys it is made anew, on the device and without waiting for it.
 """
 
@@ -73,12 +74,12 @@ def block_sparse(
     key_mask: Bool[Tensor, "b n"] | None = None,
     pattern: Hashable | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    b, h, n = q.shape[:3]
-    columns = None if columns is None or not columns.shape[2] else _whole_tiles(columns)
+    (b, h, n), tile = q.shape[:3], tile_of(block)
+    columns = None if columns is None or not columns.shape[2] else _whole_tiles(columns, tile)
     rules = {"block": block, "reach": reach, "causal": causal}
 
     def make() -> BlockMask:
-        tiled = block % TILE == 0 and q.device.type != "cpu"  # on a CPU all pairs are asked for
+        tiled = block % tile == 0 and q.device.type != "cpu"  # on a CPU all pairs are asked for
         return block_mask((b, h, n), lists(), columns=columns, key_mask=key_mask, tiled=tiled, **rules)
 
     if key_mask is None and pattern is not None and not torch.compiler.is_compiling():
@@ -90,9 +91,31 @@ def block_sparse(
         k, v = (torch.cat([_singles(u, columns), u], dim=2) for u in (k, v))
     # A caller who is compiled himself takes the kernel into his graph; a CPU has only the formula behind it.
     if torch.compiler.is_compiling() or q.device.type == "cpu":
-        return flex_attention(q, k, v, block_mask=mask)
+        return flex_attention(q, k, v, block_mask=mask, kernel_options=_options(tile))
     with torch._dynamo.config.patch(recompile_limit=CASES):
-        return _compiled()(q, k, v, block_mask=mask)
+        return _compiled()(q, k, v, block_mask=mask, kernel_options=_options(tile))
+
+
+def tile_of(block: int) -> int:
+    """The side of a tile: half as long where that makes the blocks whole tiles.
+
+    >>> tile_of(256), tile_of(64), tile_of(96)
+    (128, 64, 128)
+    """
+    return TILE // 2 if block % TILE == TILE // 2 else TILE
+
+
+def _options(tile: int) -> Any:
+    """What the kernel has to be told.
+
+    Torch compares a mask with the tiles it likes best on the way back, and finds no kernel for a smaller one, even when
+    smaller ones are asked for. So a mask always says that its tiles are the usual ones, and here is the truth.
+    """
+    if tile == TILE:
+        return None
+    sides = ("SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE", "BLOCK_M", "BLOCK_N")
+    back = ("BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2")
+    return dict.fromkeys((*sides, *back), tile)
 
 
 @cache
@@ -116,7 +139,7 @@ def block_mask(
 
     `tiled` says that blocks are made of whole tiles, and that nobody asks about a pair outside of the tiles named here.
     """
-    (b, h, n), device = shape, lists.device
+    (b, h, n), device, tile = shape, lists.device, tile_of(block)
     at = torch.arange(n, dtype=torch.int32, device=device)
     top = at if causal else torch.full_like(at, n - 1)
     low = torch.zeros_like(at) if reach is None else at - reach
@@ -127,9 +150,9 @@ def block_mask(
     if columns is not None:
         ahead = columns.shape[2]
         singles, keys = _apart(columns, keys, n)
-    broken, whole = _tiles(n, block, listed, low, high, keys < n)
+    broken, whole = _tiles(n, block, tile, listed, low, high, keys < n)
     if columns is not None:
-        seen = _column_tiles(singles, top)
+        seen = _column_tiles(singles, top, tile)
         broken, whole = _beside(seen, broken), _beside(torch.zeros_like(seen), whole)
         keys = torch.cat([singles.sub(FAR), keys], dim=2)  # so far away that only the third limit sees them
     keys = keys.expand(b, h, -1).contiguous()
@@ -161,8 +184,8 @@ def _remembered(key: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
     return _masks[key]
 
 
-def _whole_tiles(columns: Int[Tensor, "_b _h t"]) -> Int[Tensor, "_b _h tiles"]:
-    return F.pad(columns, (0, -columns.shape[2] % TILE), value=-1)
+def _whole_tiles(columns: Int[Tensor, "_b _h t"], tile: int) -> Int[Tensor, "_b _h tiles"]:
+    return F.pad(columns, (0, -columns.shape[2] % tile), value=-1)
 
 
 def _singles(x: Float[Tensor, "b h n c"], columns: Int[Tensor, "_b _h t"]) -> Float[Tensor, "b h t c"]:
@@ -194,33 +217,34 @@ def _table(lists: Int[Tensor, "_b _h g s"]) -> Bool[Tensor, "_b _h g g"]:
 def _tiles(
     n: int,
     block: int,
+    tile: int,
     listed: Bool[Tensor, "_b _h g g"],
     low: Int[Tensor, " n"],
     high: Int[Tensor, " n"],
     there: Bool[Tensor, "_rows _heads n"],
 ) -> tuple[Bool[Tensor, "_bb _hh u u"], Bool[Tensor, "_bb _hh u u"]]:
     """The tiles of tokens that are seen in part, and those that are seen as a whole."""
-    first = torch.arange(0, n, TILE, device=listed.device)
-    last = (first + TILE - 1).clamp(max=n - 1)
-    most = (TILE - 1) // block + (1 if TILE % block == 0 or block % TILE == 0 else 2)  # blocks that a tile can touch
+    first = torch.arange(0, n, tile, device=listed.device)
+    last = (first + tile - 1).clamp(max=n - 1)
+    most = (tile - 1) // block + (1 if tile % block == 0 or block % tile == 0 else 2)  # blocks that a tile can touch
     touched = first[:, None] // block + torch.arange(most, device=first.device)
     touched = torch.minimum(touched, last[:, None] // block)
     pairs = listed[:, :, touched][..., touched]  # [b h u blocks u blocks]
     seen = pairs.any(dim=5).any(dim=3) & (high[last][:, None] >= first) & (low[first][:, None] <= last)
     whole = pairs.all(dim=5).all(dim=3) & (low[last][:, None] <= first) & (high[first][:, None] >= last)
-    some, every = _in_tiles(there, False).any(dim=3), _in_tiles(there, True).all(dim=3)
+    some, every = _in_tiles(there, tile, False).any(dim=3), _in_tiles(there, tile, True).all(dim=3)
     seen, whole = seen & some[:, :, None], whole & every[:, :, None]
     return seen & ~whole, whole
 
 
-def _in_tiles(there: Bool[Tensor, "_b _h n"], beyond: bool) -> Bool[Tensor, "_b _h u tile"]:
-    return F.pad(there, (0, -there.shape[2] % TILE), value=beyond).unflatten(2, (-1, TILE))
+def _in_tiles(there: Bool[Tensor, "_b _h n"], tile: int, beyond: bool) -> Bool[Tensor, "_b _h u tile"]:
+    return F.pad(there, (0, -there.shape[2] % tile), value=beyond).unflatten(2, (-1, tile))
 
 
-def _column_tiles(singles: Int[Tensor, "_b _h t"], top: Int[Tensor, " n"]) -> Bool[Tensor, "_b _h u tiles"]:
+def _column_tiles(singles: Int[Tensor, "_b _h t"], top: Int[Tensor, " n"], tile: int) -> Bool[Tensor, "_b _h u tiles"]:
     """Which tiles of columns a tile of queries sees anything of."""
-    earliest = singles.unflatten(2, (-1, TILE)).amin(dim=3)
-    last = torch.arange(TILE - 1, len(top) + TILE - 1, TILE, device=top.device).clamp(max=len(top) - 1)
+    earliest = singles.unflatten(2, (-1, tile)).amin(dim=3)
+    last = torch.arange(tile - 1, len(top) + tile - 1, tile, device=top.device).clamp(max=len(top) - 1)
     return earliest[:, :, None] <= top[last][:, None]
 
 

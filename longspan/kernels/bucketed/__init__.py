@@ -9,7 +9,8 @@
 
 A token sees itself only where it sees nothing else in any round: then y_i = v_i. A key met in several rounds counts as
 often. Logits are q . k as given. Both sort the tokens by bucket, so that what a query sees lies close by, attend block
-by block, and sort back; time and memory are linear in the length but for the sort. `reference.py` is the law.
+by block, and sort back; time and memory are linear in the length but for the sort. `reference.py` is the law; `flex`
+computes `bucketed` without writing any scores, on a GPU.
 """
 
 from typing import Any, Literal
@@ -20,10 +21,12 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from longspan.kernels.bucketed import reference
+from longspan.kernels.block_sparse.flex import TILE as FLEX_TILE
+from longspan.kernels.block_sparse.flex import pays
+from longspan.kernels.bucketed import flex, reference
 from longspan.kernels.precision import at_least_single
 
-Impl = Literal["auto", "reference"]
+Impl = Literal["auto", "reference", "flex"]
 TILE = 16  # queries per block at least, however narrow the window
 
 
@@ -41,11 +44,13 @@ def bucketed(
     """Attention within a window of places in the own bucket; `buckets` are numbers from 0 on."""
     if impl == "reference":
         return reference.bucketed(q, k, v, buckets, left=left, right=right)
+    order = buckets.argsort(dim=-1, stable=True)
+    if impl == "flex" or (impl == "auto" and pays(q, v, FLEX_TILE, dropout)):
+        return _attend_by_flex(q, k, v, buckets, order, left, right)
     n = q.shape[2]
     left, right = min(left, n - 1), min(right, n - 1)
     block = min(n, max(TILE, -(-(left + right) // 2)))
     before, after = -(-left // block), -(-right // block)
-    order = buckets.argsort(dim=-1, stable=True)
     bucket = _in_blocks(buckets.gather(-1, order), block, fill=-1)
     lag = _places(-before, 1 + after, block, q.device) - torch.arange(block, device=q.device)[:, None]
     near = (lag >= -left) & (lag <= right) & (lag != 0)
@@ -68,7 +73,7 @@ def chunked(
     causal: bool = False,
     key_mask: Bool[Tensor, "b n"] | None = None,
     dropout: float = 0.0,
-    impl: Impl = "auto",
+    impl: Literal["auto", "reference"] = "auto",
 ) -> Float[Tensor, "b h n e"]:
     """Attention within neighbouring chunks of the tokens sorted by bucket."""
     if impl == "reference":
@@ -99,11 +104,8 @@ def _attend(
 ) -> Float[Tensor, "b h n e"]:
     """`visible` speaks of sorted tokens in blocks; its third axis is 1 where blocks see across rounds."""
     (rounds, n), (ring, _, block, _) = order.shape[2:], visible.shape[2:]
-    index = torch.arange(n, device=order.device).expand_as(order)
-    inverse = torch.zeros_like(order).scatter(-1, order, index)
-    back = inverse, order
-    rows = torch.cat([q, k, v], dim=-1)[:, :, None].expand(-1, -1, rounds, -1, -1)
-    rows = _in_blocks(_permute(rows, order, inverse), block, fill=0)
+    rows, back = _sorted_rows(q, k, v, order)
+    rows = _in_blocks(rows, block, fill=0)
     rows = rearrange(rows, "b h (ring r) g s c -> b h ring (r g) s c", ring=ring)
     q, k, own = rows.split([q.shape[-1], k.shape[-1], v.shape[-1]], dim=-1)
     k, own = _around(k, before, after), _around(own, before, after)
@@ -121,7 +123,41 @@ def _attend(
     )
     total, largest = total[..., :1], total[..., 1:].detach()
     share = (largest - largest.amax(dim=2, keepdim=True)).exp()
-    y, total = (share * y).sum(dim=2), (share * total).sum(dim=2)
+    return _weighed((share * y).sum(dim=2), (share * total).sum(dim=2), v)
+
+
+def _attend_by_flex(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    buckets: Int[Tensor, "b h r n"],
+    order: Int[Tensor, "b h r n"],
+    left: int,
+    right: int,
+) -> Float[Tensor, "b h n e"]:
+    rows, back = _sorted_rows(q, k, v, order)
+    parts = rows.flatten(1, 2).split([q.shape[-1], k.shape[-1], v.shape[-1]], dim=-1)
+    y, log_sum = flex.attend_sorted(*parts, buckets.gather(-1, order).flatten(1, 2), left=left, right=right)
+    y, log_sum = (_permute(u.unflatten(1, order.shape[1:3]), *back) for u in (y, log_sum[..., None]))
+    lowest = torch.finfo(log_sum.dtype).min / 4  # the largest where nothing is seen
+    share = (log_sum - log_sum.detach().amax(dim=2, keepdim=True).clamp(min=lowest)).exp()
+    return _weighed((share * y).sum(dim=2), share.sum(dim=2), v)
+
+
+def _sorted_rows(
+    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], order: Int[Tensor, "b h r n"]
+) -> tuple[Float[Tensor, "b h r n channels"], tuple[Tensor, Tensor]]:
+    """Queries, keys and values side by side, in the order of each round; and what sorts them back."""
+    index = torch.arange(order.shape[3], device=order.device).expand_as(order)
+    inverse = torch.zeros_like(order).scatter(-1, order, index)
+    rows = torch.cat([q, k, v], dim=-1)[:, :, None].expand(-1, -1, order.shape[2], -1, -1)
+    return _permute(rows, order, inverse), (inverse, order)
+
+
+def _weighed(
+    y: Float[Tensor, "b h n e"], total: Float[Tensor, "b h n 1"], v: Float[Tensor, "b h n e"]
+) -> Float[Tensor, "b h n e"]:
+    """The mean of what was seen, and the own value where that is nothing."""
     alone = total == 0
     return torch.where(alone, v, (y / torch.where(alone, 1, total)).to(v.dtype))
 
