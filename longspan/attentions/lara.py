@@ -27,7 +27,7 @@ The authors' code normalises it over the queries (`compare="queries"`) and cuts 
 as zeros (`segments="width"`): with this setting a row depends on the amount of padding.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.lopsided import in_pieces
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.segment_means import segment_means
 
@@ -85,8 +86,11 @@ class LARA(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            reads, writes = self._factors(q, k, key_mask, query_mask)
-        return reads.to(v.dtype) @ (writes.to(v.dtype) @ (v if key_mask is None else _erased(v, key_mask)))
+            f = self._factors(q, k, key_mask, query_mask)
+        v = in_pieces(v if key_mask is None else _erased(v, key_mask))
+        written = ((f.writes.to(v.dtype) @ v).sum(dim=2) / f.written).to(v.dtype)
+        y = in_pieces(f.reads.to(v.dtype)) @ written[:, :, None]
+        return (y.flatten(2, 3) / f.read).to(v.dtype)
 
     def weights(
         self,
@@ -96,8 +100,9 @@ class LARA(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         with without_autocast(q):
-            reads, writes = self._factors(q, k, key_mask, None if self.pattern.cross else key_mask)
-            return (reads @ writes).to(q.dtype)
+            f = self._factors(q, k, key_mask, None if self.pattern.cross else key_mask)
+            writes = rearrange(f.writes, "b h g r s -> b h r (g s)") / f.written
+            return (f.reads / f.read @ writes).to(q.dtype)
 
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
         """What a sample adds to the mean of its proposal while training."""
@@ -109,8 +114,7 @@ class LARA(HeadwiseAttention):
         k: Float[Tensor, "b h m c"],
         key_mask: Bool[Tensor, "b m"] | None,
         query_mask: Bool[Tensor, "b n"] | None,
-    ) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h r m"]]:
-        """The two matrices whose product is the matrix of attention weights; 0 where there is no real key."""
+    ) -> "Factors":
         q, k, scale = at_least_single(q), at_least_single(k), q.shape[-1] ** -0.5
         q = q if query_mask is None else _erased(q, query_mask)
         k = k if key_mask is None else _erased(k, key_mask)
@@ -122,21 +126,34 @@ class LARA(HeadwiseAttention):
             if self.antithetic:
                 omega = torch.cat([omega, mu - noise], dim=2)
                 center, mu, exists = (torch.cat([u, u], dim=-2 if u.ndim == 4 else -1) for u in (center, mu, exists))
+        complete = key_mask is None and query_mask is None and min(q.shape[2], k.shape[2]) >= self.landmarks
         exists = exists | ~exists.any(dim=-1, keepdim=True)  # a row without any is finite too, and writes nothing
         exists = rearrange(exists, "b r -> b 1 1 r")
 
-        xi_keys = _xi(k, omega, scale)  # "b h r m"
-        if key_mask is not None:
-            xi_keys = xi_keys.masked_fill(~key_mask[:, None, None, :], torch.finfo(k.dtype).min)
-        total = xi_keys.logsumexp(dim=-1)
-        writes = (xi_keys - total[..., None]).exp()
+        least = torch.finfo(k.dtype).min
+        hidden = None if key_mask is None else ~in_pieces(key_mask[:, None])[..., None, :]
+        xi_keys = _xi(in_pieces(k), (scale * omega)[:, :, None], scale)  # "b h g r s"
+        xi_keys = xi_keys if hidden is None else xi_keys.masked_fill(hidden, least)
+        largest = xi_keys.detach().amax(dim=(2, 4), keepdim=True)
+        writes = (xi_keys - largest).exp()
+        writes = writes if hidden is None else writes.masked_fill(hidden, 0)
+        written = writes.sum(dim=(2, 4))[..., None]
+        written = torch.where(written > 0, written, 1)
+
         own = scale * ((omega * mu).sum(dim=-1) - mu.square().sum(dim=-1) / 2)  # xi(mu_r, omega_r)
-        logits = scale * (q @ omega.mT) + rearrange(total - own, "b h r -> b h 1 r")  # |q|^2 is the same for all r
-        logits = logits + self._log_alpha(q, center, mu, omega, own, exists, query_mask)
-        reads = logits.masked_fill(~exists, torch.finfo(k.dtype).min).softmax(dim=-1)
-        if key_mask is not None:
-            writes = writes.masked_fill(~key_mask[:, None, None, :], 0)
-        return reads, writes
+        shift = rearrange(written.log() + largest[:, :, 0], "b h r 1 -> b h 1 r") - own[:, :, None]
+        if self.weighting != "query":
+            everybody = _xi(mu, scale * omega, scale).masked_fill(~exists, least)  # "b h r r"
+            log_b = (own - everybody.logsumexp(dim=-1))[:, :, None]
+        if self.weighting in ("balance", "biased"):
+            shift = shift + log_b
+        direction = omega + mu if self.weighting in ("biased", "query") else omega
+        logits = q @ (scale * direction).mT + shift  # |q|^2 is the same for all r
+        reads = (logits if complete else logits.masked_fill(~exists, least)).softmax(dim=-1)
+        if self.weighting != "optimal":
+            return Factors(reads, torch.ones_like(reads[..., :1]), writes, written)
+        reads = reads * self._alpha(q, scale * center, log_b.exp(), exists, complete, query_mask)
+        return Factors(reads, reads.sum(dim=-1, keepdim=True), writes, written)
 
     def _proposals(
         self,
@@ -160,32 +177,38 @@ class LARA(HeadwiseAttention):
         center, other = _stretched(center, in_q.sum(dim=1), count), _stretched(other, in_k.sum(dim=1), count)
         return center, center + other, exists
 
-    def _log_alpha(
+    def _alpha(
         self,
         q: Float[Tensor, "b h n c"],
         center: Float[Tensor, "b h r c"],
-        mu: Float[Tensor, "b h r c"],
-        omega: Float[Tensor, "b h r c"],
-        own: Float[Tensor, "b h r"],
+        b: Float[Tensor, "b h 1 r"],
         exists: Bool[Tensor, "b 1 1 r"],
+        complete: bool,
         query_mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b h #n r"]:
-        scale, least = q.shape[-1] ** -0.5, torch.finfo(q.dtype).min
-        if self.weighting == "query":
-            return scale * (q @ mu.mT)
-        everybody = _xi(mu, omega, scale).masked_fill(~exists, least)  # "b h r r"
-        log_b = rearrange(own - everybody.logsumexp(dim=-1), "b h r -> b h 1 r")
-        if self.weighting != "optimal":
-            return log_b if self.weighting == "balance" else log_b + scale * (q @ mu.mT)
-        t = scale * (q @ center.mT)
+    ) -> Float[Tensor, "b h n r"]:
+        """The weights called optimal."""
+        t, least, count = q @ center.mT, torch.finfo(q.dtype).min, exists.sum(dim=-1, keepdim=True)
         if self.compare == "landmarks":
-            t = t.masked_fill(~exists, least).softmax(dim=-1)
+            t = (t if complete else t.masked_fill(~exists, least)).softmax(dim=-1)
+            mean = 1 / count  # they add up to 1
         else:
             if query_mask is not None and self.segments == "real":
                 t = t.masked_fill(~query_mask[:, None, :, None], least)
             t = t.softmax(dim=2)
-        mean = (t * exists).sum(dim=-1, keepdim=True) / exists.sum(dim=-1, keepdim=True).clamp(min=1)
-        return (log_b.exp() + self.beta * (t - mean)).clamp(min=1e-8).log()
+            mean = (t * exists).sum(dim=-1, keepdim=True) / count
+        return (b - self.beta * mean + self.beta * t).clamp(min=1e-8)
+
+
+class Factors(NamedTuple):
+    """Two matrices whose product is the matrix of attention weights, once the rows of both are divided by their sums.
+
+    Nothing is written where there is no real key.
+    """
+
+    reads: Float[Tensor, "b h n r"]
+    read: Float[Tensor, "b h n 1"]
+    writes: Float[Tensor, "b h g r s"]  # the keys in pieces
+    written: Float[Tensor, "b h r 1"]
 
 
 class Summary(nn.Module):
@@ -202,9 +225,9 @@ class Summary(nn.Module):
         return F.layer_norm(F.linear(x, weight, bias), gain.shape, gain, shift, self.norm.eps)
 
 
-def _xi(x: Float[Tensor, "b h m c"], omega: Float[Tensor, "b h r c"], scale: float) -> Float[Tensor, "b h r m"]:
-    """The logarithm of a random feature of each x at each omega."""
-    return scale * (omega @ x.mT - rearrange(x.square().sum(dim=-1) / 2, "b h m -> b h 1 m"))
+def _xi(x: Float[Tensor, "*b m c"], omega: Float[Tensor, "*#b r c"], scale: float) -> Float[Tensor, "*b r m"]:
+    """The logarithm of a random feature of each x at each omega, which is scaled already."""
+    return omega @ x.mT - scale / 2 * torch.linalg.vector_norm(x, dim=-1).square()[..., None, :]
 
 
 def _stretched(
