@@ -46,9 +46,10 @@ from longspan.kernels.packing import left_align
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.state_space import filter_tokens, gently_trained, impulse_response, last_state
 
-# On a circle with twice as many points as the kernel is long, what comes round once more is damped by |z|^points, while
-# rounding at the end of the kernel is magnified by |z|^-length. Both are 4e-11 where the first is this.
-DAMPING = torch.finfo(torch.float64).eps ** (2 / 3)
+# On a circle, what comes round once more is damped by |z|^points, while rounding at the end of the kernel is magnified
+# by |z|^-length. With `rounds` times as many points as the kernel is long both are the same where the first is
+# eps^(rounds / (rounds + 1)): 1e-8 for one, less than single precision keeps, and 4e-11 for two.
+EPS = torch.finfo(torch.float64).eps
 
 
 class Sampled(NamedTuple):
@@ -188,7 +189,7 @@ class S4(Attention):
         With M points of modulus r, sum_l (a z)^l over all l is the transform of its first M terms over 1 - (a r)^M.
         """
         log_a, b, p, reading, c = self.sampled()
-        points, log_radius = _circle(length)
+        points, log_radius = self._circle(length)
         log_a = log_a + log_radius
         pulses = torch.cat([c * b, c * p, (reading * b)[None], (reading * p)[None]]) / (1 - (points * log_a).exp())
         sums = torch.fft.rfft(impulse_response(log_a, pulses, points)).split([len(c), len(c), 1, 1])
@@ -197,19 +198,19 @@ class S4(Attention):
 
     def _read_off(self, spectrum: Complex[Tensor, "c d f"], length: int) -> Float[Tensor, "c d n"]:
         """The first coefficients of a power series, from its values on the circle."""
-        points, log_radius = _circle(length)
+        points, log_radius = self._circle(length)
         times = torch.arange(length, device=spectrum.device, dtype=torch.float64)
         series = torch.fft.irfft(spectrum, n=points)[..., :length] * (-log_radius * times).exp()
         return series.to(at_least_single(self.c).dtype)
 
+    def _circle(self, length: int) -> tuple[int, float]:
+        """How many points it has, and the logarithm of its radius."""
+        rounds = 2 if self.c.dtype == torch.float64 else 1
+        points = fast_length(rounds * length)
+        return points, math.log(EPS) * rounds / (rounds + 1) / points
+
     def _map_out(self, y: Float[Tensor, "*n cd"]) -> Float[Tensor, "*n d"]:
         return F.glu(self.out(F.gelu(y).to(self.out.weight.dtype)), dim=-1)
-
-
-def _circle(length: int) -> tuple[int, float]:
-    """How many points it has, and the logarithm of its radius."""
-    points = fast_length(2 * length)
-    return points, math.log(DAMPING) / points
 
 
 def hippo(state: int) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:

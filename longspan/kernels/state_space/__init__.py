@@ -35,10 +35,10 @@ def impulse_response(
     if impl == "reference":
         return reference.impulse_response(log_a, c, length)
     coarse, fine = _powers(log_a, length)
-    coarse = c[..., None] * coarse
+    coarse = (2 * c)[..., None] * coarse
     left = torch.cat([coarse.real, -coarse.imag], dim=2)  # Re(x y) = Re x Re y - Im x Im y
     right = torch.cat([fine.real, fine.imag], dim=1)
-    response = 2 * einsum(left, right, "c d n i, d n j -> c d i j")
+    response = einsum(left, right, "c d n i, d n j -> c d i j")
     return rearrange(response, "c d i j -> c d (i j)")[..., :length]
 
 
