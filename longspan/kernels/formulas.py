@@ -14,6 +14,7 @@ from torch import Tensor
 
 # which make torch.ops.longspan known
 from longspan.kernels import feature_attention, positive_features, ragged_linear, sampled_scores  # noqa: F401
+from longspan.kernels.running_softmax import fused as running_softmax  # noqa: F401
 
 aten = torch.ops.aten
 
@@ -104,6 +105,12 @@ def _positive_features_back(dphi: Any, phi: Any, x: Any, projection: Any, *rest:
     return _positive_features(x, projection)
 
 
+def _within_chunks(*given: Any, out_shape: Any = None, **options: Any) -> int:
+    """An exponential, a product and a sum for every pair and slot; logits come last but one."""
+    chunks, tokens, slots = given[-2]
+    return 3 * chunks * tokens * (tokens + 1) // 2 * slots
+
+
 def _sampled_scores(q: Any, k: Any, sample: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
     return 2 * math.prod(q) * sample[2]
 
@@ -128,6 +135,9 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.longspan.positive_features: _positive_features,
     torch.ops.longspan.positive_features_backward: _positive_features_back,
     torch.ops.longspan.largest_features: _positive_features,
+    torch.ops.longspan.running_softmax_rows: _within_chunks,
+    torch.ops.longspan.running_softmax_pairs: _within_chunks,
+    torch.ops.longspan.running_softmax_keys: _within_chunks,
     torch.ops.longspan.sampled_scores: _sampled_scores,
 }
 for _name in _FUSED:

@@ -1,10 +1,19 @@
-"""Running softmax: the halved chunks give what slots written out give, whatever the logits."""
+"""Running softmax: the halved chunks give what slots written out give, whatever the logits; and so do the kernels."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from longspan.kernels import running_softmax
+from longspan.kernels.running_softmax.fused import HAS_TRITON
 from tests.kernels.test_causal_linear import LargestTensor
+
+KERNEL_TESTS = Path(__file__).with_name("running_softmax_kernel.py")
+ROOT = Path(__file__).parents[2]
 
 
 def draw(length, *, spread=1.0, hidden=0, dtype=torch.float64):
@@ -66,3 +75,31 @@ def test_no_tensor_holds_the_slots_of_every_moment():
     with LargestTensor() as largest:
         (running_softmax.scores(q, k, a).sum() + running_softmax.read(p, a, v).sum()).backward()
     assert largest.numel <= n * r * e // 16
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
+def test_the_kernels_follow_the_law():
+    """On a GPU where there is one, else in Triton's interpreter; each of their tests has a name of its own."""
+    interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", str(KERNEL_TESTS), "-q", "-x", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | interpret, check=False)
+    assert done.returncode == 0, done.stdout[-5_000:]
+
+
+@pytest.mark.skipif(not HAS_TRITON or bool(os.environ.get("TRITON_INTERPRET")), reason="needs triton's compiler")
+@pytest.mark.parametrize("name", ["_rows", "_pairs", "_keys"])
+def test_they_compile_for_a_large_gpu(name):
+    """The compiler needs no GPU, and it forgives less than the interpreter."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from longspan.kernels.running_softmax import triton as kernels
+
+    kernel = getattr(kernels, name)
+    constants = {"C": 64} | {word: True for word in ("WITH_X", "WITH_Z") if word in kernel.arg_names}
+    kinds = dict.fromkeys(constants, "constexpr") | {"r": "i32"}
+    signature = {argument: kinds.get(argument, "*fp32") for argument in kernel.arg_names}
+    source = ASTSource(kernel, signature, constexprs=constants)
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernels.WARPS})
+    assert built.metadata.shared <= 48 * 1024

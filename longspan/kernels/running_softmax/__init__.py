@@ -6,7 +6,8 @@
 
     scores_tf = q_t . P_tf (of keys)          read_t = sum_f p_tf P_tf (of values)
 
-A logit of -inf hides a token from a slot; a slot that has seen nothing holds 0. `reference` defines the answers.
+A logit of -inf hides a token from a slot; a slot that has seen nothing holds 0. `reference` defines the answers;
+`chunked` needs matrix products alone, `triton` is the same with kernels for what goes on within a chunk.
 """
 
 from typing import Literal
@@ -15,10 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.running_softmax import chunked, reference
+from longspan.kernels.running_softmax import chunked, fused, reference
 
-Implementation = Literal["auto", "reference", "chunked"]
-MODULES = {"auto": chunked, "reference": reference, "chunked": chunked}
+Implementation = Literal["auto", "reference", "chunked", "triton"]
 
 
 def scores(
@@ -30,7 +30,10 @@ def scores(
 ) -> Float[Tensor, "b h t r"]:
     """q_t . sum_{s <= t} exp(a_s) k_s / sum_{s <= t} exp(a_s), for every slot."""
     with without_autocast(q):
-        return MODULES[impl].scores(*map(at_least_single, (q, k, a)))
+        q, k, a = map(at_least_single, (q, k, a))
+        if impl == "reference":
+            return reference.scores(q, k, a)
+        return chunked.scores(q, k, a, fused=_takes_kernels(impl, a))
 
 
 def read(
@@ -42,4 +45,11 @@ def read(
 ) -> Float[Tensor, "b h t e"]:
     """The sum over slots of p_t times sum_{s <= t} exp(a_s) v_s / sum_{s <= t} exp(a_s)."""
     with without_autocast(p):
-        return MODULES[impl].read(*map(at_least_single, (p, a, v)))
+        p, a, v = map(at_least_single, (p, a, v))
+        if impl == "reference":
+            return reference.read(p, a, v)
+        return chunked.read(p, a, v, fused=_takes_kernels(impl, a))
+
+
+def _takes_kernels(impl: Implementation, a: Float[Tensor, "b h t r"]) -> bool:
+    return impl == "triton" or (impl == "auto" and fused.fits(a))
