@@ -36,8 +36,9 @@ def scores(
     if length == 0:
         return a
     q, k, weights = _in_chunks(q), _in_chunks(k), Weights.of(_in_chunks(a, fill=-torch.inf), fused)
-    total = weights.near.within(q @ k.mT) + weights.from_start * (q @ before(weights.state(k)).mT)
-    return _in_a_row(total / weights.sum(), length)
+    near, sums = weights.near.within(q @ k.mT)
+    total = near + weights.from_start * (q @ before(weights.state(k)).mT)
+    return _in_a_row(total / weights.normaliser(sums), length)
 
 
 def read(
@@ -47,7 +48,7 @@ def read(
     if length == 0:
         return v
     p, v, weights = _in_chunks(p), _in_chunks(v), Weights.of(_in_chunks(a, fill=-torch.inf), fused)
-    p = p / weights.sum()
+    p = p / weights.normaliser(weights.near.sums())
     return _in_a_row(weights.near.over_slots(p) @ v + (p * weights.from_start) @ before(weights.state(v)), length)
 
 
@@ -75,10 +76,10 @@ class Weights:
         """The weighted sum of all x up to the end of each chunk, in every slot."""
         return levelled_sum(self.to_end.mT @ x, self.end)
 
-    def sum(self) -> Float[Tensor, "b h g c r"]:
-        """The normaliser: at least 1, or 1 for a slot that has seen nothing (and whose weighted sum is 0)."""
+    def normaliser(self, near: Float[Tensor, "b h g c r"]) -> Float[Tensor, "b h g c r"]:
+        """All weights at t summed: at least 1, or 1 for a slot that has seen nothing (and whose weighted sum is 0)."""
         state = levelled_sum(reduce(self.to_end, "b h g c r -> b h g r 1", "sum"), self.end)
-        total = self.near.sums() + self.from_start * before(state).mT
+        total = near + self.from_start * before(state).mT
         return torch.where(total > 0, total, 1)
 
 

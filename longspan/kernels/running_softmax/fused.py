@@ -27,9 +27,10 @@ class Fused:
     a: Float[Tensor, "b h g c r"]
     m: Float[Tensor, "b h g c r"]
 
-    def within(self, x: Float[Tensor, "b h g c c"]) -> Float[Tensor, "b h g c r"]:
-        """sum_{s <= t} x_ts exp(a_s - m_t)."""
-        return rows(_flat(x), *self._flat)[0].view(self.a.shape)
+    def within(self, x: Float[Tensor, "b h g c c"]) -> tuple[Float[Tensor, "b h g c r"], Float[Tensor, "b h g c r"]]:
+        """sum_{s <= t} x_ts exp(a_s - m_t), and the sums without x."""
+        total, sums = rows(_flat(x), *self._flat)
+        return total.view(self.a.shape), sums.view(self.a.shape)
 
     def sums(self) -> Float[Tensor, "b h g c r"]:
         """sum_{s <= t} exp(a_s - m_t)."""

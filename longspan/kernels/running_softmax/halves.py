@@ -35,15 +35,15 @@ class Halves:
         later = torch.ones(piece, piece, dtype=torch.bool, device=a.device).triu(1)[..., None]
         return cls((s[..., None, :, :] - t[..., :, None, :]).masked_fill(later, -torch.inf).exp(), halves)
 
-    def within(self, x: Float[Tensor, "b h g c c"]) -> Float[Tensor, "b h g c r"]:
-        """sum_{s <= t} x_ts exp(a_s - m_t) ."""
+    def within(self, x: Float[Tensor, "b h g c c"]) -> tuple[Float[Tensor, "b h g c r"], Float[Tensor, "b h g c r"]]:
+        """sum_{s <= t} x_ts exp(a_s - m_t), and the sums without x."""
         x, parts = x[:, :, :, None], []
         for left, right in self.halves:
             first, below, second = _quarter(x)
             parts.append(right * (below @ left))
             x = torch.stack([first, second], dim=4).flatten(3, 4)
         total = (x[..., None] * self.pieces).sum(dim=-2)
-        return self._joined(total, parts)
+        return self._joined(total, parts), self.sums()
 
     def over_slots(self, p: Float[Tensor, "b h g c r"]) -> Float[Tensor, "b h g c c"]:
         """sum_f p_tf exp(a_sf - m_tf) for s <= t in the same chunk, and 0 for later s."""
