@@ -136,8 +136,8 @@ def _attend_by_flex(
     right: int,
 ) -> Float[Tensor, "b h n e"]:
     rows, back = _sorted_rows(q, k, v, order)
-    parts = rows.flatten(1, 2).split([q.shape[-1], k.shape[-1], v.shape[-1]], dim=-1)
-    y, log_sum = flex.attend_sorted(*parts, buckets.gather(-1, order).flatten(1, 2), left=left, right=right)
+    q, k, own = rows.flatten(1, 2).split([q.shape[-1], k.shape[-1], v.shape[-1]], dim=-1)
+    y, log_sum = flex.attend_sorted(q, k, own, buckets.gather(-1, order).flatten(1, 2), left=left, right=right)
     y, log_sum = (_permute(u.unflatten(1, order.shape[1:3]), *back) for u in (y, log_sum[..., None]))
     lowest = torch.finfo(log_sum.dtype).min / 4  # the largest where nothing is seen
     share = (log_sum - log_sum.detach().amax(dim=2, keepdim=True).clamp(min=lowest)).exp()
