@@ -188,7 +188,8 @@ def _nystromformer(s: Size) -> Work:
     if min(s.n, s.m) <= r:
         return Work(pairs=s.n * s.m, products=taps)
     inverse = s["iterations"] * 4 * 2 * r**3
-    return Work(pairs=r * (s.n + s.m), products=2 * r * r * c * 2 + inverse + taps)
+    beside = 4 * r * (s.n + s.m) * c  # softmax over few, whose weights can be kept: nothing is made again
+    return Work(products=beside + 2 * r * r * c * 2 + inverse + taps)
 
 
 def _sinkhorn(s: Size) -> Work | None:
