@@ -110,7 +110,8 @@ def _features(
         logs = _logs(x, rounded, rest, columns, r, c, C)
         if SHIFTED:
             logs += tl.load(shift + pair * r + columns, mask=columns < r, other=0.0)[None, :]
-        found = tl.where(there[:, None] & (columns < r)[None, :], tl.exp(logs - top[:, None]), 0.0)
+        below = tl.minimum(logs - top[:, None], 0.0)  # the maximum was rounded too, by another program
+        found = tl.where(there[:, None] & (columns < r)[None, :], tl.exp(below), 0.0)
         at = (pair * n + tokens)[:, None] * width + columns[None, :]
         tl.store(phi + at, found.to(phi.dtype.element_ty), mask=(tokens < n)[:, None] & (columns < width)[None, :])
 
