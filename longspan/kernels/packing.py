@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: Fabric hands a module copies of what it is given, and does not copy frozen ones
 class Rows:
     """How long the rows of a batch are, on the device, and what the host must know of it.
 
