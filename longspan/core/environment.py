@@ -62,13 +62,14 @@ def installed(library: str) -> str | None:
 def code_version() -> dict[str, str | bool | None]:
     """The package version and, in a git checkout, the commit and whether files differ from it.
 
-    Where the code was copied without its history, $LONGSPAN_COMMIT may say which commit it is.
+    Where the code was copied without its history, or beside an older one, $LONGSPAN_COMMIT says which commit it is;
+    whether files differ from that is then not known.
     """
+    if said := os.environ.get("LONGSPAN_COMMIT"):
+        return {"version": VERSION, "commit": said, "dirty": None}
     root = Path(__file__).parents[2]
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no")) if commit else None
-    if commit is None:
-        commit = os.environ.get("LONGSPAN_COMMIT")
     return {"version": VERSION, "commit": commit, "dirty": dirty}
 
 

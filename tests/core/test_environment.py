@@ -33,7 +33,8 @@ def test_an_absent_library_is_none():
     assert environment.installed("torch") is not None
 
 
-def test_the_code_version_says_which_commit():
+def test_the_code_version_says_which_commit(monkeypatch):
+    monkeypatch.delenv("LONGSPAN_COMMIT", raising=False)
     found = environment.code_version()
     assert found.keys() == {"version", "commit", "dirty"}
     if found["commit"] is not None:
@@ -46,4 +47,11 @@ def test_without_git_there_is_no_commit(monkeypatch):
     monkeypatch.delenv("LONGSPAN_COMMIT", raising=False)
     found = environment.code_version()
     assert found["commit"] is None
+    assert found["dirty"] is None
+
+
+def test_a_commit_that_is_said_wins_and_nobody_knows_whether_files_differ(monkeypatch):
+    monkeypatch.setenv("LONGSPAN_COMMIT", "0123abc")
+    found = environment.code_version()
+    assert found["commit"] == "0123abc"
     assert found["dirty"] is None
