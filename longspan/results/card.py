@@ -374,11 +374,13 @@ def verify(path: str | Path) -> list[Finding]:
     except CorruptFile as error:
         return [Finding("card", "broken", str(error))]
     findings = [Finding("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}")]
-    missing = [name for name in card["files"].values() if not (path.parent / name).is_file()]
+    missing = {what: name for what, name in card["files"].items() if not (path.parent / name).is_file()}
+    elsewhere = missing.pop("weights", None) is not None  # large, and no number on the card needs them
     if missing:
-        findings.append(Finding("files", "broken", f"missing beside the card: {', '.join(missing)}"))
+        findings.append(Finding("files", "broken", f"missing beside the card: {', '.join(missing.values())}"))
     elif card["files"]:
-        findings.append(Finding("files", "kept", f"{len(card['files'])} present"))
+        present = f"{len(card['files']) - elsewhere} present"
+        findings.append(Finding("files", "kept", f"{present}; the weights are not" if elsewhere else present))
     else:
         findings.append(Finding("files", "not applicable", "the card names no files"))
     return [*findings, _rescored(card, path.parent)] if card["kind"] == "run" else findings

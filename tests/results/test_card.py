@@ -189,6 +189,13 @@ def test_verify_names_missing_files(tmp_path):
     assert statuses(cards.verify(path)) == {"card": "kept", "files": "broken", "score": "broken"}
 
 
+def test_weights_may_lie_elsewhere_since_no_number_comes_from_them(tmp_path):
+    path = cards.write(tmp_path / "card.json", make_card(files={"weights": "w.safetensors"}))
+    found = {finding.check: finding for finding in cards.verify(path)}
+    assert found["files"].status == "kept"
+    assert found["files"].detail == "0 present; the weights are not"
+
+
 def test_verify_says_what_cannot_be_checked(tmp_path):
     path = cards.write(tmp_path / "card.json", make_card(status="fail"))
     assert statuses(cards.verify(path)) == {"card": "kept", "files": "not applicable", "score": "not applicable"}
