@@ -25,9 +25,18 @@ QUESTIONS = {
     "scaling": "do time and memory grow as declared?",
     "roofline": "how near does each mechanism come to what the device can do?",
     "decode": "what does a token cost in decoding, and how large is the state?",
+    "repeat": "does a measurement come out the same when it is made again?",
     "extrapolation": "how do language models fare at other lengths than in training?",
 }
-LAB = ("fastest", "growth", "crossover", "scaling", "roofline", "decode")  # answered from core measurements alone
+LAB = (
+    "fastest",
+    "growth",
+    "crossover",
+    "scaling",
+    "roofline",
+    "decode",
+    "repeat",
+)  # answered from core measurements alone
 
 
 def answer(question: str, evidence: Evidence) -> Finding:

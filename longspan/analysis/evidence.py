@@ -1,4 +1,4 @@
-"""What analyses read: the newest card of every run, probe and measurement, and the arrays beside them."""
+"""What analyses read: the newest card of every run, probe and measurement, older measurements apart, and arrays."""
 
 import zipfile
 from collections import defaultdict
@@ -25,6 +25,7 @@ class Evidence:
     runs: Sequence[Card] = ()
     probes: Sequence[Card] = ()
     measurements: Sequence[Card] = ()
+    earlier: Sequence[Card] = ()  # measurements that a newer one of the same cell took the place of
     folders: Mapping[str, Path] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
 
@@ -87,8 +88,10 @@ def gather(folders: Iterable[Path]) -> Evidence:
             cards[card["kind"]].append(card)
             places[card["sha256"]] = path.parent
         problems += [problem for problem in store.problems if not problem.path.name.startswith(PREFIX)]
-    kinds = (newest(cards[kind]) for kind in ("run", "probe", "measurement"))
-    return Evidence(*kinds, folders=places, problems=problems)
+    runs, probes, measurements = (newest(cards[kind]) for kind in ("run", "probe", "measurement"))
+    taken = {card["sha256"] for card in measurements}
+    earlier = [card for card in cards["measurement"] if card["sha256"] not in taken]
+    return Evidence(runs, probes, measurements, earlier, folders=places, problems=problems)
 
 
 def subject_key(card: Card) -> tuple[str, ...]:

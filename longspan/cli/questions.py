@@ -99,6 +99,7 @@ def analyze(
     scaling      do time and memory grow as declared?                core measurements
     roofline     how near to what the device can do?                 core measurements
     decode       what does a token cost, how large is the state?     core measurements
+    repeat       is it the same when measured again?                 core measurements
     extrapolation  language models at other lengths than trained at  probes
 
     \b

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from longspan.results.card import Card
+from longspan.results.card import Card, seal
 from longspan.results.store import Store
 from tests.results.factory import SPAN, make_card, make_core, make_measurement, make_probe
 
@@ -66,7 +66,8 @@ def fill(folder: Path, **who: Any) -> Path:
         store.add(make_measurement(mechanism, {4000: 1.0 if mechanism == "softmax" else 5.0}))
     for card in lab_cards(who.get("mechanism", "performer")):
         if card["pattern"] == "causal_self":
-            store.add(card)
+            for when in ("2025-12-02T03:04:05Z", card["created"]):  # on two occasions
+                store.add(seal({name: value for name, value in card.items() if name != "sha256"} | {"created": when}))
     return folder
 
 

@@ -12,6 +12,7 @@ from longspan.analysis.bench import benches, twins
 from longspan.analysis.scaling import Slope, slope
 from longspan.core.errors import DataMissing
 from longspan.results import card as cards
+from longspan.results.store import Store
 from tests.analysis.answers import LENGTHS, lab_cards
 from tests.results.factory import make_core, make_measurement
 
@@ -206,6 +207,55 @@ def test_decoding_shows_milliseconds_and_the_state():
     assert state["4,096"] == 4096
     with pytest.raises(DataMissing, match="--mode decode"):
         ask("decode", make_core("linear"))
+
+
+# -------------------------------------------------------------------------------------------------------------- repeat
+
+JANUARY, FEBRUARY, MARCH = ("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z")
+
+
+def test_two_measurements_of_one_code_are_compared_point_by_point():
+    old = make_core("linear", {4096: 3e-4, 8192: 1e-3, 16384: 2e-3}, modes=("forward",), created=JANUARY)
+    new = make_core("linear", {4096: 3e-4, 8192: 1.04e-3, 16384: 1.8e-3}, modes=("forward",), created=FEBRUARY)
+    finding = ask("repeat", new, old)
+    (row,) = rows(finding)
+    assert (row["Points"], row["Within 5 %"], row["At length"]) == (3, 2, 16384)
+    assert row["Farthest, %"] == pytest.approx(-10)
+    assert finding.notes[0] == "2 of 3 points agree within 5% (66.7%)."
+    assert finding.notes[1:] == ("Apart: Linear, forward, noncausal_self, 16,384 tokens, 2,000 and 1,800 µs (-10.0%).",)
+
+
+def test_the_last_two_of_three_are_compared():
+    times = ((JANUARY, 1e-3), (FEBRUARY, 2e-3), (MARCH, 2e-3))
+    made = [make_core("linear", {8192: seconds}, modes=("forward",), created=when) for when, seconds in times]
+    (row,) = rows(ask("repeat", *made))
+    assert row["Farthest, %"] == 0
+
+
+def test_other_code_short_calls_and_calls_one_by_one_are_not_compared():
+    old = make_core("linear", {8192: 1e-3}, created=JANUARY)
+    code = old["code"] | {"source_sha256": "f" * 64}
+    for other in (
+        make_core("linear", {8192: 1e-3}, created=FEBRUARY, code=code),
+        make_core("linear", {8192: 1e-3}, created=FEBRUARY, variants=("eager",)),
+        make_core("linear", {8192: 1e-3}, created=FEBRUARY, pattern="causal_self"),
+        make_core("linear", {8192: 1e-3}, created=FEBRUARY, settings={"batch": 1}),
+        make_core("linear", {4096: 1e-3}, created=FEBRUARY),
+        old,
+    ):
+        with pytest.raises(DataMissing, match="measured twice"):
+            ask("repeat", old, other)
+    short = [make_core("linear", {8192: 1e-4}, modes=("forward",), created=when) for when in (JANUARY, FEBRUARY)]
+    with pytest.raises(DataMissing, match="measured twice"):
+        ask("repeat", *short)
+
+
+def test_a_card_that_was_superseded_is_still_there_to_be_compared(tmp_path):
+    for when in (JANUARY, FEBRUARY):
+        Store(tmp_path).add(make_core("linear", {8192: 1e-3}, created=when))
+    evidence = analysis.gather([tmp_path])
+    assert (len(evidence.measurements), len(evidence.earlier)) == (1, 1)
+    assert sum(row["Points"] for row in rows(analysis.answer("repeat", evidence))) == 2
 
 
 # --------------------------------------------------------------------------------------------------------- for the eye

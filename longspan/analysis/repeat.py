@@ -1,0 +1,105 @@
+"""Does a measurement come out the same when it is made again? The same code on the same kind of machine, twice.
+
+Of every point that two cards have, the newer median over the older, under CUDA graphs and from 200 µs on: what is
+shorter, or launched call by call, says more about clocks and hosts than about the work. Cards of different code are not
+compared, since there a difference may be meant.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from longspan.analysis.bench import Bench, Reading, benches, need_benches
+from longspan.analysis.evidence import Evidence
+from longspan.analysis.finding import Column, Finding
+from longspan.core.errors import DataMissing
+from longspan.results.card import Card
+
+LEAST = 200e-6  # seconds
+NEAR = 0.05  # of the older median
+VARIANT = "graph"
+COLUMNS = (
+    Column("Mechanism"),
+    Column("Mode"),
+    Column("Pattern", context=True),
+    Column("Points", "count", "measured twice"),
+    Column("Within 5 %", "count"),
+    Column("Farthest, %", "number", "the newer median over the older, less one"),
+    Column("At length", "count"),
+    Column("Measured on", context=True),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One point, measured twice."""
+
+    bench: Bench
+    name: str
+    older: Reading
+    newer: Reading
+
+    @property
+    def change(self) -> float:
+        return self.newer.samples["time"].median / self.older.samples["time"].median - 1
+
+    @property
+    def agrees(self) -> bool:
+        return abs(self.change) <= NEAR
+
+
+def answer(evidence: Evidence) -> Finding:
+    need_benches(evidence.measurements)
+    found = pairs([*evidence.measurements, *evidence.earlier])
+    if not found:
+        raise DataMissing(
+            f"No point of {1e6 * LEAST:.0f} µs or more was measured twice under CUDA graphs by the same code; measure "
+            "again into another folder, with longspan measure softmax --variant graph --out again."
+        )
+    groups: dict[tuple[str, str, str, str], list[Pair]] = defaultdict(list)
+    for pair in found:
+        groups[pair.bench.where, pair.bench.pattern, pair.newer.mode, pair.name].append(pair)
+    return Finding(
+        "repeat",
+        "Measured again",
+        "How far the medians of two occasions lie apart, for each mechanism and mode.",
+        COLUMNS,
+        tuple(_row(*key, group) for key, group in sorted(groups.items())),
+        tuple(_notes(found)),
+    )
+
+
+def pairs(cards: Iterable[Card]) -> list[Pair]:
+    """Every point with the one measured before it, by the same code in the same setup."""
+    last: dict[tuple, Reading] = {}
+    found: dict[tuple, Pair] = {}
+    distinct = {card["sha256"]: card for card in cards}.values()
+    for card in sorted(distinct, key=lambda card: datetime.fromisoformat(card["created"])):
+        for bench in benches([card]):  # none, where the card is of another kind
+            (subject,) = bench.subjects.values()
+            for place, reading in subject.readings.items():
+                time = reading.sample("time")
+                if reading.variant != VARIANT or time is None or time.median < LEAST:
+                    continue
+                key = (bench.where, bench.pattern, subject.mechanism, card["code"].get("source_sha256"), place)
+                if key in last:
+                    found[key] = Pair(bench, subject.name, last[key], reading)
+                last[key] = reading
+    return list(found.values())
+
+
+def _row(where: str, pattern: str, mode: str, name: str, group: Sequence[Pair]) -> tuple:
+    farthest = max(group, key=lambda pair: abs(pair.change))
+    near = sum(pair.agrees for pair in group)
+    return name, mode, pattern, len(group), near, 100 * farthest.change, farthest.newer.length, where
+
+
+def _notes(found: Sequence[Pair]) -> list[str]:
+    near = sum(pair.agrees for pair in found)
+    notes = [f"{near:,} of {len(found):,} points agree within {NEAR:.0%} ({near / len(found):.1%})."]
+    for pair in sorted((pair for pair in found if not pair.agrees), key=lambda pair: -abs(pair.change)):
+        older, newer = (1e6 * one.samples["time"].median for one in (pair.older, pair.newer))
+        what = f"{pair.name}, {pair.newer.mode}, {pair.bench.pattern}, {pair.newer.length:,} tokens"
+        notes.append(f"Apart: {what}, {older:,.0f} and {newer:,.0f} µs ({pair.change:+.1%}).")
+    return notes
