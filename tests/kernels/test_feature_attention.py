@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.feature_attention import HAS_TRITON, feature_attention, shapes
+from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.feature_attention import feature_attention, shapes
 from longspan.kernels.formulas import FORMULAS
 from tests.kernels.feature_problems import draw, gradients
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from longspan.core.errors import UsageError
+from longspan.kernels.choice import HAS_TRITON
 from longspan.kernels.formulas import FORMULAS
-from longspan.kernels.positive_features import HAS_TRITON, common_features, relative_features
+from longspan.kernels.positive_features import common_features, relative_features
 
 KERNEL_TESTS = Path(__file__).with_name("positive_features_kernel.py")
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from longspan.kernels import running_softmax
-from longspan.kernels.running_softmax.fused import HAS_TRITON
+from longspan.kernels.choice import HAS_TRITON
 from tests.kernels.test_causal_linear import LargestTensor
 
 KERNEL_TESTS = Path(__file__).with_name("running_softmax_kernel.py")

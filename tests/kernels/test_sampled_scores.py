@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.sampled_scores import HAS_TRITON, sampled_scores
+from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.sampled_scores import sampled_scores
 
 KERNEL_TESTS = Path(__file__).with_name("sampled_scores_kernel.py")
 ROOT = Path(__file__).parents[2]

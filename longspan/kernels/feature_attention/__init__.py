@@ -15,14 +15,13 @@ rounds phi to the type of its inputs, needs no copy of them whatever the order o
 every run.
 """
 
-from importlib.util import find_spec
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.core.errors import UsageError
+from longspan.kernels.choice import Implementation, choose
 from longspan.kernels.feature_attention import operator, reference
 from longspan.kernels.feature_attention.reference import features, with_ones
 from longspan.kernels.feature_attention.shapes import WIDEST, feature_width
@@ -30,7 +29,6 @@ from longspan.kernels.precision import without_autocast
 
 __all__ = ["Feature", "feature_attention", "features", "with_ones"]
 
-HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
 WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width they need more memory on chip than small GPUs have
 
 Feature = Literal["none", "elu", "cosine"]
@@ -48,16 +46,13 @@ def feature_attention(
     levels: tuple[Float[Tensor, "b h m"], Float[Tensor, "b h m"]] | None = None,
     eps: float = 0.0,
     floor: float = 0.0,
-    impl: Literal["auto", "reference", "triton"] = "auto",
+    impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
     """Attention of every query over the keys it sees; `angles` of queries and of keys, `levels` as (a, m).
 
     >>> y = feature_attention(q, k, v, feature="elu", causal=True, key_mask=mask, eps=1e-6)
     """
-    if impl == "auto":
-        impl = "triton" if q.device.type == "cuda" and not _obstacle(q, k, v, feature) else "reference"
-    elif impl == "triton" and (reason := _obstacle(q, k, v, feature)):
-        raise UsageError(f"The Triton kernel of feature_attention cannot run here: {reason}; use impl='auto'.")
+    impl = choose(impl, "feature_attention", q, _obstacle(q, k, v, feature))
     beside = (key_mask, *(angles or (None, None)), *(levels or (None, None)))
     with without_autocast(q):
         if impl == "reference":
@@ -68,10 +63,8 @@ def feature_attention(
 def _obstacle(
     q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], feature: Feature
 ) -> str:
-    """What keeps the kernel from these tensors, if anything; Triton's interpreter also takes those of a CPU."""
+    """What keeps the kernel from these tensors, if anything."""
     r, e = feature_width(q.shape[3], feature), v.shape[3]
-    if not HAS_TRITON:
-        return "it needs triton and an NVIDIA GPU"
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
     if (r > WIDEST and feature != "none") or e > WIDEST:

@@ -8,24 +8,18 @@ all tokens; both say by what. No gradient goes through a maximum. Exponentials a
 zeros.
 """
 
-from importlib.util import find_spec
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.core.errors import UsageError
+from longspan.kernels.choice import Implementation, choose
 from longspan.kernels.positive_features import operator, reference
 from longspan.kernels.positive_features.reference import log_features
 from longspan.kernels.precision import without_autocast
 
 __all__ = ["common_features", "log_features", "relative_features"]
 
-HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
 WIDEST = 128  # channels
-
-Implementation = Literal["auto", "reference", "triton"]
 
 
 def relative_features(
@@ -41,7 +35,7 @@ def relative_features(
     >>> phi_k, level = relative_features(k, projection, mask=key_mask)
     """
     with without_autocast(x):
-        if _chosen(x, impl) == "triton":
+        if choose(impl, "positive_features", x, _obstacle(x)) == "triton":
             return operator.forward(x, projection, shift, mask, True)
         logs = reference.log_features(x, projection)
         logs = logs if shift is None else logs + shift[:, :, None]
@@ -61,24 +55,14 @@ def common_features(
     >>> phi_q, _ = relative_features(q, projection, shift=largest)
     """
     with without_autocast(x):
-        if _chosen(x, impl) == "triton":
+        if choose(impl, "positive_features", x, _obstacle(x)) == "triton":
             largest = operator.largest(x.detach(), projection, mask)
             return operator.forward(x, projection, -largest, mask, False)[0], largest
         return reference.common(reference.hide(reference.log_features(x, projection), mask))
 
 
-def _chosen(x: Float[Tensor, "b h n c"], impl: Implementation) -> Literal["reference", "triton"]:
-    reason = _obstacle(x)
-    if impl == "auto":
-        return "triton" if x.device.type == "cuda" and not reason else "reference"
-    if impl == "triton" and reason:
-        raise UsageError(f"The Triton kernel of positive_features cannot run here: {reason}; use impl='auto'.")
-    return impl
-
-
 def _obstacle(x: Float[Tensor, "b h n c"]) -> str:
-    if not HAS_TRITON:
-        return "it needs triton and an NVIDIA GPU"
+    """What keeps the kernels from these tokens, if anything."""
     if x.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes float32 or bfloat16, got {x.dtype}"
     if x.shape[3] > WIDEST:

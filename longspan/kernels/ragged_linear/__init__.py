@@ -8,7 +8,6 @@ without keys gives 0. `reference` defines the answer; `triton` takes float32 or 
 multiples of 16 up to 128, rounds phi to the type of its inputs, and gives the same bits in every run.
 """
 
-from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -16,10 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from longspan.core.errors import UsageError
+from longspan.kernels.choice import Implementation, choose
 from longspan.kernels.precision import without_autocast
 from longspan.kernels.ragged_linear import operator, reference
 
-HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
 WIDEST = 128  # the sums of one row and head, e times r, have to stay on chip
 WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width they need more memory on chip than small GPUs have
 
@@ -37,7 +36,7 @@ def ragged_linear(
     longest_query: int | None = None,
     feature: Feature = "none",
     eps: float = 1e-6,
-    impl: Literal["auto", "reference", "triton"] = "auto",
+    impl: Implementation = "auto",
 ) -> Float[Tensor, "n h e"]:
     """Linear attention of every query over the keys of its row; phi(u) is u, or elu(u) + 1 with `feature="elu"`.
 
@@ -50,10 +49,7 @@ def ragged_linear(
         query_offsets, longest_query = offsets, longest
     if query_offsets is None or longest_query is None:
         raise UsageError("Rows of queries need query_offsets and longest_query, got one of them; give both or neither.")
-    if impl == "auto":
-        impl = "triton" if kernel_fits(q, k, v) else "reference"
-    elif impl == "triton" and (reason := _obstacle(q, k, v)):
-        raise UsageError(f"The Triton kernel of ragged_linear cannot run here: {reason}; use impl='auto'.")
+    impl = choose(impl, "ragged_linear", q, _obstacle(q, k, v))
     rows = (query_offsets, offsets, longest_query, longest)
     with without_autocast(q):
         compute = operator.ragged_linear if impl == "triton" else reference.ragged_linear
@@ -62,14 +58,12 @@ def ragged_linear(
 
 def kernel_fits(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"]) -> bool:
     """Whether `impl="auto"` takes the Triton kernel."""
-    return q.device.type == "cuda" and not _obstacle(q, k, v)
+    return choose("auto", "ragged_linear", q, _obstacle(q, k, v)) == "triton"
 
 
 def _obstacle(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"]) -> str:
-    """What keeps the kernel from these tensors, if anything; Triton's interpreter also takes those of a CPU."""
+    """What keeps the kernel from these tensors, if anything."""
     r, e = q.shape[-1], v.shape[-1]
-    if not HAS_TRITON:
-        return "it needs triton and an NVIDIA GPU"
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
     if r % 16 or e % 16 or not 0 < r <= WIDEST or not 0 < e <= WIDEST:

@@ -10,13 +10,13 @@ Signatures of operators are read by torch, which knows tensors but no shapes: x 
 """
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
+from longspan.kernels.choice import HAS_TRITON
+
 SHORTEST = 33  # tokens below which a chunk is not full
 
 

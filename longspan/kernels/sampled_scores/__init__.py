@@ -7,18 +7,14 @@ drawn every time, apart is exactly 0. Without a sample largest is -inf and apart
 copies every sampled key; `triton` reads it where it lies.
 """
 
-from importlib.util import find_spec
-from typing import Literal
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from longspan.core.errors import UsageError
+from longspan.kernels.choice import Implementation, choose
 from longspan.kernels.precision import without_autocast
 from longspan.kernels.sampled_scores import operator, reference
 
-HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
 MOST = 16_384  # numbers that a program holds: the sampled keys of one query in one head
 
 
@@ -29,13 +25,10 @@ def sampled_scores(
     sample: Int[Tensor, "b n s"],
     size: Int[Tensor, "b n"],
     *,
-    impl: Literal["auto", "reference", "triton"] = "auto",
+    impl: Implementation = "auto",
 ) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
     """The largest score of each query with its sample, and the sum of its distances from the others."""
-    if impl == "auto":
-        impl = "triton" if q.device.type == "cuda" and not _obstacle(q, k, sample) else "reference"
-    elif impl == "triton" and (reason := _obstacle(q, k, sample)):
-        raise UsageError(f"The Triton kernel of sampled_scores cannot run here: {reason}; use impl='auto'.")
+    impl = choose(impl, "sampled_scores", q, _obstacle(q, k, sample))
     with without_autocast(q):
         compute = operator.sampled_scores if impl == "triton" else reference.sampled_scores
         largest, apart = compute(q, k, sample, size)
@@ -43,9 +36,7 @@ def sampled_scores(
 
 
 def _obstacle(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "b n s"]) -> str:
-    """What keeps the kernel from these tensors, if anything; Triton's interpreter also takes those of a CPU."""
-    if not HAS_TRITON:
-        return "it needs triton and an NVIDIA GPU"
+    """What keeps the kernel from these tensors, if anything."""
     if q.dtype != k.dtype or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"it takes q and k both in float32 or both in half precision, got {q.dtype} and {k.dtype}"
     if not all((q.numel(), k.numel(), sample.numel())):

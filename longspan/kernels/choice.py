@@ -1,0 +1,29 @@
+"""Which implementation computes a call: the law, or a Triton kernel where there is a GPU and nothing stands in its way.
+
+    impl = choose(impl, "ragged_linear", q, obstacle)      # obstacle: what keeps the kernel from these tensors, or ""
+
+Asked for by name, the kernel also takes tensors of a CPU, by Triton's interpreter, and says why it cannot.
+"""
+
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from longspan.core.errors import UsageError
+
+Implementation = Literal["auto", "reference", "triton"]
+
+HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
+
+
+def choose(impl: Implementation, name: str, x: Shaped[Tensor, "..."], obstacle: str) -> Literal["reference", "triton"]:
+    if not HAS_TRITON:
+        obstacle = "it needs triton and an NVIDIA GPU"
+    if impl == "auto":
+        return "triton" if x.device.type == "cuda" and not obstacle else "reference"
+    if impl == "triton" and obstacle:
+        raise UsageError(f"The Triton kernel of {name} cannot run here: {obstacle}; use impl='auto'.")
+    return impl
