@@ -160,7 +160,14 @@ class _BigBird(nn.Module):
 
 PEERS = [
     Peer("torch", "scaled_dot_product_attention", "softmax", "core", torch_attention),
-    Peer("performer-pytorch", "FastAttention", "performer(eps=0.0001)", "core", performer),
+    Peer(
+        "performer-pytorch",
+        "FastAttention",
+        "performer",
+        "core",
+        performer,
+        remark="theirs adds 1e-4 to every feature, as ours does with eps=0.0001, without the fast kernels",
+    ),
     Peer("linformer", "LinformerSelfAttention", "linformer(rank=128)", "layer", linformer, patterns=("NS",)),
     Peer("nystrom-attention", "NystromAttention", "nystromformer(landmarks=64)", "layer", nystrom, patterns=("NS",)),
     Peer("local-attention", "LocalAttention", "local(window=128, shape=blocks, overlap=128)", "core", local),
