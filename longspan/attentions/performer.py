@@ -33,6 +33,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.causal_linear import causal_linear
 from longspan.kernels.feature_attention import feature_attention, with_ones
 from longspan.kernels.positive_features import common_features, log_features, relative_features
+from longspan.kernels.positive_features.reference import common, hide, relative
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -146,20 +147,14 @@ class Performer(HeadwiseAttention):
     def _as_released(self) -> bool:
         return self.kernel == "softmax" and self.eps > 0
 
-    def _log_keys(self, k: Float[Tensor, "b h m c"], key_mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h m r"]:
-        log_k = self.log_features(k)
-        return log_k if key_mask is None else log_k.masked_fill(_hidden(key_mask), -torch.inf)
-
     def _summary(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
     ) -> Features:
-        log_k = self._log_keys(k, key_mask)
-        nothing = torch.finfo(log_k.dtype).min / 4  # the largest logarithm where there is no key at all
-        largest = F.pad(log_k.detach(), (0, 0, 1, 0), value=nothing).amax(dim=2)
-        return Features((log_k - largest[:, :, None]).exp().mT @ with_ones(v), largest)
+        phi_k, largest = common(hide(self.log_features(k), key_mask))
+        return Features(phi_k.mT @ with_ones(v), largest)
 
     def _read(self, q: Float[Tensor, "b h n c"], state: Features) -> Float[Tensor, "b h n e"]:
-        return _normalised(_relative(self.log_features(q) + state.largest[:, :, None]) @ state.memory)
+        return _normalised(relative(self.log_features(q) + state.largest[:, :, None])[0] @ state.memory)
 
     def _attend_as_released(
         self,
@@ -201,11 +196,6 @@ def draw_projection(features: int, width: int, scaling: Literal["chi", "sqrt"]) 
     if scaling == "sqrt":
         return rows * width**0.5
     return rows * torch.randn(features, width, generator=generator, device="cpu").norm(dim=1, keepdim=True)
-
-
-def _relative(logs: Float[Tensor, "b h n r"]) -> Float[Tensor, "b h n r"]:
-    """Features of each position divided by its largest, which cancels in y and so carries no gradient."""
-    return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
 
 
 def _normalised(y: Float[Tensor, "b h n e_plus_1"]) -> Float[Tensor, "b h n e"]:

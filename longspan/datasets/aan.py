@@ -142,11 +142,7 @@ class Aan(Corpus):
         rng = np.random.Generator(np.random.PCG64(derive(data.seed, "aan", "standin", index)))
         made = [make_pair(rng, data.length) for _ in range(STANDIN_SHARD)]
         rows = [first + bytes([BETWEEN]) + second for first, second, _ in made]
-        lengths, labels = (
-            np.array([len(row) for row in rows], np.int64),
-            np.array([label for *_, label in made], np.uint8),
-        )
-        return Shard(np.frombuffer(b"".join(rows), np.uint8), lengths, labels)
+        return Shard.of_texts(rows, [label for *_, label in made])
 
 
 def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:

@@ -142,9 +142,7 @@ class Imdb(Corpus):
     def make_shard(self, data: Data, index: int) -> Shard:
         rng = np.random.Generator(np.random.PCG64(derive(data.seed, "imdb", "standin", index)))
         made = [make_review(rng, data.length) for _ in range(STANDIN_SHARD)]
-        tokens = np.frombuffer(b"".join(text for text, _ in made), np.uint8)
-        lengths = np.array([len(text) for text, _ in made], np.int64)
-        return Shard(tokens, lengths, np.array([label for _, label in made], np.uint8))
+        return Shard.of_texts(*zip(*made, strict=True))
 
 
 def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:

@@ -185,8 +185,7 @@ class MultiNews(Corpus):
         rng = np.random.Generator(np.random.PCG64(derive(data.seed, "multi_news", "standin", index)))
         made = [make_cluster(rng) for _ in range(STANDIN_SHARD)]
         rows = [joined(reports).encode() + bytes([BETWEEN]) + summary.encode() for reports, summary in made]
-        lengths = np.array([len(row) for row in rows], np.int64)
-        return Shard(np.frombuffer(b"".join(rows), np.uint8), lengths, np.zeros(len(rows), np.uint8))
+        return Shard.of_texts(rows)
 
     # Tokens
 

@@ -5,7 +5,7 @@ The result does not depend on how many threads made it, nor on how often the wor
 
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,12 @@ class Shard:
     tokens: np.ndarray
     lengths: np.ndarray
     labels: np.ndarray
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[bytes], labels: Sequence[int] | None = None) -> "Shard":
+        """Without labels they are all 0."""
+        lengths = np.array([len(text) for text in texts], np.int64)
+        return cls(np.frombuffer(b"".join(texts), np.uint8), lengths, np.array(labels or [0] * len(texts), np.uint8))
 
     def rows(self) -> list[np.ndarray]:
         return np.split(self.tokens, np.cumsum(self.lengths)[:-1])
