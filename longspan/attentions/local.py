@@ -20,7 +20,7 @@ from torch import Tensor
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels import ring
+from longspan.kernels import fused, ring
 from longspan.kernels.banded import banded, blocked
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout, left_align
@@ -88,6 +88,8 @@ class Local(HeadwiseAttention):
     ) -> Float[Tensor, "t h e"]:
         if self.shape == "blocks":
             return super().attend_packed(q, k, v, layout)
+        if fused.fits(q, v) and not fused.is_counted():
+            return fused.in_rows(q, k, v, layout, band=self._sides, dropout=self.dropout if self.training else 0.0)
         q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         left, right = self._sides

@@ -13,12 +13,13 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels import fused
 from longspan.kernels.backends import BACKENDS, chosen, refused
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout, real
@@ -92,29 +93,19 @@ class Softmax(HeadwiseAttention):
     ) -> Float[Tensor, "t h e"]:
         if not self._ragged_kernel_fits(q, v):
             return super().attend_packed(q, k, v, layout)
-        return self._ragged(q, k, v, layout.offsets, layout.longest, layout)
+        return fused.in_rows(q, k, v, layout, **self._how)
 
     def attend_first_packed(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "b h e"]:
         if not self._ragged_kernel_fits(q, v):
             return super().attend_first_packed(q, k, v, layout)
-        return self._ragged(q, k, v, torch.arange(len(q) + 1, dtype=torch.int32, device=q.device), 1, layout)
+        one_each = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
+        return fused.in_rows(q, k, v, layout, **self._how, queries=(one_each, 1))
 
-    def _ragged(
-        self,
-        q: Float[Tensor, "queries h c"],
-        k: Float[Tensor, "t h c"],
-        v: Float[Tensor, "t h e"],
-        offsets: Int[Tensor, " rows_plus_1"],
-        longest: int,
-        keys: Layout,
-    ) -> Float[Tensor, "queries h e"]:
-        """By torch's fused kernel for rows of different lengths; `offsets` and `longest` are those of the queries."""
-        causal = self.pattern is Pattern.CAUSAL_SELF
-        dropout = self.dropout if self.training else 0.0
-        rows, most = (offsets, keys.offsets), (longest, keys.longest)
-        return torch.ops.aten._flash_attention_forward(q, k, v, *rows, *most, dropout, causal, False)[0]
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {"causal": self.pattern is Pattern.CAUSAL_SELF, "dropout": self.dropout if self.training else 0.0}
 
     def weights(
         self,
@@ -157,9 +148,7 @@ class Softmax(HeadwiseAttention):
         return visible if key_mask is None else visible & key_mask[:, None, None, :]
 
     def _ragged_kernel_fits(self, q: Float[Tensor, "queries h c"], v: Float[Tensor, "t h e"]) -> bool:
-        half = q.dtype in (torch.bfloat16, torch.float16)
-        widths = q.shape[-1] == v.shape[-1] and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
-        return self.kernel in ("auto", "flash") and q.device.type == "cuda" and half and widths
+        return self.kernel in ("auto", "flash") and fused.fits(q, v)
 
     def _fused(
         self, attention: Callable[..., Tensor], q: Float[Tensor, "b h n c"], *rest: Tensor, **how: Any

@@ -5,7 +5,8 @@
 
 Both cut the queries into blocks and hand each block the few keys that any of its queries may see; the relation between
 the places in a block and the places in its keys is the same for every block. `reference.py` is the law; `gather`, in
-this file, copies the keys of each block; `flex` takes a wide band as tiles, on a GPU.
+this file, copies the keys of each block. On a GPU torch's fused kernel takes a band as it is, `flex` a wide one that
+has hidden keys as tiles.
 """
 
 from typing import Literal
@@ -16,6 +17,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from longspan.kernels import fused
 from longspan.kernels.banded import reference
 from longspan.kernels.block_sparse import block_sparse, flex
 from longspan.kernels.masked import masked_attention
@@ -45,6 +47,8 @@ def banded(
         return reference.banded(q, k, v, left=left, right=right, key_mask=key_mask, places=places)
     n = q.shape[2]
     left, right = min(left, n - 1), min(right, n - 1)
+    if impl == "auto" and key_mask is None and places is None and fused.fits(q, v) and not fused.is_counted():
+        return fused.in_band(q, k, v, left=left, right=right, dropout=dropout)
     # Only a wide band: a narrow one moves few keys more than it needs, and tiles multiply many that nobody sees.
     pays = impl == "auto" and places is None and flex.pays(q, v, flex.TILE, dropout)
     if pays and left + right >= flex.TILE and right in (0, left):

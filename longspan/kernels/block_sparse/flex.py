@@ -24,6 +24,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from longspan.kernels.fused import is_counted
+
 TILE = 128
 LEAST = 2048  # tokens below which the other path is as quick, and nobody waits for a compiler
 KEPT = 16  # masks
@@ -55,7 +57,7 @@ def pays(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], block: int, d
     """
     if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16) or q.dtype != v.dtype or dropout:
         return False
-    if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0:
+    if is_counted():
         return False
     widths = all(16 <= width <= 128 for width in (q.shape[-1], v.shape[-1]))
     return widths and block >= TILE // 2 and q.shape[2] >= LEAST

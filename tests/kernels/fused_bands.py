@@ -1,0 +1,80 @@
+"""On a GPU: bands and packed rows by torch's fused kernel are those of the law, forth and back.
+
+python -m pytest tests/kernels/fused_bands.py --noconftest -q
+"""
+
+import pytest
+import torch
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from longspan.core.recording import record
+from longspan.kernels import fused
+from longspan.kernels.banded import banded
+from longspan.kernels.packing import Layout
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is one of a GPU")
+SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
+
+
+def tensors(*shape):
+    torch.manual_seed(0)
+    return [torch.randn(*shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
+
+
+def assert_agrees(compute, law, leaves):
+    """Outputs and gradients, up to the rounding of bfloat16."""
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    found, expected = compute(*leaves), law(*exact)
+    dy = torch.randn_like(found)
+    pairs = [(found, expected)]
+    pairs += zip(torch.autograd.grad(found, leaves, dy), torch.autograd.grad(expected, exact, dy.double()), strict=True)
+    for a, b in pairs:
+        assert (a - b).norm() / b.norm() < 0.01
+
+
+@pytest.mark.parametrize("left, right", [(16, 16), (15, 0), (0, 0), (256, 256), (5000, 5000), (5000, 0)])
+@pytest.mark.parametrize("n", [1, 100, 1000])
+def test_a_band_is_that_of_the_law(n, left, right):
+    leaves = tensors(2, 3, n, 64)
+    assert fused.fits(leaves[0], leaves[2])
+    sides = {"left": left, "right": right}
+    assert_agrees(lambda *x: banded(*x, **sides), lambda *x: banded(*x, **sides, impl="reference"), leaves)
+
+
+@pytest.mark.parametrize("pattern", SELF)
+@pytest.mark.parametrize("window", [1, 16, 300])
+def test_packed_rows_are_what_each_row_is_by_itself(window, pattern):
+    layer = attentions.get(f"local(window={window})")(128, 2, pattern).cuda().eval()
+    lengths = [5, 700, 1, 300]
+    layout = Layout.of_lengths(lengths, device="cuda")
+
+    def one_by_one(q, k, v):
+        rows = zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
+        return torch.cat([layer.attend(*(x.transpose(0, 1)[None] for x in row))[0].transpose(0, 1) for row in rows])
+
+    assert_agrees(lambda *x: layer.attend_packed(*x, layout), one_by_one, tensors(sum(lengths), 2, 64))
+
+
+@pytest.mark.parametrize("pattern", SELF)
+def test_a_compiled_caller_takes_it_into_his_graph(pattern):
+    layer = attentions.get("local")(128, 2, pattern).cuda().eval()
+    compiled = torch.compile(layer.attend, fullgraph=True, dynamic=True)
+    for n in (300, 500):
+        leaves = tensors(2, 2, n, 64)
+        torch.testing.assert_close(compiled(*leaves), layer.attend(*leaves), rtol=0.02, atol=0.02)
+
+
+def test_a_graph_records_it_forth_and_back():
+    layer = attentions.get("local")(128, 2, Pattern.NONCAUSAL_SELF).cuda().eval()
+    leaves = tensors(2, 2, 512, 64)
+
+    def train():
+        y = layer.attend(*leaves)
+        return [y, *torch.autograd.grad(y, leaves, torch.ones_like(y))]
+
+    train()
+    replay, found = record(train)
+    replay()
+    for a, b in zip(found, train(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)

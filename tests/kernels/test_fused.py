@@ -1,0 +1,101 @@
+"""The fused kernel by its own name: what it is asked for, against a stand-in that answers pair by pair on a CPU."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from longspan.efficiency.operations import count_operations
+from longspan.kernels import fused
+from longspan.kernels.banded import banded
+from longspan.kernels.packing import Layout
+
+SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
+
+
+def one_row(q, k, v, causal, left, right):
+    """[n h c] each, by the rules that torch states for its kernel."""
+    lag = torch.arange(len(k)) - torch.arange(len(q))[:, None]
+    seen = (lag <= (0 if causal else len(k))) & (lag >= (-len(k) if left is None else -left))
+    seen = seen & (lag <= (len(k) if right is None else right))
+    scores = torch.einsum("nhc,mhc->hnm", q, k) / q.shape[-1] ** 0.5
+    return torch.einsum("hnm,mhc->nhc", scores.masked_fill(~seen, -torch.inf).softmax(dim=-1), v)
+
+
+def stand_in(
+    q, k, v, rows_q, rows_k, most_q, most_k, dropout, causal, debug, window_size_left=None, window_size_right=None
+):
+    how = (causal, window_size_left, window_size_right)
+    if rows_q is None:
+        assert most_q == most_k == q.shape[1]
+        return (torch.stack([one_row(*row, *how) for row in zip(q, k, v, strict=True)]),)
+    assert most_q >= rows_q.diff().max()
+    assert most_k >= rows_k.diff().max()
+    cut = [x.tensor_split(edges[1:-1].long()) for x, edges in ((q, rows_q), (k, rows_k), (v, rows_k))]
+    return (torch.cat([one_row(*row, *how) for row in zip(*cut, strict=True)]),)
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """As if the kernel were there."""
+    asked = []
+
+    def kernel(*inputs, **how):
+        asked.append(how)
+        return stand_in(*inputs, **how)
+
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel)
+    monkeypatch.setattr(fused, "fits", lambda q, v: True)
+    return asked
+
+
+@pytest.mark.parametrize("left, right", [(3, 3), (2, 0), (0, 0), (40, 40)])
+def test_a_band_is_that_of_the_law(on_a_gpu, left, right):
+    q, k, v = torch.randn(3, 2, 3, 17, 8).double().unbind()
+    found = banded(q, k, v, left=left, right=right)
+    assert len(on_a_gpu) == 1
+    torch.testing.assert_close(found, banded(q, k, v, left=left, right=right, impl="reference"))
+
+
+def test_hidden_keys_and_tokens_that_stand_apart_go_another_way(on_a_gpu):
+    q, k, v = torch.randn(3, 1, 2, 9, 8).double().unbind()
+    mask = torch.arange(9)[None] < 7
+    banded(q, k, v, left=2, right=2, key_mask=mask)
+    banded(q, k, v, left=2, right=2, places=torch.arange(9)[None] * 2)
+    assert not on_a_gpu
+
+
+@pytest.mark.parametrize("pattern", SELF)
+@pytest.mark.parametrize("spec", ["local(window=3)", "local(window=1)", "softmax"])
+def test_packed_rows_are_what_each_row_is_by_itself(on_a_gpu, spec, pattern):
+    layer = attentions.get(spec)(16, 2, pattern).double().eval()
+    layout = Layout.of_lengths([5, 1, 8])
+    q, k, v = torch.randn(3, 14, 2, 8).double().unbind()
+    found = layer.attend_packed(q, k, v, layout)
+    assert len(on_a_gpu) == 1
+    for row in (slice(0, 5), slice(5, 6), slice(6, 14)):
+        alone = [x[row].transpose(0, 1)[None] for x in (q, k, v)]
+        torch.testing.assert_close(found[row].transpose(0, 1)[None], layer.attend(*alone, key_mask=None))
+
+
+def test_who_counts_operations_sees_pairs_that_are_computed(on_a_gpu):
+    q, k, v = torch.randn(3, 1, 2, 64, 8).unbind()
+    few = count_operations(lambda: banded(q, k, v, left=1, right=1))
+    assert not on_a_gpu
+    assert 0 < few <= 64 * 66 * 4 * 8 * 2 * 2
+
+
+def test_only_half_precision_on_a_gpu_and_widths_of_its_kernel_fit():
+    assert not fused.fits(torch.zeros(4, 8), torch.zeros(4, 8))
+    for dtype, q, v, fit in [
+        (torch.bfloat16, 64, 64, True),
+        (torch.float16, 256, 256, True),
+        (torch.float32, 64, 64, False),
+        (torch.bfloat16, 64, 32, False),
+        (torch.bfloat16, 12, 12, False),
+        (torch.bfloat16, 264, 264, False),
+    ]:
+        with FakeTensorMode():  # tensors without numbers, on a device that need not exist
+            one, other = (torch.empty(4, width, dtype=dtype, device="cuda") for width in (q, v))
+        assert fused.fits(one, other) == fit
