@@ -73,10 +73,14 @@ def by_tile(
 ) -> Float[Tensor, "b h n e"]:
     """`banded` for equal sides, or a left side alone: neighbouring tiles of which those in the band are seen."""
     sides = -(-left // flex.TILE), -(-right // flex.TILE)
-    around = torch.arange(-sides[0], sides[1] + 1, device=q.device)
-    lists = torch.arange(-(-q.shape[2] // flex.TILE), device=q.device)[:, None] + around
     rules = {"block": flex.TILE, "reach": left, "causal": right == 0, "key_mask": key_mask, "pattern": "banded"}
-    return block_sparse(q, k, v, lists[None, None], **rules, impl="flex")
+    return block_sparse(q, k, v, _neighbours(q, flex.TILE, *sides), **rules, impl="flex")
+
+
+def _neighbours(q: Float[Tensor, "b h n c"], block: int, left: int, right: int) -> Int[Tensor, "1 1 g s"]:
+    """For each block those from `left` before it to `right` after it."""
+    around = torch.arange(-left, right + 1, device=q.device)
+    return (torch.arange(-(-q.shape[2] // block), device=q.device)[:, None] + around)[None, None]
 
 
 def blocked(
@@ -96,6 +100,10 @@ def blocked(
         return reference.blocked(q, k, v, block=block, overlap=overlap, causal=causal, key_mask=key_mask)
     n = q.shape[2]
     block, overlap = min(block, n), min(overlap, n)
+    if impl == "auto" and overlap % block == 0 and flex.pays(q, v, block, dropout):
+        sides = overlap // block
+        rules = {"block": block, "causal": causal, "key_mask": key_mask, "pattern": ("blocked", sides)}
+        return block_sparse(q, k, v, _neighbours(q, block, sides, sides), **rules, impl="flex")
     place, key = _places(q, block, overlap + block + overlap)
     near = key - overlap <= place if causal else torch.ones_like(key - place, dtype=torch.bool)
     return _by_block(q, k, v, near, overlap, key_mask, dropout)
