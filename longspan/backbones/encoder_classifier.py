@@ -57,6 +57,7 @@ class EncoderClassifier(nn.Module):
     def __init__(self, attention: AttentionFactory, sizes: Sizes, *, vocabulary: int, classes: int, length: int):
         super().__init__()
         self.sizes = sizes
+        self._compiled = False
         self.whole = False  # True computes every row of the last block, for those who look inside or time it
         self.cls = nn.Parameter(torch.zeros(sizes.dim)) if sizes.pooling == "cls" else None
         length = length + (self.cls is not None)
@@ -116,6 +117,9 @@ class EncoderClassifier(nn.Module):
             x = self._embed(layout.pack(tokens)) + self.positions[layout.index % tokens.shape[1]]
         x = self.dropout(x)
         for block in self.blocks[: len(self.blocks) - self._early]:
+            if self._compiled and layout is not None:
+                for tokens_of_any_number in (x, layout.index):
+                    torch._dynamo.maybe_mark_dynamic(tokens_of_any_number, 0)
             x = block(x, layout, mask)
         if self._early:
             return self.norm(self.blocks[-1](x, layout, mask, first=True))
@@ -135,15 +139,20 @@ class EncoderClassifier(nn.Module):
         return x if self.cls is None else torch.where((tokens == self.class_token)[..., None], self.cls, x)
 
     def compile_parts(self) -> None:
-        """Let torch.compile fuse each block, for any number of tokens; worth its half minute in a long run on a GPU.
+        """Let torch.compile fuse each block; worth its half minute in a long run on a GPU.
+
+        One graph serves all blocks and any number of packed tokens. That number is its only unknown: rows and widths
+        are the same in every batch of a run, and formulas of them keep the compiler busy for minutes.
 
         A last block of which one row is read does little and runs as it is, unless it is the only one. So does a
         mechanism that cannot be compiled, with torch's warning.
         """
         torch._dynamo.config.suppress_errors = True
+        rearrange(nn.Parameter(torch.zeros(1)), "n -> n")  # einops notes a type it meets, which would void a graph
+        self._compiled = True
         for block in (self._early and self.blocks[:-1]) or self.blocks:
             # that analysis is not for lengths that vary, and some versions of torch fail in it
-            block.compile(dynamic=True, options={"triton.coalesce_tiling_analysis": False})
+            block.compile(options={"triton.coalesce_tiling_analysis": False})
 
     @property
     def _early(self) -> bool:

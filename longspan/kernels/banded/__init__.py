@@ -46,14 +46,17 @@ def banded(
     if impl == "reference":
         return reference.banded(q, k, v, left=left, right=right, key_mask=key_mask, places=places)
     n = q.shape[2]
-    left, right = min(left, n - 1), min(right, n - 1)
+    assert places is None or places.shape[1] == n  # also says to a compiler that both are one number
+    # by comparing: min() would stay a formula in a graph compiled for any length
+    left, right = (side if side < n else n - 1 for side in (left, right))
     if impl == "auto" and key_mask is None and places is None and fused.fits(q, v) and not fused.is_counted():
         return fused.in_band(q, k, v, left=left, right=right, dropout=dropout)
     # Only a wide band: a narrow one moves few keys more than it needs, and tiles multiply many that nobody sees.
     pays = impl == "auto" and places is None and flex.pays(q, v, flex.TILE, dropout)
     if pays and left + right >= flex.TILE and right in (0, left):
         return by_tile(q, k, v, left=left, right=right, key_mask=key_mask)
-    block = min(n, max(BLOCK, left + right))  # at most twice the keys that are needed
+    block = max(BLOCK, left + right)  # at most twice the keys that are needed
+    block = block if block < n else n
     place, key = _places(q, block, left + block + right)
     lag = key - left - place
     near = (lag >= -left) & (lag <= right)
@@ -99,7 +102,7 @@ def blocked(
     if impl == "reference":
         return reference.blocked(q, k, v, block=block, overlap=overlap, causal=causal, key_mask=key_mask)
     n = q.shape[2]
-    block, overlap = min(block, n), min(overlap, n)
+    block, overlap = (size if size < n else n for size in (block, overlap))
     if impl == "auto" and overlap % block == 0 and flex.pays(q, v, block, dropout):
         sides = overlap // block
         rules = {"block": block, "causal": causal, "key_mask": key_mask, "pattern": ("blocked", sides)}

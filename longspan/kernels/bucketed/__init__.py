@@ -48,8 +48,10 @@ def bucketed(
     if impl == "flex" or (impl == "auto" and pays(q, v, FLEX_TILE, dropout)):
         return _attend_by_flex(q, k, v, buckets, order, left, right)
     n = q.shape[2]
-    left, right = min(left, n - 1), min(right, n - 1)
-    block = min(n, max(TILE, -(-(left + right) // 2)))
+    # by comparing: min() would stay a formula in a graph compiled for any length
+    left, right = (side if side < n else n - 1 for side in (left, right))
+    block = max(TILE, -(-(left + right) // 2))
+    block = block if block < n else n
     before, after = -(-left // block), -(-right // block)
     bucket = _in_blocks(buckets.gather(-1, order), block, fill=-1)
     lag = _places(-before, 1 + after, block, q.device) - torch.arange(block, device=q.device)[:, None]
