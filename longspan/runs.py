@@ -310,6 +310,13 @@ def make_fabric(device: str, precision: str, devices: int) -> Fabric:
     return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
 
 
+def compile_long_runs(model: nn.Module, device: str, steps: int) -> None:
+    """Let torch.compile fuse the network where that is earned back."""
+    if device == "cuda" and steps >= WORTH_COMPILING and isinstance(model, Compilable):
+        torch.compiler.reset()  # else the graphs of earlier cells use up what torch allows, and none is made
+        model.compile_parts()
+
+
 def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
     """One of several processes: it imports the plug-in and maps the data itself, since neither travels well."""
     plan = Plan.of(cell)
@@ -335,8 +342,7 @@ def _train_cell(
     with audit.reading() as read:
         model = plan.model()
     parameters, slots = count(model), filled(model)
-    if device == "cuda" and plan.protocol.recipe.steps >= WORTH_COMPILING and isinstance(model, Compilable):
-        model.compile_parts()
+    compile_long_runs(model, device, plan.protocol.recipe.steps)
     logs = Logs(folder) if fabric.is_global_zero else None
     trained, reason, state = None, None, Progress()
     recipe = plan.protocol.recipe
