@@ -240,15 +240,17 @@ class Sinkhorn(HeadwiseAttention):
         """Consecutive blocks, with zeros for padded tokens and to fill up the last one."""
         size = self._size(u.shape[2]) if size is None else size
         u = u if mask is None else u.masked_fill(~mask[:, None, :, None], 0)
-        missing = -u.shape[2] % size
+        blocks = -(-u.shape[2] // size)
+        missing = blocks * size - u.shape[2]
         u = F.pad(u, (0, 0, 0, missing)) if missing else u
-        return rearrange(u, "b h (g s) c -> b h g s c", s=size)
+        return u.unflatten(2, (blocks, size))
 
     def _real(self, k: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "b g s"]:
         """Which places of the blocks hold a real token."""
         m, size = k.shape[2], self._size(k.shape[2])
         mask = torch.ones(len(k), m, dtype=torch.bool, device=k.device) if mask is None else mask
-        return rearrange(F.pad(mask, (0, -m % size), value=False), "b (g s) -> b g s", s=size)
+        blocks = -(-m // size)
+        return F.pad(mask, (0, blocks * size - m), value=False).unflatten(1, (blocks, size))
 
     def _size(self, m: int) -> int:
         """A sequence shorter than a block is one block; only the null block must keep its full length."""
@@ -310,7 +312,8 @@ class Sinkhorn(HeadwiseAttention):
         matrix, support = self._matrix(logits / self.temperature, allowed)
         if self.cut:
             first = (~real.any(dim=2)).long().argsort(dim=1, stable=True)[:, None, : self.cut, None, None]
-            matrix, support = matrix.take_along_dim(first, dim=2), support.take_along_dim(first, dim=2)
+            # not take_along_dim, whose sizes a graph compiled for any length would take for its own
+            matrix, support = (u.gather(2, first.expand(*u.shape[:2], -1, *u.shape[3:])) for u in (matrix, support))
         sorted_ = [einsum(matrix.to(u.dtype), u, "b h u r v, b h v s c -> b h u r s c") for u in (k, v)]
         visible = einsum(support.to(matrix.dtype), real.to(matrix.dtype), "b h u r v, b v s -> b h u r s") > 0
         lay = "b h u r s c -> b h 1 (u r s) c" if self.cut else "b h u r s c -> b h u (r s) c"

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.compiling import compile_each
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
@@ -147,12 +148,10 @@ class EncoderClassifier(nn.Module):
         A last block of which one row is read does little and runs as it is, unless it is the only one. So does a
         mechanism that cannot be compiled, with torch's warning.
         """
-        torch._dynamo.config.suppress_errors = True
-        rearrange(nn.Parameter(torch.zeros(1)), "n -> n")  # einops notes a type it meets, which would void a graph
         self._compiled = True
-        for block in (self._early and self.blocks[:-1]) or self.blocks:
-            # that analysis is not for lengths that vary, and some versions of torch fail in it
-            block.compile(options={"triton.coalesce_tiling_analysis": False})
+        # that analysis is not for lengths that vary, and some versions of torch fail in it
+        options = {"triton.coalesce_tiling_analysis": False}
+        compile_each((self._early and self.blocks[:-1]) or self.blocks, options=options)
 
     @property
     def _early(self) -> bool:

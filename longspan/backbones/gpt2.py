@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.compiling import compile_each
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
@@ -94,9 +94,7 @@ class GPT2(nn.Module):
 
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block; a mechanism that cannot be compiled runs as it is, with a warning."""
-        torch._dynamo.config.suppress_errors = True
-        for block in self.blocks:
-            block.compile()
+        compile_each(self.blocks)
 
     def _embed(self, tokens: Int[Tensor, "b n"], first: int) -> Float[Tensor, "b n d"]:
         stop = first + tokens.shape[1]

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.compiling import compile_each
 from longspan.backbones.gpt2 import Sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
@@ -70,9 +71,7 @@ class RoBERTa(nn.Module):
 
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block; a mechanism that cannot be compiled runs as it is, with a warning."""
-        torch._dynamo.config.suppress_errors = True
-        for block in self.blocks:
-            block.compile()
+        compile_each(self.blocks)
 
 
 class Block(nn.Module):

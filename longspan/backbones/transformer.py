@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, DecodeState, Pattern
+from longspan.backbones.compiling import compile_each
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
@@ -145,9 +146,7 @@ class Transformer(nn.Module):
 
         A mechanism that cannot be compiled runs as it is, with torch's warning.
         """
-        torch._dynamo.config.suppress_errors = True
-        for layer in (*self.encoder, *self.decoder):
-            layer.compile(dynamic=True)
+        compile_each((*self.encoder, *self.decoder), dynamic=True)
 
 
 class Tokens(nn.Module):

@@ -1,0 +1,19 @@
+"""Compiling: torch.compile for the blocks of a network, set up so that all blocks of one kind share a graph."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import nn
+
+
+def compile_each(blocks: Iterable[nn.Module], **rules: Any) -> None:
+    """Let torch.compile fuse each block by these rules; one that cannot be compiled runs as it is, with a warning."""
+    torch._dynamo.config.suppress_errors = True
+    # A rate or an epsilon is part of the graph. Taken for unknown it is found out after all, and all is traced again.
+    torch._dynamo.config.specialize_float = True
+    # einops notes each type it meets, and a graph during which it noted one serves no second block.
+    rearrange(nn.Parameter(torch.zeros(1)), "n -> n")
+    for block in blocks:
+        block.compile(**rules)
