@@ -2,7 +2,7 @@
 
 from longspan.core.registry import Registry
 
-registry = Registry("backbone", __name__, "torch.nn:Module", skip=("sizes", "slots"))
+registry = Registry("backbone", __name__, "torch.nn:Module", skip=("compiling", "sizes", "slots"))
 
 
 def names() -> list[str]:

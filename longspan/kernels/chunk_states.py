@@ -35,9 +35,10 @@ def levelled_sum(update: Float[Tensor, "b h g r e"], level: Float[Tensor, "b h g
     """
     chunks = update.shape[2]
     group = chunks if chunks < GROUP else GROUP
-    missing = -chunks % group
-    u = F.pad(update, (0, 0, 0, 0, 0, missing)).unflatten(2, (-1, group))
-    top = F.pad(level, (0, 0, 0, missing), value=torch.finfo(level.dtype).max).unflatten(2, (-1, group))
+    groups = -(-chunks // group)
+    missing = groups * group - chunks
+    u = F.pad(update, (0, 0, 0, 0, 0, missing)).unflatten(2, (groups, group))
+    top = F.pad(level, (0, 0, 0, missing), value=torch.finfo(level.dtype).max).unflatten(2, (groups, group))
     later = torch.ones(group, group, dtype=torch.bool, device=level.device).triu(1)[..., None]
     fade = (top[:, :, :, None] - top[:, :, :, :, None]).masked_fill(later, -torch.inf).exp()
     total = einsum(fade, u, "b h k i j r, b h k j r e -> b h k i r e")

@@ -17,7 +17,8 @@ def running_sum(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
     n = x.shape[2]
     if n <= CHUNK:
         return x.cumsum(dim=2)
-    missing = -n % CHUNK
-    chunks = (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, CHUNK))
+    count = -(-n // CHUNK)
+    missing = count * CHUNK - n
+    chunks = (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (count, CHUNK))
     found = before(running_sum(chunks.sum(dim=3))[..., None, :])
     return (chunks.cumsum(dim=3) + found).flatten(2, 3)[:, :, :n]

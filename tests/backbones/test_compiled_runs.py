@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from longspan import attentions
+from longspan.backbones import transformer
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.kernels.packing import Rows
 from longspan.runs import WORTH_COMPILING, compile_long_runs
@@ -46,12 +47,11 @@ def train(model: EncoderClassifier) -> None:
         model(torch.randint(1, VOCABULARY, (len(filled), WIDTH)), rows).square().sum().backward()
 
 
-def describe(names: list[str]) -> None:
-    """Train with each mechanism as a run would, and print what was compiled."""
+def keep_graphs() -> list[torch.fx.Graph]:
+    """From now on, what modules are compiled to; nothing of it falls back."""
     from torch._dynamo.backends.debugging import aot_eager
 
     torch.set_num_threads(1)
-    torch._dynamo.config.recompile_limit = 1  # so that what one mechanism left behind would stop the next
     graphs = []
 
     def backend(module: torch.fx.GraphModule, inputs: list) -> object:
@@ -60,6 +60,13 @@ def describe(names: list[str]) -> None:
 
     compile_ = nn.Module.compile
     nn.Module.compile = lambda self, options=None, **rules: compile_(self, backend=backend, fullgraph=True, **rules)
+    return graphs
+
+
+def describe(names: list[str]) -> None:
+    """Train with each mechanism as a run would, and print what was compiled."""
+    graphs = keep_graphs()
+    torch._dynamo.config.recompile_limit = 1  # so that what one mechanism left behind would stop the next
     for name in names:
         graphs.clear()
         model = EncoderClassifier(attentions.get(name), SIZES, vocabulary=VOCABULARY, classes=10, length=WIDTH)
@@ -71,6 +78,28 @@ def describe(names: list[str]) -> None:
         print(json.dumps({"graphs": len(graphs), "unknowns": unknowns, "formulas": sorted({str(s) for s in sizes})}))
 
 
+def describe_writer(name: str) -> None:
+    """Train an encoder and decoder as a run would, on batches of several widths, and print what was compiled."""
+    graphs = keep_graphs()
+    places = {"source_places": 512, "target_places": 512}
+    sizes = transformer.Sizes(dim=16, heads=2, layers=2, mlp=16, **places)
+    model = transformer.Transformer(attentions.get(name), sizes, vocabulary=VOCABULARY)
+    compile_long_runs(model, "cuda", steps=WORTH_COMPILING)
+    torch._dynamo.config.suppress_errors = False
+    for source, target in ((448, 320), (320, 448), (384, 384)):
+        source, target = (torch.randint(1, VOCABULARY, (2, width)) for width in (source, target))
+        lengths = [source.shape[1], source.shape[1] - 9]
+        model(source, lengths, target, [target.shape[1], 5]).square().sum().backward()
+    print(json.dumps({"graphs": len(graphs)}))
+
+
+def run_apart(call: str) -> list[dict]:
+    code = f"from tests.backbones.test_compiled_runs import *; {call}"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
 def each_mechanism() -> list:
     rest = [pytest.param([name], marks=pytest.mark.full, id=name) for name in built_in() if name not in QUICK]
     return [pytest.param(list(QUICK), id="-".join(QUICK)), *rest]
@@ -78,11 +107,13 @@ def each_mechanism() -> list:
 
 @pytest.mark.parametrize("names", each_mechanism())
 def test_a_run_compiles_one_graph_whose_only_unknown_is_the_number_of_tokens(names):
-    code = f"from tests.backbones.test_compiled_runs import describe; describe({names})"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-3_000:]
-    for name, line in zip(names, ended.stdout.splitlines(), strict=True):
-        found = json.loads(line)
+    for name, found in zip(names, run_apart(f"describe({names})"), strict=True):
         assert found["graphs"] == 1, name
         assert len(found["unknowns"]) <= 1, (name, found["unknowns"])
         assert len(found["formulas"]) <= MOST_FORMULAS, (name, found["formulas"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["softmax", "linear", "sinkhorn"])
+def test_an_encoder_and_decoder_compile_one_graph_each_for_batches_of_any_width(name):
+    assert run_apart(f"describe_writer({name!r})") == [{"graphs": 2}]

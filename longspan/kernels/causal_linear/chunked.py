@@ -23,15 +23,17 @@ def causal_linear(
     length = q.shape[2]
     if length == 0:
         return v
-    chunk = min(length, chunk_length(q.shape[3]))
-    fill = -length % chunk
-    q, k, v = (rearrange(F.pad(x, (0, 0, 0, fill)), "b h (g c) r -> b h g c r", c=chunk) for x in (q, k, v))
+    chunk = chunk_length(q.shape[3])
+    chunk = chunk if chunk < length else length  # min() would stay a formula in a graph compiled for any length
+    chunks = -(-length // chunk)
+    fill = chunks * chunk - length
+    q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (chunks, chunk)) for x in (q, k, v))
     scores = (q @ k.mT).tril()
     if decay is None:
         y, state = scores @ v, fading_sum(k.mT @ v, None)
         y = y + q @ before(state)
     else:
-        g = rearrange(F.pad(decay.to(q.dtype), (0, fill)), "b h (g c) -> b h g c", c=chunk)
+        g = F.pad(decay.to(q.dtype), (0, fill)).unflatten(2, (chunks, chunk))
         between, since_start = sums_between(g)
         to_end = between[..., -1, :, None].exp()  # how much of each key is left at the end of its chunk
         state = fading_sum((k * to_end).mT @ v, since_start[..., -1:])

@@ -96,9 +96,10 @@ def _in_chunks(x: Float[Tensor, "b h t r"], fill: float = 0.0) -> Float[Tensor, 
     chunk = CHUNK
     while chunk // 2 >= x.shape[2]:
         chunk //= 2
-    missing = -x.shape[2] % chunk
+    chunks = -(-x.shape[2] // chunk)
+    missing = chunks * chunk - x.shape[2]
     x = F.pad(x, (0, 0, 0, missing), value=fill) if missing else x
-    return rearrange(x, "b h (g c) r -> b h g c r", c=chunk)
+    return x.unflatten(2, (chunks, chunk))
 
 
 def _in_a_row(x: Float[Tensor, "b h g c r"], length: int) -> Float[Tensor, "b h t r"]:
