@@ -23,14 +23,14 @@ def tensors(*shape):
 
 
 def assert_agrees(compute, law, leaves):
-    """Outputs and gradients, up to the rounding of bfloat16."""
+    """Outputs and gradients, up to the rounding of bfloat16 (whoever has one key has no gradient of scores at all)."""
     exact = [x.detach().double().requires_grad_() for x in leaves]
     found, expected = compute(*leaves), law(*exact)
     dy = torch.randn_like(found)
     pairs = [(found, expected)]
     pairs += zip(torch.autograd.grad(found, leaves, dy), torch.autograd.grad(expected, exact, dy.double()), strict=True)
     for a, b in pairs:
-        assert (a - b).norm() / b.norm() < 0.01
+        assert (a - b).norm() < 0.01 * b.norm() + 1e-3
 
 
 @pytest.mark.parametrize("left, right", [(16, 16), (15, 0), (0, 0), (256, 256), (5000, 5000), (5000, 0)])
