@@ -16,6 +16,7 @@ from longspan import suites
 from longspan.core.errors import UsageError, did_you_mean
 from longspan.results.board import Board, board, suites_of
 from longspan.results.card import Card
+from longspan.results.scoring import scored_by
 from longspan.results.store import Problem, Store
 from longspan.suites import Suite
 from longspan.verdicts import PREFIX
@@ -61,12 +62,17 @@ def boards(
     tier: str | None = None,
     pattern: str | None = None,
     published: str | None = None,
+    metric: str | None = None,
 ) -> Iterator[Board]:
     """One board for every protocol, tier and kind of data that has cards of this suite or task.
 
     A suite with published numbers has a full board even before the first run. `published` chooses among its tables
-    (`v0`, `v1`, `later`); `none` leaves them out.
+    (`v0`, `v1`, `later`); `none` leaves them out. `metric` ranks one task by another metric than its score.
     """
+    if metric:
+        if name in suites.names():
+            raise UsageError(f"Suite {name} has a score of its own, and --metric was {metric}; name one of its tasks.")
+        cards = scored_by([card for card in cards if card["task"] == name], metric)
     suite, pattern = suite_or_task(name, cards), pattern and pattern_name(pattern)
     table = published_name(suite, published)
     if published and table and tier not in (None, "full"):
@@ -91,11 +97,17 @@ def boards(
 def published_name(suite: Suite, asked: str | None) -> str | None:
     """The full name of a published table of the suite from its short one; its usual table where none is asked for.
 
+    Tasks that no suite describes have a table where a paper prints scores of each of them.
+
     >>> published_name(suites.get("lra"), "v0")
     'lra-v0'
     """
     if asked == "none":
         return None
+    if settings := papers.for_tasks(suite.tasks, suite.metric):
+        if asked in (None, settings.name):
+            return settings.name
+        raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {settings.name}, none.")
     tables = papers.for_suite(suite.name)
     short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{suite.name}-")
     if short is None:

@@ -16,7 +16,10 @@ def board(
     tier: Annotated[str | None, typer.Option("--tier", metavar="T", help="Only this one.")] = None,
     pattern: Pattern = None,
     published: Annotated[
-        str | None, typer.Option("--published", metavar="TABLE", help="Published rows: v0, v1, later or none.")
+        str | None, typer.Option("--published", metavar="TABLE", help="Published rows: v0, v1, later, ... or none.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="M", help="Rank one task by this metric of its cards: mae, loss.")
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.terminal,
     snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="NAME", help="Freeze it under a name.")] = None,
@@ -26,7 +29,8 @@ def board(
     """Rank mechanisms from cards; protocols, tiers and kinds of data never share a board.
 
     Without --protocol or --tier there is a board for each that has cards. Full boards of lra show the published
-    leaderboard, version 1 (v1); v0 is that of the first paper, later are records that follow other rules.
+    leaderboard, version 1 (v1); v0 is that of the first paper, later are records that follow other rules. Full
+    boards of forecasting tasks show the settings that CAB published (cab-forecasting).
     Snapshots lie in OUT/snapshots.
 
     \b
@@ -34,6 +38,7 @@ def board(
       longspan board starter --tier smoke
       longspan board lra --protocol longspan --tier full --format md
       longspan board lra --published v0
+      longspan board forecasting_etth1 --metric mae
     """
     from longspan import gallery, terminal
     from longspan.results.board import freeze
@@ -43,7 +48,7 @@ def board(
     found = gallery.cards_in(folders)
     for problem in found.problems:
         say(f"Left out: {problem.sentence}", error=True)
-    asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published}
+    asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published, "metric": metric}
     views = list(gallery.boards(found.cards, suite, **asked_for))
     if not views:
         where = ", ".join(map(str, folders)) or out / "cards"

@@ -11,7 +11,7 @@ Scores are percentages, as the papers print them. FAIL and missing entries stay 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 from longspan.core.errors import UnknownName, did_you_mean
 from longspan.published.leaderboard import FIVE, PublishedRow, PublishedTable, read_leaderboard
 from longspan.published.measurement import Flag, MeasuredRow, MeasuredTable, read_measurement
+from longspan.published.settings import scores_of
 
 __all__ = ["FIVE", "Flag", "MeasuredRow", "MeasuredTable", "PublishedRow", "PublishedTable"]
-__all__ += ["for_suite", "load", "measured", "names"]
+__all__ += ["for_suite", "for_tasks", "load", "measured", "names"]
 
 FILES = {
     "leaderboard": {"lra-v0": "lra_v0.json", "lra-v1": "lra_v1.json"},
@@ -53,6 +54,16 @@ def for_suite(suite: str) -> dict[str, str]:
     """
     tables = (load(name) for name in (*names(), *names("later")))
     return {table.name.removeprefix(f"{suite}-"): table.name for table in tables if table.suite == suite}
+
+
+def for_tasks(tasks: Collection[str], metric: str) -> PublishedTable | None:
+    """What was printed of these tasks one by one, for a board that no suite describes; None where nothing was.
+
+    >>> for_tasks(["forecasting_etth1"], "mse").row("ABC").scores
+    {'forecasting_etth1': 1.332}
+    """
+    tables = (scores_of(measured(name), tasks, metric) for name in names("measured"))
+    return next((table for table in tables if table), None)
 
 
 @cache

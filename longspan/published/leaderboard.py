@@ -23,9 +23,9 @@ class PublishedRow:
 
     title: str
     kind: str
-    scores: Mapping[str, float | str]  # a percentage, "FAIL" or "NA"
-    printed_average: float
+    scores: Mapping[str, float | str]  # as printed (accuracies in percent), "FAIL" or "NA"
     source: str
+    printed_average: float | None = None
     also_printed: tuple[tuple[float, str], ...] = ()
     printed_over: int = 5
     mechanism: str | None = None  # what computes this attention here
@@ -47,13 +47,19 @@ class PublishedRow:
     @property
     def average_is_wrong(self) -> bool:
         """Whether the printed average is not the mean of the printed scores."""
+        if self.printed_average is None:
+            return False
         recomputed = self.recomputed_average
         return recomputed is not None and abs(recomputed - self.printed_average) > ROUNDING
 
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A snapshot of a leaderboard. Where `comparable` is false its rows follow rules of their own."""
+    """A snapshot of a leaderboard. Where `comparable` is false its rows follow rules of their own.
+
+    `pattern` is that of the slots the models of the table have filled; `doubts` are sentences on cells that cannot be
+    right.
+    """
 
     name: str
     title: str
@@ -66,6 +72,8 @@ class PublishedTable:
     rows: tuple[PublishedRow, ...]
     summary: Mapping[str, Mapping[str, float] | str]  # the printed mean and standard deviation over the models
     comparable: bool = True
+    pattern: str = "noncausal_self"
+    doubts: tuple[str, ...] = ()
 
     def row(self, title: str) -> PublishedRow:
         known = {row.title: row for row in self.rows}

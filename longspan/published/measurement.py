@@ -70,6 +70,8 @@ class MeasuredTable:
     rows: tuple[MeasuredRow, ...]
     reference: str | None  # the row that ratios are against
     doubts: tuple[Flag, ...]
+    period: str = ""
+    pattern: str = "noncausal_self"
 
     def row(self, title: str) -> MeasuredRow:
         known = {row.title: row for row in self.rows}
@@ -131,6 +133,7 @@ def read_measurement(content: Mapping[str, Any]) -> MeasuredTable:
         columns=tuple(Column(**column) for column in content["columns"]),
         rows=rows,
         reference=content.get("reference"),
+        **{key: content[key] for key in ("period", "pattern") if key in content},
         doubts=tuple(
             Flag(doubt["row"], doubt["column"], "doubt", cells[doubt["row"], doubt["column"]], doubt["why"])
             for doubt in content.get("doubts", ())

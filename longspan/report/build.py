@@ -448,6 +448,7 @@ def environment(site: Mapping[str, Any]):
     env.globals["has_spread"] = _has_spread
     env.globals["score_text"] = render.score_text
     env.globals["deviation_text"] = lines.deviation_text
+    env.globals["difference_text"] = lines.difference_text
     env.globals["score_words"] = _score_words
     env.globals["several_patterns"] = _several_patterns
     env.globals["meter"] = _meter
@@ -464,7 +465,6 @@ def environment(site: Mapping[str, Any]):
     env.globals["spread_text"] = printed.spread_text
     env.filters["shown"] = lambda value: shown(str(value))
     env.filters["percent"] = render.percent
-    env.filters["points"] = lambda difference: f"{100 * difference:+.2f}"
     env.filters["amount"] = render.count_text
     env.filters["rate"] = render.rate_text
     env.filters["power"] = lambda cost: str(cost).replace("^2", "²").replace("^3", "³")
@@ -522,8 +522,8 @@ def _meter(view: Board, rows: Iterable[Row], task: str, cell: Cell) -> int:
 def _board_notes(view: Board) -> list[str]:
     """What stands below a board: printed errors, its own notes, what `vs` means. The page says the rules once."""
     flags = [f"{lines.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
-    compared = [lines.DIFFERENCE_NOTE] if any(row.differences for row in (*view.rows, *view.fidelity)) else []
-    return [*flags, *(note for note in view.notes if note != STANDIN_NOTE), *compared]
+    own = (note for note in view.notes if note != STANDIN_NOTE)
+    return [*flags, *own, *lines.difference_notes(view)]
 
 
 def _speed_hint(cell: efficiency.Cell) -> str:

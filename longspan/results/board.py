@@ -465,7 +465,7 @@ def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
 def _with_counterpart(row: Row, table: PublishedTable | None, beside: Sequence[PaperRow]) -> Row:
     """The row with its distance to the published one of the same attention, where both have a number."""
     found = table.counterpart(row.mechanism) if table and table.comparable else None
-    if found is None or row.pattern != "noncausal_self":  # the published models are encoders
+    if table is None or found is None or row.pattern != table.pattern:
         return row
     paper_row = next(candidate for candidate in beside if candidate.title == found.title)
     own = {task: cell.value for task, cell in row.cells.items() if cell.status == "ok"}

@@ -21,9 +21,6 @@ FREE_NOTE = (
     "The free track has its own recipes or more than 10 % above the parameters of softmax; the rules of the benchmark "
     "forbid quoting published numbers beside it."
 )
-DIFFERENCE_NOTE = (
-    "vs: own minus published score of the same attention, in points; data preparation and code differ from the paper's."
-)
 
 
 @dataclass(frozen=True)
@@ -94,6 +91,11 @@ def deviation_text(view: Board, std: float) -> str:
     return percent(std) if view.suite.unit == "percent" else f"{std:.2g}"
 
 
+def difference_text(view: Board, difference: float) -> str:
+    """Own minus published, in points or in the unit of the score."""
+    return f"{100 * difference:+.2f}" if view.suite.unit == "percent" else f"{difference:+.3f}"
+
+
 def cell_text(view: Board, cell: Cell, style: Style = IN_WORDS) -> str:
     """`41.20 ± 0.41 ●`, `FAIL`, `–`; a count of seeds where some failed."""
     if cell.status == "missing":
@@ -137,16 +139,16 @@ def seeds_text(row: Row) -> str:
     return DASH if not numbers else str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
-def paper_average_text(row: PaperRow, index: int, name: str, style: Style = IN_WORDS) -> str:
+def paper_average_text(view: Board, row: PaperRow, index: int, name: str, style: Style = IN_WORDS) -> str:
     """The recomputed average, and what was printed where that is something else."""
     value = row.averages[name]
-    text = DASH if value is None else percent(value)
+    text = DASH if value is None else score_text(view, value)
     if not row.average_is_wrong or index != (0 if row.printed_over == 5 else 1):
         return text
     if not style.words:
         return text + PRINTED_ERROR
-    elsewhere = "".join(f"; elsewhere {percent(other)}" for other, _ in row.also_printed)
-    return f"{text} (printed {percent(row.printed_average)}{elsewhere})"
+    elsewhere = "".join(f"; elsewhere {score_text(view, other)}" for other, _ in row.also_printed)
+    return f"{text} (printed {score_text(view, row.printed_average or 0)}{elsewhere})"
 
 
 def spread_text(view: Board, spread: Spread | str | None, style: Style = IN_WORDS) -> tuple[str, str]:
@@ -228,7 +230,9 @@ def _own_lines(view: Board, rows: Sequence[Row], style: Style) -> Iterator[Line]
             ),
         )
         if row.differences:
-            away = (f"{100 * row.differences[c]:+.2f}" if c in row.differences else "" for c in (*tasks, *averages))
+            away = (
+                difference_text(view, row.differences[c]) if c in row.differences else "" for c in (*tasks, *averages)
+            )
             yield Line("difference", ("", f"vs {row.counterpart}", *away, "", "", ""))
 
 
@@ -259,9 +263,19 @@ def _published_sections(view: Board, style: Style) -> list[Section]:
 
 def _paper_line(view: Board, row: PaperRow, style: Style) -> Line:
     scores = (row.scores[task] for task in view.suite.tasks)
-    texts = (score if isinstance(score, str) else percent(score) for score in scores)
-    averages = (paper_average_text(row, i, average.name, style) for i, average in enumerate(view.suite.averages))
+    texts = (score if isinstance(score, str) else score_text(view, score) for score in scores)
+    averages = (paper_average_text(view, row, i, average.name, style) for i, average in enumerate(view.suite.averages))
     return Line("published", ("", row.title, *texts, *averages, "", "", ""))
+
+
+def difference_notes(view: Board) -> list[str]:
+    """What "vs" means, where a row has it."""
+    if not any(row.differences for row in (*view.rows, *view.fidelity)):
+        return []
+    unit = ", in points" if view.suite.unit == "percent" else ""
+    return [
+        f"vs: own minus published score of the same attention{unit}; data preparation and code differ from the paper's."
+    ]
 
 
 def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:
@@ -283,9 +297,8 @@ def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:
     for row in view.published:
         followed[row.deviations].append(f"{row.title} ({row.source})")
     deviations = [f"{', '.join(rows)}: {'; '.join(words)}." for words, rows in followed.items() if words]
-    compared = [DIFFERENCE_NOTE] if any(row.differences for row in (*view.rows, *view.fidelity)) else []
     free = [FREE_NOTE] if view.free else []
     texts = "".join(text for part in parts(view, style) for s in part.sections for x in s.lines for text in x.texts)
     marks = {rule: rule[0] for rule in RULES if rule[0] in MARKS}
     rules = [] if view.empty and view.published else [rule for rule in RULES if marks.get(rule, "") in texts]
-    return [*flags, *view.notes, *rules, *compared, *free, *over, *missing, *off, *deviations]
+    return [*flags, *view.notes, *rules, *difference_notes(view), *free, *over, *missing, *off, *deviations]

@@ -25,13 +25,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row shown as published: scores as fractions, None for FAIL or absent entries."""
+    """A row shown as published: scores in the unit of the suite, accuracies as fractions."""
 
     title: str
     kind: str
     scores: Mapping[str, float | str]
     averages: Mapping[str, float | None]  # recomputed
-    printed_average: float
+    printed_average: float | None
     average_is_wrong: bool
     source: str
     also_printed: tuple[tuple[float, str], ...] = ()  # other averages for the same row, and where
@@ -57,6 +57,9 @@ def published_table(name: str | None, suite: Suite) -> PublishedTable | None:
     """The table of that name, which must belong to the suite."""
     if name is None:
         return None
+    table = papers.for_tasks(suite.tasks, suite.metric)
+    if table is not None and table.name == name:
+        return table
     table = papers.load(name)
     if table.suite != suite.name:
         raise UsageError(f"The published table {name} belongs to suite {table.suite}, not to {suite.name}.")
@@ -65,6 +68,7 @@ def published_table(name: str | None, suite: Suite) -> PublishedTable | None:
 
 def paper_rows(table: PublishedTable | None, suite: Suite) -> tuple[PaperRow, ...]:
     """The rows of the table with the averages of the suite."""
+    unit = _fraction if suite.unit == "percent" else float
     rows = []
     for row in table.rows if table else ():
         averages = {
@@ -75,12 +79,12 @@ def paper_rows(table: PublishedTable | None, suite: Suite) -> tuple[PaperRow, ..
             PaperRow(
                 title=row.title,
                 kind=row.kind,
-                scores={t: s if isinstance(s, str) else _fraction(s) for t, s in row.scores.items()},
-                averages={key: None if value is None else _fraction(value) for key, value in averages.items()},
-                printed_average=_fraction(row.printed_average),
+                scores={t: s if isinstance(s, str) else unit(s) for t, s in row.scores.items()},
+                averages={key: None if value is None else unit(value) for key, value in averages.items()},
+                printed_average=None if row.printed_average is None else unit(row.printed_average),
                 average_is_wrong=row.average_is_wrong,
                 source=row.source,
-                also_printed=tuple((_fraction(value), source) for value, source in row.also_printed),
+                also_printed=tuple((unit(value), source) for value, source in row.also_printed),
                 printed_over=row.printed_over,
                 deviations=row.deviations,
             )
@@ -133,6 +137,7 @@ def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suit
 
 def _flags(table: PublishedTable, summary: Mapping[str, Spread | str]) -> Iterator[str]:
     """Every printed error of the table, a sentence each."""
+    yield from table.doubts
     for row in table.rows:
         if row.average_is_wrong:
             also = "".join(f" ({value:.2f} in {source})" for value, source in row.also_printed)

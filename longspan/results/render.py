@@ -123,13 +123,13 @@ def _paper_entries(view: Board) -> Iterator[dict[str, Any]]:
     for row in view.published:
         start = {"section": section, "title": row.title, "note": "; ".join(row.deviations)}
         for task, score in row.scores.items():
-            number, printed = (None, score) if isinstance(score, str) else (score, percent(score))
+            number, printed = (None, score) if isinstance(score, str) else (score, score_text(view, score))
             status = "ok" if number is not None else str(score).lower()
             yield start | {"column": task, "status": status, "value": number, "printed": printed}
         for index, (name, value) in enumerate(row.averages.items()):
             entry = {"column": name, "status": "missing" if value is None else "ok", "value": value}
-            if index == (0 if row.printed_over == 5 else 1):
-                entry |= {"printed": percent(row.printed_average)}
+            if row.printed_average is not None and index == (0 if row.printed_over == 5 else 1):
+                entry |= {"printed": score_text(view, row.printed_average)}
                 entry |= {"note": flags[row.title]} if row.average_is_wrong else {}
             yield start | entry
     for column, spread in view.paper.summary.items():

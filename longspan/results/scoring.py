@@ -1,0 +1,37 @@
+"""Another metric of a card as its score: the mean absolute error of forecasts, the loss of a classifier.
+
+A task has one score, by which checkpoints are chosen; a card keeps every metric of the split that was scored.
+"""
+
+from collections.abc import Iterable
+
+from longspan.core.errors import UsageError
+from longspan.results.card import Card
+
+LOWER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
+
+
+def scored_by(cards: Iterable[Card], metric: str) -> list[Card]:
+    """The cards with this metric as their score; those without it are left out, and it must be on one of them."""
+    chosen, seen = [], set()
+    for card in cards:
+        score = card.get("score")
+        if not score:  # a run that failed has no metric, and still belongs on the board
+            chosen.append(card)
+            continue
+        found = (card["metrics"] or {}).get(score["split"], {})
+        seen |= set(found)
+        if metric == score["name"]:
+            chosen.append(card)
+        elif metric in found:
+            chosen.append({**card, "score": {**score, **found[metric], **_meaning(metric, score), "name": metric}})
+    if seen and metric not in seen:
+        raise UsageError(f"No card has a metric {metric!r}; the metrics of these runs: {', '.join(sorted(seen))}.")
+    return chosen
+
+
+def _meaning(metric: str, score: Card) -> Card:
+    """What is good and what is chance; of another metric than the score no baseline is known."""
+    lower = metric in LOWER_IS_BETTER
+    unit = "plain" if lower else score.get("unit", "percent")
+    return {"higher_is_better": not lower, "unit": unit, "chance": None}
