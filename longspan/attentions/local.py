@@ -88,10 +88,10 @@ class Local(HeadwiseAttention):
     ) -> Float[Tensor, "t h e"]:
         if self.shape == "blocks":
             return super().attend_packed(q, k, v, layout)
-        if fused.fits(q, v) and not fused.is_counted():
-            return fused.in_rows(q, k, v, layout, band=self._sides, dropout=self.dropout if self.training else 0.0)
-        q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
         dropout = self.dropout if self.training else 0.0
+        if fused.fits(q, v) and not fused.is_counted():
+            return fused.in_rows(q, k, v, layout, band=self._sides, dropout=dropout)
+        q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
         left, right = self._sides
         places = layout.places(apart=self.window + 1)[None]
         y = banded(q, k, v, left=left, right=right, places=places, dropout=dropout)

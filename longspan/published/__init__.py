@@ -7,7 +7,8 @@
     speeds = measured("lra-training-speed")
     speeds.row("Performer").value("speed_4k"), speeds.ratio("Performer", "speed_4k"), speeds.flags()
 
-Scores are percentages, as the papers print them. FAIL and missing entries stay what they are; nothing is filled in.
+Scores are as the papers print them, accuracies in percent. FAIL and missing entries stay what they are; nothing is
+filled in.
 """
 
 import json

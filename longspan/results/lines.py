@@ -143,12 +143,12 @@ def paper_average_text(view: Board, row: PaperRow, index: int, name: str, style:
     """The recomputed average, and what was printed where that is something else."""
     value = row.averages[name]
     text = DASH if value is None else score_text(view, value)
-    if not row.average_is_wrong or index != (0 if row.printed_over == 5 else 1):
+    if row.printed_average is None or not row.average_is_wrong or index != (0 if row.printed_over == 5 else 1):
         return text
     if not style.words:
         return text + PRINTED_ERROR
     elsewhere = "".join(f"; elsewhere {score_text(view, other)}" for other, _ in row.also_printed)
-    return f"{text} (printed {score_text(view, row.printed_average or 0)}{elsewhere})"
+    return f"{text} (printed {score_text(view, row.printed_average)}{elsewhere})"
 
 
 def spread_text(view: Board, spread: Spread | str | None, style: Style = IN_WORDS) -> tuple[str, str]:
