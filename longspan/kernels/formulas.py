@@ -1,8 +1,9 @@
-"""Operations of kernels that torch's counter does not know, or knows too roughly; a multiply-add is two.
+"""Operations that torch's counter does not know, or knows too roughly; a multiply-add is two.
 
-`FORMULAS` is made for `FlopCounterMode(custom_mapping=FORMULAS)`. A causal fused attention counts the pairs it sees,
-where torch counts all. A Fourier transform of N points counts 5 N log2 N, of real numbers half of that; a running sum
-or maximum one operation a number. An operator of one's own is added by torch's `register_flop_formula`.
+`FORMULAS` is made for `FlopCounterMode(custom_mapping=FORMULAS)`: what every kernel says of itself (`counting.py`), and
+corrections of torch's own operators. A causal fused attention counts the pairs it sees, where torch counts all. A
+Fourier transform of N points counts 5 N log2 N, of real numbers half of that; a running sum or maximum one operation a
+number. An operator of one's own is added by torch's `register_flop_formula`.
 """
 
 import math
@@ -12,9 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# which make torch.ops.longspan known
-from longspan.kernels import feature_attention, positive_features, ragged_linear, sampled_scores  # noqa: F401
-from longspan.kernels.running_softmax import fused as running_softmax  # noqa: F401
+# each enters its own formulas; those that their package imports late are named one by one
+from longspan.kernels import (  # noqa: F401
+    feature_attention,
+    near_far,
+    positive_attention,
+    ragged_linear,
+    records,
+    running_mean,
+    running_softmax,
+    sampled_scores,
+    split_product,
+    weighted_means,
+)
+from longspan.kernels.bucketed import operator as bucketed  # noqa: F401
+from longspan.kernels.counting import FORMULAS
+from longspan.kernels.few_keys import operator as few_keys  # noqa: F401
+from longspan.kernels.few_queries import operator as few_queries  # noqa: F401
+from longspan.kernels.normed_means import operator as normed_means  # noqa: F401
+from longspan.kernels.pseudo_inverse import operator as pseudo_inverse  # noqa: F401
+from longspan.kernels.state_space import doubling  # noqa: F401
+from longspan.kernels.state_space import operator as state_space  # noqa: F401
 
 aten = torch.ops.aten
 
@@ -77,49 +96,11 @@ def _running(x: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
     return math.prod(x)
 
 
-def _ragged_linear(q: Any, k: Any, v: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    """Every key into the sums, every query against them; the sums have a column more, the denominator."""
-    return 2 * (k[0] + q[0]) * q[1] * q[2] * (v[2] + 1)
-
-
-def _ragged_linear_back(dy: Any, q: Any, k: Any, v: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    return 2 * _ragged_linear(q, k, v)
-
-
-def _feature_attention(q: Any, k: Any, v: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    """The same for [b h n c], whatever is done pair by pair within a tile; a cosine doubles the width of features."""
-    feature = next(word for word in rest if isinstance(word, str))
-    return 2 * math.prod(q[:2]) * (q[2] + k[2]) * q[3] * (2 if feature == "cosine" else 1) * (v[3] + 1)
-
-
-def _feature_attention_back(dy: Any, dd: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    return 2 * _feature_attention(*rest)
-
-
-def _positive_features(x: Any, projection: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    """One product with every row of the projection, however often it is made again."""
-    return 2 * math.prod(x) * projection[0]
-
-
-def _positive_features_back(dphi: Any, phi: Any, x: Any, projection: Any, *rest: Any, **options: Any) -> int:
-    return _positive_features(x, projection)
-
-
-def _within_chunks(*given: Any, out_shape: Any = None, **options: Any) -> int:
-    """An exponential, a product and a sum for every pair and slot; logits come last but one."""
-    chunks, tokens, slots = given[-2]
-    return 3 * chunks * tokens * (tokens + 1) // 2 * slots
-
-
-def _sampled_scores(q: Any, k: Any, sample: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    return 2 * math.prod(q) * sample[2]
-
-
 _FUSED = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention")
 _FUSED += ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")
 _FUSED += ("_flash_attention",)
 
-FORMULAS: dict[Any, Callable[..., int]] = {
+FORMULAS |= {
     aten._fft_r2c: _real_to_complex,
     aten._fft_c2r: _complex_to_real,
     aten._fft_c2c: _complex_to_complex,
@@ -128,17 +109,6 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     aten.logcumsumexp: _running,
     aten.cummax: _running,
     aten.cummin: _running,
-    torch.ops.longspan.ragged_linear: _ragged_linear,
-    torch.ops.longspan.ragged_linear_backward: _ragged_linear_back,
-    torch.ops.longspan.feature_attention: _feature_attention,
-    torch.ops.longspan.feature_attention_backward: _feature_attention_back,
-    torch.ops.longspan.positive_features: _positive_features,
-    torch.ops.longspan.positive_features_backward: _positive_features_back,
-    torch.ops.longspan.largest_features: _positive_features,
-    torch.ops.longspan.running_softmax_rows: _within_chunks,
-    torch.ops.longspan.running_softmax_pairs: _within_chunks,
-    torch.ops.longspan.running_softmax_keys: _within_chunks,
-    torch.ops.longspan.sampled_scores: _sampled_scores,
 }
 for _name in _FUSED:
     _forth = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")

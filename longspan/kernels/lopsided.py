@@ -1,7 +1,6 @@
 """Lopsided products: sums over a long row for a few rows of output, in plain products of pieces side by side.
 
     pooled             x^T y                  [m, r] and [m, c] into [r, c]
-    by_few_queries     softmax(q k^T) v       few queries, many keys
     over_few_keys      softmax(q k^T) v       many queries, few keys
 
 One product over all tokens has so few numbers to give that it keeps a corner of a GPU busy and leaves the rest idle;
@@ -28,24 +27,6 @@ def in_pieces(x: Shaped[Tensor, "b h m *c"]) -> Shaped[Tensor, "b h g s *c"]:
 def pooled(x: Float[Tensor, "b h m r"], y: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
     """x^T y."""
     return (in_pieces(x).mT @ in_pieces(y)).sum(dim=2)
-
-
-def by_few_queries(
-    q: Float[Tensor, "b h r c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    key_mask: Bool[Tensor, "b m"] | None = None,
-) -> Float[Tensor, "b h r e"]:
-    """softmax(q k^T) v over the real keys, 0 without any."""
-    scores = q[:, :, None] @ in_pieces(k).mT  # [b h g r s]
-    hidden = None if key_mask is None else ~in_pieces(key_mask[:, None])[..., None, :]
-    if hidden is not None:
-        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-    weights = (scores - scores.detach().amax(dim=(2, 4), keepdim=True)).exp()
-    if hidden is not None:
-        weights = weights.masked_fill(hidden, 0)
-    total = weights.sum(dim=(2, 4))[..., None]
-    return (weights @ in_pieces(v)).sum(dim=2) / torch.where(total > 0, total, 1)
 
 
 def over_few_keys(

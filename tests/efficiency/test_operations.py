@@ -1,12 +1,18 @@
 """Operations are counted for every kernel there is, and a count of nothing is no count."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from longspan import kernels
 from longspan.core.errors import UsageError
 from longspan.efficiency.operations import count_operations
 from longspan.kernels.formulas import FORMULAS, causal_pairs
+
+KERNELS = Path(kernels.__path__[0])
 
 
 def qkv(n=12, m=12, c=8, **how):
@@ -44,3 +50,11 @@ def test_packed_rows_count_their_own_tokens_alone():
     assert forth(*rows, offsets, offsets, 7, 7, 0.0, True, False) == 2 * 4 * 8 * (6 + 28)
     linear = FORMULAS[torch.ops.longspan.ragged_linear]
     assert linear(*(x.shape for x in rows)) == 2 * 20 * 2 * 8 * 9
+
+
+def test_every_operator_of_ours_that_multiplies_says_how_much():
+    """Found by their names in the sources, so that a new one is not forgotten."""
+    silent = {"nearest_direction", "balance", "balance_backward"}  # comparisons, and a few numbers of a small matrix
+    silent |= {"block_sparse", "block_sparse_backward"}  # a counted call takes another path
+    named = re.findall(r'custom_op\(\s*"longspan::(\w+)"', "".join(p.read_text() for p in KERNELS.rglob("*.py")))
+    assert set(named) - {operation.__name__ for operation in FORMULAS} == silent

@@ -1,10 +1,10 @@
-"""Problems for the tests of attention by features: random tensors, what lies beside them, and gradients."""
+"""Problems for the tests of attention by features: random tensors, and what lies beside them."""
 
 import torch
 
 
 def draw(
-    n, m=None, *, feature="elu", causal=False, masked=False, levels=False, rows=2, heads=2, c=16, e=16,
+    n, m=None, *, feature="elu", causal=False, masked=False, rows=2, heads=2, c=16, e=16,
     dtype=torch.float32, device="cpu", seed=0,
 ):  # fmt: skip
     """q, k and v that want gradients, and the other arguments."""
@@ -22,9 +22,6 @@ def draw(
         options["key_mask"] = (torch.rand(rows, m, generator=generator) < 0.7).to(device)
     if feature == "cosine":
         options |= {"eps": 0.0, "floor": 1e-6, "angles": tuple(_angles(rows, t, device) for t in (n, m))}
-    if levels:
-        own = (3 * normal(rows, heads, m) + torch.linspace(0, 8, m)).float().to(device)
-        options["levels"] = own, own.cummax(dim=2).values
     return [x.to(device, dtype).requires_grad_() for x in (q, k, v)], options
 
 
@@ -32,14 +29,8 @@ def _angles(rows, tokens, device):
     return (torch.arange(tokens, device=device) * (torch.pi / 2) / (tokens + 1)).expand(rows, -1)
 
 
-def exact(inputs, options):
-    """The same problem in double precision."""
-    doubled = {
+def doubled(options):
+    """The other arguments in double precision."""
+    return {
         name: tuple(x.double() for x in value) if isinstance(value, tuple) else value for name, value in options.items()
     }
-    return [x.detach().double().requires_grad_() for x in inputs], doubled
-
-
-def gradients(y, inputs):
-    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
-    return torch.autograd.grad((y * weights).sum(), inputs)

@@ -8,10 +8,11 @@ import torch
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.core.recording import record
 from longspan.kernels import fused
 from longspan.kernels.banded import banded
 from longspan.kernels.packing import Layout
+from tests.kernels.agreement import exact, outcome
+from tests.kernels.graphs import replayed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is one of a GPU")
 SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
@@ -24,12 +25,7 @@ def tensors(*shape):
 
 def assert_agrees(compute, law, leaves):
     """Outputs and gradients, up to the rounding of bfloat16 (whoever has one key has no gradient of scores at all)."""
-    exact = [x.detach().double().requires_grad_() for x in leaves]
-    found, expected = compute(*leaves), law(*exact)
-    dy = torch.randn_like(found)
-    pairs = [(found, expected)]
-    pairs += zip(torch.autograd.grad(found, leaves, dy), torch.autograd.grad(expected, exact, dy.double()), strict=True)
-    for a, b in pairs:
+    for a, b in zip(outcome(compute, leaves), outcome(law, exact(leaves)), strict=True):
         assert (a - b).norm() < 0.01 * b.norm() + 1e-3
 
 
@@ -73,8 +69,5 @@ def test_a_graph_records_it_forth_and_back():
         y = layer.attend(*leaves)
         return [y, *torch.autograd.grad(y, leaves, torch.ones_like(y))]
 
-    train()
-    replay, found = record(train)
-    replay()
-    for a, b in zip(found, train(), strict=True):
+    for a, b in replayed(train):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)

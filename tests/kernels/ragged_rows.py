@@ -1,4 +1,4 @@
-"""Ragged rows for the tests of kernels: random tokens one behind another, and gradients under random weights."""
+"""Ragged rows for the tests of kernels: random tokens one behind another."""
 
 import torch
 
@@ -17,8 +17,3 @@ def draw(lengths, heads, r, e, *, queries=None, dtype=torch.float32, positive=Fa
 
     keys = sum(lengths)
     return one(keys if queries is None else sum(queries), r, positive), one(keys, r, positive), one(keys, e)
-
-
-def gradients(y, inputs):
-    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
-    return torch.autograd.grad((y * weights).sum(), inputs)

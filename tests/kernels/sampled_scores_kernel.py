@@ -9,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.kernels.sampled_scores import operator, sampled_scores
+from tests.kernels.device import DEVICE
+from tests.kernels.graphs import check
+from tests.kernels.memory import channel_by_channel, token_by_token
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
-
-if DEVICE == "cpu":
-    from tests.kernels.interpreter import mend
-
-    mend()
 
 
 def draw(b, h, n, m, c, s, *, dtype=torch.float32, seed=0):
@@ -45,6 +42,14 @@ def test_any_sizes_agree(h, n, m, c, s):
     assert_agrees(*draw(2, h, n, m, c, s, seed=n))
 
 
+def test_rows_may_share_a_sample():
+    q, k, sample, size = draw(3, 2, 7, 9, 16, 5)
+    shared, apart = (sample[:1], size[:1]), (sample[:1].expand(3, -1, -1), size[:1].expand(3, -1))
+    for one, other in zip(*(sampled_scores(q, k, *drawn, impl="triton") for drawn in (shared, apart)), strict=True):
+        assert torch.equal(one, other)
+    assert_agrees(q, k, *shared)
+
+
 def test_one_key_drawn_every_time_is_no_distance_at_all():
     q, k, sample, size = draw(1, 2, 9, 30, 64, 50)
     _, apart = sampled_scores(q, k, sample[..., :1].expand(-1, -1, 50), size, impl="triton")
@@ -53,14 +58,11 @@ def test_one_key_drawn_every_time_is_no_distance_at_all():
 
 def test_queries_and_keys_may_lie_in_memory_in_any_order():
     q, k, sample, size = draw(2, 3, 5, 8, 16, 6)
-    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k)]
-    turned = [x.mT.contiguous().mT for x in (q, k)]
     expected = sampled_scores(q, k, sample, size, impl="triton")
-    for other_q, other_k in (strided, turned):
+    for other_q, other_k in (token_by_token([q, k]), channel_by_channel([q, k])):
         found = sampled_scores(other_q, other_k, sample, size, impl="triton")
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        assert all(map(torch.equal, found, expected))
 
 
 def test_torch_finds_nothing_wrong_with_the_operator():
-    aspects = ("test_schema", "test_faketensor")
-    torch.library.opcheck(operator.sampled_scores, draw(1, 2, 3, 5, 16, 4), test_utils=aspects)
+    check(operator.sampled_scores, *draw(1, 2, 3, 5, 16, 4), differentiable=False)

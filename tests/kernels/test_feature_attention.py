@@ -1,11 +1,5 @@
 """Attention by features: the law against the dense formula, the kernel against the law, and what the compiler says."""
 
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,13 +10,13 @@ from longspan.core.errors import UsageError
 from longspan.kernels.choice import HAS_TRITON
 from longspan.kernels.feature_attention import feature_attention, shapes
 from longspan.kernels.formulas import FORMULAS
-from tests.kernels.feature_problems import draw, gradients
+from tests.kernels.agreement import gradients
+from tests.kernels.feature_problems import draw
+from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
+from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
 
-KERNEL_TESTS = Path(__file__).with_name("feature_attention_kernel.py")
-ROOT = Path(__file__).parents[2]
 
-
-def dense(q, k, v, *, feature, causal, eps, floor=0.0, key_mask=None, angles=None, levels=None):
+def dense(q, k, v, *, feature, causal, eps, floor=0.0, key_mask=None, angles=None):
     """With the whole matrix of weights."""
     if feature == "elu":
         weights = (F.elu(q) + 1) @ (F.elu(k) + 1).mT
@@ -30,8 +24,6 @@ def dense(q, k, v, *, feature, causal, eps, floor=0.0, key_mask=None, angles=Non
         weights = q.relu() @ k.relu().mT * (angles[0][:, None, :, None] - angles[1][:, None, None, :]).cos()
     else:
         weights = q @ k.mT
-    if levels is not None:
-        weights = weights * (levels[0][:, :, None, :] - levels[1][..., None]).tril().exp()
     if key_mask is not None:
         weights = weights * key_mask[:, None, None]
     weights = weights.tril() if causal else weights
@@ -42,16 +34,15 @@ def dense(q, k, v, *, feature, causal, eps, floor=0.0, key_mask=None, angles=Non
     st.integers(1, 70),
     st.integers(1, 70),
     st.sampled_from(["none", "elu", "cosine"]),
-    st.sampled_from(["", "causal", "causal levels"]),
+    st.booleans(),
     st.booleans(),
 )
 @settings(deadline=None, max_examples=40)
-def test_the_law_is_the_dense_formula_in_outputs_and_gradients(n, m, feature, form, masked):
-    causal, fading = "causal" in form, "levels" in form
-    how = {"causal": causal, "masked": masked, "levels": fading, "dtype": torch.float64, "c": 3, "e": 4}
+def test_the_law_is_the_dense_formula_in_outputs_and_gradients(n, m, feature, causal, masked):
+    how = {"causal": causal, "masked": masked, "dtype": torch.float64, "c": 3, "e": 4}
     inputs, options = draw(n, n if causal else m, feature=feature, **how)
     y, law = feature_attention(*inputs, **options), dense(*inputs, **options)
-    torch.testing.assert_close(y, law, atol=1e-6, rtol=1e-6)  # levels and angles are float32
+    torch.testing.assert_close(y, law, atol=1e-6, rtol=1e-6)  # angles are float32
     for found, expected in zip(gradients(y, inputs), gradients(law, inputs), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -75,7 +66,7 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(c, feature, dtype,
 
 def test_operations_count_sums_and_readings_forth_and_back():
     q, k, v = (2, 3, 10, 8), (2, 3, 20, 8), (2, 3, 20, 4)
-    beside, how = [None] * 5, (False, 1e-6, 0.0)
+    beside, how = [None] * 3, (False, 1e-6, 0.0)
     forth = FORMULAS[torch.ops.longspan.feature_attention]
     back = FORMULAS[torch.ops.longspan.feature_attention_backward]
     assert forth(q, k, v, *beside, "elu", *how) == 2 * 6 * 30 * 8 * 5
@@ -83,49 +74,26 @@ def test_operations_count_sums_and_readings_forth_and_back():
     assert back(v, None, q, k, v, *beside, (), (), "elu", *how) == 2 * 2 * 6 * 30 * 8 * 5
 
 
-# What executes the shapes in signatures cannot be compiled, so the second round does without.
-@pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
-@pytest.mark.parametrize(
-    "choice", [["-k", "not compiled"], pytest.param(["-k", "compiled", "--noconftest"], marks=pytest.mark.full)]
-)
+@needs_triton
+@pytest.mark.parametrize("choice", ROUNDS)
 def test_the_kernel_follows_the_law(choice):
-    """On a GPU where there is one, else in Triton's interpreter; each of its tests has a name of its own."""
-    interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", str(KERNEL_TESTS), *choice, "-q", "-x", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | interpret, check=False)
-    assert done.returncode == 0, done.stdout[-5_000:]
+    assert_passes("feature_attention_kernel.py", *choice)
 
 
-@pytest.mark.skipif(not HAS_TRITON or bool(os.environ.get("TRITON_INTERPRET")), reason="needs triton's compiler")
+@needs_compiler
 @pytest.mark.full
 @pytest.mark.parametrize("feature, limit_kib", [("elu", 112), ("cosine", 160)])
-@pytest.mark.parametrize("levels", [False, True])
 @pytest.mark.parametrize("name", ["_sum_keys", "_read", "_back_to_queries", "_back_to_keys"])
-def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, levels, feature, limit_kib):
-    """The compiler needs no GPU, and it forgives less than the interpreter."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
+def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, feature, limit_kib):
     from longspan.kernels.feature_attention import triton as kernels
 
     kernel = getattr(kernels, name)
     sample = torch.empty(4, 8, 1024, 64, dtype=torch.bfloat16)
     (shape,) = shapes.Shape.slices(sample, sample, feature, causal=True, eps=1e-6, floor=0.0)
     constants = shape.constants(shapes.BACK if "back" in name else shapes.FORTH)
-    options = {option: constants.pop(option) for option in ("num_warps", "num_stages")}
-    constants |= shape.flags | {"LEVELS": levels, "MASKED": True, "GIVEN": False}
-    constants = {word: value for word, value in constants.items() if word in kernel.arg_names}
-    single = ("sums", "dsums", "d", "dd", "q_angles", "k_angles", "a", "m")
+    constants |= shape.flags | {"MASKED": True, "GIVEN": False}
+    single = ("sums", "dsums", "d", "dd", "q_angles", "k_angles")
     kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "eps": "fp32", "floor": "fp32"}
-    kinds |= dict.fromkeys(("heads", "n", "share"), "i32") | dict.fromkeys(constants, "constexpr")
-    kinds |= {word: "i32" for word in kernel.arg_names if re.fullmatch(r"\w+_[bht]", word)}
-    signature = {word: kinds.get(word, "*bf16") for word in kernel.arg_names}
-    aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, (word, kind) in enumerate(signature.items())
-        if kind.startswith("*") or (kind == "i32" and word != "heads")
-    }
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    kinds |= dict.fromkeys(("heads", "n", "share"), "i32")
+    built = compiled(kernel, constants, kinds, otherwise="*bf16", multiples=f"n|share|{STRIDES}")
     assert built.metadata.shared <= limit_kib * 1024

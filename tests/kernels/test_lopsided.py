@@ -28,19 +28,16 @@ def test_a_sum_over_pieces_is_the_sum(length):
     assert_agree(lopsided.pooled(x, y), x.mT @ y, (x, y))
 
 
-@pytest.mark.parametrize("name", ["by_few_queries", "over_few_keys"])
 @given(st.sampled_from([1, 2, 63, 512, 1024]), st.integers(1, 5), st.booleans(), st.integers(0, 9))
 @settings(deadline=None, max_examples=20)
-def test_pieces_agree_with_attention_written_out(name, long, short, masked, seed):
-    n, m = (short, long) if name == "by_few_queries" else (long, short)
+def test_pieces_agree_with_attention_written_out(n, m, masked, seed):
     q, k, v = draw((n, 4), (m, 4), (m, 3), seed=seed)
     mask = torch.rand(2, m, generator=torch.Generator().manual_seed(seed)) < 0.5 if masked else None
     seen = torch.ones(2, m, dtype=torch.bool) if mask is None else mask
     expected = masked_attention(2 * q, k, v, seen[:, None, None])  # which divides by sqrt(4)
-    assert_agree(getattr(lopsided, name)(q, k, v, mask), expected, (q, k, v))
+    assert_agree(lopsided.over_few_keys(q, k, v, mask), expected, (q, k, v))
 
 
 def test_logits_of_any_size_stay_finite():
-    q, k, v = (1e4 * x.float() for x in draw((3, 4), (512, 4), (512, 3)))
-    for y in (lopsided.by_few_queries(q, k, v), lopsided.over_few_keys(k, q, v[:, :, :3])):
-        assert y.isfinite().all()
+    q, k, v = (1e4 * x.float() for x in draw((512, 4), (3, 4), (3, 3)))
+    assert lopsided.over_few_keys(q, k, v).isfinite().all()

@@ -1,10 +1,5 @@
 """Linear attention on ragged rows: the law against a loop, the kernel against the law, linear attention by both."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,10 +13,10 @@ from longspan.kernels.choice import HAS_TRITON
 from longspan.kernels.packing import Layout
 from longspan.kernels.ragged_linear import ragged_linear
 from tests.attentions.agreement import headwise
-from tests.kernels.ragged_rows import draw, gradients, offsets_of
-
-KERNEL_TESTS = Path(__file__).with_name("ragged_linear_kernel.py")
-ROOT = Path(__file__).parents[2]
+from tests.kernels.agreement import gradients
+from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
+from tests.kernels.ragged_rows import draw, offsets_of
+from tests.kernels.sm90 import compiled, needs_compiler
 
 
 def loop(q, k, v, lengths, queries, feature, eps):
@@ -131,39 +126,22 @@ def test_causal_linear_attention_stays_causal_on_ragged_rows(monkeypatch):
     torch.testing.assert_close(layer.attend_packed(q, k, v, layout), padded)
 
 
-# What executes the shapes in signatures cannot be compiled, so the second round does without.
-@pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
-@pytest.mark.parametrize("choice", [["-k", "not compiled"], ["-k", "compiled", "--noconftest"]], ids=" ".join)
+@needs_triton
+@pytest.mark.parametrize("choice", ROUNDS, ids=" ".join)
 def test_the_kernel_follows_the_law(choice):
-    """On a GPU where there is one, else in Triton's interpreter; each of its tests has a name of its own."""
-    interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", str(KERNEL_TESTS), *choice, "-q", "-x", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | interpret, check=False)
-    assert done.returncode == 0, done.stdout[-5_000:]
+    assert_passes("ragged_linear_kernel.py", *choice)
 
 
-@pytest.mark.skipif(not HAS_TRITON or bool(os.environ.get("TRITON_INTERPRET")), reason="needs triton's compiler")
+@needs_compiler
 @pytest.mark.parametrize("dtype, width, limit_kib", [("bf16", 64, 88), ("bf16", 128, 160), ("fp32", 64, 88)])
 @pytest.mark.parametrize("name", ["_sum_keys", "_read", "_back_to_queries", "_back_to_keys"])
 def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, dtype, width, limit_kib):
-    """The compiler needs no GPU, and it forgives less than the interpreter."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from longspan.kernels.ragged_linear import triton as kernels
 
     kernel = getattr(kernels, name)
     sample = torch.empty(1, 1, width, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
     constants = kernels.launch(sample, width)
-    options = {option: constants.pop(option) for option in ("num_warps", "num_stages")}
     constants |= {"ELU": True}
     kinds = {"offsets": "*i32", "sums": "*fp32", "dsums": "*fp32", "heads": "i32", "eps": "fp32"}
-    kinds |= dict.fromkeys(constants, "constexpr")
-    signature = {argument: kinds.get(argument, f"*{dtype}") for argument in kernel.arg_names}
-    aligned = {
-        (place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind.startswith("*")
-    }
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    built = compiled(kernel, constants, kinds, otherwise=f"*{dtype}", multiples="")
     assert built.metadata.shared <= limit_kib * 1024

@@ -1,10 +1,5 @@
 """Sampled scores: the law against a loop, and the kernel against the law."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,9 +8,8 @@ from hypothesis import strategies as st
 from longspan.core.errors import UsageError
 from longspan.kernels.choice import HAS_TRITON
 from longspan.kernels.sampled_scores import sampled_scores
-
-KERNEL_TESTS = Path(__file__).with_name("sampled_scores_kernel.py")
-ROOT = Path(__file__).parents[2]
+from tests.kernels.in_a_process import assert_passes, needs_triton
+from tests.kernels.sm90 import compiled, needs_compiler
 
 
 @given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 20), st.integers(0, 99))
@@ -42,29 +36,16 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(dtype, c, words):
         sampled_scores(x, x, sample, sample[..., 0], impl="triton")
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
+@needs_triton
 def test_the_kernel_follows_the_law():
-    """On a GPU where there is one, else in Triton's interpreter; each of its tests has a name of its own."""
-    interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", str(KERNEL_TESTS), "-q", "-x", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | interpret, check=False)
-    assert done.returncode == 0, done.stdout[-5_000:]
+    assert_passes("sampled_scores_kernel.py")
 
 
-@pytest.mark.skipif(not HAS_TRITON or bool(os.environ.get("TRITON_INTERPRET")), reason="needs triton's compiler")
+@needs_compiler
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
 def test_it_compiles_for_a_large_gpu(kind):
-    """The compiler needs no GPU, and it forgives less than the interpreter."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from longspan.kernels.sampled_scores import triton as kernels
 
     kernel, constants = kernels._sampled_scores, kernels.launch(50, 64)
-    options = {"num_warps": constants.pop("num_warps")}
     kinds = {"q": f"*{kind}", "k": f"*{kind}", "sample": "*i32", "size": "*i32", "largest": "*fp32", "apart": "*fp32"}
-    kinds |= dict.fromkeys(constants, "constexpr")
-    signature = {argument: kinds.get(argument, "i32") for argument in kernel.arg_names}
-    source = ASTSource(kernel, signature, constexprs=constants)
-    assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    assert compiled(kernel, constants, kinds, otherwise="i32").asm["ptx"]

@@ -1,6 +1,6 @@
 """Attention by features: the weight of a pair is a product of two features, so that keys and values are summed once.
 
-    y_t = sum_s w_ts v_s / max(sum_s w_ts + eps, floor)      w_ts = phi(q_t) . phi(k_s) exp(a_s - m_t)
+    y_t = sum_s w_ts v_s / max(sum_s w_ts + eps, floor)      w_ts = phi(q_t) . phi(k_s)
 
 over the real keys s, in the causal form over s <= t. phi is one of
 
@@ -8,11 +8,9 @@ over the real keys s, in the causal form over s <= t. phi is one of
     "elu"      elu(u) + 1
     "cosine"   [relu(u) cos(angle), relu(u) sin(angle)], an angle for each token
 
-and the levels (a, m), which only the causal form has, let what is small beside the past or the present fade: m never
-falls, a_s <= m_s, and no gradient goes through them. Sums run in float32 or better; the result has the type of v.
-`reference` defines the answer; `triton` takes float32 or bfloat16 and widths up to 128 (given features may have any),
-rounds phi to the type of its inputs, needs no copy of them whatever the order of their axes, and gives the same bits in
-every run.
+Sums run in float32 or better; the result has the type of v. `reference` defines the answer; `triton` takes float32 or
+bfloat16 and widths up to 128 (given features may have any), rounds phi to the type of its inputs, needs no copy of them
+whatever the order of their axes, and gives the same bits in every run.
 """
 
 from typing import Literal
@@ -43,17 +41,16 @@ def feature_attention(
     causal: bool = False,
     key_mask: Bool[Tensor, "b m"] | None = None,
     angles: tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]] | None = None,
-    levels: tuple[Float[Tensor, "b h m"], Float[Tensor, "b h m"]] | None = None,
     eps: float = 0.0,
     floor: float = 0.0,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention of every query over the keys it sees; `angles` of queries and of keys, `levels` as (a, m).
+    """Attention of every query over the keys it sees; `angles` of queries and of keys.
 
     >>> y = feature_attention(q, k, v, feature="elu", causal=True, key_mask=mask, eps=1e-6)
     """
     impl = choose(impl, "feature_attention", q, _obstacle(q, k, v, feature))
-    beside = (key_mask, *(angles or (None, None)), *(levels or (None, None)))
+    beside = (key_mask, *(angles or (None, None)))
     with without_autocast(q):
         if impl == "reference":
             return reference.feature_attention(q, k, v, *beside, feature=feature, causal=causal, eps=eps, floor=floor)

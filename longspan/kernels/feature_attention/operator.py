@@ -4,10 +4,12 @@ Signatures of operators are read by torch, which knows tensors but no shapes; th
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from longspan.kernels.counting import counts
 from longspan.kernels.feature_attention.shapes import Shape, empty_like
 
 
@@ -19,8 +21,6 @@ def forward(
     key_mask: Tensor | None,
     query_angles: Tensor | None,
     key_angles: Tensor | None,
-    key_levels: Tensor | None,
-    levels: Tensor | None,
     feature: str,
     causal: bool,
     eps: float,
@@ -31,7 +31,7 @@ def forward(
 
     slices = Shape.slices(q, v, feature, causal, eps, floor)
     q, k, v = map(_readable, (q, k, v))
-    beside = triton.Beside(*_beside(key_mask, query_angles, key_angles, key_levels, levels))
+    beside = triton.Beside(*_beside(key_mask, query_angles, key_angles))
     y, d = empty_like(q, v.shape[3], v.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
     partial = empty_like(q, v.shape[3], torch.float32) if len(slices) > 1 else y
     kept = []
@@ -45,7 +45,7 @@ def forward(
 
 
 @forward.register_fake
-def _(q, k, v, key_mask, query_angles, key_angles, key_levels, levels, feature, causal, eps, floor):
+def _(q, k, v, key_mask, query_angles, key_angles, feature, causal, eps, floor):
     kept = sum(math.prod(one.kept(k.shape[2])) for one in Shape.slices(q, v, feature, causal, eps, floor))
     d = q.new_empty(q.shape[:3], dtype=torch.float32)
     return empty_like(q, v.shape[3], v.dtype), d, q.new_empty(kept, dtype=torch.float32)
@@ -61,8 +61,6 @@ def backward(
     key_mask: Tensor | None,
     query_angles: Tensor | None,
     key_angles: Tensor | None,
-    key_levels: Tensor | None,
-    levels: Tensor | None,
     d: Tensor,
     kept: Tensor,
     feature: str,
@@ -75,7 +73,7 @@ def backward(
 
     slices = Shape.slices(q, v, feature, causal, eps, floor)
     dy, q, k, v = map(_readable, (dy, q, k, v))
-    beside = triton.Beside(*_beside(key_mask, query_angles, key_angles, key_levels, levels))
+    beside = triton.Beside(*_beside(key_mask, query_angles, key_angles))
     dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
     d, kept, dd, partial = d.contiguous(), kept.contiguous(), torch.empty_like(d), dv
     if y is not None:
@@ -103,10 +101,9 @@ def _readable(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 else x.contiguous()
 
 
-def _beside(key_mask: Tensor | None, *others: Tensor | None) -> list[Tensor | None]:
-    query_angles, key_angles, *levels = (None if x is None else x.float().contiguous() for x in others)
+def _beside(key_mask: Tensor | None, *angles: Tensor | None) -> list[Tensor | None]:
     mask = None if key_mask is None else key_mask.contiguous().view(torch.uint8)
-    return [query_angles, key_angles, mask, *levels]
+    return [*(None if x is None else x.float().contiguous() for x in angles), mask]
 
 
 def _remember(ctx, inputs, output) -> None:
@@ -120,7 +117,19 @@ def _remember(ctx, inputs, output) -> None:
 
 def _gradients(ctx, dy, *nothing):
     *inputs, y, d, kept = ctx.saved_tensors
-    return (*backward(dy, y, *inputs, d, kept, *ctx.rest), *[None] * 9)
+    return (*backward(dy, y, *inputs, d, kept, *ctx.rest), *[None] * 7)
 
 
 forward.register_autograd(_gradients, setup_context=_remember)
+
+
+@counts(torch.ops.longspan.feature_attention)
+def _feature_attention(q: Any, k: Any, v: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    """The same for [b h n c], whatever is done pair by pair within a tile; a cosine doubles the width of features."""
+    feature = next(word for word in rest if isinstance(word, str))
+    return 2 * math.prod(q[:2]) * (q[2] + k[2]) * q[3] * (2 if feature == "cosine" else 1) * (v[3] + 1)
+
+
+@counts(torch.ops.longspan.feature_attention_backward)
+def _feature_attention_back(dy: Any, dd: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return 2 * _feature_attention(*rest)

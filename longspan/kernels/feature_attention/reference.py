@@ -17,19 +17,14 @@ def feature_attention(
     key_mask: Bool[Tensor, "b m"] | None,
     query_angles: Float[Tensor, "b n"] | None,
     key_angles: Float[Tensor, "b m"] | None,
-    key_levels: Float[Tensor, "b h m"] | None,
-    levels: Float[Tensor, "b h m"] | None,
     feature: str,
     causal: bool,
     eps: float,
     floor: float,
 ) -> Float[Tensor, "b h n e"]:
     phi_q, phi_k = features(q, feature, query_angles), features(k, feature, key_angles, key_mask)
-    values, decay = with_ones(v), None
-    if key_levels is not None and levels is not None:
-        phi_k = phi_k * (key_levels - levels).exp()[..., None]
-        decay = F.pad(levels[:, :, :-1] - levels[:, :, 1:], (1, 0))
-    y = causal_linear(phi_q, phi_k, values, decay=decay) if causal else phi_q @ (phi_k.mT @ values)
+    values = with_ones(v)
+    y = causal_linear(phi_q, phi_k, values) if causal else phi_q @ (phi_k.mT @ values)
     return (y[..., :-1] / (y[..., -1:] + eps).clamp(min=floor)).to(v.dtype)
 
 

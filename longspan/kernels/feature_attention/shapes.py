@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from longspan.kernels.tiling import ceil, filled
+
 # Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and whether a width is
 # above 64. What a program needs grows with them until it no longer fits the registers.
 FORTH = {(2, False): (64, 4, 3), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (4, True): (16, 16, 2)}
@@ -18,7 +20,6 @@ BACK = {(2, False): (64, 4, 2), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (
 STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
 SHORTEST = 256  # tokens of a part, lest loading or writing its sums cost more than they do
 PROGRAMS = 512  # about as many as the largest GPUs hold at once; further cuts would only add sums to write and add up
-NARROWEST = 16  # of a tensor core
 WIDEST = 128  # the sums of one row and head, e times r, have to stay on chip
 
 
@@ -56,11 +57,11 @@ class Shape:
 
     @property
     def C(self) -> int:
-        return _filled(self.c)
+        return filled(self.c)
 
     @property
     def E(self) -> int:
-        return _filled(self.e)
+        return filled(self.e)
 
     @property
     def R(self) -> int:
@@ -82,23 +83,15 @@ class Shape:
 
     def parts(self, n: int) -> int:
         """As few as fill the device, since each writes its sums."""
-        return torch.sym_min(_ceil(PROGRAMS, self.pairs), _ceil(n, SHORTEST))  # pyright: ignore[reportReturnType]
+        return torch.sym_min(ceil(PROGRAMS, self.pairs), ceil(n, SHORTEST))  # pyright: ignore[reportReturnType]
 
     def share(self, n: int) -> int:
         """Tokens of a part."""
-        return _ceil(_ceil(n, STEP), self.parts(n)) * STEP
+        return ceil(ceil(n, STEP), self.parts(n)) * STEP
 
 
 def feature_width(c: int, feature: str) -> int:
-    return _filled(c) * (2 if feature == "cosine" else 1)
-
-
-def _filled(width: int) -> int:
-    return max(NARROWEST, 1 << (width - 1).bit_length())
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
+    return filled(c) * (2 if feature == "cosine" else 1)
 
 
 def empty_like(x: Float[Tensor, "b h n c"], width: int, dtype: torch.dtype) -> Float[Tensor, "b h n width"]:

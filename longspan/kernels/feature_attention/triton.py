@@ -14,9 +14,6 @@ that is masked, all others through M. So a causal pass reads keys and values twi
 Features wider than a program can hold come in slices, each of which adds its numerators and denominators to those of
 the one before it; the last one divides.
 
-With levels the pair (t, s) is weighted by exp(a_s - m_t), where m never falls and a_s <= m_s. M is kept relative to the
-level of the last token it has seen, N to that of the last token it has not, so that no exponent is positive.
-
 Tiles of bfloat16 meet in tensor cores. A matrix of sums goes in as two of them, its rounded self and the rest, and so
 keeps its precision. Products of float32 are not rounded at all. No two runs differ.
 """
@@ -34,7 +31,8 @@ from torch import Tensor
 
 from longspan.kernels.chunk_states import before, fading_sum
 from longspan.kernels.feature_attention.shapes import BACK, FORTH, Shape
-from longspan.kernels.ragged_linear.triton import _dot, _dot_sums
+from longspan.kernels.tiles import dot, dot_sums, load, load_visible, of, part, store, visible
+from longspan.kernels.tiling import strides
 
 
 class Beside(NamedTuple):
@@ -43,8 +41,6 @@ class Beside(NamedTuple):
     query_angles: Float[Tensor, "b n"] | None
     key_angles: Float[Tensor, "b m"] | None
     mask: UInt8[Tensor, "b m"] | None
-    a: Float[Tensor, "b h m"] | None
-    m: Float[Tensor, "b h m"] | None
 
     def pointers(self, nothing: Tensor) -> list[Tensor]:
         """What is not there becomes a tensor that nobody looks at, since a Triton function cannot return None."""
@@ -52,7 +48,7 @@ class Beside(NamedTuple):
 
     @property
     def flags(self) -> dict[str, bool]:
-        return {"LEVELS": self.m is not None, "MASKED": self.mask is not None}
+        return {"MASKED": self.mask is not None}
 
 
 def sum_keys(
@@ -62,10 +58,10 @@ def sum_keys(
     (*pairs, m), parts = k.shape[:3], shape.parts(k.shape[2])
     sums = k.new_empty(parts, *pairs, shape.E + 1, shape.R, dtype=torch.float32)
     _sum_keys[(shape.pairs, parts)](
-        k, v, sums, pairs[1], m, shape.share(m), *beside.pointers(sums)[1:], *_strides(k, v),
+        k, v, sums, pairs[1], m, shape.share(m), *beside.pointers(sums)[1:], *strides(k, v),
         **beside.flags, **shape.constants(FORTH),
     )  # fmt: skip
-    return _before(sums, _ends(shape, beside.m)) if shape.causal else sums.sum(dim=0, keepdim=True)
+    return _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
 
 
 def read(
@@ -83,7 +79,7 @@ def read(
     heads, n = q.shape[1:3]
     _read[(shape.pairs, shape.parts(n))](
         q, k, v, sums, y, d, partial, heads, n, shape.share(n), shape.eps, shape.floor, *beside.pointers(sums),
-        *_strides(q, k, v, y, partial), **beside.flags, **shape.flags, **shape.constants(FORTH),
+        *strides(q, k, v, y, partial), **beside.flags, **shape.flags, **shape.constants(FORTH),
     )  # fmt: skip
 
 
@@ -106,14 +102,9 @@ def back_to_queries(
     dsums = sums.new_empty(parts, *q.shape[:2], *sums.shape[3:])
     _back_to_queries[(shape.pairs, parts)](
         dy, q, k, v, sums, d, dq, dd, dsums, heads, n, shape.share(n), shape.floor, *beside.pointers(sums),
-        *_strides(dy, q, k, v, dq), GIVEN=given, CAUSAL=shape.causal, **beside.flags, **shape.constants(BACK),
+        *strides(dy, q, k, v, dq), GIVEN=given, CAUSAL=shape.causal, **beside.flags, **shape.constants(BACK),
     )  # fmt: skip
-    if not shape.causal:
-        return dsums.sum(dim=0, keepdim=True)
-    levels = _ends(shape, beside.m)
-    if levels is not None and beside.m is not None:  # a part is relative to the end of the one before it
-        levels = -torch.cat([beside.m[..., :1], levels[..., :-1]], dim=-1).flip(-1)
-    return _before(dsums.flip(0), levels).flip(0)
+    return _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
 
 
 def back_to_keys(
@@ -134,126 +125,101 @@ def back_to_keys(
     heads, m = k.shape[1:3]
     _back_to_keys[(shape.pairs, shape.parts(m))](
         dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, m, shape.share(m), *beside.pointers(dsums),
-        *_strides(dy, q, k, v, dk, dv, partial), **beside.flags, **shape.flags, **shape.constants(BACK),
+        *strides(dy, q, k, v, dk, dv, partial), **beside.flags, **shape.flags, **shape.constants(BACK),
     )  # fmt: skip
 
 
-def _strides(*tensors: Tensor) -> list[int]:
-    return [stride for x in tensors for stride in x.stride()[:3]]
-
-
-def _ends(shape: Shape, m: Tensor | None) -> Float[Tensor, "b h p"] | None:
-    """The level at the end of each part."""
-    if m is None:
-        return None
-    n = m.shape[2]
-    share = shape.share(n)
-    ends = torch.arange(share, share * shape.parts(n) + 1, share, device=m.device).clamp(max=n) - 1
-    return m[:, :, ends]
-
-
-def _before(sums: Float[Tensor, "p b h e1 r"], levels: Float[Tensor, "b h p"] | None) -> Float[Tensor, "p b h e1 r"]:
-    """The sums of all earlier parts, relative to the level of the last of them."""
-    sums = sums.movedim(0, 2)
-    decay = None
-    if levels is not None:
-        decay = torch.cat([torch.zeros_like(levels[..., :1]), levels[..., :-1] - levels[..., 1:]], dim=-1)[..., None]
-    return before(fading_sum(sums, decay)).movedim(2, 0).contiguous()
+def _before(sums: Float[Tensor, "p b h e1 r"]) -> Float[Tensor, "p b h e1 r"]:
+    """The sums of all earlier parts."""
+    return before(fading_sum(sums.movedim(0, 2), None)).movedim(2, 0).contiguous()
 
 
 @triton.jit
 @no_type_check
 def _sum_keys(
-    k, v, sums, heads, n, share, k_angles, mask, a, m, k_b, k_h, k_t, v_b, v_h, v_t,
+    k, v, sums, heads, n, share, k_angles, mask, k_b, k_h, k_t, v_b, v_h, v_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = _part(heads, n, share)
-    k, v = _of(k, row, head, k_b, k_h), _of(v, row, head, v_b, v_h)
-    k_angles, mask, a, m = _of_keys(k_angles, mask, a, m, row, n, FEATURE, LEVELS, MASKED)
+    row, head, first, last = part(heads, n, share)
+    k, v = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h)
+    k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
     S, z = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
-    level = _level(m, first, n, LEVELS)
     for start in range(first, last, T):
+        tokens = start + tl.arange(0, T)
         fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]
-        u = _values(v, mask, start, last, v_t, e, E, T, MASKED)  # [T, E]
-        S, z, level = _pass(S, z, level, u, fk, a, m, start, last, T, LEVELS)
+        u = load_visible(v, mask, tokens, last, v_t, e, E, MASKED)  # [T, E]
+        S, z = dot(tl.trans(u), fk, S), z + tl.sum(fk.to(tl.float32), axis=0)
     _store_sums(sums, S, z, R, E)
 
 
 @triton.jit
 @no_type_check
 def _read(
-    q, k, v, sums, y, d, partial, heads, n, share, eps, floor, q_angles, k_angles, mask, a, m,
+    q, k, v, sums, y, d, partial, heads, n, share, eps, floor, q_angles, k_angles, mask,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t, p_b, p_h, p_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = _part(heads, n, share)
-    q, y, d = _of(q, row, head, q_b, q_h), _of(y, row, head, y_b, y_h), d + tl.program_id(0).to(tl.int64) * n
-    k, v = _of(k, row, head, k_b, k_h), _of(v, row, head, v_b, v_h)
-    partial = _of(partial, row, head, p_b, p_h)
+    row, head, first, last = part(heads, n, share)
+    q, y, d = of(q, row, head, q_b, q_h), of(y, row, head, y_b, y_h), d + tl.program_id(0).to(tl.int64) * n
+    k, v = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h)
+    partial = of(partial, row, head, p_b, p_h)
     q_angles = _of_row(q_angles, row, n, FEATURE)
     if CAUSAL:
-        k_angles, mask, a, m = _of_keys(k_angles, mask, a, m, row, n, FEATURE, LEVELS, MASKED)
+        k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
     S, z = _load_sums(sums, R, E, CAUSAL)
-    level = _level(m, first, n, LEVELS)
     for start in range(first, last, T):
+        tokens = start + tl.arange(0, T)
         fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)  # [T, R]
-        top = _dot_sums(fq, tl.trans(S))  # [T, E]
+        top = dot_sums(fq, tl.trans(S))  # [T, E]
         bottom = tl.sum(fq.to(tl.float32) * z[None, :], axis=1)  # [T]
         if CAUSAL:
             fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
-            u = _values(v, mask, start, last, v_t, e, E, T, MASKED)
-            pairs, since = _fades(a, m, level, start, last, T, LEVELS)  # [T, T], [T]
-            weights = (_dot(fq, tl.trans(fk), tl.zeros([T, T], tl.float32)) * pairs).to(fq.dtype)
-            top = _dot(weights, u, top * since[:, None])
-            bottom = bottom * since + tl.sum(weights.to(tl.float32), axis=1)
-            S, z, level = _pass(S, z, level, u, fk, a, m, start, last, T, LEVELS)
-        tokens = start + tl.arange(0, T)
-        at, real = _tile(start, last, p_t, e, E, T)
+            u = load_visible(v, mask, tokens, last, v_t, e, E, MASKED)
+            weights = tl.where(_seen(T), dot(fq, tl.trans(fk), tl.zeros([T, T], tl.float32)), 0.0).to(fq.dtype)
+            top = dot(weights, u, top)
+            bottom += tl.sum(weights.to(tl.float32), axis=1)
+            S, z = dot(tl.trans(u), fk, S), z + tl.sum(fk.to(tl.float32), axis=0)
         if not FIRST:
-            top += tl.load(partial + at, mask=real, other=0.0)
+            top += load(partial, tokens, p_t, tokens < last, e, E)
             bottom += tl.load(d + tokens, mask=tokens < last, other=0.0)
         if LAST:
             bottom = tl.maximum(bottom + eps, floor)
-            at, real = _tile(start, last, y_t, e, E, T)
-            tl.store(y + at, (top / bottom[:, None]).to(y.dtype.element_ty), mask=real)
+            store(y, top / bottom[:, None], tokens, y_t, tokens < last, e, E)
         else:
-            tl.store(partial + at, top, mask=real)
+            store(partial, top, tokens, p_t, tokens < last, e, E)
         tl.store(d + tokens, bottom, mask=tokens < last)
 
 
 @triton.jit
 @no_type_check
 def _back_to_queries(
-    dy, q, k, v, sums, d, dq, dd, dsums, heads, n, share, floor, q_angles, k_angles, mask, a, m,
+    dy, q, k, v, sums, d, dq, dd, dsums, heads, n, share, floor, q_angles, k_angles, mask,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, GIVEN: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = _part(heads, n, share)
+    row, head, first, last = part(heads, n, share)
     pair = tl.program_id(0).to(tl.int64)
-    dy, q, dq = _of(dy, row, head, g_b, g_h), _of(q, row, head, q_b, q_h), _of(dq, row, head, dq_b, dq_h)
-    k, v, d, dd = _of(k, row, head, k_b, k_h), _of(v, row, head, v_b, v_h), d + pair * n, dd + pair * n
+    dy, q, dq = of(dy, row, head, g_b, g_h), of(q, row, head, q_b, q_h), of(dq, row, head, dq_b, dq_h)
+    k, v, d, dd = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h), d + pair * n, dd + pair * n
     q_angles = _of_row(q_angles, row, n, FEATURE)
     if CAUSAL:
-        k_angles, mask, a, m = _of_keys(k_angles, mask, a, m, row, n, FEATURE, LEVELS, MASKED)
+        k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
     S, z = _load_sums(sums, R, E, CAUSAL)
     dS, dz = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
-    level = _level(m, first, n, LEVELS)
-    begin = level
     for start in range(first, last, T):
         tokens = start + tl.arange(0, T)
         fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)  # [T, R]
         w = _w(dy, d, start, last, g_t, e, E, T, fq)  # [T, E]
-        g = _dot_sums(w, S)  # [T, R], all of dphi(q) that does not come through the denominator
-        pairs, since = _fades(a, m, level, start, last, T, LEVELS)  # [T, T], [T]
+        g = dot_sums(w, S)  # [T, R], all of dphi(q) that does not come through the denominator
         if CAUSAL:
             fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
-            u = _values(v, mask, start, last, v_t, e, E, T, MASKED)
-            weights = (_dot(w, tl.trans(u), tl.zeros([T, T], tl.float32)) * pairs).to(fq.dtype)
-            g = _dot(weights, fk, g * since[:, None])
+            u = load_visible(v, mask, tokens, last, v_t, e, E, MASKED)
+            weights = tl.where(_seen(T), dot(w, tl.trans(u), tl.zeros([T, T], tl.float32)), 0.0).to(fq.dtype)
+            g = dot(weights, fk, g)
         if GIVEN:
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
         else:
@@ -261,36 +227,33 @@ def _back_to_queries(
             # At the floor the denominator is a constant; there bottom and floor are the same number.
             w_last = tl.where(bottom > floor, -tl.sum(fq.to(tl.float32) * g, axis=1) / bottom, 0.0)
             tl.store(dd + tokens, w_last, mask=tokens < last)
-        g += (w_last * since)[:, None] * z[None, :]
+        g += w_last[:, None] * z[None, :]
         if CAUSAL:
-            g = _dot((w_last[:, None] * pairs).to(fq.dtype), fk, g)
-            S, z, level = _pass(S, z, level, u, fk, a, m, start, last, T, LEVELS)
+            g = dot(tl.where(_seen(T), w_last[:, None], 0.0).to(fq.dtype), fk, g)
+            S, z = dot(tl.trans(u), fk, S), z + tl.sum(fk.to(tl.float32), axis=0)
         _store_gradient(dq, g, fq, q_angles, mask, start, last, dq_t, c, C, R, T, FEATURE, False)
-        faded = fq
-        if LEVELS:
-            faded = (fq.to(tl.float32) * tl.exp(begin - _levels(m, start, last, T))[:, None]).to(fq.dtype)
-        dS = _dot(tl.trans(w), faded, dS)
-        dz += tl.sum(faded.to(tl.float32) * w_last[:, None], axis=0)
+        dS = dot(tl.trans(w), fq, dS)
+        dz += tl.sum(fq.to(tl.float32) * w_last[:, None], axis=0)
     _store_sums(dsums, dS, dz, R, E)
 
 
 @triton.jit
 @no_type_check
 def _back_to_keys(
-    dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, n, share, q_angles, k_angles, mask, a, m,
+    dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, n, share, q_angles, k_angles, mask,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     p_b, p_h, p_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = _part(heads, n, share)
+    row, head, first, last = part(heads, n, share)
     pair = tl.program_id(0).to(tl.int64)
-    k, v = _of(k, row, head, k_b, k_h), _of(v, row, head, v_b, v_h)
-    dk, dv, partial = _of(dk, row, head, dk_b, dk_h), _of(dv, row, head, dv_b, dv_h), _of(partial, row, head, p_b, p_h)
-    k_angles, mask, a, m = _of_keys(k_angles, mask, a, m, row, n, FEATURE, LEVELS, MASKED)
+    k, v = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h)
+    dk, dv, partial = of(dk, row, head, dk_b, dk_h), of(dv, row, head, dv_b, dv_h), of(partial, row, head, p_b, p_h)
+    k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
     if CAUSAL:
-        dy, q, d, dd = _of(dy, row, head, g_b, g_h), _of(q, row, head, q_b, q_h), d + pair * n, dd + pair * n
+        dy, q, d, dd = of(dy, row, head, g_b, g_h), of(q, row, head, q_b, q_h), d + pair * n, dd + pair * n
         q_angles = _of_row(q_angles, row, n, FEATURE)
     N, N_last = _load_sums(dsums, R, E, CAUSAL)
     tiles = tl.cdiv(tl.maximum(last - first, 0), T)
@@ -298,52 +261,26 @@ def _back_to_keys(
         start = first + (tiles - 1 - tile) * T  # from the end, for N grows that way
         tokens = start + tl.arange(0, T)
         fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]
-        u = _values(v, mask, start, last, v_t, e, E, T, MASKED)  # [T, E]
-        g = _dot_sums(u, N) + N_last[None, :]  # [T, R]
-        gv = _dot_sums(fk, tl.trans(N))  # [T, E]
+        u = load_visible(v, mask, tokens, last, v_t, e, E, MASKED)  # [T, E]
+        g = dot_sums(u, N) + N_last[None, :]  # [T, R]
+        gv = dot_sums(fk, tl.trans(N))  # [T, E]
         if CAUSAL:
             fq = _features(q, q_angles, None, start, last, q_t, c, C, R, T, FEATURE, False)
             w = _w(dy, d, start, last, g_t, e, E, T, fk)
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
-            pairs, _ = _fades(a, m, 0.0, start, last, T, LEVELS)  # [T of t, T of s]
-            if LEVELS:
-                until = tl.exp(_levels(a, start, last, T) - _end(m, start, last, T))  # to the tokens N has seen
-                g, gv = g * until[:, None], gv * until[:, None]
             zeros = tl.zeros([T, T], tl.float32)
-            of_values = ((_dot(w, tl.trans(u), zeros) + w_last[:, None]) * pairs).to(fk.dtype)
-            of_features = (_dot(fq, tl.trans(fk), zeros) * pairs).to(fk.dtype)
-            g, gv = _dot(tl.trans(of_values), fq, g), _dot(tl.trans(of_features), w, gv)
-            faded = fq
-            if LEVELS:
-                begin = _level(m, start, n, LEVELS)
-                faded = (fq.to(tl.float32) * tl.exp(begin - _levels(m, start, last, T))[:, None]).to(fq.dtype)
-                fade = tl.exp(begin - _end(m, start, last, T))
-                N, N_last = N * fade, N_last * fade
-            N = _dot(tl.trans(w), faded, N)
-            N_last += tl.sum(faded.to(tl.float32) * w_last[:, None], axis=0)
+            of_values = tl.where(_seen(T), dot(w, tl.trans(u), zeros) + w_last[:, None], 0.0).to(fk.dtype)
+            of_features = tl.where(_seen(T), dot(fq, tl.trans(fk), zeros), 0.0).to(fk.dtype)
+            g, gv = dot(tl.trans(of_values), fq, g), dot(tl.trans(of_features), w, gv)
+            N = dot(tl.trans(w), fq, N)
+            N_last += tl.sum(fq.to(tl.float32) * w_last[:, None], axis=0)
         _store_gradient(dk, g, fk, k_angles, mask, start, last, dk_t, c, C, R, T, FEATURE, MASKED)
-        at, real = _tile(start, last, p_t, e, E, T)
         if not FIRST:
-            gv += tl.load(partial + at, mask=real, other=0.0)
+            gv += load(partial, tokens, p_t, tokens < last, e, E)
         if LAST:
-            at, real = _tile(start, last, dv_t, e, E, T)
-            tl.store(dv + at, gv.to(dv.dtype.element_ty), mask=real)
+            store(dv, gv, tokens, dv_t, tokens < last, e, E)
         else:
-            tl.store(partial + at, gv, mask=real)
-
-
-@triton.jit
-@no_type_check
-def _part(heads, n, share):
-    """Row, head and tokens of this program."""
-    first = tl.program_id(1) * share
-    return tl.program_id(0) // heads, tl.program_id(0) % heads, first, tl.minimum(first + share, n)
-
-
-@triton.jit
-@no_type_check
-def _of(x, row, head, row_stride, head_stride):
-    return x + row.to(tl.int64) * row_stride + head.to(tl.int64) * head_stride
+            store(partial, gv, tokens, p_t, tokens < last, e, E)
 
 
 @triton.jit
@@ -356,25 +293,13 @@ def _of_row(x, row, n, FEATURE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _of_keys(angles, mask, a, m, row, n, FEATURE: tl.constexpr, LEVELS: tl.constexpr, MASKED: tl.constexpr):
-    """What lies beside the keys: angles and mask of a row, levels of a row and head; all without gaps."""
+def _of_keys(angles, mask, row, n, FEATURE: tl.constexpr, MASKED: tl.constexpr):
+    """What lies beside the keys of a row, without gaps."""
     if FEATURE == "cosine":
         angles += row.to(tl.int64) * n
     if MASKED:
         mask += row.to(tl.int64) * n
-    if LEVELS:
-        a += tl.program_id(0).to(tl.int64) * n
-        m += tl.program_id(0).to(tl.int64) * n
-    return angles, mask, a, m
-
-
-@triton.jit
-@no_type_check
-def _tile(start, last, stride, c: tl.constexpr, C: tl.constexpr, T: tl.constexpr):
-    """Where a tile [T, C] of tokens lies, and which of it exists."""
-    tokens, channels = start + tl.arange(0, T), tl.arange(0, C)
-    real = (tokens < last)[:, None] & (channels < c)[None, :]
-    return (tokens.to(tl.int64) * stride)[:, None] + channels[None, :], real
+    return angles, mask
 
 
 @triton.jit
@@ -385,9 +310,7 @@ def _features(
 ):  # fmt: skip
     """phi [T, R], rounded to the type of x; 0 where no token is, which elu(0) + 1 is not."""
     tokens, columns = start + tl.arange(0, T), tl.arange(0, R)
-    there = tokens < last
-    if MASKED:
-        there = there & (tl.load(mask + tokens, mask=there, other=0) != 0)
+    there = visible(mask, tokens, last, MASKED)
     channels = columns % C  # of [relu(x) cos, relu(x) sin] both halves come from the same channels
     real = there[:, None] & (channels < c)[None, :]
     at = (tokens.to(tl.int64) * stride)[:, None] + channels[None, :]
@@ -421,79 +344,26 @@ def _store_gradient(
     if FEATURE == "cosine":  # both halves go back to the same channels
         g = tl.where(phi != 0, g * _turns(angles, start, last, C, R, T), 0.0)
         g = tl.sum(tl.reshape(g, [T, 2, C]), axis=1)
-    at, real = _tile(start, last, stride, c, C, T)
+    tokens = start + tl.arange(0, T)
     if MASKED and FEATURE == "none":
-        tokens = start + tl.arange(0, T)
-        g = tl.where((tl.load(mask + tokens, mask=tokens < last, other=0) != 0)[:, None], g, 0.0)
-    tl.store(x + at, g.to(x.dtype.element_ty), mask=real)
-
-
-@triton.jit
-@no_type_check
-def _values(v, mask, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr, MASKED: tl.constexpr):
-    at, real = _tile(start, last, stride, e, E, T)
-    if MASKED:
-        tokens = start + tl.arange(0, T)
-        real = real & (tl.load(mask + tokens, mask=tokens < last, other=0) != 0)[:, None]
-    return tl.load(v + at, mask=real, other=0.0)
+        g = tl.where(visible(mask, tokens, last, MASKED)[:, None], g, 0.0)
+    store(x, g, tokens, stride, tokens < last, c, C)
 
 
 @triton.jit
 @no_type_check
 def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr, like):
     """All of w but its last entry [T, E], in the type of `like`."""
-    at, real = _tile(start, last, stride, e, E, T)
     tokens = start + tl.arange(0, T)
     bottom = tl.load(d + tokens, mask=tokens < last, other=1.0)
-    return (tl.load(dy + at, mask=real, other=0.0).to(tl.float32) / bottom[:, None]).to(like.dtype)
+    return (load(dy, tokens, stride, tokens < last, e, E).to(tl.float32) / bottom[:, None]).to(like.dtype)
 
 
 @triton.jit
 @no_type_check
-def _pass(S, z, level, u, fk, a, m, start, last, T: tl.constexpr, LEVELS: tl.constexpr):
-    """The sums after the keys of a tile, and their level."""
-    faded = fk
-    if LEVELS:
-        end = _end(m, start, last, T)
-        faded = (fk.to(tl.float32) * tl.exp(_levels(a, start, last, T) - end)[:, None]).to(fk.dtype)
-        S, z = S * tl.exp(level - end), z * tl.exp(level - end)
-        level = end
-    return _dot(tl.trans(u), faded, S), z + tl.sum(faded.to(tl.float32), axis=0), level
-
-
-@triton.jit
-@no_type_check
-def _fades(a, m, level, start, last, T: tl.constexpr, LEVELS: tl.constexpr):
-    """How much of each key of a tile is left for each query [T, T], and of what came before the tile [T]."""
-    places = tl.arange(0, T)
-    pairs, since = tl.full([T, T], 1.0, tl.float32), tl.full([T], 1.0, tl.float32)
-    if LEVELS:
-        now = _levels(m, start, last, T)
-        pairs, since = tl.exp(_levels(a, start, last, T)[None, :] - now[:, None]), tl.exp(level - now)
-    return tl.where(places[:, None] >= places[None, :], pairs, 0.0), since
-
-
-@triton.jit
-@no_type_check
-def _levels(x, start, last, T: tl.constexpr):
-    """The levels of a tile [T]; beyond the end that of the last token, so that they never fall."""
-    return tl.load(x + tl.minimum(start + tl.arange(0, T), last - 1))
-
-
-@triton.jit
-@no_type_check
-def _end(m, start, last, T: tl.constexpr):
-    return tl.load(m + tl.minimum(start + T, last) - 1)
-
-
-@triton.jit
-@no_type_check
-def _level(m, first, n, LEVELS: tl.constexpr):
-    """The level before the first token; any will do where nothing was seen yet."""
-    level = tl.full((), 0.0, tl.float32)
-    if LEVELS:
-        level = tl.load(m + tl.minimum(tl.maximum(first - 1, 0), n - 1))
-    return level
+def _seen(T: tl.constexpr):
+    """Which keys of a tile each of its queries sees [T of t, T of s]."""
+    return tl.arange(0, T)[:, None] >= tl.arange(0, T)[None, :]
 
 
 @triton.jit

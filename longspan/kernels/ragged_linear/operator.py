@@ -3,9 +3,13 @@
 Signatures of operators are read by torch, which knows tensors but no shapes; those of `ragged_linear` say them.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from longspan.kernels.counting import counts
 
 
 def ragged_linear(
@@ -90,3 +94,14 @@ def _gradients(ctx, dy, _):
 
 
 forward.register_autograd(_gradients, setup_context=_remember)
+
+
+@counts(torch.ops.longspan.ragged_linear)
+def _ragged_linear(q: Any, k: Any, v: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    """Every key into the sums, every query against them; the sums have a column more, the denominator."""
+    return 2 * (k[0] + q[0]) * q[1] * q[2] * (v[2] + 1)
+
+
+@counts(torch.ops.longspan.ragged_linear_backward)
+def _ragged_linear_back(dy: Any, q: Any, k: Any, v: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return 2 * _ragged_linear(q, k, v)

@@ -20,6 +20,8 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from longspan.kernels.tiles import dot, dot_sums
+
 # Tokens of a tile, warps of a program and tiles in flight, by bytes of a number and whether a width is above 64. Chosen
 # so that M and what is made of a tile stay in registers and in 88 KiB of shared memory, 160 KiB for wide ones.
 SHAPES = {(2, False): (64, 4, 3), (2, True): (32, 8, 2), (4, False): (16, 8, 3), (4, True): (16, 16, 3)}
@@ -123,7 +125,7 @@ def _sum_keys(
         k_at, k_real = _tile(start, last, head, heads, r, R, T)
         v_at, v_real = _tile(start, last, head, heads, e, E, T)
         fk, _ = _features(tl.load(k + k_at, mask=k_real, other=0.0), k_real, ELU)  # [T, R]
-        S = _dot(tl.trans(tl.load(v + v_at, mask=v_real, other=0.0)), fk, S)
+        S = dot(tl.trans(tl.load(v + v_at, mask=v_real, other=0.0)), fk, S)
         z += tl.sum(fk.to(tl.float32), axis=0)
     _store_sums(sums, S, z, r, e, R, E)
 
@@ -141,7 +143,7 @@ def _read(
         y_at, y_real = _tile(start, last, head, heads, e, E, T)
         fq, _ = _features(tl.load(q + q_at, mask=q_real, other=0.0), q_real, ELU)  # [T, R]
         d = tl.sum(fq.to(tl.float32) * z[None, :], axis=1) + eps  # [T]
-        tl.store(y + y_at, (_dot_sums(fq, tl.trans(S)) / d[:, None]).to(y.dtype.element_ty), mask=y_real)
+        tl.store(y + y_at, (dot_sums(fq, tl.trans(S)) / d[:, None]).to(y.dtype.element_ty), mask=y_real)
 
 
 @triton.jit
@@ -160,10 +162,10 @@ def _back_to_queries(
         single = fq.to(tl.float32)
         d = tl.sum(single * z[None, :], axis=1) + eps  # [T]
         w = (tl.load(dy + y_at, mask=y_real, other=0.0).to(tl.float32) / d[:, None]).to(fq.dtype)  # [T, E]
-        g = _dot_sums(w, S)  # [T, R], all of dphi(q) that does not come through the denominator
+        g = dot_sums(w, S)  # [T, R], all of dphi(q) that does not come through the denominator
         dd = -tl.sum(single * g, axis=1) / d  # [T], the last entry of w_t
         tl.store(dq + q_at, ((g + dd[:, None] * z[None, :]) * slope).to(dq.dtype.element_ty), mask=q_real)
-        dS = _dot(tl.trans(w), fq, dS)
+        dS = dot(tl.trans(w), fq, dS)
         dz += tl.sum(single * dd[:, None], axis=0)
     _store_sums(dsums, dS, dz, r, e, R, E)
 
@@ -180,9 +182,9 @@ def _back_to_keys(
         k_at, k_real = _tile(start, last, head, heads, r, R, T)
         v_at, v_real = _tile(start, last, head, heads, e, E, T)
         fk, slope = _features(tl.load(k + k_at, mask=k_real, other=0.0), k_real, ELU)  # [T, R]
-        g = _dot_sums(tl.load(v + v_at, mask=v_real, other=0.0), dS) + dz[None, :]  # [T, R]
+        g = dot_sums(tl.load(v + v_at, mask=v_real, other=0.0), dS) + dz[None, :]  # [T, R]
         tl.store(dk + k_at, (g * slope).to(dk.dtype.element_ty), mask=k_real)
-        tl.store(dv + v_at, _dot_sums(fk, tl.trans(dS)).to(dv.dtype.element_ty), mask=v_real)
+        tl.store(dv + v_at, dot_sums(fk, tl.trans(dS)).to(dv.dtype.element_ty), mask=v_real)
 
 
 @triton.jit
@@ -215,23 +217,6 @@ def _features(x, real, ELU: tl.constexpr):
         falling = tl.exp(tl.minimum(single, 0.0))
         phi, slope = tl.where(single > 0, single + 1, falling), tl.where(single > 0, 1.0, falling)
     return tl.where(real, phi, 0.0).to(x.dtype), slope
-
-
-@triton.jit
-@no_type_check
-def _dot(a, b, sums):
-    return tl.dot(a, b, sums, input_precision="ieee")
-
-
-@triton.jit
-@no_type_check
-def _dot_sums(a, sums):
-    """a @ sums for sums in single precision, whatever the type of a."""
-    rounded = sums.to(a.dtype)
-    product = tl.dot(a, rounded, input_precision="ieee")
-    if a.dtype != tl.float32:
-        product = tl.dot(a, (sums - rounded.to(tl.float32)).to(a.dtype), product)
-    return product
 
 
 @triton.jit

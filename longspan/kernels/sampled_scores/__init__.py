@@ -2,9 +2,9 @@
 
     x_is = q_i . k_(sample_is)      largest_i = max_s x_is      apart_i = sum_s (largest_i - x_is)      s < size_i
 
-All heads of a row draw the same keys. Scores are products of the given numbers in float32 or better; where one key was
-drawn every time, apart is exactly 0. Without a sample largest is -inf and apart 0. `reference` defines the answer and
-copies every sampled key; `triton` reads it where it lies.
+All heads of a row draw the same keys, and rows may share a sample. Scores are products of the given numbers in float32
+or better; where one key was drawn every time, apart is exactly 0. Without a sample largest is -inf and apart 0.
+`reference` defines the answer and copies every sampled key; `triton` reads it where it lies.
 """
 
 import torch
@@ -22,8 +22,8 @@ MOST = 16_384  # numbers that a program holds: the sampled keys of one query in 
 def sampled_scores(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h m c"],
-    sample: Int[Tensor, "b n s"],
-    size: Int[Tensor, "b n"],
+    sample: Int[Tensor, "#b n s"],
+    size: Int[Tensor, "#b n"],
     *,
     impl: Implementation = "auto",
 ) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
@@ -35,7 +35,7 @@ def sampled_scores(
     return largest, apart
 
 
-def _obstacle(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "b n s"]) -> str:
+def _obstacle(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "_ n s"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     if q.dtype != k.dtype or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"it takes q and k both in float32 or both in half precision, got {q.dtype} and {k.dtype}"

@@ -11,7 +11,7 @@ AT_ONCE = 8  # samples whose keys are held at the same time
 
 
 def sampled_scores(
-    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "b n s"], size: Int[Tensor, "b n"]
+    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "#b n s"], size: Int[Tensor, "#b n"]
 ) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
     rows = torch.arange(q.shape[0], device=q.device)[:, None, None]
     q, k = (rearrange(at_least_single(u), "b h n c -> b n h c") for u in (q, k))

@@ -16,7 +16,7 @@ WARP = 2_048  # numbers of a sample to each warp
 
 
 def sampled_scores(
-    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "b n s"], size: Int[Tensor, "b n"]
+    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "#b n s"], size: Int[Tensor, "#b n"]
 ) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
     b, h, n, c = q.shape
     q, k = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k))
@@ -24,7 +24,7 @@ def sampled_scores(
     shape = launch(sample.shape[2], c)
     _sampled_scores[(n, b * h)](
         *(q, k, sample.int().contiguous(), size.int().contiguous(), largest, apart),
-        *(n, h, *q.stride()[:3], *k.stride()[:3]),
+        *(n, h, *(0 if len(x) == 1 else n for x in (sample, size)), *q.stride()[:3], *k.stride()[:3]),
         **shape,
     )
     return largest, apart
@@ -40,15 +40,15 @@ def launch(samples: int, c: int) -> dict:
 @triton.jit
 @no_type_check
 def _sampled_scores(
-    q, k, sample, size, largest, apart, n, heads, q_row, q_head, q_token, k_row, k_head, k_token,
+    q, k, sample, size, largest, apart, n, heads, sample_row, size_row, q_row, q_head, q_token, k_row, k_head, k_token,
     samples: tl.constexpr, c: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     i, pair = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     row, head = pair // heads, pair % heads
     at, channel = tl.arange(0, S), tl.arange(0, C)
     inside = at < samples
-    drawn = inside & (at < tl.load(size + row * n + i))
-    place = tl.load(sample + (row * n + i) * samples + at, mask=inside, other=0).to(tl.int64)
+    drawn = inside & (at < tl.load(size + row * size_row + i))
+    place = tl.load(sample + (row * sample_row + i) * samples + at, mask=inside, other=0).to(tl.int64)
     query = tl.load(q + row * q_row + head * q_head + i * q_token + channel, mask=channel < c, other=0.0)  # [C]
     keys = tl.load(
         k + row * k_row + head * k_head + place[:, None] * k_token + channel[None, :],

@@ -1,0 +1,156 @@
+"""Pieces that Triton kernels are made of; only files called triton.py import them, for Triton is not everywhere.
+
+Tiles are rows of c channels, filled up with 0 to a power of two C. In products tiles of bfloat16 meet in tensor cores,
+and those of float32 are not rounded. What is single precision beside bfloat16 goes in as two tiles, its rounded self
+and the rest, and so keeps its precision.
+"""
+
+from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+@no_type_check
+def part(heads, n, share):
+    """Row, head and tokens of this program, for a grid of pairs by parts."""
+    first = tl.program_id(1) * share
+    return tl.program_id(0) // heads, tl.program_id(0) % heads, first, tl.minimum(first + share, n)
+
+
+@triton.jit
+@no_type_check
+def of(x, row, head, row_stride, head_stride):
+    """Where the tokens of a row and head begin."""
+    return x + row.to(tl.int64) * row_stride + head.to(tl.int64) * head_stride
+
+
+@triton.jit
+@no_type_check
+def visible(mask, tokens, last, MASKED: tl.constexpr):
+    """Which tokens of a row are real; `mask` is where its own begins."""
+    there = tokens < last
+    if MASKED:
+        there = there & (tl.load(mask + tokens, mask=there, other=0) != 0)
+    return there
+
+
+@triton.jit
+@no_type_check
+def tile(tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
+    """Where some tokens [T, C] of a row and head lie, and which of their numbers exist."""
+    channels = tl.arange(0, C)
+    return (tokens.to(tl.int64) * stride)[:, None] + channels[None, :], there[:, None] & (channels < c)[None, :]
+
+
+@triton.jit
+@no_type_check
+def load(x, tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
+    """Some tokens [T, C] of a row and head, 0 where there is none."""
+    at, real = tile(tokens, stride, there, c, C)
+    return tl.load(x + at, mask=real, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def load_visible(x, mask, tokens, last, stride, c: tl.constexpr, C: tl.constexpr, MASKED: tl.constexpr):
+    """The same of real tokens; the mask comes last, for then what is stored at these tokens can share the rest."""
+    at, real = tile(tokens, stride, tokens < last, c, C)
+    if MASKED:
+        real = real & visible(mask, tokens, last, MASKED)[:, None]
+    return tl.load(x + at, mask=real, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def store(x, rows, tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
+    """Rows [T, C] to where these tokens lie, in the type of what is there."""
+    at, real = tile(tokens, stride, there, c, C)
+    tl.store(x + at, rows.to(x.dtype.element_ty), mask=real)
+
+
+@triton.jit
+@no_type_check
+def load_matrix(x, place, r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    """One of several matrices [r, c] that lie without gaps, as a tile [R, C]."""
+    rows, channels = tl.arange(0, R), tl.arange(0, C)
+    real = (rows < r)[:, None] & (channels < c)[None, :]
+    return tl.load(x + place * (r * c) + rows[:, None] * c + channels[None, :], mask=real, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def store_matrix(x, matrix, place, r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    rows, channels = tl.arange(0, R), tl.arange(0, C)
+    real = (rows < r)[:, None] & (channels < c)[None, :]
+    tl.store(x + place * (r * c) + rows[:, None] * c + channels[None, :], matrix, mask=real)
+
+
+@triton.jit
+@no_type_check
+def dot(a, b, sums):
+    """sums + a @ b."""
+    return tl.dot(a, b, sums, input_precision="ieee")
+
+
+@triton.jit
+@no_type_check
+def dot_sums(a, sums):
+    """a @ sums for sums in single precision, whatever the type of a."""
+    rounded = sums.to(a.dtype)
+    product = tl.dot(a, rounded, input_precision="ieee")
+    if a.dtype != tl.float32:
+        product = tl.dot(a, (sums - rounded.to(tl.float32)).to(a.dtype), product)
+    return product
+
+
+@triton.jit
+@no_type_check
+def dot_single(a, b, sums):
+    """sums + a @ b for a in single precision, whatever the type of b."""
+    rounded = a.to(b.dtype)
+    sums = dot(rounded, b, sums)
+    if b.dtype != tl.float32:
+        sums = tl.dot((a - rounded.to(tl.float32)).to(b.dtype), b, sums)
+    return sums
+
+
+@triton.jit
+@no_type_check
+def halves(x, like):
+    """x rounded to the type of what `like` points at, and the rest, of which float32 has none."""
+    rounded = x.to(like.dtype.element_ty)
+    return rounded, (x - rounded.to(tl.float32)).to(like.dtype.element_ty)
+
+
+@triton.jit
+@no_type_check
+def dot_halves(a, b, rest):
+    """a @ (b + rest)."""
+    product = tl.dot(a, b, input_precision="ieee")
+    if a.dtype != tl.float32:
+        product = tl.dot(a, rest, product)
+    return product
+
+
+@triton.jit
+@no_type_check
+def halves_dot(a, rest, b):
+    """(a + rest) @ b."""
+    product = tl.dot(a, b, input_precision="ieee")
+    if b.dtype != tl.float32:
+        product = tl.dot(rest, b, product)
+    return product
+
+
+@triton.jit
+@no_type_check
+def single_dot_halves(a, b, rest):
+    """a @ (b + rest) for a in single precision."""
+    rounded = a.to(b.dtype)
+    product = tl.dot(rounded, b, input_precision="ieee")
+    if b.dtype != tl.float32:
+        product = tl.dot(rounded, rest, product)
+        product = tl.dot((a - rounded.to(tl.float32)).to(b.dtype), b, product)
+    return product

@@ -1,0 +1,51 @@
+"""What torch makes of an operator: one graph of a compiled caller, a recording on a GPU, no word against its schema."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.core.recording import record
+from tests.kernels.agreement import gradients
+
+
+def assert_one_graph(layer: Callable[..., Tensor], calls: Iterable[Sequence[Any]]) -> None:
+    """`layer` is compiled once for all these calls, and gives the outputs and gradients it gives uncompiled."""
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=count)
+    through_autograd = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for arguments in calls:
+        leaves = [x for x in arguments if isinstance(x, Tensor) and x.requires_grad]
+        plain = layer(*arguments)
+        torch.testing.assert_close(compiled(*arguments), plain)
+        found = gradients(through_autograd(*arguments), leaves)
+        for one, other in zip(found, gradients(plain, leaves), strict=True):
+            torch.testing.assert_close(one, other)
+    assert len(graphs) == 1
+
+
+def replayed(step: Callable[[], Sequence[Tensor]], redrawn: Sequence[Tensor] = ()) -> list[tuple[Tensor, Tensor]]:
+    """What a recorded step gives when it is replayed, beside what the step gives; these leaves change in between."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # whatever happens only once
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    replay, found = record(step)
+    with torch.no_grad():
+        for leaf in redrawn:
+            leaf.normal_()
+    replay()
+    return list(zip(found, step(), strict=True))
+
+
+def check(operator: Any, *arguments: Any, differentiable: bool = True) -> None:
+    """Torch finds nothing wrong with an operator; compiling has a test of its own."""
+    aspects = ["test_schema", "test_faketensor"] + ["test_autograd_registration"] * differentiable
+    torch.library.opcheck(operator, arguments, test_utils=aspects)
