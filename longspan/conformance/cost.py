@@ -13,6 +13,7 @@ from longspan.conformance.subject import Subject
 
 # the exponent allowed for a declared cost; a logarithm adds 0.13 at these lengths, a few blocks cut short add less
 ALLOWED = {"n": 1.2, "n log n": 1.3, "n sqrt n": 1.65, "n^2": 2.1}
+FALLING, LONGER = 0.9, 32  # how far an exponent has to fall, and a length to grow, for one more doubling
 
 
 @promise("declared cost")
@@ -23,9 +24,9 @@ def declared_cost(subject: Subject) -> Verdict:
     found = []
     for masked in (True,) if subject.quick else (True, False):
         counts = {n: _counted(subject, n, masked) for n in (start, 2 * start, 4 * start)}
-        growth = _growth(counts)
-        if max(growth) > allowed:  # one more doubling tells growth from a step between two phases of the work
-            n = 2 * max(counts)
+        growth, before = _growth(counts), math.inf
+        while max(growth) > allowed and _may_be_a_step(max(growth), before) and max(counts) < LONGER * start:
+            n, before = 2 * max(counts), max(growth)
             counts[n] = _counted(subject, n, masked)
             growth = _growth(counts)
         operations, memory = growth
@@ -56,6 +57,11 @@ def _growth(counts: dict[int, Count]) -> tuple[float, float]:
     """The exponents of operations and of bytes over the three largest lengths."""
     last = [counts[n] for n in sorted(counts)[-3:]]
     return _exponent([c.operations for c in last]), _exponent([c.peak_bytes for c in last])
+
+
+def _may_be_a_step(exponent: float, before: float) -> bool:
+    """Between two phases of the work, which further doublings tell from growth: it looks steeper, then ever less so."""
+    return exponent > ALLOWED["n^2"] or exponent < FALLING * before
 
 
 def _exponent(values: list[int]) -> float:
