@@ -18,11 +18,11 @@ More than 128 buckets are numbered by a pair of such hashes, f1 f2 = `buckets`, 
 columns of R for each: bucket = f2 b1 + b2. So a token is compared with f1 + f2 directions, not with all buckets.
 
 The rotations R are drawn once and saved with the weights. The hash is taken in single precision also under autocast: a
-rounded z sends some tokens to another bucket, where all they see is different. Paper: arXiv:2001.04451. Departs from
-the paper in: what a token sees is counted within its bucket (chunks leak the future); the number of buckets follows
-the greatest length, so that a bucket holds about half a chunk of it, and not the length at hand; many buckets are pairs
-of hashes, as in the authors' code; a key met in several rounds counts each time; rotations are not drawn anew in
-training; the reversible layers are no part of it.
+rounded z sends some tokens to another bucket, where all they see is different. So where z is rounded, tokens are hashed
+by x (W_qk R) in place of z R. Paper: arXiv:2001.04451. Departs from the paper in: what a token sees is counted within
+its bucket (chunks leak the future); the number of buckets follows the greatest length, so that a bucket holds about
+half a chunk of it, and not the length at hand; many buckets are pairs of hashes, as in the authors' code; a key met in
+several rounds counts each time; rotations are not drawn anew in training; the reversible layers are no part of it.
 """
 
 import math
@@ -36,9 +36,11 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, History, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.bucketed import bucketed, chunked, reference
+from longspan.kernels.bucketed import bucketed, chunked, keys, reference
+from longspan.kernels.nearest_direction import nearest_direction
 from longspan.kernels.packing import Layout, left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.split_product import split_product
 
 DIRECTLY = 128  # buckets that one hash may have
 
@@ -118,24 +120,32 @@ class Reformer(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         x, mask = self._source(x, context, mask, context_mask)
-        z, v = (rearrange(u, "b n h c -> b h n c") for u in self._project(x))
-        return self._map_out(rearrange(self.attend(z, v, mask=mask), "b h n e -> b n h e"))
+        return self._map_out(self._mix(*self._project(x), mask=mask))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
-        z, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in self._project(x))
-        return self._map_out(layout.pack(rearrange(self.attend(z, v, mask=layout.mask), "b h n e -> b n h e")))
+        z, v, buckets = map(layout.unpack, self._project(x))
+        return self._map_out(layout.pack(self._mix(z, v, buckets, mask=layout.mask)))
 
     def attend(
-        self, z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], *, mask: Bool[Tensor, "b n"] | None = None
+        self,
+        z: Float[Tensor, "b h n c"],
+        v: Float[Tensor, "b h n e"],
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        buckets: Int[Tensor, "b h r n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        """The mechanism between the projections; a padded token gives 0, except in mode `chunk`."""
-        q, k, buckets = z.to(v.dtype), self.keys(z).to(v.dtype), self.hash(z, mask)
+        """The mechanism between the projections; a padded token gives 0, except in mode `chunk`.
+
+        `buckets` are those of z, unless somebody knows them better who has seen it before it was rounded.
+        """
+        buckets = self._apart(self.hash(z) if buckets is None else buckets, mask)
+        buckets = buckets.to(torch.int16 if self.buckets < 2**15 else torch.int32)  # quicker to sort
         dropout = self.dropout if self.training else 0.0
         if self.mode == "bucket":
-            y = bucketed(q, k, v, buckets, left=self.left, right=self.right, dropout=dropout)
+            y = bucketed(z, v, buckets, left=self.left, right=self.right, scale=self.scale, dropout=dropout)
             return y if mask is None else y.masked_fill(~mask[:, None, :, None], 0)
         return chunked(
-            *(q, k, v, buckets),
+            *(z.to(v.dtype), keys(z, self.scale).to(v.dtype), v, buckets),
             chunk=self.chunk,
             before=self.chunks_before,
             after=self.chunks_after,
@@ -148,7 +158,7 @@ class Reformer(Attention):
         self, z: Float[Tensor, "b h n c"], *, mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b h n n"]:
         """The matrix of attention weights, all rounds together."""
-        buckets, k = self.hash(z, mask), self.keys(z)
+        buckets, k = self.hash(z, mask), keys(z, self.scale)
         if self.mode == "bucket":
             p = reference.weights(z, k, reference.times_bucketed(buckets, left=self.left, right=self.right))
             return p if mask is None else p.masked_fill(~mask[:, None, :, None], 0)
@@ -156,21 +166,10 @@ class Reformer(Attention):
         causal = self.pattern.causal
         return reference.weights(z, k, reference.times_chunked(buckets, **around, causal=causal, key_mask=mask))
 
-    def keys(self, z: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
-        """z at unit length, and finite where z vanishes."""
-        z = at_least_single(z)
-        length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-        return z * (self.scale * (length.square() + 1e-6 * z.shape[-1]).rsqrt())
-
     def hash(self, z: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None = None) -> Int[Tensor, "b h r n"]:
         """The bucket of each token in each round; padded tokens share one more bucket, the last."""
-        with torch.no_grad(), without_autocast(z):
-            z = at_least_single(z)
-            rotated = einsum(z, self.rotations.to(z.dtype), "b h n c, h c r half -> b h r n half")
-            buckets = torch.zeros_like(rotated[..., 0], dtype=torch.long)
-            for part, factor in zip(rotated.split([f // 2 for f in self.factors], dim=-1), self.factors, strict=True):
-                buckets = factor * buckets + _nearest(part)
-        return buckets if mask is None else buckets.masked_fill(~mask[:, None, None], self.buckets)
+        buckets = self._hash_vectors(rearrange(z, "b h n c -> b n h c"))
+        return self._apart(rearrange(buckets, "b n h r -> b h r n"), mask)
 
     def prefill(
         self,
@@ -184,19 +183,18 @@ class Reformer(Attention):
         if self.mode == "chunk":  # its chunks move with every token
             return super().prefill(x, context, mask=mask, context_mask=context_mask)
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
-        z, v = self._project(x)
-        buckets = rearrange(self.hash(rearrange(z, "b n h c -> b h n c")), "b h r n -> b n h r")
-        (k, lengths), (v, _), (buckets, _) = (left_align(u, mask) for u in (self.keys(z).to(v.dtype), v, buckets))
+        z, v, buckets = self._project(x)
+        k = keys(z, self.scale).to(v.dtype)
+        (k, lengths), (v, _), (buckets, _) = (left_align(u, mask) for u in (k, v, buckets))
         return y, Hashed(k, v, buckets, lengths)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
         if isinstance(state, History):
             return super().step(x_t, state)
-        z, v_t = self._project(x_t)
-        bucket = rearrange(self.hash(z[:, :, None]), "b h r 1 -> b h r")
+        z, v_t, bucket = self._project(x_t)
+        k_t = keys(z, self.scale).to(v_t.dtype)
         k, v, buckets = (
-            _append(kept, new, state.lengths)
-            for kept, new in ((state.k, self.keys(z).to(v_t.dtype)), (state.v, v_t), (state.buckets, bucket))
+            _append(kept, new, state.lengths) for kept, new in ((state.k, k_t), (state.v, v_t), (state.buckets, bucket))
         )
         lengths = state.lengths + 1
         here = real(lengths, k.shape[1]) & ~real(state.lengths, k.shape[1])  # the new token itself
@@ -209,20 +207,51 @@ class Reformer(Attention):
         y = einsum(scores.softmax(dim=1).to(v.dtype), v, "b t h, b t h e -> b h e")
         return self._map_out(y), Hashed(k, v, buckets, lengths)
 
-    def _project(self, x: Float[Tensor, "*n d"]) -> tuple[Float[Tensor, "*n h c"], Float[Tensor, "*n h e"]]:
-        with without_autocast(x):
-            z = self.query_key(x.to(self.query_key.weight.dtype))
-        z, v = (u.unflatten(-1, (self.heads, -1)) for u in (z, self.value(x)))
-        return z, v
+    def _project(
+        self, x: Float[Tensor, "*n d"]
+    ) -> tuple[Float[Tensor, "*n h c"], Float[Tensor, "*n h e"], Int[Tensor, "*n h r"]]:
+        """z, the values and the buckets."""
+        z, v = (project(x).unflatten(-1, (self.heads, -1)) for project in (self.query_key, self.value))
+        return z, v, self._hash_tokens(x) if z.element_size() < 4 else self._hash_vectors(z)
+
+    def _hash_vectors(self, z: Float[Tensor, "*n h c"]) -> Int[Tensor, "*n h r"]:
+        with torch.no_grad(), without_autocast(z):
+            z = at_least_single(z)
+            u = einsum(z, self.rotations.to(z.dtype), "... h c, h c r half -> ... h r half")
+            return nearest_direction(u, self.factors)
+
+    def _hash_tokens(self, x: Float[Tensor, "*n d"]) -> Int[Tensor, "*n h r"]:
+        """The buckets of z in single precision, where there is only a rounded z."""
+        with torch.no_grad(), without_autocast(x):
+            weight = at_least_single(self.query_key.weight).unflatten(0, (self.heads, -1))
+            rotations, offset = self.rotations.to(weight.dtype), None
+            directions = einsum(weight, rotations, "h c d, h c r half -> d h r half")
+            if self.query_key.bias is not None:
+                bias = self.query_key.bias.to(weight.dtype).unflatten(0, (self.heads, -1))
+                offset = einsum(bias, rotations, "h c, h c r half -> h r half").flatten(0, 1)
+            u = split_product(x.flatten(0, -2), directions.flatten(1))
+            buckets = nearest_direction(u.unflatten(-1, (-1, rotations.shape[-1])), self.factors, offset)
+        return buckets.view(*x.shape[:-1], self.heads, rotations.shape[2])
+
+    def _mix(
+        self,
+        z: Float[Tensor, "b n h c"],
+        v: Float[Tensor, "b n h e"],
+        buckets: Int[Tensor, "b n h r"],
+        *,
+        mask: Bool[Tensor, "b n"] | None,
+    ) -> Float[Tensor, "b n h e"]:
+        """`attend` for tensors that lie token by token."""
+        z, v = (rearrange(u, "b n h c -> b h n c") for u in (z, v))
+        y = self.attend(z, v, mask=mask, buckets=rearrange(buckets, "b n h r -> b h r n"))
+        return rearrange(y, "b h n e -> b n h e")
+
+    def _apart(self, buckets: Int[Tensor, "b h r n"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b h r n"]:
+        """Padded tokens in a bucket of their own."""
+        return buckets if mask is None else buckets.masked_fill(~mask[:, None, None], self.buckets)
 
     def _map_out(self, y: Float[Tensor, "*n h e"]) -> Float[Tensor, "*n d"]:
-        return self.out(y.flatten(-2).to(self.out.weight.dtype))
-
-
-def _nearest(rotated: Float[Tensor, "*n half"]) -> Int[Tensor, "*n"]:
-    """argmax [x, -x], the first of equals, without writing -x down."""
-    most, least = rotated.max(dim=-1), rotated.min(dim=-1)
-    return torch.where(-least.values > most.values, least.indices + rotated.shape[-1], most.indices)
+        return self.out(y.flatten(-2))
 
 
 def _append(kept: Tensor, new: Tensor, lengths: Int[Tensor, " b"]) -> Tensor:

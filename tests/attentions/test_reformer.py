@@ -186,16 +186,18 @@ def test_the_weights_are_those_of_the_output(mode):
     torch.testing.assert_close(layer.weights(z, mask=mask) @ v, layer.attend(z, v, mask=mask))
 
 
-def test_autocast_leaves_every_token_in_its_bucket():
+@pytest.mark.parametrize("bias", [True, False])
+def test_autocast_leaves_every_token_in_its_bucket(bias):
     torch.manual_seed(0)
-    layer = attentions.get("reformer")(64, 4, NS)
+    layer = attentions.get("reformer")(64, 4, CS, bias=bias)
     x = torch.randn(2, 500, 64)
-    seen = []
-    layer.hash = lambda z, mask=None: seen.append(Reformer.hash(layer, z, mask)) or seen[-1]
-    layer(x)
+    _, exact = layer.prefill(x)
     with torch.autocast("cpu", torch.bfloat16):
-        layer(x)
-    assert torch.equal(*seen)
+        _, coarse = layer.prefill(x)
+        rounded = layer.hash(layer.query_key(x).unflatten(-1, (4, 16)).transpose(1, 2))
+    assert coarse.k.dtype == torch.bfloat16
+    assert torch.equal(coarse.buckets, exact.buckets)
+    assert not torch.equal(rounded.permute(0, 3, 1, 2), exact.buckets), "else nothing was to be shown"
 
 
 def test_each_head_and_each_layer_has_rotations_of_its_own_and_keeps_them():

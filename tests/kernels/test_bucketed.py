@@ -1,12 +1,16 @@
-"""Attention within buckets: the fast path and the matrix written out agree, in outputs and in gradients."""
+"""Attention within buckets: the fast paths and the matrix written out agree, and what the compiler says."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.kernels.block_sparse import flex as tiles
-from longspan.kernels.bucketed import bucketed, chunked, flex
+from longspan.core.errors import UsageError
+from longspan.kernels.bucketed import bucketed, chunked
+from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.formulas import FORMULAS
+from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
+from tests.kernels.sm90 import compiled, needs_compiler
 
 
 def tensors(n, rounds, buckets, seed, b=2, h=2, c=3, e=4):
@@ -17,8 +21,8 @@ def tensors(n, rounds, buckets, seed, b=2, h=2, c=3, e=4):
     return leaves, torch.randint(buckets, (b, h, rounds, n), generator=generator), mask
 
 
-def assert_agree(attention, leaves, *rest, fast="auto", **options):
-    found, expected = (attention(*leaves, *rest, **options, impl=impl) for impl in (fast, "reference"))
+def assert_agree(attention, leaves, *rest, **options):
+    found, expected = (attention(*leaves, *rest, **options, impl=impl) for impl in ("auto", "reference"))
     close = {"rtol": 1e-11, "atol": 1e-11}  # nothing on the way may be in single precision
     torch.testing.assert_close(found, expected, **close)
     w = torch.randn_like(found)
@@ -32,12 +36,13 @@ def assert_agree(attention, leaves, *rest, fast="auto", **options):
     buckets=st.sampled_from([1, 2, 5, 40]),
     left=st.integers(0, 80),
     right=st.integers(0, 80),
+    scale=st.sampled_from([1.0, 0.3]),
     seed=st.integers(0, 99),
 )
 @settings(deadline=None, max_examples=25)
-def test_a_window_within_the_bucket_agrees_with_the_reference(n, rounds, buckets, left, right, seed):
-    leaves, numbers, _ = tensors(n, rounds, buckets, seed)
-    assert_agree(bucketed, leaves, numbers, left=left, right=right)
+def test_a_window_within_the_bucket_agrees_with_the_reference(n, rounds, buckets, left, right, scale, seed):
+    (z, _, v), numbers, _ = tensors(n, rounds, buckets, seed)
+    assert_agree(bucketed, (z, v), numbers, left=left, right=right, scale=scale)
 
 
 @given(
@@ -60,57 +65,64 @@ def test_chunks_agree_with_the_reference(n, rounds, chunk, before, after, causal
 @pytest.mark.parametrize("n", [63, 1000])
 @pytest.mark.parametrize("left, right", [(127, 0), (64, 64), (3, 1)])
 def test_long_rows_agree_with_the_reference(n, left, right):
-    leaves, numbers, _ = tensors(n, 2, 4, seed=0, b=1, h=1)
-    assert_agree(bucketed, leaves, numbers, left=left, right=right)
+    (z, _, v), numbers, _ = tensors(n, 2, 4, seed=0, b=1, h=1)
+    assert_agree(bucketed, (z, v), numbers, left=left, right=right)
 
 
 def test_rounds_whose_logits_lie_far_apart_are_merged_without_overflow():
     """One round alone would underflow next to the other; a plain exponential would overflow."""
-    leaves, numbers, _ = tensors(30, 3, 4, seed=0)
-    q, k, v = (u.detach() for u in leaves)
-    found = bucketed((300 * q).float(), k.float(), v.float(), numbers, left=5, right=5)
-    expected = bucketed(300 * q, k, v, numbers, left=5, right=5, impl="reference")
+    (z, _, v), numbers, _ = tensors(30, 3, 4, seed=0)
+    z, v = 300 * z.detach(), v.detach()
+    found = bucketed(z.float(), v.float(), numbers, left=5, right=5)
+    expected = bucketed(z, v, numbers, left=5, right=5, impl="reference")
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)  # logits of 1000 in single precision
 
 
 def test_a_token_alone_in_its_buckets_gives_its_own_value():
-    (q, k, v), numbers, _ = tensors(9, 2, 1, seed=0)
+    (z, _, v), numbers, _ = tensors(9, 2, 1, seed=0)
     numbers[..., 4] = 1
-    y = bucketed(q, k, v, numbers, left=9, right=9)
+    y = bucketed(z, v, numbers, left=9, right=9)
     assert torch.equal(y[:, :, 4], v[:, :, 4])
     assert not torch.isclose(y[:, :, :4], v[:, :, :4]).any()
 
 
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """The formula behind flex_attention, as a CPU has it; the kernel itself is tested on a GPU."""
-    monkeypatch.setattr(tiles, "TILE", 8)
-    door = "torch.nn.attention.flex_attention"
-    monkeypatch.setattr(f"{door}._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    monkeypatch.setattr(f"{door}._validate_device", lambda *qkv: None)
+@pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")
+@pytest.mark.parametrize("dtype, c, dropout, words", [(torch.float64, 4, 0.0, "float32 or half"),
+    (torch.float32, 200, 0.0, "at most 128 wide"), (torch.float32, 4, 0.1, "no dropout")])  # fmt: skip
+def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(dtype, c, dropout, words):
+    z, numbers = torch.zeros(1, 1, 3, c, dtype=dtype), torch.zeros(1, 1, 2, 3, dtype=torch.long)
+    with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
+        bucketed(z, z, numbers, left=1, right=1, dropout=dropout, impl="triton")
 
 
-@pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("left, right", [(0, 0), (15, 0), (4, 4), (80, 80)])
-@pytest.mark.parametrize("buckets", [1, 5, 40])
-def test_bands_of_sorted_tokens_agree_with_the_reference(buckets, left, right):
-    leaves, numbers, _ = tensors(37, 2, buckets, seed=buckets)
-    assert_agree(bucketed, leaves, numbers, left=left, right=right, fast="flex")
+def test_operations_count_the_window_in_every_round_forth_and_back():
+    z, v, order = (2, 3, 100, 8), (2, 3, 100, 4), (2, 3, 5, 100)
+    forth, back = FORMULAS[torch.ops.longspan.bucketed], FORMULAS[torch.ops.longspan.bucketed_backward]
+    assert forth(z, v, order, order, 10, 6, 1.0) == 2 * (6 * 5 * 100) * 16 * (8 + 4)
+    assert forth(z, v, order, order, 99, 99, 1.0) == 2 * (6 * 5 * 100) * 99 * (8 + 4)
+    assert back(v, v, order, z, v, order, order, 10, 6, 1.0) == 2 * (6 * 5 * 100) * 16 * (3 * 8 + 2 * 4)
 
 
-@pytest.mark.usefixtures("small_tiles")
-@given(n=st.integers(1, 60), left=st.integers(0, 40), right=st.integers(0, 40))
-@settings(deadline=None, max_examples=25)
-def test_every_visible_pair_lies_in_a_tile_that_is_looked_at_forth_and_back(n, left, right):
-    mask = flex.band_mask(torch.zeros(1, 1, n, dtype=torch.long), left, right)
-    i, j = torch.arange(n)[:, None], torch.arange(n)
-    zero = torch.zeros((), dtype=torch.long)
-    visible = mask.mask_mod(zero, zero, i, j)
-    pairs = ((mask.kv_num_blocks, mask.kv_indices, visible), (mask.q_num_blocks, mask.q_indices, visible.mT))
-    for count, index, wanted in pairs:
-        looked_at = torch.zeros(index.shape[2:], dtype=torch.bool)
-        for tile, (some, which) in enumerate(zip(count[0, 0], index[0, 0], strict=True)):
-            looked_at[tile, which[:some].long()] = True
-            assert len(set(which[:some].tolist())) == some
-        assert (looked_at[i // 8, j // 8] | ~wanted).all()
-    assert torch.equal(visible, (j - i >= -left) & (j - i <= right) & (i != j))
+@needs_triton
+@pytest.mark.parametrize("choice", ROUNDS)
+def test_the_kernel_follows_the_law(choice):
+    assert_passes("bucketed_kernel.py", *choice)
+
+
+@needs_compiler
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", ["_attend", "_through", "_back"])
+@pytest.mark.parametrize("c", [64, 128])
+def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, kind, c):
+    from longspan.kernels.bucketed import triton as kernels
+
+    kernel = getattr(kernels, name)
+    sample = torch.empty(1, 1, 1, c, dtype={"bf16": torch.bfloat16, "fp32": torch.float32}[kind])
+    constants = kernels.launch(kernels.FORTH if name == "_attend" else kernels.BACK, sample, sample, 128)
+    constants |= {"FIRST": False, "LAST": True}
+    kinds = dict.fromkeys(("log_sum", "through", "mean", "z_sums", "v_sums"), "*fp32")
+    kinds |= {"order": "*i64", "bucket": "*i16", "scale": "fp32"}
+    kinds |= dict.fromkeys(("heads", "n", "rounds", "turn", "left", "right"), "i32")
+    built = compiled(kernel, constants, kinds, otherwise=f"*{kind}", multiples="")
+    assert built.metadata.shared <= 96 * 1024

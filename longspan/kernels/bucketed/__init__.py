@@ -3,14 +3,14 @@
     y_i = sum_r sum_{j in V_r(i)} exp(q_i . k_j) v_j / sum_r sum_{j in V_r(i)} exp(q_i . k_j)
 
     bucketed   V_r(i): the tokens of i's bucket from `left` places before i to `right` places after it, counted among
-               the tokens of that bucket alone
+               the tokens of that bucket alone; one vector z is both query and key, k_j = scale z_j / |z_j|
     chunked    V_r(i): with all tokens sorted by bucket and cut into chunks, i's chunk, `before` chunks on its left and
                `after` on its right, in a ring through all rounds, whatever the buckets of their tokens
 
 A token sees itself only where it sees nothing else in any round: then y_i = v_i. A key met in several rounds counts as
-often. Logits are q . k as given. Both sort the tokens by bucket, so that what a query sees lies close by, attend block
-by block, and sort back; time and memory are linear in the length but for the sort. `reference.py` is the law; `flex`
-computes `bucketed` without writing any scores, on a GPU.
+often. Both sort the tokens by bucket, so that what a query sees lies close by, attend block by block, and sort back;
+time and memory are linear in the length but for the sort. `reference.py` is the law; `triton` computes `bucketed` on a
+GPU without writing any scores or sorted tokens, and gives the same bits in every run.
 """
 
 from typing import Any, Literal
@@ -21,46 +21,51 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from longspan.kernels.block_sparse.flex import TILE as FLEX_TILE
-from longspan.kernels.block_sparse.flex import pays
-from longspan.kernels.bucketed import flex, reference
+from longspan.kernels.bucketed import operator, reference
+from longspan.kernels.bucketed.reference import keys
+from longspan.kernels.choice import Implementation, choose
 from longspan.kernels.precision import at_least_single
 
-Impl = Literal["auto", "reference", "flex"]
+__all__ = ["bucketed", "chunked", "keys"]
+
 TILE = 16  # queries per block at least, however narrow the window
+WIDEST = 128  # channels of a head that a program of the Triton kernel can hold
 
 
 def bucketed(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
+    z: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
     buckets: Int[Tensor, "b h r n"],
     *,
     left: int,
     right: int,
+    scale: float = 1.0,
     dropout: float = 0.0,
-    impl: Impl = "auto",
+    impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention within a window of places in the own bucket; `buckets` are numbers from 0 on."""
+    """Attention within a window of places in the own bucket; `buckets` are numbers from 0 on, quicker to sort if small.
+
+    Where `auto` finds no kernel, tokens are attended in blocks, never by the law.
+    """
     if impl == "reference":
-        return reference.bucketed(q, k, v, buckets, left=left, right=right)
-    order = buckets.argsort(dim=-1, stable=True)
-    if impl == "flex" or (impl == "auto" and pays(q, v, FLEX_TILE, dropout)):
-        return _attend_by_flex(q, k, v, buckets, order, left, right)
-    n = q.shape[2]
+        return reference.bucketed(z, v, buckets, left=left, right=right, scale=scale)
+    bucket, order = buckets.sort(dim=-1, stable=True)
+    n = z.shape[2]
     # by comparing: min() would stay a formula in a graph compiled for any length
     left, right = (side if side < n else n - 1 for side in (left, right))
+    if choose(impl, "bucketed", v, _obstacle(z, v, dropout)) == "triton":
+        return operator.forward(z.to(v.dtype), v, order, bucket, left, right, scale)[0]
     block = max(TILE, -(-(left + right) // 2))
     block = block if block < n else n
     before, after = -(-left // block), -(-right // block)
-    bucket = _in_blocks(buckets.gather(-1, order), block, fill=-1)
-    lag = _places(-before, 1 + after, block, q.device) - torch.arange(block, device=q.device)[:, None]
+    bucket = _in_blocks(bucket, block, fill=-1)
+    lag = _places(-before, 1 + after, block, z.device) - torch.arange(block, device=z.device)[:, None]
     near = (lag >= -left) & (lag <= right) & (lag != 0)
-    first = torch.arange(bucket.shape[3], device=q.device)[:, None] * block
-    there = first + _places(-before, 1 + after, block, q.device)
+    first = torch.arange(bucket.shape[3], device=z.device)[:, None] * block
+    there = first + _places(-before, 1 + after, block, z.device)
     inside = (there >= 0) & (there < n)  # the neighbours of the first and last block are not those round the end
     visible = (bucket[..., :, None] == _around(bucket, before, after)[..., None, :]) & near & inside[:, None]
-    return _attend(q, k, v, visible, order, before, after, dropout)
+    return _attend(z.to(v.dtype), keys(z, scale).to(v.dtype), v, visible, order, before, after, dropout)
 
 
 def chunked(
@@ -128,22 +133,15 @@ def _attend(
     return _weighed((share * y).sum(dim=2), (share * total).sum(dim=2), v)
 
 
-def _attend_by_flex(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    buckets: Int[Tensor, "b h r n"],
-    order: Int[Tensor, "b h r n"],
-    left: int,
-    right: int,
-) -> Float[Tensor, "b h n e"]:
-    rows, back = _sorted_rows(q, k, v, order)
-    q, k, own = rows.flatten(1, 2).split([q.shape[-1], k.shape[-1], v.shape[-1]], dim=-1)
-    y, log_sum = flex.attend_sorted(q, k, own, buckets.gather(-1, order).flatten(1, 2), left=left, right=right)
-    y, log_sum = (_permute(u.unflatten(1, order.shape[1:3]), *back) for u in (y, log_sum[..., None]))
-    lowest = torch.finfo(log_sum.dtype).min / 4  # the largest where nothing is seen
-    share = (log_sum - log_sum.detach().amax(dim=2, keepdim=True).clamp(min=lowest)).exp()
-    return _weighed((share * y).sum(dim=2), share.sum(dim=2), v)
+def _obstacle(z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], dropout: float) -> str:
+    """What keeps the Triton kernel from these tensors, if anything."""
+    if dropout:
+        return f"it has no dropout, got dropout={dropout}"
+    if v.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"it takes float32 or half precision, got {v.dtype}"
+    if max(z.shape[3], v.shape[3]) > WIDEST:
+        return f"heads must be at most {WIDEST} wide, got {z.shape[3]} and {v.shape[3]}"
+    return "" if v.numel() else "there are no tokens"
 
 
 def _sorted_rows(

@@ -9,15 +9,22 @@ from longspan.kernels.precision import at_least_single
 
 
 def bucketed(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
+    z: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
     buckets: Int[Tensor, "b h r n"],
     *,
     left: int,
     right: int,
+    scale: float,
 ) -> Float[Tensor, "b h n e"]:
-    return weights(q, k, times_bucketed(buckets, left=left, right=right)).to(v.dtype) @ v
+    return weights(z, keys(z, scale), times_bucketed(buckets, left=left, right=right)).to(v.dtype) @ v
+
+
+def keys(z: Float[Tensor, "*n c"], scale: float) -> Float[Tensor, "*n c"]:
+    """z at the length `scale`, and finite where z vanishes; in single precision or better."""
+    z = at_least_single(z)
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    return z * (scale * (length.square() + 1e-6 * z.shape[-1]).rsqrt())
 
 
 def chunked(
@@ -72,5 +79,5 @@ def weights(
     oneself = torch.eye(q.shape[2], dtype=times.dtype, device=q.device)
     times = times * (1 - oneself)
     times = torch.where(times.sum(dim=-1, keepdim=True) == 0, oneself, times)
-    scores = at_least_single(q @ k.mT)
+    scores = at_least_single(q.to(k.dtype) @ k.mT)
     return torch.softmax(scores + times.to(scores.dtype).log(), dim=-1)
