@@ -37,7 +37,10 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.lopsided import in_pieces
+from longspan.kernels.few_keys import few_keys
+from longspan.kernels.few_keys.reference import FLOOR
+from longspan.kernels.few_queries import few_queries
+from longspan.kernels.normed_means import normed_means
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.segment_means import segment_means
 
@@ -73,8 +76,8 @@ class LARA(HeadwiseAttention):
             raise UsageError(f"lara needs at least 1 landmark, got landmarks={landmarks}.")
         self.landmarks, self.proposal, self.weighting, self.beta = landmarks, proposal, weighting, beta
         self.compare, self.antithetic, self.segments = compare, antithetic, segments
-        if proposal != "means":
-            self.summarise_query, self.summarise_key = Summary(self.head_dim), Summary(self.head_dim)
+        self.summarise_query = None if proposal == "means" else Summary(self.head_dim)
+        self.summarise_key = None if proposal == "means" else Summary(self.head_dim)
 
     def attend(
         self,
@@ -86,11 +89,33 @@ class LARA(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            f = self._factors(q, k, key_mask, query_mask)
-        v = in_pieces(v if key_mask is None else _erased(v, key_mask))
-        written = ((f.writes.to(v.dtype) @ v).sum(dim=2) / f.written).to(v.dtype)
-        y = in_pieces(f.reads.to(v.dtype)) @ written[:, :, None]
-        return (y.flatten(2, 3) / f.read).to(v.dtype)
+            center, mu, omega, exists = self._samples(q, k, key_mask, query_mask)
+            scale = q.shape[-1] ** -0.5
+            direction = scale * omega
+            f, level = few_queries(direction, k, v, half=scale / 2, key_mask=key_mask)
+            everybody = _xi(mu, direction, scale)  # "b h r r"
+            shift = level - _diagonal(everybody)
+            if exists is not None:
+                everybody = everybody.masked_fill(~exists[:, None, None], torch.finfo(mu.dtype).min)
+            log_b = _diagonal(everybody.log_softmax(dim=-1))
+            if self.weighting in ("balance", "biased"):
+                shift = shift + log_b
+            if self.weighting in ("biased", "query"):
+                direction = direction + scale * mu
+            if exists is not None:
+                shift = shift.masked_fill(~exists[:, None], -torch.inf)
+            if self.weighting != "optimal":
+                y = few_keys(q, direction, f, shift=shift, query_mask=query_mask)
+            elif self.compare == "landmarks":
+                count = mu.shape[2] if exists is None else exists.sum(dim=-1)[:, None, None]
+                factor = (scale * center, log_b.exp() - self.beta / count, self.beta)  # t adds up to 1
+                y = few_keys(q, direction, f, shift=shift, factor=factor, query_mask=query_mask)
+            else:
+                q = _erased(at_least_single(q), query_mask)
+                alpha = self._compared_over_queries(q, scale * center, log_b.exp(), exists, query_mask)
+                reads = (q @ direction.mT + shift[:, :, None]).softmax(dim=-1) * alpha
+                y = reads @ f / reads.sum(dim=-1, keepdim=True)
+        return y.to(v.dtype)
 
     def weights(
         self,
@@ -99,120 +124,81 @@ class LARA(HeadwiseAttention):
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
-        with without_autocast(q):
-            f = self._factors(q, k, key_mask, None if self.pattern.cross else key_mask)
-            writes = rearrange(f.writes, "b h g r s -> b h r (g s)") / f.written
-            return (f.reads / f.read @ writes).to(q.dtype)
+        every_key = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+        return self.attend(q, k, every_key, key_mask=key_mask, query_mask=None if self.pattern.cross else key_mask)
 
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
         """What a sample adds to the mean of its proposal while training."""
         return torch.randn_like(mu)
 
-    def _factors(
+    def _samples(
         self,
         q: Float[Tensor, "b h n c"],
         k: Float[Tensor, "b h m c"],
         key_mask: Bool[Tensor, "b m"] | None,
         query_mask: Bool[Tensor, "b n"] | None,
-    ) -> "Factors":
-        q, k, scale = at_least_single(q), at_least_single(k), q.shape[-1] ** -0.5
-        q = q if query_mask is None else _erased(q, query_mask)
-        k = k if key_mask is None else _erased(k, key_mask)
-        center, mu, exists = self._proposals(q, k, key_mask, query_mask)
-        omega = mu
-        if self.training:
-            noise = self.noise(mu)
-            omega = mu + noise
-            if self.antithetic:
-                omega = torch.cat([omega, mu - noise], dim=2)
-                center, mu, exists = (torch.cat([u, u], dim=-2 if u.ndim == 4 else -1) for u in (center, mu, exists))
-        complete = key_mask is None and query_mask is None and min(q.shape[2], k.shape[2]) >= self.landmarks
-        exists = exists | ~exists.any(dim=-1, keepdim=True)  # a row without any is finite too, and writes nothing
-        exists = rearrange(exists, "b r -> b 1 1 r")
+    ) -> "Samples":
+        center, in_q = self._summaries(q, self.summarise_query, query_mask)
+        other, in_k = self._summaries(k, self.summarise_key, key_mask)
+        exists = None
+        if key_mask is not None or query_mask is not None or min(q.shape[2], k.shape[2]) < self.landmarks:
+            exists = in_q | in_k if self.pattern.cross else in_q
+            if self.pattern.cross:
+                have_q, have_k, want = (there.sum(dim=1) for there in (in_q, in_k, exists))
+                center, other = _stretched(center, have_q, want), _stretched(other, have_k, want)
+            exists = exists | ~exists.any(dim=-1, keepdim=True)  # a row without any is finite too, and sees nothing
+        mu = center + other
+        if not self.training:
+            return Samples(center, mu, mu, exists)
+        noise = self.noise(mu)
+        if not self.antithetic:
+            return Samples(center, mu, mu + noise, exists)
+        twice = None if exists is None else exists.repeat(1, 2)
+        center, mu = (torch.cat([u, u], dim=2) for u in (center, mu))
+        return Samples(center, mu, mu + torch.cat([noise, -noise], dim=2), twice)
 
-        least = torch.finfo(k.dtype).min
-        hidden = None if key_mask is None else ~in_pieces(key_mask[:, None])[..., None, :]
-        xi_keys = _xi(in_pieces(k), (scale * omega)[:, :, None], scale)  # "b h g r s"
-        xi_keys = xi_keys if hidden is None else xi_keys.masked_fill(hidden, least)
-        largest = xi_keys.detach().amax(dim=(2, 4), keepdim=True)
-        writes = (xi_keys - largest).exp()
-        writes = writes if hidden is None else writes.masked_fill(hidden, 0)
-        written = writes.sum(dim=(2, 4))[..., None]
-        written = torch.where(written > 0, written, 1)
+    def _summaries(
+        self, x: Float[Tensor, "b h n c"], summary: "Summary | None", mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
+        """Those of the queries or of the keys, and which of them a row has."""
+        cut = mask if self.segments == "real" else None
+        if summary is not None and self.proposal == "projected":
+            return summary.means(x if cut is mask else _erased(x, mask), self.landmarks, cut)
+        means, there = segment_means(_erased(x, mask), self.landmarks, cut, longer="last")
+        return means if summary is None else summary(means), there
 
-        own = scale * ((omega * mu).sum(dim=-1) - mu.square().sum(dim=-1) / 2)  # xi(mu_r, omega_r)
-        shift = rearrange(written.log() + largest[:, :, 0], "b h r 1 -> b h 1 r") - own[:, :, None]
-        if self.weighting != "query":
-            everybody = _xi(mu, scale * omega, scale).masked_fill(~exists, least)  # "b h r r"
-            log_b = (own - everybody.logsumexp(dim=-1))[:, :, None]
-        if self.weighting in ("balance", "biased"):
-            shift = shift + log_b
-        direction = omega + mu if self.weighting in ("biased", "query") else omega
-        logits = q @ (scale * direction).mT + shift  # |q|^2 is the same for all r
-        reads = (logits if complete else logits.masked_fill(~exists, least)).softmax(dim=-1)
-        if self.weighting != "optimal":
-            return Factors(reads, torch.ones_like(reads[..., :1]), writes, written)
-        reads = reads * self._alpha(q, scale * center, log_b.exp(), exists, complete, query_mask)
-        return Factors(reads, reads.sum(dim=-1, keepdim=True), writes, written)
-
-    def _proposals(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        key_mask: Bool[Tensor, "b m"] | None,
-        query_mask: Bool[Tensor, "b n"] | None,
-    ) -> tuple[Float[Tensor, "b h r c"], Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
-        """q', mu, and which landmarks a row has."""
-        cut_q, cut_k = (query_mask, key_mask) if self.segments == "real" else (None, None)
-        if self.proposal == "projected":
-            q, k = self.summarise_query(q), self.summarise_key(k)
-        center, in_q = segment_means(q, self.landmarks, cut_q, longer="last")
-        other, in_k = segment_means(k, self.landmarks, cut_k, longer="last")
-        if self.proposal == "pooled":
-            center, other = self.summarise_query(center), self.summarise_key(other)
-        if not self.pattern.cross:
-            return center, center + other, in_q
-        exists = in_q | in_k
-        count = exists.sum(dim=1)
-        center, other = _stretched(center, in_q.sum(dim=1), count), _stretched(other, in_k.sum(dim=1), count)
-        return center, center + other, exists
-
-    def _alpha(
+    def _compared_over_queries(
         self,
         q: Float[Tensor, "b h n c"],
         center: Float[Tensor, "b h r c"],
-        b: Float[Tensor, "b h 1 r"],
-        exists: Bool[Tensor, "b 1 1 r"],
-        complete: bool,
+        b: Float[Tensor, "b h r"],
+        exists: Bool[Tensor, "b r"] | None,
         query_mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b h n r"]:
-        """The weights called optimal."""
-        t, least, count = q @ center.mT, torch.finfo(q.dtype).min, exists.sum(dim=-1, keepdim=True)
-        if self.compare == "landmarks":
-            t = (t if complete else t.masked_fill(~exists, least)).softmax(dim=-1)
-            mean = 1 / count  # they add up to 1
+        """The weights called optimal, t normalised over the queries."""
+        t = q @ center.mT
+        if query_mask is not None and self.segments == "real":
+            t = t.masked_fill(~query_mask[:, None, :, None], torch.finfo(t.dtype).min)
+        t = t.softmax(dim=2)
+        if exists is None:
+            mean = t.mean(dim=-1, keepdim=True)
         else:
-            if query_mask is not None and self.segments == "real":
-                t = t.masked_fill(~query_mask[:, None, :, None], least)
-            t = t.softmax(dim=2)
-            mean = (t * exists).sum(dim=-1, keepdim=True) / count
-        return (b - self.beta * mean + self.beta * t).clamp(min=1e-8)
+            here = rearrange(exists, "b r -> b 1 1 r")
+            mean = (t * here).sum(dim=-1, keepdim=True) / here.sum(dim=-1, keepdim=True)
+        return (b[:, :, None] + self.beta * (t - mean)).clamp(min=FLOOR)
 
 
-class Factors(NamedTuple):
-    """Two matrices whose product is the matrix of attention weights, once the rows of both are divided by their sums.
+class Samples(NamedTuple):
+    """The samples omega with the means mu of their proposals and the summaries q' of the queries beside them."""
 
-    Nothing is written where there is no real key.
-    """
-
-    reads: Float[Tensor, "b h n r"]
-    read: Float[Tensor, "b h n 1"]
-    writes: Float[Tensor, "b h g r s"]  # the keys in pieces
-    written: Float[Tensor, "b h r 1"]
+    center: Float[Tensor, "b h r c"]
+    mu: Float[Tensor, "b h r c"]
+    omega: Float[Tensor, "b h r c"]
+    exists: Bool[Tensor, "b r"] | None  # which of them a row has, where some may be missing
 
 
 class Summary(nn.Module):
-    """LayerNorm(Linear(x)), the same for all heads, in the precision of x."""
+    """LayerNorm(Linear(x)), the same for all heads, in single precision or better."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -224,10 +210,23 @@ class Summary(nn.Module):
         weight, bias, gain, shift = (p.to(x.dtype) for p in (*self.linear.parameters(), *self.norm.parameters()))
         return F.layer_norm(F.linear(x, weight, bias), gain.shape, gain, shift, self.norm.eps)
 
+    def means(
+        self, x: Float[Tensor, "b h n c"], segments: int, mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
+        """Of the summaries of all tokens over each segment, and which segments have tokens."""
+        weight, bias = self.linear.weight, self.linear.bias
+        means, there = normed_means(x, weight, bias, segments, mask, eps=self.norm.eps)
+        gain, shift = (p.to(means.dtype) for p in self.norm.parameters())
+        return torch.addcmul(shift, means, gain), there
 
-def _xi(x: Float[Tensor, "*b m c"], omega: Float[Tensor, "*#b r c"], scale: float) -> Float[Tensor, "*b r m"]:
+
+def _xi(x: Float[Tensor, "b h m c"], omega: Float[Tensor, "b h r c"], scale: float) -> Float[Tensor, "b h r m"]:
     """The logarithm of a random feature of each x at each omega, which is scaled already."""
-    return omega @ x.mT - scale / 2 * torch.linalg.vector_norm(x, dim=-1).square()[..., None, :]
+    return omega @ x.mT - scale / 2 * x.square().sum(dim=-1)[:, :, None]
+
+
+def _diagonal(x: Float[Tensor, "b h r r"]) -> Float[Tensor, "b h r"]:
+    return x.diagonal(dim1=-2, dim2=-1)
 
 
 def _stretched(
@@ -239,5 +238,5 @@ def _stretched(
     return means.gather(2, source[:, None, :, None].expand_as(means))
 
 
-def _erased(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b h n c"]:
-    return x.masked_fill(~mask[:, None, :, None], 0)
+def _erased(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
+    return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)

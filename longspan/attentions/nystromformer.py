@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.lopsided import by_few_queries, over_few_keys
+from longspan.kernels.few_keys import few_keys
+from longspan.kernels.few_queries import few_queries
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.pseudo_inverse import Start, pseudo_inverse
 from longspan.kernels.segment_means import segment_means
@@ -80,21 +81,18 @@ class Nystromformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        given = q.dtype
         with without_autocast(q):
-            q, k, v = at_least_single(q), at_least_single(k), at_least_single(v)
-            if key_mask is not None:
-                k, v = (u.masked_fill(~key_mask[:, None, :, None], 0) for u in (k, v))
-            if query_mask is not None:
-                q = q.masked_fill(~query_mask[:, None, :, None], 0)
             if min(q.shape[2], k.shape[2]) <= self.landmarks:
-                y = over_few_keys(q / q.shape[-1] ** 0.5, k, v, key_mask)
+                keys, values = (_erased(at_least_single(u), key_mask) for u in (k, v))
+                shift = None if key_mask is None else _only(key_mask, k.shape[1])
+                y = few_keys(q, keys / q.shape[-1] ** 0.5, values, shift=shift, query_mask=query_mask)
             else:
                 y = self._nystrom(q, k, v, key_mask, query_mask)
             if self.conv is not None:
-                weight = self.conv.weight.to(v.dtype)
-                y = y + F.conv2d(v, weight, padding=self.conv.padding, groups=self.heads)  # pyright: ignore[reportArgumentType]
-        return y.to(given)
+                values = _erased(at_least_single(v), key_mask)
+                weight = self.conv.weight.to(values.dtype)
+                y = y + F.conv2d(values, weight, padding=self.conv.padding, groups=self.heads)  # pyright: ignore[reportArgumentType]
+        return y.to(q.dtype)
 
     def _nystrom(
         self,
@@ -106,23 +104,24 @@ class Nystromformer(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         """F A+ B v where a row has more tokens than landmarks on both sides, and softmax attention where it has not."""
         cut_q, cut_k = (query_mask, key_mask) if self.segments == "real" else (None, None)
-        landmark_q, _ = segment_means(q, self.landmarks, cut_q)
-        landmark_k, occupied = segment_means(k, self.landmarks, cut_k)
-        scaled_k = landmark_k / q.shape[-1] ** 0.5
-        bv = by_few_queries(landmark_q / q.shape[-1] ** 0.5, k, v, key_mask)
+        landmark_q, _ = segment_means(_erased(q, query_mask), self.landmarks, cut_q)
+        landmark_k, occupied = segment_means(_erased(k, key_mask), self.landmarks, cut_k)
+        scaled_q, scaled_k = (landmark / q.shape[-1] ** 0.5 for landmark in (landmark_q, landmark_k))
+        bv, _ = few_queries(scaled_q, k, v, key_mask=key_mask)
 
-        few_keys, few_queries = (self._few(cut, len(q), q.device) for cut in (cut_k, cut_q))
-        identity = torch.eye(self.landmarks, dtype=q.dtype, device=q.device)
+        few_k, few_q = (self._few(cut, len(q), q.device) for cut in (cut_k, cut_q))
         a = torch.softmax(landmark_q @ scaled_k.mT, dim=-1)
-        a = torch.where(few_keys | few_queries, identity, a)
+        if cut_k is not None or cut_q is not None:
+            a = torch.where(few_k | few_q, torch.eye(self.landmarks, dtype=a.dtype, device=a.device), a)
         y = pseudo_inverse(a, self.iterations, self.start) @ bv
         if cut_k is not None:  # few keys: every landmark is a key, F is the softmax matrix itself
-            y = torch.where(few_keys, segment_means(v, self.landmarks, cut_k)[0], y)
-        y = over_few_keys(q, scaled_k, y, None if cut_k is None else occupied)
+            y = torch.where(few_k, segment_means(_erased(v, cut_k), self.landmarks, cut_k)[0], y)
+        shift = None if cut_k is None else _only(occupied, q.shape[1])
+        y = few_keys(q, scaled_k, y, shift=shift, query_mask=query_mask)
         if cut_q is not None:  # few queries: every landmark is a query, B v is the answer itself
             place = (cut_q.cumsum(dim=1) - 1).clamp(0, self.landmarks - 1)
             own = bv.gather(2, place[:, None, :, None].expand(-1, bv.shape[1], -1, bv.shape[3]))
-            y = torch.where(few_queries & ~few_keys, own, y)
+            y = torch.where(few_q & ~few_k, own.to(y.dtype), y)
         return y
 
     def _few(self, mask: Bool[Tensor, "b n"] | None, batch: int, device: torch.device) -> Bool[Tensor, "b 1 1 1"]:
@@ -130,3 +129,12 @@ class Nystromformer(HeadwiseAttention):
         if mask is None:
             return torch.zeros(batch, 1, 1, 1, dtype=torch.bool, device=device)
         return rearrange(mask.sum(dim=1) <= self.landmarks, "b -> b 1 1 1")
+
+
+def _erased(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
+    return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)
+
+
+def _only(mask: Bool[Tensor, "b m"], heads: int) -> Float[Tensor, "b {heads} m"]:
+    """What the logits of keys begin with: 0, and -inf for those that are not there."""
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -torch.inf)[:, None].expand(-1, heads, -1)

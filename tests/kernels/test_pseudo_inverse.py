@@ -1,9 +1,12 @@
-"""The pseudo-inverse by iteration: fused products give what the printed formula gives."""
+"""The pseudo-inverse by iteration: fused products give what the printed formula gives, and so does the kernel."""
 
 import pytest
 import torch
 
+from longspan.kernels.formulas import FORMULAS
 from longspan.kernels.pseudo_inverse import pseudo_inverse
+from tests.kernels.in_a_process import assert_passes, needs_triton
+from tests.kernels.sm90 import compiled, needs_compiler
 
 
 @pytest.mark.parametrize("start", ["matrix", "batch"])
@@ -24,3 +27,25 @@ def test_one_scale_for_the_batch_lets_matrices_change_one_another():
     for start, alike in (("matrix", True), ("batch", False)):
         alone = torch.cat([pseudo_inverse(one[None], 3, start) for one in a])
         assert torch.allclose(pseudo_inverse(a, 3, start), alone) is alike
+
+
+def test_operations_count_four_products_a_step():
+    a, ops = (2, 3, 5, 5), torch.ops.longspan
+    assert FORMULAS[ops.pseudo_inverse](a, a, 6) == 6 * 4 * 2 * 6 * 5**3
+    assert FORMULAS[ops.pseudo_inverse_backward](a, a, (6, *a)) == 6 * 11 * 2 * 6 * 5**3
+
+
+@needs_triton
+def test_the_kernel_follows_the_law():
+    assert_passes("pseudo_inverse_kernel.py")
+
+
+@needs_compiler
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["_invert", "_back"])
+def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name):
+    from longspan.kernels.pseudo_inverse import triton as kernels
+
+    constants = {"r": 64, "R": 64, **kernels.HOW}
+    built = compiled(getattr(kernels, name), constants, {"iterations": "i32"}, otherwise="*fp32")
+    assert built.metadata.shared <= 164 * 1024

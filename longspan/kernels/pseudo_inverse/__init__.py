@@ -4,7 +4,8 @@
 
 The rows of A sum to 1, so that |A|_inf is 1 up to rounding. |A|_1 belongs to each matrix (`start="matrix"`) or is, as
 in the authors' code, the largest of the whole batch (`start="batch"`): then a row depends on its neighbours in the
-batch. `reference` is the law.
+batch. `reference` is the law; `triton`, for float32 matrices of up to 64 rows, keeps a matrix on the chip until it is
+inverted.
 """
 
 from typing import Literal
@@ -14,19 +15,23 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.pseudo_inverse import reference
+from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.pseudo_inverse import operator, reference
 
 Start = Literal["matrix", "batch"]
+LARGEST = 64  # matrix of which a program can hold several
 
 
 def pseudo_inverse(
-    a: Float[Tensor, "b h r r"], iterations: int, start: Start, *, impl: Literal["auto", "reference"] = "auto"
+    a: Float[Tensor, "b h r r"], iterations: int, start: Start, *, impl: Implementation = "auto"
 ) -> Float[Tensor, "b h r r"]:
     """The iterative Moore-Penrose inverse of row-stochastic matrices."""
     if impl == "reference":
         return reference.pseudo_inverse(a, iterations, start)
     columns = reduce(a, "b h i j -> b h 1 j", "sum").amax(dim=-1, keepdim=True)  # |A|_1
     z = a.mT / (columns if start == "matrix" else columns.max())
+    if choose(impl, "pseudo_inverse", a, _obstacle(a)) == "triton":
+        return operator.forward(a, z, iterations)[0]
     batch, minus_a, z = a.shape[:2], -a.flatten(0, 1), z.flatten(0, 1)
     for _ in range(iterations):  # Z <- Z (13 I + N (15 I + N (7 I + N))) / 4 with N = -AZ, one fused product a bracket
         n = minus_a @ z
@@ -34,3 +39,10 @@ def pseudo_inverse(
         fifteen = torch.baddbmm(n, n, seven, beta=15)
         z = torch.baddbmm(z, z, fifteen, beta=13) / 4
     return z.unflatten(0, batch)
+
+
+def _obstacle(a: Float[Tensor, "b h r r"]) -> str:
+    """What keeps the kernel from these matrices, if anything."""
+    if a.dtype != torch.float32 or not 0 < a.shape[-1] <= LARGEST or not a.numel():
+        return f"it takes float32 matrices of 1 to {LARGEST} rows, got {a.dtype} and {a.shape[-1]}"
+    return ""

@@ -3,16 +3,18 @@
 A row with fewer tokens than segments has one token in each of its first segments and leaves the others empty, so that
 its means are the tokens themselves. Only real tokens count: the cut moves with the true length of the row, and padding
 changes nothing. Where the length does not divide, some segments have a token more: `longer="spread"` strews them over
-the row, token p of n being in segment floor(p r / n); `longer="last"` puts them at its end. `reference.py` is the law.
+the row, token p of n being in segment floor(p r / n); `longer="last"` puts them at its end. Means are those of float32
+or better, and so is the result. `reference.py` is the law.
 """
 
 from typing import Literal
 
 import torch
-from einops import einsum, rearrange, reduce
-from jaxtyping import Bool, Float
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int32
 from torch import Tensor
 
+from longspan.kernels.precision import at_least_single
 from longspan.kernels.segment_means import reference
 
 Impl = Literal["auto", "reference"]
@@ -33,12 +35,14 @@ def segment_means(
     tensor([2., 5.])
     """
     if impl == "reference":
-        return reference.segment_means(x, segments, mask, longer=longer)
+        return reference.segment_means(at_least_single(x), segments, mask, longer=longer)
     b, n = x.shape[0], x.shape[2]
     if mask is None and n % segments == 0:
-        means = reduce(x, "b h (r s) c -> b h r c", "mean", r=segments)
+        # Summed so, half precision has no wider copy, neither of the tokens nor of their gradients.
+        runs, wide = x.unflatten(2, (segments, n // segments)), torch.promote_types(x.dtype, torch.float32)
+        means = runs.sum(dim=3, dtype=wide) / (n // segments)
         return means, torch.ones(b, segments, dtype=torch.bool, device=x.device)
-    mask = torch.ones(b, n, dtype=torch.bool, device=x.device) if mask is None else mask
+    x, mask = at_least_single(x), torch.ones(b, n, dtype=torch.bool, device=x.device) if mask is None else mask
     place = mask.cumsum(dim=1) - 1
     length = mask.sum(dim=1, keepdim=True).clamp(min=segments)  # in a short row every token is a segment
     if longer == "spread":
@@ -53,3 +57,15 @@ def segment_means(
     # A product with a matrix of zeros and ones: the same sum each time, which scattering on a GPU does not promise.
     sums = einsum(member.to(x.dtype), x, "b r n, b h n c -> b h r c")
     return sums / rearrange(count.clamp(min=1), "b r -> b 1 r 1"), count > 0
+
+
+def borders(mask: Bool[Tensor, "b n"], segments: int) -> tuple[Int32[Tensor, "b r1"], Bool[Tensor, "b r"]]:
+    """Where each segment begins, the longer ones last, with n behind the last; and which of them hold a token.
+
+    All tokens of a row, hidden ones too, lie between the first border and the last.
+    """
+    r, length = torch.arange(segments + 1, device=mask.device), mask.sum(dim=1, keepdim=True)
+    cut = length.clamp(min=segments)
+    place = r * (cut // segments) + (r - segments + cut % segments).clamp(min=0)  # among the real tokens of a row
+    begins = torch.searchsorted(mask.cumsum(dim=1), place + r.clamp(max=1))  # n where there are not so many
+    return begins.int(), place[:, :-1] < length

@@ -1,0 +1,85 @@
+"""The pseudo-inverse in Triton: a program has one matrix and does all steps, so that only every Z is written.
+
+    forth   N = -A Z      S = 7 N + N N      F = 15 N + N S      Z' = (13 Z + Z F) / 4
+    back    dF = Z^T dZ' / 4      dS = N^T dF      dN = 15 dF + dF S^T + 7 dS + dS N^T + N^T dS
+            dA -= dN Z^T          dZ = (13 dZ' + dZ' F^T) / 4 - A^T dN
+
+Back N, S and F come again from Z. Products are those of tensor cores, in which every number goes as three parts
+("tf32x3"): as exact as float32, and not much slower.
+"""
+
+from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from longspan.kernels.tiles import load_matrix, store_matrix
+from longspan.kernels.tiling import filled
+
+HOW = {"num_warps": 4, "num_stages": 1}
+
+
+def invert(
+    a: Float[Tensor, "b h r r"], start: Float[Tensor, "b h r r"], iterations: int
+) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "steps b h r r"]]:
+    """The last Z, and all before it."""
+    (b, h, r, _), z, steps = a.shape, torch.empty_like(a), a.new_empty(iterations, *a.shape)
+    _invert[(b * h,)](a, start, z, steps, iterations, r=r, R=filled(r), **HOW)
+    return z, steps
+
+
+def back(
+    dz: Float[Tensor, "b h r r"], a: Float[Tensor, "b h r r"], steps: Float[Tensor, "steps b h r r"]
+) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "b h r r"]]:
+    """The gradients of A and of Z_0."""
+    (b, h, r, _), da, dstart = a.shape, torch.empty_like(a), torch.empty_like(a)
+    _back[(b * h,)](dz, a, steps, da, dstart, len(steps), r=r, R=filled(r), **HOW)
+    return da, dstart
+
+
+@triton.jit
+@no_type_check
+def _invert(a, start, z, steps, iterations, r: tl.constexpr, R: tl.constexpr):
+    pair, many = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
+    A, Z = load_matrix(a, pair, r, r, R, R), load_matrix(start, pair, r, r, R, R)
+    for step in range(iterations):
+        store_matrix(steps, Z, step * many + pair, r, r, R, R)
+        _, _, F = _brackets(A, Z)
+        Z = (13 * Z + _product(Z, F)) / 4
+    store_matrix(z, Z, pair, r, r, R, R)
+
+
+@triton.jit
+@no_type_check
+def _back(dz, a, steps, da, dstart, iterations, r: tl.constexpr, R: tl.constexpr):
+    pair, many = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
+    A, g, dA = load_matrix(a, pair, r, r, R, R), load_matrix(dz, pair, r, r, R, R), tl.zeros([R, R], tl.float32)
+    for step in range(iterations):
+        Z = load_matrix(steps, (iterations - 1 - step) * many + pair, r, r, R, R)
+        N, S, F = _brackets(A, Z)
+        dF = _product(tl.trans(Z), g) / 4
+        g = (13 * g + _product(g, tl.trans(F))) / 4
+        dS = _product(tl.trans(N), dF)
+        dN = 15 * dF + _product(dF, tl.trans(S)) + 7 * dS + _product(dS, tl.trans(N)) + _product(tl.trans(N), dS)
+        dA -= _product(dN, tl.trans(Z))
+        g -= _product(tl.trans(A), dN)
+    store_matrix(da, dA, pair, r, r, R, R)
+    store_matrix(dstart, g, pair, r, r, R, R)
+
+
+@triton.jit
+@no_type_check
+def _brackets(A, Z):
+    """N, S and F."""
+    N = -_product(A, Z)
+    S = 7 * N + _product(N, N)
+    return N, S, 15 * N + _product(N, S)
+
+
+@triton.jit
+@no_type_check
+def _product(a, b):
+    return tl.dot(a, b, input_precision="tf32x3")

@@ -1,0 +1,18 @@
+"""Problems for the tests of kernels that set many tokens against a few: random tensors and masks."""
+
+import torch
+
+# In float32 only the order of sums differs. In bfloat16 results are rounded by 2^-9 of themselves, and so is what makes
+# some gradients before it is summed.
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
+
+
+def normal(*shape, seed=0, dtype=torch.float32, device="cpu"):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def mask_of(rows, n, *, seed=0, device="cpu"):
+    """Which tokens are real: those of the first row in part, of others none."""
+    mask = torch.rand(rows, n, generator=torch.Generator().manual_seed(seed)) < 0.7
+    mask[1:] = False
+    return mask.to(device)
