@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -80,20 +79,15 @@ class ABC(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        if self.pattern is not Pattern.CAUSAL_SELF:
-            return self._read(q, self.begin(k, v, key_mask=key_mask)).to(v.dtype)
-        with without_autocast(q):
-            given, (q, k, v) = v.dtype, (at_least_single(u) for u in (q, k, v))
-            a_key, a_value = self._logits(k, v, key_mask)
-            scores = running_softmax.scores(q, k, a_key) / q.shape[-1] ** 0.5
-            return running_softmax.read(scores.softmax(dim=-1), a_value, v).to(given)
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        return running_softmax.attend(q, k, v, self.control_key, self.control_value, causal=causal, key_mask=key_mask)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Slots:
         with without_autocast(k):
             k, v = at_least_single(k), at_least_single(v)
-            a_key, a_value = self._logits(k, v, key_mask)
+            a_key, a_value = running_softmax.logits(k, v, self.control_key, self.control_value, key_mask)
             (keys, largest_key), (values, largest_value) = _pool(a_key, k), _pool(a_value, v)
         return Slots(keys, values, largest_key, largest_value)
 
@@ -110,17 +104,6 @@ class ABC(HeadwiseAttention):
             values, largest_value = _merge(state.values, state.largest_value, new.values, new.largest_value)
             state = Slots(keys, values, largest_key, largest_value)
         return self._read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
-
-    def _logits(
-        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> tuple[Float[Tensor, "b h m r"], Float[Tensor, "b h m r"]]:
-        """How strongly each token writes into each slot of the key and of the value memory; -inf for padding."""
-        logits = [k @ self.control_key.to(k.dtype)]
-        logits.append(logits[0] if self.control_value is None else v @ self.control_value.to(v.dtype))
-        if key_mask is not None:
-            hidden = ~rearrange(key_mask, "b m -> b 1 m 1")
-            logits = [a.masked_fill(hidden, -torch.inf) for a in logits]
-        return logits[0], logits[1]
 
     def _read(self, q: Float[Tensor, "b h n c"], state: Slots) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):

@@ -1,105 +1,134 @@
-"""Running softmax: the halved chunks give what slots written out give, whatever the logits; and so do the kernels."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""Running softmax: chunks give what slots written out give, whatever the logits; the kernels follow the law."""
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from longspan.core.errors import UsageError
 from longspan.kernels import running_softmax
 from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.running_softmax import shapes
+from tests.kernels.agreement import exact
+from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
+from tests.kernels.slot_problems import draw, outcome
+from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
 from tests.kernels.test_causal_linear import LargestTensor
 
-KERNEL_TESTS = Path(__file__).with_name("running_softmax_kernel.py")
-ROOT = Path(__file__).parents[2]
+
+def written_out(q, k, v, a, b=None, *, causal, key_mask=None):
+    """Token by token, with plain exponentials."""
+    rows, n, m = [], q.shape[2], k.shape[2]
+    real = 1 if key_mask is None else key_mask[:, None, :, None]
+    weights = [(k @ a).exp() * real, (k @ a if b is None else v @ b).exp() * real]
+    for t in range(n):
+        seen = t + 1 if causal else m
+        keys, values = (
+            (w[:, :, :seen].mT @ x[:, :, :seen]) / w[:, :, :seen].sum(dim=2)[..., None].clamp(min=1e-300)
+            for w, x in zip(weights, (k, v), strict=True)
+        )
+        p = (q[:, :, t : t + 1] @ keys.mT / q.shape[3] ** 0.5).softmax(dim=-1)
+        rows.append(p @ values)
+    return torch.cat(rows, dim=2)
 
 
-def draw(length, *, spread=1.0, hidden=0, dtype=torch.float64):
-    torch.manual_seed(length)
-    q, k, v = (torch.randn(2, 2, length, 5, dtype=dtype, requires_grad=True) for _ in range(3))
-    a, p = (torch.randn(2, 2, length, 3, dtype=dtype) for _ in range(2))
-    a = spread * a
-    a[0, :, :hidden] = -torch.inf
-    return q, k, v, a.requires_grad_(), p.requires_grad_()
+@given(st.integers(1, 40), st.integers(1, 40), st.booleans(), st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=25)
+def test_the_law_is_the_formula_token_by_token(n, m, causal, shared, masked):
+    how = {"causal": causal, "shared": shared, "masked": masked}
+    inputs, options = draw(n, n if causal else m, rows=2, dtype=torch.float64, **how)
+    law = running_softmax.attend(*inputs, **options, impl="reference")
+    torch.testing.assert_close(law, written_out(*inputs, **options))
 
 
-def both(inputs, impl):
-    q, k, v, a, p = inputs
-    torch.manual_seed(1)
-    outputs = running_softmax.scores(q, k, a, impl=impl), running_softmax.read(p, a, v, impl=impl)
-    loss = sum((y * torch.randn(y.shape, dtype=torch.float64)).sum() for y in outputs)
-    return *outputs, *torch.autograd.grad(loss, inputs)
-
-
-@pytest.mark.parametrize("spread", [1.0, 30.0])
-@pytest.mark.parametrize("length", [1, 2, 3, 63, 64, 65, 130])
+@pytest.mark.parametrize("spread", [1.0, 60.0])
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 63, 300])
 def test_chunks_agree_with_the_slots_in_outputs_and_gradients(length, spread):
-    inputs = draw(length, spread=spread)
-    for found, expected in zip(both(inputs, "chunked"), both(inputs, "reference"), strict=True):
+    inputs, options = draw(length, rows=2, heads=2, spread=spread, masked=length > 2, dtype=torch.float64)
+    for found, expected in zip(outcome(inputs, options, "chunked"), outcome(inputs, options, "reference"), strict=True):
         torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("hidden", [1, 40, 100])
 def test_hidden_tokens_are_as_if_they_were_not_there(hidden):
-    inputs = draw(100, hidden=hidden)
-    found = both(inputs, "chunked")
-    for value, expected in zip(found, both(inputs, "reference"), strict=True):
-        torch.testing.assert_close(value, expected)
-    assert (found[0][0, :, :hidden] == 0).all()
-    assert (found[1][0, :, :hidden] == 0).all()
-    q, k, _, a, _ = (x[:1, :, hidden:] for x in inputs)
-    torch.testing.assert_close(found[0][:1, :, hidden:], running_softmax.scores(q, k, a))
+    inputs, options = draw(100, rows=2, heads=2, dtype=torch.float64)
+    mask = torch.ones(2, 100, dtype=torch.bool)
+    mask[0, :hidden] = False
+    y = running_softmax.attend(*inputs, **options, key_mask=mask)
+    assert not y[0, :, :hidden].any()
+    late = [x[:1, :, hidden:] for x in inputs[:3]]
+    torch.testing.assert_close(y[:1, :, hidden:], running_softmax.attend(*late, *inputs[3:], **options))
 
 
 def test_logits_of_any_size_stay_exact_in_single_precision():
-    inputs = [x.detach() for x in draw(100, spread=1e4, dtype=torch.float32)]
-    exact = [x.double().requires_grad_() for x in inputs]
-    found = both([x.requires_grad_() for x in inputs], "chunked")
-    for value, expected in zip(found, both(exact, "reference"), strict=True):
-        torch.testing.assert_close(value.double(), expected, atol=1e-5, rtol=1e-5)
+    inputs, options = draw(100, spread=1e4)
+    with torch.no_grad():
+        for x in inputs:
+            x.copy_(x.round())  # so that the logits themselves are exact
+    y, law = (running_softmax.attend(*x, **options) for x in (inputs, exact(inputs)))
+    torch.testing.assert_close(y.double(), law, atol=1e-5, rtol=1e-5)
 
 
-def test_a_huge_logit_at_the_end_does_not_erase_the_past():
-    q, k, _, a, _ = (x.detach().float() for x in draw(100))
-    huge = a.clone()
-    huge[:, :, -1] = 1e6
-    before, after = running_softmax.scores(q, k, a), running_softmax.scores(q, k, huge)
-    assert torch.equal(before[:, :, :-1], after[:, :, :-1])
+def test_half_precision_is_summed_in_single_precision_also_under_autocast():
+    inputs, options = draw(100, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = running_softmax.attend(*inputs, **options)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, running_softmax.attend(*(x.float() for x in inputs), **options).bfloat16())
 
 
 def test_no_tensor_holds_the_slots_of_every_moment():
     n, r, e = 2048, 64, 64
-    q, k, v, a, p = (torch.randn(1, 1, n, r, requires_grad=True) for _ in range(5))
+    inputs, options = draw(n, slots=r, c=e, e=e)
     with LargestTensor() as largest:
-        (running_softmax.scores(q, k, a).sum() + running_softmax.read(p, a, v).sum()).backward()
-    assert largest.numel <= n * r * e // 16
+        running_softmax.attend(*inputs, **options).sum().backward()
+    assert largest.numel <= n * r * e // 4
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
-def test_the_kernels_follow_the_law():
-    """On a GPU where there is one, else in Triton's interpreter; each of their tests has a name of its own."""
-    interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", str(KERNEL_TESTS), "-q", "-x", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | interpret, check=False)
-    assert done.returncode == 0, done.stdout[-5_000:]
+@pytest.mark.parametrize(
+    "problem, words",
+    [
+        ({"c": 200}, "at most 128 wide"),
+        ({"slots": 65, "c": 64}, "slots at most 4096"),
+        ({"dtype": torch.float64}, "float32 or all in bfloat16"),
+    ],
+)
+@pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")
+def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(problem, words):
+    inputs, options = draw(3, **problem)
+    with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
+        running_softmax.attend(*inputs, **options, impl="triton")
 
 
-@pytest.mark.skipif(not HAS_TRITON or bool(os.environ.get("TRITON_INTERPRET")), reason="needs triton's compiler")
-@pytest.mark.parametrize("name", ["_rows", "_pairs", "_keys"])
-def test_they_compile_for_a_large_gpu(name):
-    """The compiler needs no GPU, and it forgives less than the interpreter."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+def test_operations_count_logits_slots_and_readings_forth_and_back():
+    q, k, v, a, b = (2, 3, 10, 8), (2, 3, 20, 8), (2, 3, 20, 4), (8, 5), (4, 5)
+    forth = FORMULAS[torch.ops.longspan.running_softmax]
+    back = FORMULAS[torch.ops.longspan.running_softmax_backward]
+    assert forth(q, k, v, a, b, None, False) == 2 * 6 * 5 * (20 * (12 + 12) + 10 * 12)
+    assert forth(q, k, v, a, None, None, False) == 2 * 6 * 5 * (20 * (8 + 12) + 10 * 12)
+    assert back(v, q, k, v, a, b, None, (), False) == 2 * forth(q, k, v, a, b, None, False)
 
+
+@needs_triton
+@pytest.mark.parametrize("choice", ROUNDS)
+def test_the_kernels_follow_the_law(choice):
+    assert_passes("running_softmax_kernel.py", *choice)
+
+
+@needs_compiler
+@pytest.mark.full
+@pytest.mark.parametrize("dtype, slots, limit_kib", [("bf16", 16, 64), ("bf16", 64, 160), ("fp32", 16, 48)])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["_sum_up", "_attend", "_back_to_queries", "_back_to_keys"])
+def test_they_compile_for_a_large_gpu_within_the_memory_on_its_chip(name, causal, dtype, slots, limit_kib):
     from longspan.kernels.running_softmax import triton as kernels
 
     kernel = getattr(kernels, name)
-    constants = {"C": 64} | {word: True for word in ("WITH_X", "WITH_Z") if word in kernel.arg_names}
-    kinds = dict.fromkeys(constants, "constexpr") | {"r": "i32"}
-    signature = {argument: kinds.get(argument, "*fp32") for argument in kernel.arg_names}
-    source = ASTSource(kernel, signature, constexprs=constants)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernels.WARPS})
-    assert built.metadata.shared <= 48 * 1024
+    constants = shapes.Shape(32, 64, 64, slots, 2 if dtype == "bf16" else 4, causal).constants
+    constants |= {"SHARED": False, "MASKED": True}
+    single = ("A", "B", "sums", "found", "moments", "dsums", "dfound", "dcontrols")
+    kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "scale": "fp32"}
+    kinds |= dict.fromkeys(("heads", "n", "share", "parts", "back_parts"), "i32")
+    built = compiled(kernel, constants, kinds, otherwise=f"*{dtype}", multiples=STRIDES)
+    assert built.metadata.shared <= limit_kib * 1024
