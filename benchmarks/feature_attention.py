@@ -6,7 +6,8 @@
 gradients are compared with the same mechanism in float64 on one row of 2,048 tokens before anything is timed; beyond
 the stated tolerance the program ends with 1. Times are medians over blocks of calls between device events. The floor is
 what must cross the memory bus: forward four times the size of q, forward and backward eleven times. `--sweep` tries
-other tiles, warps and stages, and other numbers of programs.
+other tiles, warps and stages, and other numbers of programs; of performer, which has kernels of its own, warps and
+stages of each of them, and blocks of features.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from torch import Tensor
 from longspan import attentions
 from longspan.attentions.base import HeadwiseAttention, Pattern
 from longspan.kernels.feature_attention import shapes
+from longspan.kernels.positive_attention import shapes as positive
 
 ROWS, HEADS, WIDTH = 4, 8, 64
 NAMES, PATTERNS = ("linear", "cosformer", "performer"), (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF)
@@ -93,7 +95,7 @@ def bandwidth(calls: int) -> float:
 def sweep(names: list[str], length: int, calls: int) -> list[dict]:
     """Other shapes of programs, each way by itself; what does not fit the device is left out."""
     rows, inputs, usual = [], draw(ROWS, length), shapes.PROGRAMS
-    for name, pattern in itertools.product(names, PATTERNS):
+    for name, pattern in itertools.product([name for name in names if name != "performer"], PATTERNS):
         layer, size = layer_of(name, pattern, length), (2, name != "linear")
         for table, way in ((shapes.FORTH, "forward"), (shapes.BACK, "train")):
             chosen = table[size]
@@ -109,6 +111,35 @@ def sweep(names: list[str], length: int, calls: int) -> list[dict]:
                 rows[-1] |= {"tile": tile, "programs": programs}
                 print(f"{about}: {us:.0f} us", flush=True)
             table[size], shapes.PROGRAMS = chosen, usual
+    return rows
+
+
+def sweep_performer(length: int, calls: int) -> list[dict]:
+    """The same of performer: one kernel at a time, and all of them with other tiles and blocks of features."""
+    rows, inputs = [], draw(ROWS, length)
+
+    def try_out(pattern: Pattern, way: str, about: str) -> None:
+        try:
+            us = microseconds(ways(layer_of("performer", pattern, length), inputs)[way], calls, blocks=3)
+        except Exception as error:  # Triton has several names for a program that is too large
+            print(f"performer {pattern.code} {way}, {about}: {type(error).__name__}", flush=True)
+            return
+        rows.append({"mechanism": "performer", "pattern": pattern.code, "way": way, "us": us, "shape": about})
+        print(f"performer {pattern.code} {way}, {about}: {us:.0f} us", flush=True)
+
+    for pattern, way in itertools.product(PATTERNS, SHARE):
+        for tile in [(128, 64), (128, 32), (64, 64), (64, 32)]:
+            usual = positive.TILES[2, False]
+            positive.TILES[2, False] = tile
+            try_out(pattern, way, f"tile and block {tile}")
+            positive.TILES[2, False] = usual
+        for kernel, usual in list(positive.LAUNCH.items()):
+            if way == "forward" and "back" in kernel:
+                continue
+            for tried in itertools.product((4, 8), (1, 2, 3)):
+                positive.LAUNCH[kernel] = (tried, tried)
+                try_out(pattern, way, f"warps and stages {tried} of {kernel}")
+            positive.LAUNCH[kernel] = usual
     return rows
 
 
@@ -137,6 +168,8 @@ def main() -> None:
             rows.append({"mechanism": name, "pattern": pattern.code, "way": way, "us": us, "floor_us": floor})
             print(f"{name} {pattern.code} {way}: {us:.0f} us, {us / floor:.1f} times the floor of {floor:.0f} us")
     swept = sweep(names, arguments.length, arguments.calls) if arguments.sweep else []
+    if arguments.sweep and "performer" in names:
+        swept += sweep_performer(arguments.length, arguments.calls)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({"gpu": torch.cuda.get_device_name(), "rows": rows, "sweep": swept}, file, indent=1)

@@ -32,8 +32,8 @@ from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, H
 from longspan.core.errors import UsageError
 from longspan.kernels.causal_linear import causal_linear
 from longspan.kernels.feature_attention import feature_attention, with_ones
-from longspan.kernels.positive_features import common_features, log_features, relative_features
-from longspan.kernels.positive_features.reference import common, hide, relative
+from longspan.kernels.positive_attention import log_features, positive_attention
+from longspan.kernels.positive_attention.reference import common, faintest, hide, normalised, relative
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -97,20 +97,12 @@ class Performer(HeadwiseAttention):
         with without_autocast(q):
             if self._as_released:
                 return self._attend_as_released(q, k, v, key_mask).to(v.dtype)
-            levels = None
-            if self.kernel == "relu":
-                phi_q, phi_k = self._rectified(q), self._rectified(k)
-            elif self.pattern is Pattern.CAUSAL_SELF:
-                phi_q, _ = relative_features(q, self.projection)
-                phi_k, own = relative_features(k, self.projection, mask=key_mask)
-                levels = own, own.cummax(dim=2).values
-            else:
-                phi_k, largest = common_features(k, self.projection, mask=key_mask)
-                phi_q, _ = relative_features(q, self.projection, shift=largest)
             causal = self.pattern is Pattern.CAUSAL_SELF
-            return feature_attention(
-                phi_q, phi_k, v, causal=causal, key_mask=key_mask, levels=levels, floor=_faintest(v)
-            )
+            if self.kernel == "softmax":
+                return positive_attention(q, k, v, self.projection, causal=causal, key_mask=key_mask)
+            phi_q, phi_k = self._rectified(q), self._rectified(k)
+            floor = faintest(phi_q.dtype)
+            return feature_attention(phi_q, phi_k, v, causal=causal, key_mask=key_mask, floor=floor)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -154,7 +146,7 @@ class Performer(HeadwiseAttention):
         return Features(phi_k.mT @ with_ones(v), largest)
 
     def _read(self, q: Float[Tensor, "b h n c"], state: Features) -> Float[Tensor, "b h n e"]:
-        return _normalised(relative(self.log_features(q) + state.largest[:, :, None])[0] @ state.memory)
+        return normalised(relative(self.log_features(q) + state.largest[:, :, None])[0] @ state.memory)
 
     def _attend_as_released(
         self,
@@ -196,15 +188,6 @@ def draw_projection(features: int, width: int, scaling: Literal["chi", "sqrt"]) 
     if scaling == "sqrt":
         return rows * width**0.5
     return rows * torch.randn(features, width, generator=generator, device="cpu").norm(dim=1, keepdim=True)
-
-
-def _normalised(y: Float[Tensor, "b h n e_plus_1"]) -> Float[Tensor, "b h n e"]:
-    """Divide by the last column; where that vanishes (nothing to see, or too faint for a float) the row is 0."""
-    return y[..., :-1] / y[..., -1:].clamp(min=_faintest(y))
-
-
-def _faintest(y: Float[Tensor, "..."]) -> float:
-    return torch.finfo(torch.promote_types(y.dtype, torch.float32)).tiny ** 0.5
 
 
 def _hidden(mask: Bool[Tensor, "b m"]) -> Bool[Tensor, "b 1 m 1"]:
