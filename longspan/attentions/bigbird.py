@@ -77,7 +77,9 @@ class BigBird(HeadwiseAttention):
         block = self.block if self.block < n else n  # min() would stay a formula in a graph for any length
         u, last = torch.arange(-(-n // block), device=q.device)[None], self._last(n, key_mask, q.device)
         rules = {"block": block, "causal": causal, "key_mask": key_mask, "dropout": dropout, "pattern": self.draws}
-        y = block_sparse(q, k, v, lambda: self._lists(u, last[:, None]), **rules)
+        # The ends as single keys: whoever sees them is everybody, too much work for one block of keys on the way back.
+        columns, ends = self._columns(last, block), 1 if causal else 2
+        y = block_sparse(q, k, v, lambda: self._lists(u, last[:, None])[..., ends:], columns=columns, **rules)
         if not causal:
             y = self._with_open_ends(y, q, k, v, last, block, key_mask, dropout)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
@@ -123,6 +125,14 @@ class BigBird(HeadwiseAttention):
         if mask is None or self.ends == "width":
             return torch.full((1,), (n - 1) // self.block, device=device)
         return (mask * torch.arange(n, device=device)).amax(dim=1) // self.block
+
+    def _columns(self, last: Int[Tensor, " _b"], block: int) -> Int[Tensor, "_b 1 keys"]:
+        """The places in the blocks that every query sees, -1 for none."""
+        within = torch.arange(block, device=last.device).expand(len(last), 1, -1)
+        last = last[:, None, None]
+        return (
+            within if self.pattern.causal else torch.cat([within, (last * block + within).where(last > 0, -1)], dim=2)
+        )
 
     def _lists(self, u: Int[Tensor, "_b g"], last: Int[Tensor, "_b 1"]) -> Int[Tensor, "b h g s"]:
         """The key blocks that query block u sees, -1 for none."""

@@ -102,7 +102,8 @@ class Longformer(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
         pattern: Hashable | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        """`attend` with global tokens at these places of each row, -1 for none; `pattern` names them if they are fixed.
+        """`attend` with global tokens at these places of each row, -1 for none; `pattern` names them if they are fixed
+        for full rows, and then there are as many in each.
 
         With projections of their own q, k and v hold both sets in each head: ordinary channels, then global ones.
         """
@@ -110,10 +111,8 @@ class Longformer(HeadwiseAttention):
         (q, q_global), (k, k_global), (v, v_global) = self._both(q), self._both(k), self._both(v)
         block = max(self.reach, BLOCK)
         block = block if block < n else n  # min() would stay a formula in a graph compiled for any length
-        around = torch.arange(-1, 1 if self.pattern.causal else 2, device=q.device)
-        lists = torch.arange(-(-n // block), device=q.device)[:, None] + around
         y = block_sparse(
-            *(q, k, v, lists[None, None]),
+            *(q, k, v, (1, 0 if self.pattern.causal else 1)),
             block=block,
             reach=self.reach,
             causal=self.pattern.causal,
@@ -126,9 +125,11 @@ class Longformer(HeadwiseAttention):
             there = places.clamp(min=0)
             seen = self._seen_globally(there, n, key_mask) & (places >= 0)[..., None]
             rows = masked_attention(_take(q_global, there), k_global, v_global, seen[:, None], dropout=dropout)
-            # a place of -1 is written to a row after the last, which is cut off again
             index = repeat(places.where(places >= 0, n), "b t -> b h t e", h=y.shape[1], e=y.shape[3])
-            y = F.pad(y, (0, 0, 0, 1)).scatter(2, index, rows.to(y.dtype))[:, :, :n]
+            if pattern is not None and key_mask is None:
+                y = y.scatter(2, index, rows.to(y.dtype))
+            else:  # a place of -1 is written to a row after the last, which is cut off again
+                y = F.pad(y, (0, 0, 0, 1)).scatter(2, index, rows.to(y.dtype))[:, :, :n]
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(

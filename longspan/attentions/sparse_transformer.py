@@ -127,11 +127,10 @@ class SparseTransformer(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         n, device = q.shape[2], q.device
         block = self.stride if self.stride < n else n  # min() would stay a formula in a graph for any length
-        own = rearrange(torch.arange(-(-n // block), device=device), "g -> 1 1 g 1")
-        lists = own[..., :0] if self.part == "far" else own
+        own = (0, -1 if self.part == "far" else 0)
         columns = None if self.part == "near" else self._summaries(n, device)
         pattern = ("sparse_transformer", self.stride, self.summary, self.bands, self.part)
-        return block_sparse(q, k, v, lists, block=block, columns=columns, pattern=pattern, **rules)
+        return block_sparse(q, k, v, own, block=block, columns=columns, pattern=pattern, **rules)
 
     def _summaries(self, n: int, device: torch.device) -> Int[Tensor, "1 h t"]:
         """The places of the summary tokens for each head, or once for all when they do not differ."""

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.kernels.banded import banded, blocked, by_tile
-from longspan.kernels.block_sparse import block_sparse, flex
+from longspan.kernels.block_sparse import block_sparse, flex, kept
 from tests.attentions.allowed import assert_same, tensors
 from tests.kernels.test_block_sparse import problems
 
@@ -21,7 +21,7 @@ from tests.kernels.test_block_sparse import problems
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     monkeypatch.setattr(flex, "TILE", 8)
-    monkeypatch.setattr(flex, "_masks", type(flex._masks)())
+    monkeypatch.setattr(kept, "_kept", type(kept._kept)())
     door = "torch.nn.attention.flex_attention"
     monkeypatch.setattr(f"{door}._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # run as it stands, without a compiler
     monkeypatch.setattr(f"{door}._validate_device", lambda *qkv: None)  # for CPUs it says that kernels have no way back
@@ -130,13 +130,13 @@ def test_a_mask_is_made_anew_with_padding_without_a_name_and_after_its_tensor_ch
 
 def test_only_the_latest_masks_are_kept():
     lists = Counted(16)
-    for name in range(flex.KEPT + 1):
+    for name in range(kept.KEPT + 1):
         run(lists, name)
-    run(lists, flex.KEPT)
-    assert lists.times == flex.KEPT + 1
+    run(lists, kept.KEPT)
+    assert lists.times == kept.KEPT + 1
     run(lists, 0)
-    assert lists.times == flex.KEPT + 2
-    assert len(flex._masks) == flex.KEPT
+    assert lists.times == kept.KEPT + 2
+    assert len(kept._kept) == kept.KEPT
 
 
 def test_a_mask_made_in_inference_serves_for_training():
@@ -166,7 +166,7 @@ def test_blocks_by_tiles_are_the_blocks(monkeypatch, overlap, causal):
     rules = {"block": 8, "overlap": overlap, "causal": causal, "key_mask": mask}
     torch.testing.assert_close(blocked(q, k, v, **rules), blocked(q, k, v, **rules, impl="reference"))
     blocked(q, k, v, block=8, overlap=overlap, causal=causal)
-    assert len(flex._masks) == 1  # without hidden keys the mask is kept
+    assert len(kept._kept) == 1  # without hidden keys the mask is kept
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 Query i sees the real key j when the block of j is in the list of the block of i and |i - j| <= reach, or when j is one
 of the columns; and when causal only if j <= i as well. A key that several rules allow counts once. Work and memory
 grow with the lengths of the lists and the number of columns, never with n^2. `reference.py` is the law; `gather`, in
-this file, hands every block of queries a copy of its keys, on any device; `flex` skips what is not listed, on a GPU.
+this file, hands every block of queries a copy of its keys, on any device; `triton` goes through them tile by tile where
+they lie, on a GPU, and `flex` does so for lists of blocks that are not made of tiles.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,18 +16,20 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.kernels.block_sparse import flex, reference
+from longspan.kernels.block_sparse import flex, reference, tiled
+from longspan.kernels.block_sparse.plan import Around
+from longspan.kernels.choice import choose as choose_implementation
 from longspan.kernels.filling import fill_up
 from longspan.kernels.masked import masked_attention
 
-Impl = Literal["auto", "reference", "gather", "flex"]
+Impl = Literal["auto", "reference", "gather", "flex", "triton"]
 
 
 def block_sparse(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    lists: Int[Tensor, "#b #h g s"] | Callable[[], Int[Tensor, "_b _h g s"]],
+    lists: Int[Tensor, "#b #h g s"] | Callable[[], Int[Tensor, "_b _h g s"]] | Around,
     *,
     block: int,
     reach: int | None = None,
@@ -40,14 +43,19 @@ def block_sparse(
     """Softmax attention over listed blocks and columns; a row that sees no real key gives 0.
 
     `lists[..., u, :]` are the key blocks of query block u, in any order; what is not a block (-1, or beyond the end)
-    stands for none, and a block listed twice counts once. `columns` are places of keys, -1 for none, each named once.
+    stands for none, and a block listed twice counts once. Two numbers are short for its neighbours, so many before and
+    so many after it and itself; (0, -1) are none. `columns` are places of keys, -1 for none, each named once.
     `pattern` names lists and columns, by words or by the tensor they come from: where it is the same, they are, for
     rows of one length without padding. What is made of them is then kept, and lists given as a function are not made.
     """
     rules = {"block": block, "reach": reach, "causal": causal, "columns": columns, "key_mask": key_mask}
+    if impl == "triton" or (impl == "auto" and tiled.pays(q, v, lists, block, dropout)):
+        choose_implementation("triton", "block_sparse", q, tiled.obstacle(q, v, lists, block, dropout))
+        near = lists if isinstance(lists, tuple) else lambda: without_repeats(_made(lists, q, block))
+        return tiled.block_sparse(q, k, v, near, pattern=pattern, **rules)
     if impl == "flex" or (impl == "auto" and flex.pays(q, v, block, dropout)):
-        return flex.block_sparse(q, k, v, lists if callable(lists) else lambda: lists, pattern=pattern, **rules)
-    lists = lists() if callable(lists) else lists
+        return flex.block_sparse(q, k, v, lambda: _made(lists, q, block), pattern=pattern, **rules)
+    lists = _made(lists, q, block)
     if impl == "reference":
         return reference.block_sparse(q, k, v, lists, **rules)
     n, g = q.shape[2], lists.shape[2]
@@ -64,6 +72,18 @@ def block_sparse(
     q = rearrange(fill_up(q, g * block), "b h (g s) c -> (b g) h s c", s=block)
     y = masked_attention(q, k_seen.flatten(0, 1), v_seen.flatten(0, 1), visible.flatten(0, 1), dropout=dropout)
     return rearrange(y, "(b g) h s e -> b h (g s) e", g=g)[:, :, :n]
+
+
+def _made(
+    lists: Int[Tensor, "_b _h g s"] | Callable[[], Int[Tensor, "_b _h g s"]] | Around,
+    q: Float[Tensor, "b h n c"],
+    block: int,
+) -> Int[Tensor, "_b _h g s"]:
+    if not isinstance(lists, tuple):
+        return lists() if callable(lists) else lists
+    before, after = lists
+    around = torch.arange(-before, after + 1, device=q.device)
+    return (torch.arange(-(-q.shape[2] // block), device=q.device)[:, None] + around)[None, None]
 
 
 def without_repeats(lists: Int[Tensor, "#b #h g s"]) -> Int[Tensor, "#b #h g s"]:

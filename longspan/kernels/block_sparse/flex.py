@@ -12,7 +12,6 @@ A mask is an array of (n / tile)^2 small numbers. With a `pattern` it is made on
 nothing but the kernel itself runs; with a mask of keys it is made anew, on the device and without waiting for it.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
@@ -24,28 +23,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from longspan.kernels.block_sparse.kept import remembered
+from longspan.kernels.block_sparse.plan import apart
 from longspan.kernels.fused import is_counted
 
 TILE = 128
 LEAST = 2048  # tokens below which the other path is as quick, and nobody waits for a compiler
-KEPT = 16  # masks
 CASES = 64  # of types, gradients and kinds of mask that may be compiled; no length is a case
 FAR = 2**28  # beyond every place
-
-_masks: OrderedDict[Hashable, BlockMask] = OrderedDict()
-
-
-class Contents:
-    """A tensor as the name of what it holds: equal to itself until somebody writes into it."""
-
-    def __init__(self, tensor: Tensor):
-        self.tensor, self.version = tensor, 0 if tensor.is_inference() else tensor._version
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Contents) and self.tensor is other.tensor and self.version == other.version
-
-    def __hash__(self) -> int:
-        return hash((id(self.tensor), self.version))
 
 
 def pays(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], block: int, dropout: float) -> bool:
@@ -84,9 +69,8 @@ def block_sparse(
         tiled = block % tile == 0 and q.device.type != "cpu"  # on a CPU all pairs are asked for
         return block_mask((b, h, n), lists(), columns=columns, key_mask=key_mask, tiled=tiled, **rules)
 
-    if key_mask is None and pattern is not None and not torch.compiler.is_compiling():
-        name = Contents(pattern) if isinstance(pattern, Tensor) else pattern
-        mask = _remembered((name, *rules.values(), b, h, n, q.device), make)
+    if key_mask is None and pattern is not None:
+        mask = remembered(pattern, ("flex", *rules.values(), b, h, n, q.device), make)
     else:
         mask = make()
     if columns is not None:
@@ -151,7 +135,7 @@ def block_mask(
     listed, ahead = _table(lists), 0
     if columns is not None:
         ahead = columns.shape[2]
-        singles, keys = _apart(columns, keys, n)
+        singles, keys = apart(columns, keys, n)
     broken, whole = _tiles(n, block, tile, listed, low, high, keys < n)
     if columns is not None:
         seen = _column_tiles(singles, top, tile)
@@ -159,7 +143,9 @@ def block_mask(
         keys = torch.cat([singles.sub(FAR), keys], dim=2)  # so far away that only the third limit sees them
     keys = keys.expand(b, h, -1).contiguous()
     limits = torch.stack([low, high, top - FAR, at // block])  # one tensor, so that there are few cases to compile
-    group, listed = F.pad(at // block, (ahead, 0)), listed.expand(b, h, -1, -1)
+    # not a padded `at`: what goes into the kernel must have no branch of its own, or torch cannot compile it
+    group = (torch.arange(ahead + n, dtype=torch.int32, device=device) - ahead).clamp(min=0) // block
+    listed = listed.expand(b, h, -1, -1)
 
     def within(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         place = keys[row, head, j]
@@ -174,18 +160,6 @@ def block_mask(
     return BlockMask((n, ahead + n), *_four(broken, whole), BLOCK_SIZE=(TILE, TILE), mask_mod=visible)
 
 
-def _remembered(key: Hashable, make: Callable[[], BlockMask]) -> BlockMask:
-    if key not in _masks:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return make()  # what a graph records holds nothing until the graph is replayed
-        with torch.inference_mode(False):  # it may serve for training later
-            _masks[key] = make()
-        if len(_masks) > KEPT:
-            _masks.popitem(last=False)
-    _masks.move_to_end(key)
-    return _masks[key]
-
-
 def _whole_tiles(columns: Int[Tensor, "_b _h t"], tile: int) -> Int[Tensor, "_b _h tiles"]:
     return F.pad(columns, (0, -columns.shape[2] % tile), value=-1)
 
@@ -194,18 +168,6 @@ def _singles(x: Float[Tensor, "b h n c"], columns: Int[Tensor, "_b _h t"]) -> Fl
     """The keys or values at these places, any where there is none."""
     b, h, n, c = x.shape
     return x.gather(2, repeat(columns.clamp(0, n - 1).expand(b, h, -1), "b h t -> b h t c", c=c))
-
-
-def _apart(
-    columns: Int[Tensor, "_b _h t"], keys: Int[Tensor, "_rows 1 n"], n: int
-) -> tuple[Int[Tensor, "_bb _h t"], Int[Tensor, "_bb _h n"]]:
-    """Where the columns stand, and where the tokens that are none of them do; n for those that do not count."""
-    columns, keys = torch.broadcast_tensors(columns[..., None], keys[..., None, :])
-    columns, keys = columns[..., 0].int(), keys[..., 0, :]
-    exists = (columns >= 0) & (columns < n)
-    singles = keys.gather(2, columns.clamp(0, n - 1).long()).masked_fill(~exists, n)
-    taken = F.pad(keys, (0, 1)).scatter(2, columns.where(exists, n).long(), n)[..., :n]
-    return singles, taken
 
 
 def _table(lists: Int[Tensor, "_b _h g s"]) -> Bool[Tensor, "_b _h g g"]:
@@ -256,9 +218,14 @@ def _beside(one: Bool[Tensor, "_b _h u t"], other: Bool[Tensor, "_bb _hh u w"]) 
 
 
 def _ordered(tiles: Bool[Tensor, "_b _h u w"]) -> tuple[Int[Tensor, "_b _h u"], Int[Tensor, "_b _h u w"]]:
-    """How many tiles there are in each row, and which, first ones first."""
-    order = tiles.int().argsort(dim=-1, descending=True, stable=True)
-    return tiles.sum(dim=-1, dtype=torch.int32), order.int().contiguous()
+    """How many tiles there are in each row, and which, first ones first.
+
+    Counted by searching: a sum along one of two axes that are equally long and of any length is more than torch's
+    compiler can cut into loops. It cannot search for a constant either, so the 1 comes out of a tensor.
+    """
+    there, order = tiles.int().sort(dim=-1, descending=True, stable=True)
+    count = torch.searchsorted((1 - there).contiguous(), there[..., :1].clamp(min=1))[..., 0]
+    return count.int(), order.int().contiguous()
 
 
 def _four(broken: Bool[Tensor, "_b _h u w"], whole: Bool[Tensor, "_b _h u w"]) -> list[Int[Tensor, "..."]]:

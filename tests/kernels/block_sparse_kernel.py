@@ -1,0 +1,188 @@
+"""The Triton kernel of block-sparse attention against its law, on a GPU or in Triton's interpreter.
+
+    python -m pytest tests/kernels/block_sparse_kernel.py --noconftest -q
+
+`test_block_sparse_tiled.py` runs this file in a process of its own, since Triton asks at its import whether to
+interpret. What only a GPU can show is skipped without one.
+"""
+
+import pytest
+import torch
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from longspan.kernels.block_sparse import block_sparse, operator, tiled
+from longspan.kernels.block_sparse.plan import make_plan
+from tests.kernels.agreement import exact, gradients, outcome
+from tests.kernels.device import DEVICE, on_a_gpu
+from tests.kernels.graphs import assert_one_graph, check, replayed
+from tests.kernels.memory import token_by_token
+
+EXACT = torch.float32 if DEVICE == "cpu" else torch.bfloat16  # the kernel takes float32 in the interpreter alone
+# Of the norm: in float32 only the order of sums differs, in bfloat16 weights and results are rounded by 2^-9 of
+# themselves. Beside it what is nearly nothing: whoever has one key has no gradient of scores at all.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
+def tensors(n, b=1, h=2, c=16, e=16, dtype=EXACT, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    drawn = (torch.randn(b, h, n, width, generator=generator) for width in (c, c, e))
+    return [x.to(DEVICE, dtype).requires_grad_() for x in drawn]
+
+
+def follow(compute, law, leaves):
+    for found, expected in zip(outcome(compute, leaves), outcome(law, exact(leaves)), strict=True):
+        assert found.dtype == leaves[0].dtype
+        assert (found - expected).norm() <= TOLERANCE[found.dtype] * (expected.norm() + 0.1)
+
+
+def agree(n, lists, *, b=1, h=2, c=16, e=16, dtype=EXACT, **rules):
+    follow(
+        lambda *x: block_sparse(*x, lists, **rules, impl="triton"),
+        lambda *x: block_sparse(*x, lists, **rules, impl="reference"),
+        tensors(n, b, h, c, e, dtype),
+    )
+
+
+def at(*places):
+    return torch.tensor(places, device=DEVICE)[None, None]
+
+
+def drawn(n, block, count, rows=1, heads=2):
+    g, generator = -(-n // block), torch.Generator().manual_seed(3)
+    return torch.randint(-1, g + 1, (rows, heads, g, count), generator=generator).to(DEVICE)
+
+
+def holes(n, rows=2):
+    mask = torch.rand(rows, n, generator=torch.Generator().manual_seed(4)) < 0.8
+    mask[0, : n // 3] = False
+    mask[-1, n // 2 :] = False
+    return mask.to(DEVICE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("block, reach", [(90, None), (64, 30)])
+def test_neighbours_of_any_block(block, reach, causal):
+    agree(200, (1, 0 if causal else 1), block=block, reach=reach, causal=causal, h=1)
+
+
+def test_a_window_with_columns_and_rows_of_different_lengths_some_of_which_see_nothing():
+    agree(150, (1, 1), b=2, h=1, block=64, reach=20, columns=at(0, 7, 140, -1, 150), key_mask=holes(150))
+
+
+@pytest.mark.parametrize("near", [pytest.param((0, 0), marks=pytest.mark.full), (0, -1)])
+def test_own_block_and_many_columns_or_these_alone(near):
+    agree(170, near, h=1, block=40, columns=torch.arange(169, 0, -2, device=DEVICE)[None, None], causal=True)
+
+
+def test_columns_of_each_head_and_of_each_row():
+    own = torch.stack([torch.arange(0, 40, 2), torch.arange(1, 41, 2)]).to(DEVICE)
+    agree(41, (0, 0), block=32, columns=own[None])
+    agree(41, (0, 0), b=2, h=1, block=32, columns=own[:, None])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_lists_with_repeats_gaps_and_columns(causal):
+    agree(140, drawn(140, 64, 3, heads=1), h=1, block=64, columns=at(*range(20)), causal=causal)
+
+
+def test_lists_of_blocks_of_several_tiles_that_end_within_one():
+    agree(330, drawn(330, 256, 2, heads=1), h=1, block=256, reach=100, key_mask=holes(330, rows=1))
+
+
+@pytest.mark.parametrize(
+    "dtype, c, e", [(torch.bfloat16, 48, 32), pytest.param(torch.float16, 16, 8, marks=pytest.mark.full)]
+)
+def test_half_precision_and_widths_that_are_no_power_of_two(dtype, c, e):
+    agree(130, (1, 1), h=1, block=64, reach=40, columns=at(3, 99), dtype=dtype, c=c, e=e)
+
+
+def test_a_single_token():
+    agree(1, (1, 1), block=1, columns=at(0))
+
+
+def test_no_two_runs_differ_in_a_bit():
+    leaves = tensors(80, h=1)
+
+    def run():
+        y = block_sparse(*leaves, (1, 1), block=64, reach=20, columns=at(0, 75), impl="triton")
+        return y, *gradients(y, leaves)
+
+    assert all(map(torch.equal, run(), run()))
+
+
+def test_axes_may_lie_in_memory_in_any_order():
+    leaves = tensors(40)
+    strided = token_by_token(leaves)
+
+    def run(q, k, v):
+        y = block_sparse(q, k, v, (1, 1), block=32, columns=at(5), impl="triton")
+        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, stretched
+
+    for found, expected in zip(run(*strided), run(*leaves), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert run(*strided)[0].transpose(1, 2).is_contiguous()
+
+
+def test_torch_finds_nothing_wrong_with_the_operator():
+    rules = {"block": 64, "reach": None, "causal": True, "columns": at(0, 5), "key_mask": None}
+    plan = make_plan(70, drawn(70, 64, 2).sort(dim=-1).values, **rules, device=torch.device(DEVICE))
+    check(operator.forward, *tensors(70), *plan, 64, 0, 0, 70, True)
+
+
+def test_it_goes_into_one_compiled_graph_for_any_length():
+    def layer(q, k, v):
+        n = q.shape[2]
+        columns = torch.arange(0, n, 9, device=q.device)[None, None]
+        lists = torch.arange(-(-n // 64), device=q.device)[:, None] + torch.arange(-1, 1, device=q.device)
+        return block_sparse(q * 1, k, v, lists[None, None], block=64, causal=True, columns=columns, impl="triton") * 2
+
+    assert_one_graph(layer, (tensors(n, h=1) for n in (70, 100)))
+
+
+SPECS = ["bigbird", "longformer", "longformer(window=128,global_tokens=4)", "sparse_transformer"]
+SPECS += ["sparse_transformer(stride=91)", "sparse_transformer(stride=64,bands=2,part=far)"]
+SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
+
+
+@on_a_gpu
+@pytest.mark.parametrize("pattern", SELF)
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_mechanisms_take_it_and_agree_with_themselves_at_real_size(spec, pattern, masked, monkeypatch):
+    n = 4096 - 3
+    layer = attentions.get(spec)(512, 8, pattern, max_length=4096).cuda().eval()
+    leaves, mask = tensors(n, b=4, h=8, c=64, e=64, dtype=torch.bfloat16), holes(n, rows=4) if masked else None
+    calls, kernel = [], tiled.block_sparse
+    monkeypatch.setattr(tiled, "block_sparse", lambda *x, **how: calls.append(1) or kernel(*x, **how))
+    follow(lambda *x: layer.attend(*x, key_mask=mask), lambda *x: layer.attend(*x, key_mask=mask), leaves)
+    assert len(calls) == 1  # the law is in double precision, which goes another way
+
+
+@on_a_gpu
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_graph_records_it_forth_and_back(spec):
+    layer = attentions.get(spec)(128, 2, Pattern.NONCAUSAL_SELF, max_length=4096).cuda().eval()
+    leaves = tensors(4096, b=2, c=64, e=64)
+
+    def train():
+        y = layer.attend(*leaves)
+        return [y, *gradients(y, leaves)]
+
+    for found, expected in replayed(train, redrawn=leaves):
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("pattern", SELF)
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_compiled_caller_takes_it_into_his_graph(spec, pattern):
+    torch.compiler.reset()
+    layer = attentions.get(spec)(128, 2, pattern, max_length=4096).cuda().eval()
+    compiled = torch.compile(layer.attend, fullgraph=True, dynamic=True)
+    for n in (2048, 3000):
+        leaves = tensors(n, b=2, c=64, e=64)
+        found, expected = compiled(*leaves), layer.attend(*leaves)
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+        for a, b in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
+            torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
