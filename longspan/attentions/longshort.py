@@ -49,8 +49,10 @@ from longspan.core.errors import UsageError
 from longspan.kernels import ring
 from longspan.kernels.filling import fill_up
 from longspan.kernels.masked import masked_attention
+from longspan.kernels.near_far import near_far, pays
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.weighted_means import weighted_means
 
 TILE = 64  # queries that are handed their keys together: a tile of the fused kernels
 
@@ -164,29 +166,31 @@ class LongShort(Attention):
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
         """The non-causal form between its projections."""
-        n, w = q.shape[1], self.window
+        (b, n), w, dropout = q.shape[:2], self.window, self.dropout if self.training else 0.0
         q, k, v = self._split(q), self._normed(self.near_norm, k), self._normed(self.near_norm, v)
-        everywhere = q.new_ones(q.shape[0], n, dtype=torch.bool) if mask is None else mask
-        p = _shares(rearrange(logits, "b n (h r) -> b h n r", h=self.heads), everywhere).to(q.dtype)
-        far_k, far_v = (self._far_normed((p.mT @ u)[:, :, None]) for u in (k, v))
-
-        tile = w * -(-max(TILE, self.landmarks) // w)
-        tile = tile if tile < n else w * -(-n // w)
-        side = max(w // 2, 1)
-        place, key = torch.arange(tile, device=q.device)[:, None], torch.arange(-side, tile + side, device=q.device)
-        block = place // w * w
-        y = _attend(
-            *(q, k, v, far_k, far_v),
-            near=(key >= block - side) & (key < block + w + side),
-            before=side,
-            real=everywhere,
-            far_seen=everywhere.any(dim=1)[:, None, None].expand(-1, n, self.landmarks),
-            dropout=self.dropout if self.training else 0.0,
-        )
+        logits, side = self._split(logits), max(w // 2, 1)
+        far = [self._far_normed(weighted_means(logits, u, mask=mask)[:, :, None]) for u in (k, v)]
+        if pays(q, dropout):
+            y = near_far(q, k, v, *far, step=w, left=side, right=side, key_mask=mask)
+        else:
+            everywhere = q.new_ones(b, n, dtype=torch.bool) if mask is None else mask
+            tile = w * -(-max(TILE, self.landmarks) // w)
+            tile = tile if tile < n else w * -(-n // w)
+            place, key = torch.arange(tile, device=q.device)[:, None], torch.arange(-side, tile + side, device=q.device)
+            block = place // w * w
+            y = _attend(
+                *(q, k, v, *far),
+                near=(key >= block - side) & (key < block + w + side),
+                before=side,
+                real=everywhere,
+                far_seen=everywhere.any(dim=1)[:, None, None].expand(-1, n, self.landmarks),
+                dropout=dropout,
+            )
         y = y if mask is None else y.masked_fill(~mask[:, None, :, None], 0)
         if hasattr(self, "conv"):
-            y = y + self.conv(v.masked_fill(~everywhere[:, None, :, None], 0)).to(y.dtype)
-        return rearrange(y, "b h n c -> b n (h c)").to(self.out.weight.dtype)
+            v = v if mask is None else v.masked_fill(~mask[:, None, :, None], 0)
+            y = y + self.conv(v).to(y.dtype)
+        return rearrange(y, "b h n c -> b n (h c)")
 
     def prefill(
         self,
@@ -255,10 +259,30 @@ class LongShort(Attention):
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, memory: Memory | None
     ) -> Float[Tensor, "b n d"]:
         x, _ = left_align(x, mask)  # then every token before a real one is real
-        (b, n), w = x.shape[:2], self.window
         q, k, v = self._split(self.query(x)), self.key(x), self.value(x)
-        far_k, far_v = self._chunk_summaries(k, v, self._logits(x))
+        far_k, far_v = self._chunk_summaries(k, v, self._split(self.summaries(x)))
         k, v = self._normed(self.near_norm, k), self._normed(self.near_norm, v)
+        if memory is None and not self.relative and pays(q, self.dropout if self.training else 0.0):
+            y = near_far(q, k, v, far_k, far_v, left=self.window - 1, chunk=self.chunk, rank=self.rank)
+        else:
+            y = self._by_tile(q, k, v, far_k, far_v, memory)
+        y = rearrange(y, "b h n c -> b n (h c)")
+        if mask is not None:  # back to where the tokens were, nothing elsewhere
+            rows = torch.arange(len(x), device=x.device)[:, None]
+            y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
+        return self.out(y)
+
+    def _by_tile(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h n c"],
+        v: Float[Tensor, "b h n c"],
+        far_k: Float[Tensor, "b h f c"],
+        far_v: Float[Tensor, "b h f c"],
+        memory: Memory | None,
+    ) -> Float[Tensor, "b h n c"]:
+        """The causal form between its projections, with all that it may be asked for and on any device."""
+        b, n, w = q.shape[0], q.shape[2], self.window
         seen, older, ahead = q.new_ones(b, n, dtype=torch.bool), 0, 0
         if memory is not None:
             older_k, older_v, older_seen = self._remembered(memory)
@@ -268,21 +292,21 @@ class LongShort(Attention):
             k = torch.cat([self._normed(self.near_norm, self.key(last)), k], dim=2)
             v = torch.cat([self._normed(self.near_norm, self.value(last)), v], dim=2)
             seen = torch.cat([memory.real[:, self.memory - ahead :], seen], dim=1)
-        chunks = torch.arange(n, device=x.device) // self.chunk
+        chunks = torch.arange(n, device=q.device) // self.chunk
         # how many summaries stand between each query and each summary; negative where it is not yet to be seen
-        behind = chunks[:, None] * self.rank - 1 - torch.arange(-older, far_k.shape[2] - older, device=x.device)
+        behind = chunks[:, None] * self.rank - 1 - torch.arange(-older, far_k.shape[2] - older, device=q.device)
         far_seen = (behind >= 0).expand(b, -1, -1)
         if memory is not None:
             far_seen = torch.cat([far_seen[..., :older] & older_seen[:, None], far_seen[..., older:]], dim=2)
         tile = max(TILE, w)
         tile = tile if tile < n else n
         before = w - 1 if w < n + ahead else n + ahead - 1  # no further than there are tokens
-        lag = torch.arange(tile, device=x.device)[:, None] + before - torch.arange(tile + before, device=x.device)
+        lag = torch.arange(tile, device=q.device)[:, None] + before - torch.arange(tile + before, device=q.device)
         bias = None
         if self.relative:
             q, by_near, by_far = self._relative(q, far_k.shape[2])
             bias = by_near, _at(by_far, behind) - self._shift(far_k)
-        y = _attend(
+        return _attend(
             *(q, k, v, far_k, far_v),
             near=(lag >= 0) & (lag < w),
             before=before,
@@ -292,20 +316,19 @@ class LongShort(Attention):
             bias=bias,
             dropout=self.dropout if self.training else 0.0,
         )
-        y = rearrange(y, "b h n c -> b n (h c)")
-        if mask is not None:  # back to where the tokens were, nothing elsewhere
-            rows = torch.arange(b, device=x.device)[:, None]
-            y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
-        return self.out(y.to(self.out.weight.dtype))
 
     def _chunk_summaries(
         self, k: Float[Tensor, "b n d"], v: Float[Tensor, "b n d"], logits: Float[Tensor, "b h n r"]
     ) -> tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f c"]]:
         """`rank` keys and values for every whole chunk."""
-        whole = k.shape[1] // self.chunk * self.chunk
-        p = rearrange(logits[:, :, :whole], "b h (g s) r -> b h g s r", s=self.chunk).softmax(dim=3).to(k.dtype)
-        k, v = (rearrange(self._split(u[:, :whole]), "b h (g s) c -> b h g s c", s=self.chunk) for u in (k, v))
-        return self._far_normed(p.mT @ k), self._far_normed(p.mT @ v)
+        b, whole = len(k), k.shape[1] // self.chunk * self.chunk
+        logits, k, v = (
+            rearrange(u[:, :, :whole], "b h (g s) c -> (b g) h s c", s=self.chunk)
+            for u in (logits, self._split(k), self._split(v))
+        )
+        far = (rearrange(weighted_means(logits, u), "(b g) h r c -> b h g r c", b=b) for u in (k, v))
+        far_k, far_v = map(self._far_normed, far)
+        return far_k, far_v
 
     def _remembered(
         self, memory: Memory
@@ -345,8 +368,10 @@ class LongShort(Attention):
         return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
     def _normed(self, norm: nn.LayerNorm, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        """A layer norm over all heads together, in the precision of x."""
-        return self._split(norm(x.to(norm.weight.dtype)).to(x.dtype))
+        """A layer norm over all heads together, in the precision of x as a projection is; its moments are finer."""
+        with without_autocast(x):
+            y = F.layer_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.bias.to(x.dtype), norm.eps)
+        return self._split(y)
 
     def _far_normed(self, x: Float[Tensor, "b h g r c"]) -> Float[Tensor, "b h g_r c"]:
         return self._normed(self.far_norm, rearrange(x, "b h g r c -> b (g r) (h c)"))
@@ -470,13 +495,6 @@ def _added(
 def _taken(x: Float[Tensor, "b h r c"], slot: Int[Tensor, "b f"]) -> Float[Tensor, "b h f c"]:
     index = slot.clamp(0, x.shape[2] - 1)[:, None, :, None]
     return x.gather(2, index.expand(-1, x.shape[1], -1, x.shape[3]))
-
-
-def _shares(logits: Float[Tensor, "b h n r"], real: Bool[Tensor, "b n"]) -> Float[Tensor, "b h n r"]:
-    """The share of each real token in each summary, in single precision at least."""
-    hidden = ~real[:, None, :, None]
-    logits = at_least_single(logits).masked_fill(hidden, torch.finfo(torch.float32).min)
-    return logits.softmax(dim=2).masked_fill(hidden, 0)
 
 
 def _last(tokens: Float[Tensor, "b n d"], seen: Bool[Tensor, "b n"], count: int) -> Memory:

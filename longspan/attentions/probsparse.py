@@ -30,7 +30,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
@@ -39,6 +39,8 @@ from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single
+from longspan.kernels.records import records
+from longspan.kernels.running_mean import running_mean
 from longspan.kernels.running_sum import running_sum
 from longspan.kernels.sampled_scores import sampled_scores
 
@@ -99,14 +101,12 @@ class ProbSparse(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         query_mask = query_mask if self.pattern.cross else key_mask
         measured = self.measure(q, k, key_mask=key_mask, query_mask=query_mask)
-        queries, keys = _real(q, query_mask), _real(k, key_mask)
-        index, chosen = self._choose(measured, queries)
-        visible = rearrange(keys, "b m -> b 1 1 m")
+        index, chosen = self._choose(measured, query_mask)
+        visible = None if key_mask is None else rearrange(key_mask, "b m -> b 1 1 m")
         if self.pattern is Pattern.CAUSAL_SELF:
-            visible = visible & (torch.arange(k.shape[2], device=k.device) <= index[..., None])
-        elif key_mask is None:
-            visible = None
-        attending = _attention(_rows(q, index), k, v, visible)
+            earlier = torch.arange(k.shape[2], dtype=torch.int32, device=k.device) <= index[..., None].int()
+            visible = earlier if visible is None else visible & earlier
+        attending = _attention(_rows(q, index), k, v, visible, all_see=key_mask is None)
         others = self._others(v, key_mask, q.shape[2]).to(v.dtype)
         attending = torch.where(chosen[..., None], attending.to(v.dtype), _rows(others, index))
         return others.scatter(2, repeat(index, "b h u -> b h u e", e=v.shape[-1]), attending)
@@ -133,10 +133,10 @@ class ProbSparse(HeadwiseAttention):
         if isinstance(state, Chosen) and x.shape[1]:  # what keys and values cannot tell
             source, key_mask = self._source(x, context, mask, context_mask)
             q, k = self._split(self.query(x)), self._split(self.key(source))
-            measured, queries = self.measure(q, k, key_mask=key_mask, query_mask=mask), _real(q, mask)
+            measured = self.measure(q, k, key_mask=key_mask, query_mask=mask)
             largest = torch.cat([state.largest, measured], dim=-1).topk(self.factor, dim=-1).values
-            chosen = self._records(measured, queries).sum(dim=-1)
-            state = replace(state, queries=queries.sum(dim=1), largest=largest, chosen=chosen)
+            chosen, queries = self._records(measured, mask).sum(dim=-1), _total(measured, mask).expand(len(x))
+            state = replace(state, queries=queries, largest=largest, chosen=chosen)
         return y, state
 
     def begin(
@@ -178,15 +178,15 @@ class ProbSparse(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n"]:
         """M of every query, on its own sample of keys; -inf for padding and where there is nothing to sample."""
-        queries = _real(q, query_mask)
-        place, count = queries.cumsum(dim=1) - 1, _real(k, key_mask).sum(dim=1, keepdim=True)
+        place, count = _counts(q, query_mask) - 1, _total(k, key_mask)[:, None]
         if self.pattern is Pattern.CAUSAL_SELF and not self.released:
             count = place + 1
         sample = self.sampled(place, count, self._budget(k.shape[2]))
         if key_mask is not None:  # from places among the real keys to places among all
             order = key_mask.logical_not().long().argsort(dim=1, stable=True)
-            sample = order.gather(1, sample.flatten(1)).unflatten(1, sample.shape[1:])
-        return self._measured(q, k, sample, count).masked_fill(~queries[:, None], -torch.inf)
+            sample = order.gather(1, sample.flatten(1).expand(len(order), -1)).unflatten(1, sample.shape[1:])
+        measured = self._measured(q, k, sample, count)
+        return measured if query_mask is None else measured.masked_fill(~query_mask[:, None], -torch.inf)
 
     @torch.no_grad()
     def _measure_one(self, q: Float[Tensor, "b h c"], state: Chosen) -> Float[Tensor, "b h"]:
@@ -194,7 +194,7 @@ class ProbSparse(HeadwiseAttention):
         sample = self.sampled(state.queries[:, None], count, self._budget(state.k.shape[2]))
         return self._measured(q[:, :, None], state.k, sample, count)[:, :, 0]
 
-    def sampled(self, place: Int[Tensor, "b n"], count: Int[Tensor, "b #n"], samples: int) -> Int[Tensor, "b n s"]:
+    def sampled(self, place: Int[Tensor, "#b n"], count: Int[Tensor, "#b #n"], samples: int) -> Int[Tensor, "_ n s"]:
         """Which of `count` keys each query draws, with replacement; the same ones whatever stands after them."""
         a, b = self.draws[:, :samples]
         return ((place[..., None] + 1) * a + b) % PRIME * count[..., None] // PRIME
@@ -203,8 +203,8 @@ class ProbSparse(HeadwiseAttention):
         self,
         q: Float[Tensor, "b h n c"],
         k: Float[Tensor, "b h m c"],
-        sample: Int[Tensor, "b n s"],
-        count: Int[Tensor, "b #n"],
+        sample: Int[Tensor, "#b n s"],
+        count: Int[Tensor, "#b #n"],
     ) -> Float[Tensor, "b h n"]:
         size = self._budgets(count).expand(sample.shape[:2])
         largest, apart = sampled_scores(q, k, sample, size)
@@ -216,28 +216,22 @@ class ProbSparse(HeadwiseAttention):
 
     @torch.no_grad()
     def _choose(
-        self, measured: Float[Tensor, "b h n"], queries: Bool[Tensor, "b n"]
+        self, measured: Float[Tensor, "b h n"], query_mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Int[Tensor, "b h u"], Bool[Tensor, "b h u"]]:
         """The places of the queries that attend, and which of them are chosen and do not only fill up the row."""
         u = self._budget(measured.shape[2])
         if self.pattern.causal and not self.released:
-            found = self._records(measured, queries).int().topk(u, dim=-1)
+            found = self._records(measured, query_mask).int().topk(u, dim=-1)
             return found.indices, found.values > 0
         index = measured.sort(dim=-1, descending=True, stable=True).indices[..., :u]  # of equal ones the earlier
-        budget = self._budgets(queries.sum(dim=1))
+        budget = self._budgets(_total(measured, query_mask))
         return index, (torch.arange(u, device=index.device) < budget[:, None, None]).expand_as(index)
 
-    def _records(self, measured: Float[Tensor, "b h n"], queries: Bool[Tensor, "b n"]) -> Bool[Tensor, "b h n"]:
+    def _records(
+        self, measured: Float[Tensor, "b h n"], query_mask: Bool[Tensor, "b n"] | None
+    ) -> Bool[Tensor, "b h n"]:
         """Queries among the `factor` largest so far, while the budget lasts."""
-        passed_on = measured
-        for _ in range(min(self.factor, measured.shape[2])):  # each level keeps the larger and passes the smaller on
-            kept = _shifted(passed_on.cummax(dim=-1).values, -torch.inf)
-            passed_on = torch.minimum(passed_on, kept)
-        # What every level passed on has as many larger ones before it as there are levels.
-        record = (measured > passed_on) & queries[:, None]
-        wanted, budget = record.cumsum(dim=-1), self._budgets(queries.cumsum(dim=1))[:, None]
-        chosen = wanted + (budget - wanted).cummin(dim=-1).values.clamp(max=0)
-        return chosen > _shifted(chosen, 0)
+        return records(measured, self._budgets(_counts(measured, query_mask)), self.factor)
 
     def _others(
         self, v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None, n: int
@@ -245,11 +239,10 @@ class ProbSparse(HeadwiseAttention):
         """What a query gets that is not chosen."""
         if self.pattern is not Pattern.CAUSAL_SELF:
             return _mean(v, key_mask).expand(-1, -1, n, -1)
+        if not self.released:
+            return running_mean(v, mask=key_mask)
         v = v if key_mask is None else v.masked_fill(~rearrange(key_mask, "b m -> b 1 m 1"), 0)
-        sums = running_sum(at_least_single(v))
-        if self.released:
-            return sums
-        return sums / rearrange(_real(v, key_mask).cumsum(dim=1).clamp(min=1), "b m -> b 1 m 1")
+        return running_sum(at_least_single(v))
 
     def _budget(self, count: int) -> int:
         """factor ceil(ln count), with a logarithm of at least 1 and never more than all."""
@@ -265,9 +258,11 @@ def _attention(
     k: Float[Tensor, "b h m c"],
     v: Float[Tensor, "b h m e"],
     visible: Bool[Tensor, "b #h #u m"] | None,
+    all_see: bool,
 ) -> Float[Tensor, "b h u e"]:
-    if visible is None:
-        return F.scaled_dot_product_attention(q, k, v)
+    """Exact attention; `all_see` says that no query sees nothing."""
+    if visible is None or all_see:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
     return masked_attention(q, k, v, visible)
 
 
@@ -280,14 +275,14 @@ def _mean(v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"] | None) -> Floa
     return total / rearrange(keys.sum(dim=1).clamp(min=1), "b -> b 1 1 1")
 
 
-def _real(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:
-    return torch.ones(x.shape[0], x.shape[2], dtype=torch.bool, device=x.device) if mask is None else mask
+def _counts(x: Float[Tensor, "b h n *c"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "#b n"]:
+    """How many real tokens there are up to each: one row for all where none is padded."""
+    return torch.arange(1, x.shape[2] + 1, device=x.device)[None] if mask is None else mask.cumsum(dim=1)
+
+
+def _total(x: Float[Tensor, "b h n *c"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, " #b"]:
+    return torch.full((1,), x.shape[2], device=x.device) if mask is None else mask.sum(dim=1)
 
 
 def _rows(x: Float[Tensor, "b h n c"], index: Int[Tensor, "b h u"]) -> Float[Tensor, "b h u c"]:
     return x.gather(2, repeat(index, "b h u -> b h u c", c=x.shape[-1]))
-
-
-def _shifted(x: Shaped[Tensor, "b h n"], first: int | float) -> Shaped[Tensor, "b h n"]:
-    """What stood one place before."""
-    return F.pad(x[..., :-1], (1, 0), value=first)

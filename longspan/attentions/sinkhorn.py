@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.balancing import balance
 from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align
@@ -46,7 +47,7 @@ class Shown(DecodeState):
 
     k: Float[Tensor, "b h g j c"]
     v: Float[Tensor, "b h g j e"]
-    visible: Bool[Tensor, "b #h g #i j"] | None
+    visible: Bool[Tensor, "#b #h g #i j"] | None
 
 
 @dataclass
@@ -147,20 +148,21 @@ class Sinkhorn(HeadwiseAttention):
         logits, allowed = self._logits(queries, keys, real), self._allowed(real)
         sorted_ = self._sort(logits, allowed, keys, values, real, null_value)
         nothing_hidden = key_mask is None and k.shape[2] == real[0].numel() and self.top <= keys.shape[2]
+        all_see = key_mask is None and k.shape[2] > 0  # there is a token in every block
         if queries is None or self.cut:
             sorted_ = replace(sorted_, visible=None) if nothing_hidden else sorted_
-            return self._read(q[:, :, None], [sorted_], dropout)[:, :, 0]
+            return self._read(q[:, :, None], [sorted_], dropout, all_see)[:, :, 0]
         own = rearrange(real, "b g j -> b 1 g 1 j")
         if self.pattern.causal:
             i = torch.arange(keys.shape[3], device=q.device)
             own = own & (i <= i[:, None])
-            # before the first real token of a row there is nothing to see, not even the null block
-            seen = rearrange(real.flatten(1).cumsum(dim=1) > 0, "b (g i) -> b 1 g i 1", g=keys.shape[2])
-            assert sorted_.visible is not None
-            sorted_ = replace(sorted_, visible=sorted_.visible & seen)
+            if key_mask is not None:  # before the first real token of a row there is nothing to see, not even nulls
+                seen = rearrange(real.flatten(1).cumsum(dim=1) > 0, "b (g i) -> b 1 g i 1", g=keys.shape[2])
+                assert sorted_.visible is not None
+                sorted_ = replace(sorted_, visible=sorted_.visible & seen)
         elif nothing_hidden:
             sorted_, own = replace(sorted_, visible=None), None
-        y = self._read(queries, [sorted_, Shown(keys, values, own)], dropout)
+        y = self._read(queries, [sorted_, Shown(keys, values, own)], dropout, all_see and self.combine != "sum")
         return rearrange(y, "b h g s e -> b h (g s) e")[:, :, : q.shape[2]]
 
     def begin(
@@ -245,10 +247,10 @@ class Sinkhorn(HeadwiseAttention):
         u = F.pad(u, (0, 0, 0, missing)) if missing else u
         return u.unflatten(2, (blocks, size))
 
-    def _real(self, k: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "b g s"]:
-        """Which places of the blocks hold a real token."""
+    def _real(self, k: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "#b g s"]:
+        """Which places of the blocks hold a real token: one row for all where none is padded."""
         m, size = k.shape[2], self._size(k.shape[2])
-        mask = torch.ones(len(k), m, dtype=torch.bool, device=k.device) if mask is None else mask
+        mask = torch.ones(1, m, dtype=torch.bool, device=k.device) if mask is None else mask
         blocks = -(-m // size)
         return F.pad(mask, (0, blocks * size - m), value=False).unflatten(1, (blocks, size))
 
@@ -256,7 +258,7 @@ class Sinkhorn(HeadwiseAttention):
         """A sequence shorter than a block is one block; only the null block must keep its full length."""
         return self.block if self.nulls or m > self.block else m
 
-    def _allowed(self, real: Bool[Tensor, "b g s"]) -> Bool[Tensor, "b 1 u v"]:
+    def _allowed(self, real: Bool[Tensor, "_b g s"]) -> Bool[Tensor, "_b 1 u v"]:
         """Which block v may be sorted to which block u."""
         some = real.any(dim=2)
         if self.pattern is Pattern.CAUSAL_SELF:
@@ -265,7 +267,7 @@ class Sinkhorn(HeadwiseAttention):
         return some[:, None, :, None] & some[:, None, None, :]
 
     def _logits(
-        self, q: Float[Tensor, "b h g s c"] | None, k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]
+        self, q: Float[Tensor, "b h g s c"] | None, k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]
     ) -> Float[Tensor, "b h u v"]:
         """How well block v suits block u."""
         causal = self.pattern is Pattern.CAUSAL_SELF
@@ -292,10 +294,10 @@ class Sinkhorn(HeadwiseAttention):
     def _sort(
         self,
         logits: Float[Tensor, "b h u v"],
-        allowed: Bool[Tensor, "b 1 u v"],
+        allowed: Bool[Tensor, "#b 1 u v"],
         k: Float[Tensor, "b h v s c"],
         v: Float[Tensor, "b h v s e"],
-        real: Bool[Tensor, "b v s"],
+        real: Bool[Tensor, "#b v s"],
         null_value: Float[Tensor, "h 1 e"] | None,
     ) -> Shown:
         """The sorted blocks, several side by side with `top`; with SortCut the first few rows are shown to everyone."""
@@ -321,8 +323,8 @@ class Sinkhorn(HeadwiseAttention):
         return Shown(rearrange(sorted_[0], lay), rearrange(sorted_[1], lay), rearrange(visible, mask))
 
     def _matrix(
-        self, logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b 1 u v"]
-    ) -> tuple[Float[Tensor, "b h u r v"], Bool[Tensor, "b #h u r v"]]:
+        self, logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b 1 u v"]
+    ) -> tuple[Float[Tensor, "b h u r v"], Bool[Tensor, "#b #h u r v"]]:
         """S, with r rows for each block u, and where it is not 0 by construction."""
         if self.top:
             return best(logits, allowed, self.top)
@@ -330,44 +332,34 @@ class Sinkhorn(HeadwiseAttention):
             return _shares(logits, allowed)[:, :, :, None], allowed[:, :, :, None]
         return balance(logits, allowed, self.iterations)[:, :, :, None], allowed[:, :, :, None]
 
-    def _read(self, q: Float[Tensor, "b h g i c"], shown: list[Shown], dropout: float) -> Float[Tensor, "b h g i e"]:
-        """Each group of queries attends to what it is shown: all of it in one softmax, or one after the other."""
+    def _read(
+        self, q: Float[Tensor, "b h g i c"], shown: list[Shown], dropout: float, all_see: bool = False
+    ) -> Float[Tensor, "b h g i e"]:
+        """Each group of queries attends to what it is shown: all of it in one softmax, or one after the other.
+
+        `all_see` says that nobody is shown nothing at all.
+        """
         if self.combine == "sum" and len(shown) > 1:
             return self._read(q, shown[:1], dropout) + self._read(q, shown[1:], dropout)
-        apart = "b h g j c -> (b g) h j c"
-        # In the order of the groups already while they are joined, which copies anyway.
-        k, v = (
-            torch.cat([u.transpose(1, 2) for u in us], dim=3).flatten(0, 1)
-            for us in ([x.k for x in shown], [x.v for x in shown])
-        )
-        masks = [x.visible for x in shown if x.visible is not None]
+        k, v = (us[0] if len(us) == 1 else torch.cat(us, dim=3) for us in ([x.k for x in shown], [x.v for x in shown]))
+        masks, (b, h) = [x.visible for x in shown if x.visible is not None], q.shape[:2]
+        visible = None
         if masks:
-            h, i = (max(mask.shape[axis] for mask in masks) for axis in (1, 3))
-            visible = rearrange(torch.cat([mask.expand(-1, h, -1, i, -1) for mask in masks], dim=-1), apart)
-            y = masked_attention(rearrange(q, apart), k, v, visible, dropout=dropout)
+            rows = [max(mask.shape[axis] for mask in masks) for axis in (0, 1)]
+            i = max(mask.shape[3] for mask in masks)
+            visible = torch.cat([mask.expand(*rows, -1, i, -1) for mask in masks], dim=-1)
+            visible = (visible if rows == [1, 1] else visible.expand(b, h, -1, -1, -1)).flatten(0, 1)
+        # Groups as heads of one row each: so they lie in memory already.
+        q, k, v = (u.flatten(0, 1) for u in (q, k, v))
+        if visible is None or all_see:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
         else:
-            y = F.scaled_dot_product_attention(rearrange(q, apart), k, v, dropout_p=dropout)
-        return rearrange(y, "(b g) h i e -> b h g i e", b=len(q))
-
-
-def balance(
-    logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b 1 u v"], iterations: int
-) -> Float[Tensor, "b h u v"]:
-    """Rows and columns normalised in turn, in the log domain; what is not allowed has no share in any sum.
-
-    >>> balance(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2, dtype=torch.bool), 1)[0, 0, 0]
-    tensor([0.5000, 0.5000])
-    """
-    nothing = torch.finfo(logits.dtype).min / 4  # finite, so that a row without anything allowed has a gradient of 0
-    x = logits.masked_fill(~allowed, nothing)
-    for _ in range(iterations):
-        for across in (3, 2):
-            x = (x - x.logsumexp(dim=across, keepdim=True)).masked_fill(~allowed, nothing)
-    return x.exp()
+            y = masked_attention(q, k, v, visible, dropout=dropout)
+        return y.unflatten(0, (b, h))
 
 
 def best(
-    logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b 1 u v"], top: int
+    logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b 1 u v"], top: int
 ) -> tuple[Float[Tensor, "b h u r v"], Bool[Tensor, "b h u r v"]]:
     """The best entries of each row, one after another, each with its share among those that were left; and where."""
     left, values, places = allowed.expand_as(logits), [], []
@@ -380,25 +372,25 @@ def best(
     return torch.stack(values, dim=3), torch.stack(places, dim=3)
 
 
-def _shares(logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "b #h u v"]) -> Float[Tensor, "b h u v"]:
+def _shares(logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b #h u v"]) -> Float[Tensor, "b h u v"]:
     """The softmax of each row over what is allowed, 0 where nothing is."""
     nothing = torch.finfo(logits.dtype).min / 4
     return logits.masked_fill(~allowed, nothing).softmax(dim=3).masked_fill(~allowed, 0)
 
 
-def _means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]) -> Float[Tensor, "b h g c"]:
+def _means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]) -> Float[Tensor, "b h g c"]:
     """The mean of the real tokens of each block."""
     return _sums(u) / rearrange(real.sum(dim=2).clamp(min=1), "b g -> b 1 g 1")
 
 
-def _means_up_to_block(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]) -> Float[Tensor, "b h g c"]:
+def _means_up_to_block(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]) -> Float[Tensor, "b h g c"]:
     """The mean of all real tokens up to the first of each block."""
     earlier = running_sum(F.pad(_sums(u[:, :, :-1]), (0, 0, 1, 0)))
-    count = real.flatten(1).cumsum(dim=1).unflatten(1, real.shape[1:])[..., 0].clamp(min=1)
-    return (earlier + u[:, :, :, 0]) / rearrange(count, "b g -> b 1 g 1")
+    count = F.pad(real[:, :-1].sum(dim=2).cumsum(dim=1), (1, 0)) + real[..., 0]
+    return (earlier + u[:, :, :, 0]) / rearrange(count.clamp(min=1), "b g -> b 1 g 1")
 
 
-def _running_means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "b g s"]) -> Float[Tensor, "b h g s c"]:
+def _running_means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]) -> Float[Tensor, "b h g s c"]:
     """At each place the mean of all real tokens up to it."""
     count = real.flatten(1).cumsum(dim=1).clamp(min=1)
     total = running_sum(at_least_single(u).flatten(2, 3))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern
+from longspan.attentions import longshort as module
 from longspan.attentions.longshort import LongShort, Memory
 from longspan.core.errors import UsageError
 
@@ -158,6 +159,21 @@ def test_many_tiles_agree_with_the_formula(n):
         for layer, law in ((build("window=5"), noncausal), (build("window=20, chunk=7, rank=2", CS), causal)):
             x = rows(n, b=1)
             torch.testing.assert_close(layer(x)[0], law(layer, x[0]))
+
+
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(1, 25), window=st.integers(1, 9), pattern=st.sampled_from([NS, CS]), hides=st.booleans())
+def test_where_there_is_a_kernel_it_is_asked_for_the_same(n, window, pattern, hides):
+    """By the law of the kernel, which any device can compute."""
+    options = "chunk=3, rank=2" if pattern is CS else "landmarks=4, conv=3"
+    layer, law = build(f"window={window}, {options}", pattern), causal if pattern is CS else noncausal
+    mask = torch.rand(2, n, generator=torch.Generator().manual_seed(n)) < 0.7 if hides and pattern is CS else None
+    if hides and pattern is NS:
+        mask = torch.arange(n) < torch.tensor([[n], [n // 2]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "pays", lambda q, dropout: True)
+        patch.setattr(module, "_attend", None)
+        assert_follows(law, layer, rows(n), mask)
 
 
 def test_a_window_of_a_chunk_or_more_leaves_no_token_unseen():

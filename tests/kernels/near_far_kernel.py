@@ -1,0 +1,156 @@
+"""The Triton kernels of near and far keys against their law, on a GPU or in Triton's interpreter.
+
+`test_near_far.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from longspan.kernels.near_far import near_far, operator
+from tests.kernels.agreement import assert_agrees, exact, gradients, outcome
+from tests.kernels.device import DEVICE, on_a_gpu
+from tests.kernels.graphs import check, replayed
+from tests.kernels.memory import channel_by_channel, token_by_token
+
+# In float32 only the order of sums differs. In bfloat16 weights and results are rounded, by 2^-9 of themselves each.
+TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
+BLOCKS = {"step": 8, "left": 4, "right": 4}
+WINDOW = {"left": 511, "chunk": 16}
+
+
+def draw(n, far, *, c=16, rows=1, heads=2, dtype=torch.float32, masked=False):
+    generator = torch.Generator().manual_seed(n)
+    shapes = [(rows, heads, t, c) for t in (n, n, n, far, far)]
+    tensors = [torch.randn(*shape, generator=generator).to(DEVICE, dtype).requires_grad_() for shape in shapes]
+    return tensors, (torch.rand(rows, n, generator=generator) < 0.6).to(DEVICE) if masked else None
+
+
+def follow(inputs, mask, **rule):
+    def by(impl):
+        return lambda *leaves: near_far(*leaves, key_mask=mask, **rule, impl=impl)
+
+    tolerance = TOLERANCE[inputs[0].dtype]
+    assert_agrees(by("triton"), by("reference"), inputs, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_blocks_with_overlap_and_all_far_keys(masked, dtype):
+    follow(*draw(135, 20, dtype=dtype, masked=masked, heads=1), **BLOCKS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_causal_window_and_the_summaries_of_earlier_chunks(dtype):
+    follow(*draw(135, 16, dtype=dtype, heads=1), left=70, chunk=16, rank=2)
+
+
+@settings(deadline=None, max_examples=5)
+@given(
+    n=st.integers(1, 50), step=st.integers(1, 12), left=st.integers(0, 40), right=st.integers(0, 9),
+    far=st.integers(1, 20), c=st.sampled_from([1, 24, 72]),
+)  # fmt: skip
+def test_any_blocks_agree(n, step, left, right, far, c):
+    follow(*draw(n, far, c=c, heads=1, masked=True), step=step, left=left, right=right)
+
+
+@settings(deadline=None, max_examples=5)
+@given(n=st.integers(1, 60), left=st.integers(0, 60), chunk=st.integers(1, 20), rank=st.integers(1, 3))
+def test_any_windows_and_chunks_agree(n, left, chunk, rank):
+    follow(*draw(n, n // chunk * rank, heads=1), left=left, chunk=chunk, rank=rank)
+
+
+def test_a_hidden_token_gets_no_gradient():
+    inputs, _ = draw(40, 3)
+    mask = torch.arange(40, device=DEVICE)[None] % 3 > 0
+    _, dk, dv, *_ = gradients(near_far(*inputs, key_mask=mask, **BLOCKS, impl="triton"), inputs)
+    for gradient in (dk, dv):
+        assert not gradient.transpose(1, 2)[~mask].any()
+        assert gradient.transpose(1, 2)[mask].any(dim=-1).all()
+
+
+def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
+    inputs, _ = draw(40, 5)
+    strided = token_by_token(inputs)
+
+    def back(leaves):
+        y = near_far(*leaves, **BLOCKS, impl="triton")
+        return y, *torch.autograd.grad(y.sum(), leaves)  # the gradient of a sum is one number, stretched
+
+    for others in (strided, channel_by_channel(inputs)):
+        for found, same in zip(back(others), back(inputs), strict=True):
+            torch.testing.assert_close(found, same)
+    assert back(strided)[0].transpose(1, 2).is_contiguous(), "heads can be merged without a copy"
+
+
+def test_no_two_runs_differ_in_a_bit():
+    inputs, _ = draw(70, 4, heads=1)
+    one, other = (outcome(lambda *x: near_far(*x, left=30, chunk=16, impl="triton"), inputs) for _ in range(2))
+    assert all(map(torch.equal, one, other))
+
+
+def test_huge_scores_stay_finite():
+    inputs, _ = draw(40, 5)
+    inputs = [(1e4 * x).detach().requires_grad_() for x in inputs]
+    assert all(x.isfinite().all() for x in outcome(lambda *x: near_far(*x, **BLOCKS, impl="triton"), inputs))
+
+
+def test_torch_finds_nothing_wrong_with_the_operator():
+    for rule in ((8, 4, 4, 0, 1), (1, 7, 0, 4, 1)):
+        inputs, _ = draw(20, 5, heads=1)
+        check(operator.forward, *inputs, None, *rule)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("rule, far", [(BLOCKS, 32), (WINDOW, 256)])
+@pytest.mark.parametrize("n", [4096, 4001])
+def test_real_sizes_agree(n, rule, far):
+    inputs, _ = draw(n, n // 16 if "chunk" in rule else far, c=64, rows=4, heads=8, dtype=torch.bfloat16)
+    follow(inputs, None, **rule)
+
+
+def layer_and_tokens(pattern, n=1000):
+    torch.manual_seed(0)
+    layer = attentions.get("longshort")(128, 2, pattern).to(DEVICE)
+    return layer, torch.randn(2, n, 128, device=DEVICE, requires_grad=True)
+
+
+def train(layer, x, mask=None, *, half=True):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=half):
+        y = layer(x, mask=mask)
+    return [y, *torch.autograd.grad(y, [x, *layer.parameters()], torch.ones_like(y))]
+
+
+@on_a_gpu
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
+def test_a_layer_in_half_precision_is_the_layer(pattern, masked):
+    layer, x = layer_and_tokens(pattern)
+    mask = torch.arange(1000, device=DEVICE) < torch.tensor([[1000], [300]], device=DEVICE) if masked else None
+    law = train(layer.double(), *exact([x]), mask, half=False)
+    layer.float()
+    for found, expected in zip(train(layer, x, mask), law, strict=True):
+        # biases that a softmax does not notice have a gradient of nothing but rounding
+        assert (found - expected).norm() < 0.03 * expected.norm() + 0.02 * law[1].norm()
+
+
+@on_a_gpu
+@pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
+def test_a_compiled_layer_takes_it_into_one_graph_for_any_length(pattern):
+    layer, _ = layer_and_tokens(pattern)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for n in (1000, 1200):
+        _, x = layer_and_tokens(pattern, n)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            torch.testing.assert_close(compiled(x), layer(x), atol=0.03, rtol=0.03)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
+def test_a_graph_records_it_forth_and_back(pattern):
+    layer, x = layer_and_tokens(pattern)
+    for one, other in replayed(lambda: train(layer, x)):
+        torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)

@@ -1,0 +1,185 @@
+"""Triton kernels that go along rows against their laws, on a GPU or in Triton's interpreter: weighted means, running
+means, records and balancing.
+
+`test_row_kernels.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from longspan.kernels.balancing import balance
+from longspan.kernels.balancing import operator as balancing
+from longspan.kernels.records import operator as recording
+from longspan.kernels.records import records
+from longspan.kernels.records import triton as record_kernel
+from longspan.kernels.running_mean import operator as running
+from longspan.kernels.running_mean import running_mean
+from longspan.kernels.weighted_means import operator as weighted
+from longspan.kernels.weighted_means import weighted_means
+from tests.kernels import memory
+from tests.kernels.agreement import assert_agrees
+from tests.kernels.device import DEVICE, on_a_gpu
+from tests.kernels.graphs import check, replayed
+
+# In float32 only the order of sums differs. In bfloat16 weights and results are rounded, by 2^-9 of themselves each.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+TYPES = [torch.float32, torch.bfloat16]
+SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
+CASES = [("longshort", SELF), ("sinkhorn", SELF), ("probsparse", SELF[1:])]
+
+
+def draw(*shapes, dtype=torch.float32, token_by_token=False, seed=0):
+    """Tensors [b h n c], in memory head by head or token by token."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(*shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
+    if token_by_token:
+        tensors = memory.token_by_token(tensors)
+    return [x.requires_grad_() for x in tensors]
+
+
+def hide(rows, n):
+    """Half of the tokens, those at the beginning of the first row, and all of the last one."""
+    mask = torch.rand(rows, n, generator=torch.Generator().manual_seed(n)) < 0.5
+    mask[0, : n // 4], mask[-1] = False, False
+    return mask.to(DEVICE)
+
+
+def follow(compute, inputs):
+    fast, law = (partial(compute, impl=impl) for impl in ("triton", "reference"))
+    tolerance = TOLERANCE[inputs[-1].dtype]
+    assert_agrees(fast, law, inputs, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("n, masked", [(530, False), (530, True), (16, False)])
+def test_weighted_means_are_those_of_the_law(n, masked, dtype):
+    n = n if dtype == torch.bfloat16 else n // 4 + 12  # whose tiles are shorter; several parts either way
+    inputs = draw((2, 1, n, 5), (2, 1, n, 20), dtype=dtype, token_by_token=True)
+    follow(lambda a, x, impl: weighted_means(a, x, mask=hide(2, n) if masked else None, impl=impl), inputs)
+
+
+def test_weighted_means_take_logits_of_any_size():
+    a, x = draw((1, 1, 40, 3), (1, 1, 40, 4))
+    a = (1e4 * a).detach().requires_grad_()
+    s = weighted_means(a, x, impl="triton")
+    torch.testing.assert_close(s, weighted_means(a, x, impl="reference"))
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(s.sum(), (a, x)))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("n, c, masked", [(1, 1, False), (300, 20, True), (300, 70, False)])
+def test_running_means_are_those_of_the_law(n, c, masked, dtype):
+    mask = hide(2, n) if masked else None
+    inputs = draw((2, 1, n, c), dtype=dtype, token_by_token=True)
+    follow(lambda x, impl: running_mean(x, mask=mask, impl=impl), inputs)
+
+
+@pytest.mark.parametrize("u, v, rounds", [(1, 1, 1), (5, 5, 3), (70, 40, 2)])
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_matrix_is_balanced_as_the_law_says(u, v, rounds, rows):
+    allowed = torch.rand(max(rows, 1), 1, u, v, generator=torch.Generator().manual_seed(u)) < (0.6 if rows else 2)
+    if rows and u > 1:
+        allowed[0, :, 0], allowed[-1, :, :, 1] = False, False  # a row and a column of nothing
+    allowed = allowed.to(DEVICE)
+    follow(lambda x, impl: balance(2 * x, allowed, rounds, impl=impl), draw((2, 1, u, v)))
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.integers(1, 50), st.integers(1, 5), st.integers(0, 3), st.sampled_from(["any", "ties", "rising", "falling"]))
+def test_records_are_those_of_the_law(n, among, seed, kind):
+    x = torch.randn(2, 1, n, generator=torch.Generator().manual_seed(seed))
+    x = {"any": x, "ties": x.round(), "rising": x.sort().values, "falling": -x.sort().values}[kind].clone()
+    x[0, :, n // 3 : n // 2] = -torch.inf
+    counts = torch.arange(1, n + 1)
+    budget = torch.minimum(among * counts.double().log().ceil().long().clamp(min=1), counts)[None]
+    budget = budget if seed % 2 else torch.cat([budget, budget // 2])
+    x, budget = x.to(DEVICE), budget.to(DEVICE)
+    expected = records(x, budget, among, impl="reference")
+    whole = record_kernel.TILE
+    for tile in (whole, 16):  # one tile, and several that carry on
+        record_kernel.TILE = tile
+        assert torch.equal(records(x, budget, among, impl="triton"), expected)
+    record_kernel.TILE = whole
+
+
+def test_torch_finds_nothing_wrong_with_the_operators():
+    a, x, matrix = draw((1, 2, 9, 3), (1, 2, 9, 4), (1, 1, 3, 3))
+    check(weighted.forward, a, x, None)
+    check(running.forward, x, hide(1, 9))
+    check(balancing.forward, matrix, matrix.detach()[:, :1] < 9, 2)
+    budget = torch.arange(9, device=DEVICE)[None]
+    check(recording.records, x[..., 0].detach(), budget, 2, differentiable=False)
+
+
+def test_no_two_runs_differ_in_a_bit():
+    a, x = draw((1, 1, 300, 3), (1, 1, 300, 4))
+
+    def run():
+        y = weighted_means(a, x, impl="triton").sum(dim=2, keepdim=True) * running_mean(x, impl="triton")
+        return y, *torch.autograd.grad(y.sum(), (a, x))
+
+    assert all(map(torch.equal, run(), run()))
+
+
+@on_a_gpu
+def test_real_sizes_agree():
+    inputs = draw((4, 8, 4096, 32), (4, 8, 4096, 64), dtype=torch.bfloat16, token_by_token=True)
+    follow(lambda a, x, impl: weighted_means(a, x, impl=impl), inputs)
+    follow(lambda x, impl: running_mean(x, impl=impl), inputs[1:])
+    allowed = torch.ones(1, 1, 256, 256, dtype=torch.bool, device=DEVICE)
+    follow(lambda x, impl: balance(x, allowed, 5, impl=impl), draw((4, 8, 256, 256)))
+    (x,) = draw((4, 8, 16_384, 1))
+    budget = torch.arange(1, 16_385, device=DEVICE).double().log().ceil().long().clamp(min=1)[None] * 5
+    x = x[..., 0].detach()
+    assert torch.equal(records(x, budget, 5, impl="triton"), records(x, budget, 5, impl="reference"))
+
+
+def core(spec, pattern, n=1024):
+    torch.manual_seed(0)
+    layer = attentions.get(spec)(128, 2, pattern, max_length=n).to(DEVICE).eval()
+    return layer, torch.randn(2, n, 128, device=DEVICE, requires_grad=True)
+
+
+def train(layer, x):
+    with torch.autocast(DEVICE, torch.bfloat16):
+        y = layer(x)
+    wanted = [x, *layer.parameters()]
+    gradients = torch.autograd.grad(y, wanted, torch.ones_like(y), allow_unused=True, materialize_grads=True)
+    return [y, *gradients]
+
+
+@on_a_gpu
+@pytest.mark.parametrize("spec, pattern", [(spec, pattern) for spec, patterns in CASES for pattern in patterns])
+def test_a_compiled_mechanism_takes_them_into_one_graph_for_any_length(spec, pattern):
+    layer, _ = core(spec, pattern, 2048)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for n in (1024, 1536):
+        x = core(spec, pattern, n)[1]
+        with torch.autocast(DEVICE, torch.bfloat16):
+            found, expected = compiled(x), layer(x)
+        # rounding decides about single queries of probsparse, so not every number
+        assert ((found - expected).abs() < 0.03 + 0.03 * expected.abs()).float().mean() > 0.99
+
+
+@on_a_gpu
+@pytest.mark.parametrize("spec, pattern", [(spec, pattern) for spec, patterns in CASES for pattern in patterns])
+def test_a_graph_records_them_forth_and_back(spec, pattern):
+    layer, x = core(spec, pattern)
+    for one, other in replayed(lambda: train(layer, x)):
+        torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("pattern", SELF)
+def test_sinkhorn_in_half_precision_is_itself(pattern):
+    layer, x = core("sinkhorn", pattern)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found = layer(x)
+    expected = layer.double()(x.double())
+    assert (found - expected).norm() < 0.03 * expected.norm()

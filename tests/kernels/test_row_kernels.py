@@ -1,0 +1,135 @@
+"""Weighted means, running means, records and balancing: the laws against loops, the kernels against the laws."""
+
+from importlib import import_module
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longspan.core.errors import UsageError
+from longspan.kernels.balancing import balance
+from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.records import records
+from longspan.kernels.running_mean import running_mean
+from longspan.kernels.weighted_means import weighted_means
+from tests.kernels.in_a_process import assert_passes, needs_triton
+from tests.kernels.sm90 import compiled, needs_compiler
+
+
+def randn(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("n", [1, 7, 40])
+def test_means_are_sums_over_the_real_tokens(n):
+    a, x = randn(2, 2, n, 3), randn(2, 2, n, 4)
+    mask = torch.arange(n) % 3 != torch.tensor([[0], [1]])
+    weighted, running = weighted_means(a, x, mask=mask), running_mean(x, mask=mask)
+    for b in range(2):
+        real = [i for i in range(n) if mask[b, i]]
+        if not real:
+            assert not weighted[b].any()
+            continue
+        p = a[b, :, real].softmax(dim=1)
+        torch.testing.assert_close(weighted[b], p.mT @ x[b, :, real])
+        for t in range(n):
+            so_far = x[b, :, [i for i in real if i <= t]]
+            expected = so_far.mean(dim=1) if so_far.shape[1] else torch.zeros(2, 4, dtype=torch.float64)
+            torch.testing.assert_close(running[b, :, t], expected)
+
+
+def test_without_a_mask_all_tokens_are_real():
+    a, x, all_real = randn(2, 2, 9, 3), randn(2, 2, 9, 4), torch.ones(2, 9, dtype=torch.bool)
+    torch.testing.assert_close(weighted_means(a, x), weighted_means(a, x, mask=all_real))
+    torch.testing.assert_close(running_mean(x), running_mean(x, mask=all_real))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.integers(1, 4), st.integers(1, 3))
+def test_the_law_of_records_is_a_walk_along_the_row(numbers, among, share):
+    budget = [1 + i // share for i in range(len(numbers))]
+    chosen = []
+    for i, x in enumerate(numbers):
+        is_record = sum(before >= x for before in numbers[:i]) < among
+        chosen.append(is_record and sum(chosen) < budget[i])
+    found = records(torch.tensor([[numbers]]).double(), torch.tensor([budget]), among)
+    assert found.tolist() == [[chosen]]
+
+
+def test_balancing_is_dividing_rows_and_columns_in_turn():
+    x, allowed = randn(2, 3, 4, 5), torch.rand(1, 1, 4, 5, generator=torch.Generator().manual_seed(0)) < 0.8
+    matrix = x.exp() * allowed
+    for _ in range(3):
+        for axis in (3, 2):
+            matrix = matrix / matrix.sum(dim=axis, keepdim=True).clamp(min=1e-300)
+    torch.testing.assert_close(balance(x, allowed, 3), matrix)
+
+
+def test_operations_count_products_and_running_sums():
+    a, x = (2, 3, 10, 4), (2, 3, 10, 8)
+    assert FORMULAS[torch.ops.longspan.weighted_means](a, x, None) == 2 * 60 * 8 * 4
+    assert FORMULAS[torch.ops.longspan.weighted_means_backward]((), (), (), a, x, None) == 4 * 60 * 8 * 4
+    assert FORMULAS[torch.ops.longspan.running_mean](x, None) == 60 * 8
+    assert FORMULAS[torch.ops.longspan.records](x[:3], (1, 10), 5) == 60 * 7
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")
+def test_what_the_kernels_cannot_do_is_refused_with_a_sentence():
+    double, wide = torch.zeros(1, 1, 3, 2).double(), torch.zeros(1, 1, 3, 300)
+    budget = torch.ones(1, 3, dtype=torch.long)
+    for call, words in [
+        (lambda: weighted_means(double, double, impl="triton"), "float32 and half"),
+        (lambda: weighted_means(wide, wide, impl="triton"), "128 summaries of 128"),
+        (lambda: running_mean(double, impl="triton"), "float32 or half"),
+        (lambda: running_mean(wide, impl="triton"), "at most 256"),
+        (lambda: balance(double, double > 0, 1, impl="triton"), "takes float32"),
+        (lambda: records(double[..., 0], budget, 1, impl="triton"), "takes float32"),
+        (lambda: records(wide[..., 0], budget, 99, impl="triton"), "16 largest"),
+    ]:
+        with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
+            call()
+
+
+@needs_triton
+def test_the_kernels_follow_their_laws():
+    # what executes the shapes in signatures cannot be compiled, so that a GPU does without
+    assert_passes("row_kernels.py", "--noconftest")
+
+
+WHOLE = {"r": 32, "c": 64, "R": 32, "C": 64, "T": 128}
+CHUNK = {"r": 1, "c": 64, "R": 16, "C": 64, "T": 16}
+STRIPS = {"T": 32, "W": 64}
+TILES = {"c": 64, "C": 64, "T": 64}
+COMPILED = [
+    ("weighted_means", "_means", WHOLE | {"MASKED": True}, 4),
+    ("weighted_means", "_means", CHUNK | {"MASKED": False}, 1),
+    ("weighted_means", "_back", WHOLE | {"MASKED": True}, 4),
+    ("weighted_means", "_back", CHUNK | {"MASKED": False}, 1),
+    *(("running_mean", "_sums", TILES | {"BACK": back, "MASKED": True}, 4) for back in (False, True)),
+    *(("running_mean", "_means", TILES | {"BACK": back, "MASKED": True}, 4) for back in (False, True)),
+    ("records", "_records", {"LEVELS": 5, "L": 16, "T": 4096}, 16),
+    *(
+        ("balancing", name, {"ROWS": rows, "T": 32, "W": 64}, 4)
+        for name in ("_levels", "_back")
+        for rows in (False, True)
+    ),
+    ("balancing", "_shares", {"T": 32, "W": 64}, 4),
+]
+
+
+@needs_compiler
+@pytest.mark.full
+@pytest.mark.parametrize("package, name, constants, warps", COMPILED)
+def test_they_compile_for_a_large_gpu(package, name, constants, warps):
+    kernel = getattr(import_module(f"longspan.kernels.{package}.triton"), name)
+    single = ("log", "through", "sums")
+    half = "*bf16" if package in ("weighted_means", "running_mean") else "*fp32"
+    kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed", "chosen"), "*u8")
+    kinds |= dict.fromkeys(("counts", "budget"), "*i32") | dict.fromkeys(("heads", "n", "m", "share", "apart"), "i32")
+    constants = constants | {"num_warps": warps}
+    if package == "weighted_means" and not constants["MASKED"]:
+        constants["mask"] = None
+    built = compiled(kernel, constants, kinds, otherwise=half)
+    assert built.metadata.shared <= 64 * 1024
