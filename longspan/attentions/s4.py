@@ -15,7 +15,8 @@ all N states, and with h = (1 + z) / 2, Woodbury's identity gives
     w(z) = h [P*b] / (1 + h [P*p]) u(z)      K(z) = [C b] - [C p] h [P*b] / (1 + h [P*p])      y = K * u + D u
 
 K is read off on a circle |z| < 1 by an inverse Fourier transform. There a Cauchy sum is itself the transform of a sum
-of damped waves, which needs no matrix of states by frequencies, and nothing is singular.
+of damped waves, which needs no matrix of states by frequencies, and nothing is singular. On a GPU there is no kernel:
+the closed loop is a matrix A~ on pairs of real numbers, and its powers take a row chunk by chunk (`filter_chunks`).
 
 Then GELU, a linear map to twice the width and a gate (GLU). Non-causal self attention has a second C for a convolution
 from the right, which begins at the next token, so that the present is seen once; `bidirectional=False` leaves it out.
@@ -44,7 +45,17 @@ from longspan.kernels.long_convolution import long_convolution
 from longspan.kernels.long_convolution.fourier import fast_length
 from longspan.kernels.packing import left_align
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.state_space import filter_tokens, gently_trained, impulse_response, last_state
+from longspan.kernels.state_space import (
+    chunk_type,
+    chunks,
+    filter_chunks,
+    filter_tokens,
+    gently_trained,
+    impulse_response,
+    last_state,
+)
+from longspan.kernels.state_space.chunks import Chunk, as_pairs, as_reading
+from longspan.kernels.state_space.doubling import powers
 
 # On a circle, what comes round once more is damped by |z|^points, while rounding at the end of the kernel is magnified
 # by |z|^-length. With `rounds` times as many points as the kernel is long both are the same where the first is
@@ -124,10 +135,16 @@ class S4(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
-        return self._map_out(self.mix(x, mask))
+        dtype = chunk_type(x, 2 * self.frequency.shape[1])
+        with without_autocast(x):
+            if dtype is not None:
+                y = filter_chunks(x, self.chunk(chunks.LENGTH, dtype), mask, gelu=True)
+            else:
+                y = F.gelu(self.mix(x, mask))
+        return self._map_out(y)
 
     def mix(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n cd"]:
-        """All channels of all features, before the map out."""
+        """All channels of all features, before GELU."""
         with without_autocast(x):
             kernel = self.kernel(x.shape[1])
             forth, back = (kernel, None) if self.directions == 1 else kernel.chunk(2)
@@ -163,7 +180,7 @@ class S4(Attention):
             w = (reading * (x + before)).sum(dim=-1).real / (1 + (reading * p).sum(dim=-1).real)
             x = x - p * w[..., None]
             y = 2 * einsum(c, x, "c d n, b d n -> b c d").real + self.skip * u[:, None]
-        return self._map_out(rearrange(y, "b c d -> b (c d)")), Memory(torch.view_as_real(x))
+        return self._map_out(F.gelu(rearrange(y, "b c d -> b (c d)"))), Memory(torch.view_as_real(x))
 
     def sampled(self) -> Sampled:
         """The bilinear rule."""
@@ -172,6 +189,23 @@ class S4(Attention):
         b, p, c = (torch.view_as_complex(pairs.double().contiguous()) for pairs in (self.b, self.p, self.c))
         gain = 2 * step[:, None] / (2 - drift)
         return Sampled(((2 + drift) / (2 - drift)).log(), gain * b, gain * p, p.conj().expand_as(drift), c)
+
+    def chunk(self, length: int, dtype: torch.dtype) -> Chunk:
+        """The recurrence over `length` tokens at once, a power of two: the loop closed, and its powers by doubling.
+
+        A~ never lengthens a state, whatever the parameters, so that rounding does not grow with the powers.
+        """
+        log_a, b, p, reading, c = self.sampled()
+        a, c, forth = log_a.exp(), rearrange(2 * c, "c d n -> d c n"), self.skip.shape[0]
+        gain = 1 / (1 + (reading * p).sum(dim=-1, keepdim=True).real)
+        felt = gain * as_reading(reading * (a + 1))  # w without a new token
+        closed = _rotations(a) - as_pairs(p)[..., :, None] * felt[..., None, :]  # A~, on pairs
+        b = as_pairs(b - p * (gain * (reading * b).sum(dim=-1, keepdim=True).real))
+        later = as_reading(c * a[:, None]) - (c * p[:, None]).sum(dim=-1, keepdim=True).real * felt[:, None]  # C A~
+        c = as_reading(c)
+        rows, across = powers(closed, torch.cat([b[:, None], later[:, :forth], c[:, forth:]], dim=1), length)
+        ahead, reads = rows.split([1, c.shape[1]], dim=1)
+        return chunks.lift(ahead[:, 0], c, reads, self.skip, across, dtype)
 
     def kernel(self, length: int) -> Float[Tensor, "c d n"]:
         """K_l = 2 Re C A~^l B~ for l < length."""
@@ -210,7 +244,7 @@ class S4(Attention):
         return points, math.log(EPS) * rounds / (rounds + 1) / points
 
     def _map_out(self, y: Float[Tensor, "*n cd"]) -> Float[Tensor, "*n d"]:
-        return F.glu(self.out(F.gelu(y).to(self.out.weight.dtype)), dim=-1)
+        return F.glu(self.out(y.to(self.out.weight.dtype)), dim=-1)
 
 
 def hippo(state: int) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
@@ -223,6 +257,12 @@ def hippo(state: int) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     skew = (p[:, None] * p).triu(1)
     frequencies, vectors = torch.linalg.eigh(-1j * (skew - skew.mT))
     return frequencies[state // 2 :].float(), (vectors.mH @ p.to(vectors.dtype)).abs()[state // 2 :].float()
+
+
+def _rotations(a: Complex[Tensor, "d n"]) -> Float[Tensor, "d two_n two_n"]:
+    """The matrices that multiply pairs by complex numbers."""
+    blocks = torch.stack([torch.stack([a.real, -a.imag]), torch.stack([a.imag, a.real])])
+    return rearrange(torch.diag_embed(blocks), "i j d n m -> d (n i) (m j)")
 
 
 def _as_pairs(real: Float[Tensor, "d n"]) -> Float[Tensor, "d n 2"]:

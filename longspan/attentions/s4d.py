@@ -8,7 +8,8 @@ sampled at steps Delta of each channel's own, which makes a recurrence while dec
     rule="zoh" (zero-order hold)      A~ = exp(Delta A)                     B~ = (A~ - 1) / A
     rule="bilinear"                   A~ = (2 + Delta A) / (2 - Delta A)    B~ = 2 Delta / (2 - Delta A)
 
-B is folded into C. Then GELU, a linear map to twice the width and a gate (GLU). Non-causal self attention has a second
+B is folded into C. On a GPU the recurrence takes a chunk of tokens at a time (`filter_chunks`), and there is no kernel.
+Then GELU, a linear map to twice the width and a gate (GLU). Non-causal self attention has a second
 C for a convolution from the right, which begins at the next token, so that the present is seen once;
 `bidirectional=False` leaves it out, and what is called non-causal then sees the past alone. Only half of the `state`
 numbers are kept, the rest being their conjugates. The initial A: `lin` -1/2 + i pi n, `inv` -1/2 + i (N/pi)
@@ -36,7 +37,16 @@ from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, De
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import left_align
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.state_space import filter_tokens, gently_trained, impulse_response, last_state
+from longspan.kernels.state_space import (
+    chunk_type,
+    chunks,
+    filter_chunks,
+    filter_tokens,
+    gently_trained,
+    impulse_response,
+    last_state,
+)
+from longspan.kernels.state_space.chunks import Chunk, as_pairs, as_reading
 
 Start = Literal["lin", "inv", "legs", "real"]
 
@@ -107,10 +117,15 @@ class S4D(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
+        gelu, dtype = self.activation == "gelu", chunk_type(x, 2 * self.frequency.shape[1])
         with without_autocast(x):
-            kernel = self.kernel(x.shape[1])
-            forth, back = (kernel, None) if self.directions == 1 else kernel.chunk(2)
-            y = filter_tokens(x, forth, back, self.skip, mask)
+            if dtype is not None:
+                y = filter_chunks(x, self.chunk(chunks.LENGTH, dtype), mask, gelu=gelu)
+            else:
+                kernel = self.kernel(x.shape[1])
+                forth, back = (kernel, None) if self.directions == 1 else kernel.chunk(2)
+                y = filter_tokens(x, forth, back, self.skip, mask)
+                y = F.gelu(y) if gelu else y
         return self._map_out(y, x.dtype)
 
     def prefill(
@@ -134,6 +149,7 @@ class S4D(Attention):
             log_a, c = self.sampled()
             s = log_a.exp() * torch.view_as_complex(state.s) + u[..., None]
             y = 2 * einsum(c, s, "c d n, b d n -> b c d").real + self.skip * u[:, None]
+            y = F.gelu(y) if self.activation == "gelu" else y
         return self._map_out(rearrange(y, "b c d -> b (c d)"), x_t.dtype), Waves(torch.view_as_real(s))
 
     def sampled(self) -> tuple[Complex[Tensor, "d n"], Complex[Tensor, "c d n"]]:
@@ -152,8 +168,16 @@ class S4D(Attention):
         """K_l = 2 Re sum_n C_n B~_n A~_n^l for l < length."""
         return impulse_response(*self.sampled(), length)
 
+    def chunk(self, length: int, dtype: torch.dtype) -> Chunk:
+        """The recurrence over `length` tokens at once."""
+        (log_a, c), forth = self.sampled(), self.skip.shape[0]
+        powers = (log_a[:, None] * torch.arange(length, device=log_a.device)[:, None]).exp()  # [d t n]
+        c = rearrange(2 * c, "c d n -> d c n")
+        later = torch.cat([c[:, :forth] * log_a.exp()[:, None], c[:, forth:]], dim=1)  # read from the next token on
+        reads = as_reading(later[:, :, None] * powers[:, None])
+        return chunks.lift(as_pairs(powers), as_reading(c), reads, self.skip, (length * log_a).exp(), dtype)
+
     def _map_out(self, y: Float[Tensor, "*n c_times_d"], dtype: torch.dtype) -> Float[Tensor, "*n d"]:
-        y = F.gelu(y) if self.activation == "gelu" else y
         if self.output == "none":
             return y.to(dtype)
         y = self.out(y.to(self.out.weight.dtype))

@@ -1,11 +1,24 @@
-"""Diagonal state spaces: powers in blocks give what the recurrence gives, token by token."""
+"""State spaces: powers in blocks give what the recurrence gives token by token, and so do chunks on a GPU."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.kernels.state_space import filter_tokens, gently_trained, impulse_response, last_state
+from longspan.core.errors import UsageError
+from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.state_space import (
+    chunk_type,
+    chunks,
+    filter_chunks,
+    filter_tokens,
+    gently_trained,
+    impulse_response,
+    last_state,
+)
+from tests.kernels.in_a_process import assert_passes, needs_triton
+from tests.kernels.sm90 import compiled, needs_compiler
 
 
 def dynamics(d=3, n=4, channels=2):
@@ -61,3 +74,83 @@ def test_hidden_tokens_are_not_time(length, both_sides, seed):
 
 def test_a_gently_trained_parameter_says_so():
     assert gently_trained(torch.zeros(2)).optim == {"weight_decay": 0.0, "max_learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("both_sides", [False, True])
+def test_a_chunk_is_a_step_of_a_larger_system(both_sides):
+    """From a state before it, and one behind it, a chunk makes what the recurrence makes, and the states beyond it."""
+    torch.manual_seed(0)
+    (log_a, c), length = dynamics(channels=2 if both_sides else 1), 8
+    skip, u = torch.randn(1, 3).double(), torch.randn(3, length).double()
+    powers, c = (log_a[:, None] * torch.arange(length)[:, None]).exp(), c.transpose(0, 1)
+    later = torch.cat([c[:, :1] * log_a.exp()[:, None], c[:, 1:]], dim=1)
+    reads = chunks.as_reading(later[:, :, None] * powers[:, None])
+    across = (length * log_a).exp()
+    chunk = chunks.lift(chunks.as_pairs(powers), chunks.as_reading(c), reads, skip, across, torch.float64)
+
+    states = [torch.randn(3, 4, dtype=torch.complex128) for _ in c[0]]
+    before = torch.cat([u, *map(chunks.as_pairs, states)], dim=1)
+    y, new = (chunk.read @ before[..., None])[..., 0], (u[:, None] @ chunk.write)[:, 0].unflatten(1, (len(states), -1))
+    rows, s = [], states[0]
+    for t in range(length):
+        s = log_a.exp() * s + u[:, t, None]
+        rows.append((c[:, 0] * s).sum(dim=1).real + skip[0] * u[:, t])
+    torch.testing.assert_close(chunks.as_pairs(chunk.across * states[0]) + new[:, 0], chunks.as_pairs(s))
+    if both_sides:
+        s = states[1]
+        for t in reversed(range(length)):
+            rows[t] = rows[t] + (c[:, 1] * s).sum(dim=1).real
+            s = log_a.exp() * s + u[:, t, None]
+        torch.testing.assert_close(chunks.as_pairs(chunk.across * states[1]) + new[:, 1], chunks.as_pairs(s))
+    torch.testing.assert_close(y, torch.stack(rows, dim=1))
+
+
+def test_operations_are_those_of_the_products():
+    d, b, n, t, s, ct = 3, 2, 20, 8, 4, 16
+    x, read, write, rows = (b, n, d), (d, ct, t + s), (d, t, s), (d, b, 3, t + s)
+    forth, back = FORMULAS[torch.ops.longspan.state_space], FORMULAS[torch.ops.longspan.state_space_backward]
+    products = 2 * d * b * 3 * (t * s + (t + s) * ct)
+    assert forth(x, read, write, (d, 2, 2), None, None, True, False) == products
+    assert forth(x, read, write, (d, s, s), None, None, False, False) == products + 2 * d * b * 3 * s * s
+    products = 2 * d * b * 3 * (ct * s + (ct + s) * t + (ct + s) * (t + s))
+    assert back((b, n, 2 * d), rows, (d, b, 3, ct), read, write, (d, 2, 2), None, None, True, True) == products
+    assert FORMULAS[torch.ops.longspan.matrix_powers]((d, s, s), (d, 2, s), 3) == 2 * d * s * s * (3 * s + 2 * 7)
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")
+@pytest.mark.parametrize("n, dtype, words", [(300, torch.float32, "128.*got 600"), (4, torch.float64, "or bfloat")])
+def test_what_chunks_cannot_do_is_refused_with_a_sentence(n, dtype, words):
+    x = torch.zeros(1, 3, 2, dtype=dtype)
+    read, write, across = torch.zeros(2, 4, 4 + 2 * n), torch.zeros(2, 4, 2 * n), torch.zeros(2, n, dtype=torch.cfloat)
+    with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
+        filter_chunks(x, chunks.Chunk(read, write, across))
+
+
+def test_a_cpu_takes_the_fourier_transform():
+    assert chunk_type(torch.zeros(1, 3, 2), 64) is None
+
+
+@needs_triton
+def test_chunks_follow_the_law():
+    assert_passes("state_space_kernel.py")
+
+
+@needs_compiler
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+def test_kernels_compile_for_a_large_gpu_within_the_memory_on_its_chip(kind):
+    from longspan.kernels.state_space import triton as kernels
+
+    turns = {"T": chunks.LENGTH, "ORDERED": True, "GELU": True, **kernels.TILE}
+    diagonal, dense = kernels.launch(torch.empty(1, 32, 2), True), kernels.launch(torch.empty(1, 64, 64), False)
+    powers = kernels.launch_of_powers(64)
+    cases = {"_into_rows": turns, "_out_of_rows": turns, "_scan_diagonal": diagonal, "_scan_dense": dense}
+    cases |= {"_next_rows": powers, "_square": powers, "_back_to_rows": powers, "_back_to_square": powers}
+    matrices = dict.fromkeys(("across", "squares", "drows", "dsquares"), "*fp32")
+    for name, constants in cases.items():
+        kernel = getattr(kernels, name)
+        constants = {"BACK": True, "B": kernels.BLOCK} | constants
+        kinds = dict.fromkeys(("x", "rows", "before", "tokens", "v", "z"), f"*{kind}") | matrices
+        kinds |= {"order": "*i32", "places": "*i32", "rows": "*fp32" if "squares" in kernel.arg_names else f"*{kind}"}
+        built = compiled(kernel, constants, kinds, otherwise="i32")
+        assert built.metadata.shared <= 112 * 1024

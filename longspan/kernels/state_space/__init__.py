@@ -3,6 +3,7 @@
     impulse_response   K_l = 2 Re sum_n C_n A_n^l           what C reads l steps after a single pulse
     last_state         s = sum_l A^l u_(last - l)           what the recurrence remembers of a row
     filter_tokens      y = K * u + D u                      what it makes of a row while training
+    filter_chunks      the same for any A, chunk by chunk   by matrix products, with a GPU and Triton
 
 A comes as its logarithm, so that a power is the exponential of a product. Of each pair of conjugate states one is kept.
 Padding is not time: a hidden token neither enters the state nor lets it fade. `reference` is the law.
@@ -16,10 +17,14 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
+from longspan.kernels.choice import choose
 from longspan.kernels.long_convolution import long_convolution
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single
-from longspan.kernels.state_space import reference
+from longspan.kernels.state_space import operator, reference
+from longspan.kernels.state_space.chunks import Chunk
+
+MOST = 128  # numbers of a state, whose matrix has to stay on chip
 
 Impl = Literal["auto", "reference"]
 
@@ -84,6 +89,50 @@ def filter_tokens(
         return y
     rows = torch.arange(x.shape[0], device=x.device)[:, None]
     return y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)] * mask[..., None]  # back to where the tokens were
+
+
+def chunk_type(x: Float[Tensor, "b n d"], states: int) -> torch.dtype | None:
+    """In which type `filter_chunks` should multiply these tokens, as every product does here; None: not at all.
+
+    `states` says of how many real numbers a state consists.
+    """
+    kind = x.device.type
+    if choose("auto", "state_space", x, _obstacle(x, states)) != "triton":
+        return None
+    cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return torch.bfloat16 if cast else x.dtype
+
+
+def filter_chunks(
+    x: Float[Tensor, "b n d"], chunk: Chunk, mask: Bool[Tensor, "b n"] | None = None, *, gelu: bool = False
+) -> Float[Tensor, "b n c_times_d"]:
+    """A recurrence chunk by chunk along the real tokens, and GELU of it; nothing at padded positions.
+
+    Products are of numbers in the type of the chunk, summed in float32; the state goes from chunk to chunk in float32.
+
+    >>> y = filter_chunks(x, lift(ahead, c, reads, skip, across, x.dtype), mask)
+    """
+    diagonal = chunk.across.is_complex()
+    choose("triton", "state_space", x, _obstacle(x, chunk.across.shape[1] * (2 if diagonal else 1)))
+    across = torch.view_as_real(chunk.across.to(torch.complex64)) if diagonal else chunk.across.float()
+    order, places = (None, None) if mask is None else _permutation(mask)
+    return operator.forward(x.to(chunk.read.dtype), chunk.read, chunk.write, across, order, places, diagonal, gelu)[0]
+
+
+def _permutation(mask: Bool[Tensor, "b n"]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+    """Where the real tokens of a row lie, and the place of each among them; -1 for those that are not."""
+    order = mask.logical_not().long().argsort(dim=1, stable=True)
+    order = order.masked_fill(~real(mask.sum(dim=1), mask.shape[1]), -1)
+    return order.int(), (mask.cumsum(dim=1) - 1).masked_fill(~mask, -1).int()
+
+
+def _obstacle(x: Float[Tensor, "b n d"], states: int) -> str:
+    """What keeps recurrences in chunks from these tokens, if anything."""
+    if x.dtype not in (torch.float32, torch.bfloat16):
+        return f"it takes float32 or bfloat16, got {x.dtype}"
+    if states > MOST:
+        return f"a state may have {MOST} numbers, got {states}"
+    return "" if x.numel() else "there are no tokens"
 
 
 def gently_trained(value: Tensor) -> nn.Parameter:

@@ -45,3 +45,13 @@ def filter_tokens(
         places = seen.nonzero()[:, 0]
         rows.append(row.new_zeros(len(row), skip.numel()).index_copy(0, places, y.flatten(0, 1).mT))
     return torch.stack(rows)
+
+
+def powers(
+    a: Float[Tensor, "d k k"], rows: Float[Tensor, "d f k"], length: int
+) -> tuple[Float[Tensor, "d f t k"], Float[Tensor, "d k k"]]:
+    found, last = [rows], a
+    for _ in range(length - 1):
+        found.append(torch.cat([found[-1][:, :1] @ a.mT, found[-1][:, 1:] @ a], dim=1))
+        last = last @ a
+    return torch.stack(found, dim=2), last
