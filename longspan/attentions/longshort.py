@@ -230,9 +230,9 @@ class LongShort(Attention):
             bias = torch.cat([far_bias, near], dim=-1)
         k_all, v_all = torch.cat([state.far_k, near_k], dim=2), torch.cat([state.far_v, near_v], dim=2)
         y = rearrange(_exact(q, k_all, v_all, visible, bias, 0.0), "b h 1 c -> b (h c)")
+        logits = self._logits(x)
         with without_autocast(x):
-            new = _sums(self._logits(x), self._split(k), self._split(v))
-            sums, largest = _added(state.sums, state.largest, *new)
+            sums, largest = _added(state.sums, state.largest, *_sums(logits, self._split(k), self._split(v)))
         whole = (place + 1) % self.chunk == 0
         state = Past(near_k, near_v, state.far_k, state.far_v, sums, largest, place + 1)
         return self.out(y.to(self.out.weight.dtype)), self._closed(state, whole) if whole.any() else state
