@@ -1,6 +1,6 @@
 """What does a token cost in decoding, and how large is the state? Against the length of the context."""
 
-from longspan.analysis.bench import Bench, Subject, need_benches
+from longspan.analysis.bench import VARIANTS, Bench, Subject, need_benches
 from longspan.analysis.evidence import Evidence
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.growth import Curves, Line
@@ -19,7 +19,7 @@ def answer(evidence: Evidence) -> Finding:
             one.label,
             one.pattern,
             line.title,
-            one.variant,
+            one.variant or None,
             *line.at(lengths),
             one.where,
         )
@@ -46,17 +46,15 @@ def answer(evidence: Evidence) -> Finding:
 
 
 def _curves(bench: Bench) -> list[Curves]:
-    chosen = [(one, variant) for one in bench.subjects.values() if (variant := one.variant("time", "decode"))]
-    variants = sorted({variant for _, variant in chosen})
+    """The times by each variant, and the states, which no variant changes."""
     made = []
-    for variant in variants:
-        own = [subject for subject, one in chosen if one == variant]
-        made.append(
-            Curves(bench.where, bench.pattern, "decode", TIME, variant, tuple(_times(one, variant) for one in own))
-        )
-        states = tuple(line for one in own if (line := _states(one, variant)).x)
-        if states:
-            made.append(Curves(bench.where, bench.pattern, "decode", STATE, variant, states))
+    for variant in VARIANTS:
+        times = tuple(line for one in bench.subjects.values() if (line := _times(one, variant)).x)
+        if times:
+            made.append(Curves(bench.where, bench.pattern, "decode", TIME, variant, times))
+    states = tuple(line for one in bench.subjects.values() if (line := _states(one)).x)
+    if states:
+        made.append(Curves(bench.where, bench.pattern, "decode", STATE, "", states))
     return made
 
 
@@ -70,10 +68,10 @@ def _times(subject: Subject, variant: str) -> Line:
     )
 
 
-def _states(subject: Subject, variant: str) -> Line:
+def _states(subject: Subject) -> Line:
     found = {
         float(length): reading.state_bytes / 1024
-        for (length, mode, own), reading in sorted(subject.readings.items())
-        if (mode, own) == ("decode", variant) and reading.status == "ok" and reading.state_bytes
+        for (length, mode, _), reading in sorted(subject.readings.items())
+        if mode == "decode" and reading.status == "ok" and reading.state_bytes
     }
     return Line(subject.mechanism, subject.name, tuple(found), tuple(found.values()))

@@ -10,6 +10,7 @@ from longspan.analysis.evidence import Evidence
 from longspan.analysis.finding import Column, Finding
 
 COLUMNS = (
+    Column("Measured on", context=True),
     Column("Pattern", context=True),
     Column("Mode"),
     Column("Length", "count"),
@@ -21,7 +22,6 @@ COLUMNS = (
     Column("Its variant"),
     Column("Times faster", "number", "exact over fastest"),
     Column("Of", "count", "mechanisms measured there"),
-    Column("Measured on", context=True),
 )
 
 
@@ -68,16 +68,8 @@ def answer(evidence: Evidence) -> Finding:
 def _row(bench: Bench, mode: str, length: int, ranked: list[Entry]) -> tuple:
     best = ranked[0]
     exact = next((entry for entry in ranked if entry.subject.exact), None)
-    start = (bench.pattern, mode, length, best.subject.name, 1e6 * best.time.value, best.time.variant)
+    start = (bench.where, bench.pattern, mode, length, best.subject.name, 1e6 * best.time.value, best.time.variant)
     if exact is None:
-        return (*start, None, None, None, None, len(ranked), bench.where)
+        return (*start, None, None, None, None, len(ranked))
     times = exact.time.value / best.time.value
-    return (
-        *start,
-        exact.subject.name,
-        1e6 * exact.time.value,
-        exact.time.variant,
-        times,
-        len(ranked),
-        bench.where,
-    )
+    return (*start, exact.subject.name, 1e6 * exact.time.value, exact.time.variant, times, len(ranked))

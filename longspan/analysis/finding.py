@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Kind = Literal["text", "percent", "number", "count", "fit"]
+BETWEEN = " · "  # the parts of a text
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,20 @@ class Finding:
 
     def condensed(self) -> "Finding":
         """The same for the eye: what is alike in all rows of a column of context is said once, below the table."""
-        values = [[row[place] for row in self.rows] for place in range(len(self.columns))]
-        alike = [column.context and len(set(own)) == 1 for column, own in zip(self.columns, values, strict=True)]
-        said = [
-            f"{column.title}: {text(own[0], column.kind)}"
-            for column, own, same in zip(self.columns, values, alike, strict=True)
-            if same and own[0] not in (None, "")
-        ]
-        kept = [place for place, same in enumerate(alike) if not same]
+        said, kept = [], []
+        for place, column in enumerate(self.columns):
+            own = [row[place] for row in self.rows]
+            if column.context and len(set(own)) == 1:
+                alike = "" if own[0] is None else text(own[0], column.kind)
+            else:
+                alike, own = common_parts(own) if column.context else ("", own)
+                kept.append((column, own))
+            if alike:
+                said.append(f"{column.title}: {alike}")
         return replace(
             self,
-            columns=tuple(self.columns[place] for place in kept),
-            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
+            columns=tuple(column for column, _ in kept),
+            rows=tuple(zip(*(values for _, values in kept), strict=True)),
             notes=((f"Throughout: {'; '.join(said)}.",) if said else ()) + self.notes,
         )
 
@@ -63,6 +66,25 @@ class Finding:
         return [
             [text(value, column.kind) for value, column in zip(row, self.columns, strict=True)] for row in self.rows
         ]
+
+
+def common_parts(values: list[Any]) -> tuple[str, list[Any]]:
+    """What is alike in all values, part by part, and each value without it.
+
+    >>> common_parts(["GPU · bfloat16 · batch 4", "GPU · float32 · batch 4"])
+    ('GPU · batch 4', ['bfloat16', 'float32'])
+    >>> common_parts(["NS", "CS"])
+    ('', ['NS', 'CS'])
+    """
+    split = [value.split(BETWEEN) if isinstance(value, str) else [] for value in values]
+    if len({len(parts) for parts in split}) != 1:
+        return "", values
+    alike = [len(set(parts)) == 1 for parts in zip(*split, strict=True)]
+    common = [part for part, same in zip(split[0], alike, strict=True) if same]
+    if not any(common):
+        return "", values
+    rest = [BETWEEN.join(part for part, same in zip(parts, alike, strict=True) if not same) for parts in split]
+    return BETWEEN.join(common), rest
 
 
 def text(value: Any, kind: Kind) -> str:

@@ -38,7 +38,7 @@ class Curves:
     pattern: str
     mode: str
     label: str  # of the quantity, with its unit
-    variant: str
+    variant: str  # empty where it makes no difference
     lines: tuple[Line, ...]
 
 

@@ -364,7 +364,8 @@ def _curves(pyplot: Any, found: Sequence[Curves], look: Mapping[str, Look]) -> A
                 _plot(axes, curve, look)
             lengths = length_ticks(x for curve in own[label].lines for x in curve.x)
             _logarithmic(axes, lengths, value_ticks(own[label].lines, "y"))
-            axes.set(xlabel="tokens", ylabel=f"{label} ({own[label].variant})")
+            variant = own[label].variant
+            axes.set(xlabel="tokens", ylabel=f"{label} ({variant})" if variant else label)
         line[0].set_title(f"{shown(where)}\n{shown(pattern)}, {mode}", fontsize=7)
     return _named_lines(figure, grid)
 

@@ -55,7 +55,7 @@ def _curves(found: Sequence[Curves], look: Mapping[str, Look]) -> dict[str, Any]
     views = []
     for one in found:
         quantity = one.label.partition(",")[0]
-        name = f"{one.mode} {quantity}, {one.variant}" if one.mode != "decode" else f"{quantity}, {one.variant}"
+        name = ", ".join(filter(None, (quantity if one.mode == "decode" else f"{one.mode} {quantity}", one.variant)))
         traces = [_line(line, look, "%{x:,} tokens: %{y:,.4~g}") for line in one.lines]
         axes = _logarithmic(length_ticks(x for line in one.lines for x in line.x), value_ticks(one.lines, "y"))
         views.append(plain_view(name[0].upper() + name[1:], traces, LENGTHS, one.label, axes) | {"height": 460})

@@ -201,12 +201,23 @@ def test_the_slowest_code_stands_first_and_no_point_is_above_the_roof():
 
 def test_decoding_shows_milliseconds_and_the_state():
     finding = ask("decode", *lab_cards())
-    (time,) = rows(finding, Quantity="time per token, ms", Mechanism="Linear")
+    (time,) = rows(finding, Quantity="time per token, ms", Mechanism="Linear", Variant="graph")
     assert time["4,096"] == pytest.approx(1e3 * 1e-3 * (5e-5 + 1e-8 * 4096))
     (state,) = rows(finding, Quantity="state, KiB", Mechanism="Linear")
     assert state["4,096"] == 4096
     with pytest.raises(DataMissing, match="--mode decode"):
         ask("decode", make_core("linear"))
+
+
+def test_who_decodes_without_a_graph_only_stands_beside_the_others():
+    how = {"pattern": "causal_self", "modes": ("decode",)}
+    finding = ask("decode", make_core("linear", **how), make_core("sinkhorn", **how, variants=("eager",)))
+    drawn = {(one.label, one.variant): {line.mechanism for line in one.lines} for one in finding.figure}
+    assert drawn == {
+        ("time per token, ms", "graph"): {"linear"},
+        ("time per token, ms", "eager"): {"linear", "sinkhorn"},
+        ("state, KiB", ""): {"linear", "sinkhorn"},
+    }
 
 
 # -------------------------------------------------------------------------------------------------------------- repeat
