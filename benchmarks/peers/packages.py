@@ -172,7 +172,15 @@ PEERS = [
     Peer("nystrom-attention", "NystromAttention", "nystromformer(landmarks=64)", "layer", nystrom, patterns=("NS",)),
     Peer("local-attention", "LocalAttention", "local(window=128, shape=blocks, overlap=128)", "core", local),
     Peer("reformer-pytorch", "LSHSelfAttention", "reformer(rounds=2, chunk=64)", "layer", reformer),
-    Peer("sinkhorn-transformer", "SinkhornSelfAttention", "sinkhorn(block=64)", "layer", sinkhorn),
+    Peer(
+        "sinkhorn-transformer",
+        "SinkhornSelfAttention",
+        "sinkhorn(block=64)",
+        "layer",
+        sinkhorn,
+        autocast=False,
+        remark="theirs has weights that are cast, since under autocast it mixes types and stops",
+    ),
     Peer(
         "long-short-transformer",
         "LongShortAttention",
