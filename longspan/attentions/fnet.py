@@ -7,6 +7,8 @@ transform decides every output, so it is `max_length` where that is given: then 
 it the size is the length of the batch at hand. Paper: arXiv:2105.03824. Departs from the paper in: padding is zeroed.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -40,8 +42,36 @@ class FNet(Attention):
         size = n if self.max_length is None else self.max_length
         if n > size:
             raise UsageError(f"This fnet transforms at most {size} tokens, got {n}; raise max_length or cut the input.")
-        given = x.dtype
         if mask is not None:
             x = x.masked_fill(~mask[:, :, None], 0)
-        y = torch.fft.fft2(at_least_single(x), s=(size, x.shape[2])).real  # there is no transform in half precision
-        return y[:, :n].to(given)
+        y = _Transform.apply(x, size)
+        assert isinstance(y, Tensor)
+        return y
+
+
+class _Transform(torch.autograd.Function):
+    """Its matrix is symmetric, also where rows are filled up and cut again: the way back is the transform itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b n d"]:
+        ctx.size = size
+        return transform(x, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _Transform.apply(gradients[0], ctx.size), None
+
+
+def transform(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b n d"]:
+    """The first n tokens of the transform of x, filled up with zeros to `size` tokens.
+
+    Of a real x half of the width says all: at -j it has the numbers that it has at j, of tokens -k for k.
+    """
+    n, d = x.shape[1:]
+    half = torch.fft.rfft2(at_least_single(x), s=(size, d), dim=(1, 2)).real  # there is none in half precision
+    mirrored = half[:, :, 1 : (d + 1) // 2].flip(2)
+    y = x.new_empty(x.shape)
+    y[:, :, : d // 2 + 1] = half[:, :n]
+    y[:, :1, d // 2 + 1 :] = mirrored[:, :1]
+    y[:, 1:, d // 2 + 1 :] = mirrored[:, size - n + 1 :].flip(1)
+    return y

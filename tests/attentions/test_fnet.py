@@ -23,13 +23,15 @@ def by_matrices(x, size):
 
 
 @pytest.mark.parametrize("n, size", [(1, 1), (2, 5), (9, 9), (63, 64)])
-def test_outputs_and_gradients_follow_the_formula(n, size):
-    x = torch.randn(2, n, 6, dtype=torch.float64, requires_grad=True)
-    found, expected = build(size)(x), by_matrices(x, size)[:, :n]
+@pytest.mark.parametrize("dim", [1, 2, 5, 6])
+def test_outputs_and_gradients_follow_the_formula(n, size, dim):
+    x = torch.randn(2, n, dim, dtype=torch.float64, requires_grad=True)
+    found, expected = build(size, dim)(x), by_matrices(x, size)[:, :n]
     torch.testing.assert_close(found, expected)
     w = torch.randn_like(found)
     gradients = [torch.autograd.grad((y * w).sum(), x)[0] for y in (found, expected)]
     torch.testing.assert_close(*gradients)
+    torch.autograd.gradgradcheck(build(size, dim), x[:, :3].detach().requires_grad_())
 
 
 def test_padding_changes_nothing_when_the_size_is_fixed():
