@@ -19,6 +19,14 @@ Implementation = Literal["auto", "reference", "triton"]
 HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
 
 
+def lack_of_room(x: Shaped[Tensor, "..."], needed: int) -> str:
+    """What keeps a kernel from x whose programs need so many bytes on chip, more than small GPUs have, if anything."""
+    if x.device.type != "cuda":
+        return ""
+    found = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+    return f"it needs {needed} bytes of shared memory, this GPU has {found}" if found < needed else ""
+
+
 def choose(impl: Implementation, name: str, x: Shaped[Tensor, "..."], obstacle: str) -> Literal["reference", "triton"]:
     if not HAS_TRITON:
         obstacle = "it needs triton and an NVIDIA GPU"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.block_sparse.plan import CHUNK, Plan
-from longspan.kernels.feature_attention.shapes import empty_like
+from longspan.kernels.tiling import ceil, empty_like, readable
 
 
 @torch.library.custom_op("longspan::block_sparse", mutates_args=())
@@ -34,7 +34,7 @@ def forward(
     from longspan.kernels.block_sparse import triton
 
     plan = Plan(places, latest, tiles, counts, seers, starts, columns, columns_latest, until)
-    q, k, v = map(_readable, (q, k, v))
+    q, k, v = map(readable, (q, k, v))
     y, z = empty_like(q, v.shape[3], v.dtype), _sums(q)
     with torch.cuda.device_of(q):  # Triton launches on the current device
         triton.forth(q, k, v, _singles(k, v, columns), plan, (block, before, after, reach, causal), y, z)
@@ -73,7 +73,7 @@ def backward(
     from longspan.kernels.block_sparse import triton
 
     plan = Plan(places, latest, tiles, counts, seers, starts, columns, columns_latest, until)
-    dy, q, k, v, y = map(_readable, (dy, q, k, v, y))
+    dy, q, k, v, y = map(readable, (dy, q, k, v, y))
     singles, rules, z = _singles(k, v, columns), (block, before, after, reach, causal), z.contiguous()
     dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
     through = torch.empty_like(z)
@@ -88,14 +88,9 @@ def _(dy, q, k, v, *rest):
     return tuple(empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
 
 
-def _readable(x: Tensor) -> Tensor:
-    """Any order of rows, heads and tokens will do, while the channels of a token lie side by side."""
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
 def _sums(q: Tensor) -> Tensor:
     b, h, n, _ = q.shape
-    return q.new_empty(b, h, -(-n // CHUNK) * CHUNK, dtype=torch.float32)
+    return q.new_empty(b, h, ceil(n, CHUNK) * CHUNK, dtype=torch.float32)
 
 
 def _singles(k: Tensor, v: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor] | None:

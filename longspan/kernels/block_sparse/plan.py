@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from longspan.kernels.tiling import ceil
+
 CHUNK = 64  # tokens that a program takes at a time
 TILE = 128  # queries of a program, unless lists differ within so many
 FEW = 16  # columns that are a chunk of their own
@@ -69,7 +71,7 @@ def make_plan(
         singles, keys = apart(columns, keys, n)
         made = made._replace(**_columns(singles, n, causal))
     if columns is not None or key_mask is not None:
-        places = _chunks(keys, CHUNK, -(-n // side) * (side // CHUNK))
+        places = _chunks(keys, CHUNK, ceil(n, side) * (side // CHUNK))
         made = made._replace(places=places.flatten(2), latest=places.amax(dim=3))
     if not isinstance(lists, tuple):
         made = made._replace(**_tiles(lists, n, side, block, reach, causal))
@@ -98,8 +100,8 @@ def _chunks(places: Int[Tensor, "_b _h n"], chunk: int, count: int) -> Int[Tenso
 
 def _columns(singles: Int[Tensor, "_b _h t"], n: int, causal: bool) -> dict[str, Tensor]:
     t, chunk = singles.shape[2], column_chunk(singles.shape[2])
-    columns = _chunks(singles.sort(dim=2).values, chunk, -(-t // chunk))
-    last = torch.arange(1, -(-n // CHUNK) + 1, dtype=torch.int32, device=columns.device) * CHUNK - 1
+    columns = _chunks(singles.sort(dim=2).values, chunk, ceil(t, chunk))
+    last = torch.arange(1, ceil(n, CHUNK) + 1, dtype=torch.int32, device=columns.device) * CHUNK - 1
     earliest, last = columns[..., 0].contiguous(), last.expand(*columns.shape[:2], -1).contiguous()
     if causal:
         until = torch.searchsorted(earliest, last, right=True)
@@ -111,7 +113,7 @@ def _columns(singles: Int[Tensor, "_b _h t"], n: int, causal: bool) -> dict[str,
 def _tiles(lists: Lists, n: int, side: int, block: int, reach: int | None, causal: bool) -> dict[str, Tensor]:
     """The tiles of keys that each tile of queries sees, and the other way round."""
     g, per, device = lists.shape[2], block // side, lists.device
-    u = torch.arange(-(-n // side), device=device)
+    u = torch.arange(ceil(n, side), device=device)
     own = lists[:, :, u // per]
     tiles = (own[..., None] * per + torch.arange(per, device=device)).flatten(3)
     seen = ((own >= 0) & (own < g)).repeat_interleave(per, dim=3) & (tiles < len(u))

@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.kernels.block_sparse import operator
 from longspan.kernels.block_sparse.kept import remembered
 from longspan.kernels.block_sparse.plan import CHUNK, Around, Lists, Plan, make_plan
-from longspan.kernels.choice import choose
+from longspan.kernels.choice import choose, lack_of_room
 from longspan.kernels.fused import is_counted
 from longspan.kernels.precision import without_autocast
 
@@ -53,11 +53,7 @@ def obstacle(
         return "it drops no weights"
     if max(c, e) > WIDEST or not (q.numel() and v.numel()):
         return f"it takes tokens of 1 to {WIDEST} channels, got {tuple(q.shape)} and {tuple(v.shape)}"
-    if max(c, e) > WIDE and q.device.type == "cuda":
-        found = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
-        if found < WIDE_BYTES:
-            return f"widths above {WIDE} need {WIDE_BYTES} bytes of shared memory, this GPU has {found}"
-    return ""
+    return lack_of_room(q, WIDE_BYTES) if max(c, e) > WIDE else ""
 
 
 def block_sparse(

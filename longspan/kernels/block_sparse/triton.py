@@ -25,6 +25,7 @@ from torch import Tensor
 
 from longspan.kernels.block_sparse.plan import CHUNK, Plan, column_chunk, side_of
 from longspan.kernels.tiles import dot
+from longspan.kernels.tiling import ceil, filled
 
 PROGRAMS = 1024  # among which the queries of all columns are shared out, if there are so many
 LEAST = 4 * CHUNK  # queries of such a share
@@ -95,8 +96,8 @@ def back_to_keys(
     k_single, v_single = singles
     t = k_single.shape[2]
     how |= {"T": (tile := column_chunk(t)), "LISTED": False}
-    parts = max(1, min(-(-PROGRAMS // (b * h * t // tile)), -(-n // LEAST)))
-    share = -(-n // (parts * CHUNK)) * CHUNK
+    parts = max(1, min(ceil(PROGRAMS, b * h * t // tile), ceil(n, LEAST)))
+    share = ceil(n, parts * CHUNK) * CHUNK
     dk_parts, dv_parts = (x.new_empty(parts * b, h, t, x.shape[3], dtype=torch.float32) for x in singles)
     tensors = {"dy": dy, "q": q, "k": k_single, "v": v_single, "dk": dk_parts, "dv": dv_parts}
     grid, numbers = (t // tile, b * h, parts), numbers | {"block": n, "before": 0, "after": 0, "reach": n}
@@ -110,7 +111,7 @@ def back_to_keys(
 def launch(q: Tensor, v: Tensor, plan: Plan, rules: Rules, way: Literal["forth", "back"]) -> dict:
     """Widths, the powers of two they are filled up to, sides of tiles, what there is, and the shape of a program."""
     c, e, side = q.shape[3], v.shape[3], side_of(rules[0], plan.tiles is not None)
-    C, E = (max(16, triton.next_power_of_2(width)) for width in (c, e))
+    C, E = filled(c), filled(e)
     wide, single = max(C, E) > 64, q.element_size() > 2
     t = 0 if plan.columns is None else plan.columns.shape[2]
     sizes = {
@@ -130,7 +131,7 @@ def launch(q: Tensor, v: Tensor, plan: Plan, rules: Rules, way: Literal["forth",
 
 
 def _grid(q: Tensor, how: dict) -> tuple[int, int]:
-    return -(-q.shape[2] // how["T"]), q.shape[0] * q.shape[1]
+    return ceil(q.shape[2], how["T"]), q.shape[0] * q.shape[1]
 
 
 def _numbers(q: Tensor, plan: Plan, rules: Rules) -> dict:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.choice import Implementation, choose, lack_of_room
 from longspan.kernels.feature_attention import operator, reference
 from longspan.kernels.feature_attention.reference import features, with_ones
 from longspan.kernels.feature_attention.shapes import WIDEST, feature_width
@@ -68,8 +68,4 @@ def _obstacle(
         return f"features and values must be at most {WIDEST} wide, got {r} and {e}"
     if not (q.numel() and k.numel() and v.numel()):
         return "there are no tokens"
-    if max(r, e) > WIDE and q.device.type == "cuda":
-        found = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
-        if found < WIDE_BYTES:
-            return f"widths above {WIDE} need {WIDE_BYTES} bytes of shared memory, this GPU has {found}"
-    return ""
+    return lack_of_room(q, WIDE_BYTES) if max(r, e) > WIDE else ""

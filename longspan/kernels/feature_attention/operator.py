@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import Shape, empty_like
+from longspan.kernels.feature_attention.shapes import Shape
+from longspan.kernels.tiling import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::feature_attention", mutates_args=())
@@ -30,7 +31,7 @@ def forward(
     from longspan.kernels.feature_attention import triton
 
     slices = Shape.slices(q, v, feature, causal, eps, floor)
-    q, k, v = map(_readable, (q, k, v))
+    q, k, v = map(readable, (q, k, v))
     beside = triton.Beside(*_beside(key_mask, query_angles, key_angles))
     y, d = empty_like(q, v.shape[3], v.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
     partial = empty_like(q, v.shape[3], torch.float32) if len(slices) > 1 else y
@@ -72,7 +73,7 @@ def backward(
     from longspan.kernels.feature_attention import triton
 
     slices = Shape.slices(q, v, feature, causal, eps, floor)
-    dy, q, k, v = map(_readable, (dy, q, k, v))
+    dy, q, k, v = map(readable, (dy, q, k, v))
     beside = triton.Beside(*_beside(key_mask, query_angles, key_angles))
     dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
     d, kept, dd, partial = d.contiguous(), kept.contiguous(), torch.empty_like(d), dv
@@ -96,14 +97,8 @@ def _(dy, y, q, k, v, *rest):
     return tuple(empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
 
 
-def _readable(x: Tensor) -> Tensor:
-    """Any order of rows, heads and tokens will do, while the channels of a token lie side by side."""
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
 def _beside(key_mask: Tensor | None, *angles: Tensor | None) -> list[Tensor | None]:
-    mask = None if key_mask is None else key_mask.contiguous().view(torch.uint8)
-    return [*(None if x is None else x.float().contiguous() for x in angles), mask]
+    return [*(None if x is None else x.float().contiguous() for x in angles), as_bytes(key_mask)]
 
 
 def _remember(ctx, inputs, output) -> None:

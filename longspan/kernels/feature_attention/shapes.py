@@ -92,11 +92,3 @@ class Shape:
 
 def feature_width(c: int, feature: str) -> int:
     return filled(c) * (2 if feature == "cosine" else 1)
-
-
-def empty_like(x: Float[Tensor, "b h n c"], width: int, dtype: torch.dtype) -> Float[Tensor, "b h n width"]:
-    """Room for a tensor laid out as x is: head by head, or token by token as a projection leaves it."""
-    b, h, n, _ = x.shape
-    if x.stride(1) < x.stride(2):
-        return x.new_empty(b, n, h, width, dtype=dtype).transpose(1, 2)
-    return x.new_empty(b, h, n, width, dtype=dtype)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import empty_like
-from longspan.kernels.few_queries.operator import as_bytes, readable
+from longspan.kernels.tiling import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::few_keys", mutates_args=())

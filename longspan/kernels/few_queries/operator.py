@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import empty_like
+from longspan.kernels.tiling import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::few_queries", mutates_args=())
@@ -50,15 +50,6 @@ def backward(
 def _(dy, dlevel, q, k, v, key_mask, y, level, half):
     dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (k, v))
     return q.new_empty(q.shape), dk, dv
-
-
-def readable(x: Tensor) -> Tensor:
-    """Any order of rows, heads and tokens will do, while the channels of a token lie side by side."""
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def as_bytes(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.contiguous().view(torch.uint8)
 
 
 def _remember(ctx, inputs, output) -> None:

@@ -3,10 +3,10 @@
 It depends on nothing but the sizes of the tensors, so that the same call gives the same bits on every device.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from longspan.kernels.choice import lack_of_room
 from longspan.kernels.tiling import ceil, filled
 
 STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
@@ -34,8 +34,4 @@ def obstacle(x: Float[Tensor, "b h n c"], few: int, *widths: int) -> str:
         return f"{few} of {width} channels do not fit on a chip; 64 of 64 do, in bfloat16 one of these may be {WIDEST}"
     if not (x.numel() and few and all(widths)):
         return "there is nothing to compare"
-    if max(width, few) > WIDE and x.device.type == "cuda":
-        found = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
-        if found < WIDE_BYTES:
-            return f"widths above {WIDE} need {WIDE_BYTES} bytes of shared memory, this GPU has {found}"
-    return ""
+    return lack_of_room(x, WIDE_BYTES) if max(width, few) > WIDE else ""

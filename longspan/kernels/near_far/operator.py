@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import empty_like
+from longspan.kernels.tiling import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::near_far", mutates_args=())
@@ -31,14 +31,14 @@ def forward(
     """y, and the logarithm of what each query divides by [b h n], for the way back."""
     from longspan.kernels.near_far import triton
 
-    q, k, v, far_k, far_v = (_readable(x) for x in (q, k, v, far_k, far_v))
+    q, k, v, far_k, far_v = map(readable, (q, k, v, far_k, far_v))
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        return triton.forth(q, k, v, far_k, far_v, _bytes(key_mask), triton.Rule(step, left, right, chunk, rank))
+        return triton.forth(q, k, v, far_k, far_v, as_bytes(key_mask), triton.Rule(step, left, right, chunk, rank))
 
 
 @forward.register_fake
 def _(q, k, v, far_k, far_v, key_mask, step, left, right, chunk, rank):
-    return empty_like(_readable(q), q.shape[3], q.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return empty_like(q, q.shape[3], q.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op("longspan::near_far_backward", mutates_args=())
@@ -61,8 +61,8 @@ def backward(
     """The gradients of q, k, v, far_k and far_v."""
     from longspan.kernels.near_far import triton
 
-    dy, y, q, k, v, far_k, far_v = (_readable(x) for x in (dy, y, q, k, v, far_k, far_v))
-    log, mask, rule = log.contiguous(), _bytes(key_mask), triton.Rule(step, left, right, chunk, rank)
+    dy, y, q, k, v, far_k, far_v = map(readable, (dy, y, q, k, v, far_k, far_v))
+    log, mask, rule = log.contiguous(), as_bytes(key_mask), triton.Rule(step, left, right, chunk, rank)
     with torch.cuda.device_of(q):
         dq, through = triton.back_to_queries(dy, y, log, q, k, v, far_k, far_v, mask, rule)
         near = triton.back_to_near(dy, log, through, q, k, v, mask, rule)
@@ -72,16 +72,7 @@ def backward(
 @backward.register_fake
 def _(dy, y, log, q, k, v, far_k, far_v, *rest):
     far = (x.new_empty(x.shape) for x in (far_k, far_v))
-    return *(empty_like(_readable(x), x.shape[3], x.dtype) for x in (q, k, v)), *far
-
-
-def _readable(x: Tensor) -> Tensor:
-    """Any order of rows, heads and tokens will do, while the channels of a token lie side by side."""
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def _bytes(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.contiguous().view(torch.uint8)
+    return *(empty_like(x, x.shape[3], x.dtype) for x in (q, k, v)), *far
 
 
 def _remember(ctx, inputs, output) -> None:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.choice import Implementation, choose, lack_of_room
 from longspan.kernels.positive_attention import operator, reference
 from longspan.kernels.positive_attention.reference import log_features
 from longspan.kernels.positive_attention.shapes import ON_CHIP, WIDEST
@@ -52,8 +52,4 @@ def _obstacle(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float
         return f"heads must be at most {WIDEST} wide, got {q.shape[3]} and {v.shape[3]}"
     if not (q.numel() and k.numel() and v.numel()):
         return "there are no tokens"
-    if q.device.type == "cuda":
-        found = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
-        if found < ON_CHIP:
-            return f"it needs {ON_CHIP} bytes of shared memory, this GPU has {found}"
-    return ""
+    return lack_of_room(q, ON_CHIP)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import empty_like
 from longspan.kernels.positive_attention.shapes import Shape
+from longspan.kernels.tiling import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::positive_attention", mutates_args=())
@@ -22,8 +22,8 @@ def forward(
     """y; and for the way back its denominators, levels [1 or 3, b h n], and the four tensors of M."""
     from longspan.kernels.positive_attention import triton
 
-    shape, (q, k, v) = Shape.of(q, v, projection, causal), map(_readable, (q, k, v))
-    W, mask = _halves(shape, projection, q), _bytes(key_mask)
+    shape, (q, k, v) = Shape.of(q, v, projection, causal), map(readable, (q, k, v))
+    W, mask = _halves(shape, projection, q), as_bytes(key_mask)
     y, d, levels = _outcome(q, v, causal)
     with torch.cuda.device_of(q):  # Triton launches on the current device
         M, peaks = triton.sum_keys(shape, k, v, W, mask)
@@ -61,8 +61,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from longspan.kernels.positive_attention import triton
 
-    shape, (dy, q, k, v) = Shape.of(q, v, projection, causal), map(_readable, (dy, q, k, v))
-    W, mask, found = _halves(shape, projection, q), _bytes(key_mask), _levels(levels)
+    shape, (dy, q, k, v) = Shape.of(q, v, projection, causal), map(readable, (dy, q, k, v))
+    W, mask, found = _halves(shape, projection, q), as_bytes(key_mask), _levels(levels)
     M = triton.Kept(triton.Sums(sums, edges), triton.Sums(states, state_edges))
     dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
     with torch.cuda.device_of(q):
@@ -95,15 +95,6 @@ def _halves(shape: Shape, projection: Tensor, x: Tensor) -> Tensor:
     exact = F.pad(exact, (0, shape.C - shape.c, 0, shape.R - shape.r))
     rounded = exact.to(x.dtype)
     return torch.stack([rounded, (exact - rounded.float()).to(x.dtype)])
-
-
-def _bytes(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.contiguous().view(torch.uint8)
-
-
-def _readable(x: Tensor) -> Tensor:
-    """Any order of rows, heads and tokens will do, while the channels of a token lie side by side."""
-    return x if x.stride(3) == 1 else x.contiguous()
 
 
 def _remember(ctx, inputs, output) -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.choice import Implementation, choose, lack_of_room
 from longspan.kernels.precision import without_autocast
 from longspan.kernels.ragged_linear import operator, reference
 
@@ -68,8 +68,4 @@ def _obstacle(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Ten
         return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
     if r % 16 or e % 16 or not 0 < r <= WIDEST or not 0 < e <= WIDEST:
         return f"widths must be multiples of 16 up to {WIDEST}, got {r} for queries and keys and {e} for values"
-    if max(r, e) > WIDE and q.device.type == "cuda":
-        found = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
-        if found < WIDE_BYTES:
-            return f"widths above {WIDE} need {WIDE_BYTES} bytes of shared memory, this GPU has {found}"
-    return ""
+    return lack_of_room(q, WIDE_BYTES) if max(r, e) > WIDE else ""

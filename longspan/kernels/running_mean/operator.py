@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import empty_like
+from longspan.kernels.tiling import empty_like, readable
 
 
 @torch.library.custom_op("longspan::running_mean", mutates_args=())
@@ -26,13 +26,13 @@ def backward(dy: Tensor, mask: Tensor | None) -> Tensor:
 def _run(x: Tensor, mask: Tensor | None, *, back: bool) -> Tensor:
     from longspan.kernels.running_mean import triton
 
-    x = x if x.stride(3) == 1 else x.contiguous()
+    x = readable(x)
     with torch.cuda.device_of(x):  # Triton launches on the current device
         return triton.running_mean(x, None if mask is None else mask.contiguous(), back)
 
 
 def _like(x, mask):
-    return empty_like(x if x.stride(3) == 1 else x.contiguous(), x.shape[3], x.dtype)
+    return empty_like(x, x.shape[3], x.dtype)
 
 
 forward.register_fake(_like)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.choice import choose
+from longspan.kernels.choice import choose, lack_of_room
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.running_softmax import chunked, operator, reference
 from longspan.kernels.running_softmax.reference import logits
@@ -70,8 +70,4 @@ def _obstacle(
     if shape.width > WIDEST or shape.memory > LARGEST:
         found = f"{shape.width} and {shape.slots}, both filled up to powers of two"
         return f"heads must be at most {WIDEST} wide and that times the slots at most {LARGEST}, got {found}"
-    if shape.memory > LARGE and q.device.type == "cuda":
-        found = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
-        if found < LARGE_BYTES:
-            return f"this many slots need {LARGE_BYTES} bytes of shared memory, this GPU has {found}"
-    return ""
+    return lack_of_room(q, LARGE_BYTES) if shape.memory > LARGE else ""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import empty_like
-from longspan.kernels.running_softmax.shapes import Shape, readable
+from longspan.kernels.running_softmax.shapes import Shape
+from longspan.kernels.tiling import empty_like, readable
 
 
 @torch.library.custom_op("longspan::running_softmax", mutates_args=())

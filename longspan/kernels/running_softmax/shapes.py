@@ -72,8 +72,3 @@ class Shape:
     def share(self, n: int) -> int:
         """Tokens of a part."""
         return ceil(ceil(n, STEP), self.parts(n)) * STEP
-
-
-def readable(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
-    """Any order of rows, heads and tokens will do, while the channels of a token lie side by side."""
-    return x if x.stride(3) == 1 else x.contiguous()

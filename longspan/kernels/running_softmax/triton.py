@@ -40,7 +40,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from longspan.kernels.running_softmax.shapes import Shape, readable
+from longspan.kernels.running_softmax.shapes import Shape
 from longspan.kernels.tiles import (
     dot,
     dot_halves,
@@ -55,7 +55,7 @@ from longspan.kernels.tiles import (
     tile,
     visible,
 )
-from longspan.kernels.tiling import strides
+from longspan.kernels.tiling import as_bytes, readable, strides
 
 LOWEST = tl.constexpr(-1e37)  # the logit of a hidden token, and the level of a slot that has seen nothing
 REACH = tl.constexpr(60.0)  # far from 88, where exp overflows; exp(60 - 88) is nothing beside 1
@@ -91,8 +91,7 @@ def given(
     mask: Bool[Tensor, "b m"] | None,
 ) -> Given:
     control_value = None if control_value is None else control_value.contiguous()
-    mask = None if mask is None else mask.contiguous().view(torch.uint8)
-    return Given(readable(k), readable(v), control_key.contiguous(), control_value, mask)
+    return Given(readable(k), readable(v), control_key.contiguous(), control_value, as_bytes(mask))
 
 
 def sum_up(shape: Shape, given: Given) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:

@@ -12,6 +12,8 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from longspan.kernels.tiling import readable
+
 WARP = 2_048  # numbers of a sample to each warp
 
 
@@ -19,7 +21,7 @@ def sampled_scores(
     q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "#b n s"], size: Int[Tensor, "#b n"]
 ) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
     b, h, n, c = q.shape
-    q, k = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k))
+    q, k = readable(q), readable(k)
     largest, apart = (torch.empty(b, h, n, dtype=torch.float32, device=q.device) for _ in range(2))
     shape = launch(sample.shape[2], c)
     _sampled_scores[(n, b * h)](

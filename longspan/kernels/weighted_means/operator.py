@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.counting import counts
-from longspan.kernels.feature_attention.shapes import empty_like
+from longspan.kernels.tiling import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::weighted_means", mutates_args=())
@@ -19,7 +19,7 @@ def forward(a: Tensor, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     from longspan.kernels.weighted_means import triton
 
     with torch.cuda.device_of(x):  # Triton launches on the current device
-        return triton.means(_readable(a), _readable(x), _bytes(mask))
+        return triton.means(readable(a), readable(x), as_bytes(mask))
 
 
 @forward.register_fake
@@ -35,20 +35,12 @@ def backward(ds: Tensor, s: Tensor, log: Tensor, a: Tensor, x: Tensor, mask: Ten
 
     through = (ds.float() * s.float()).sum(dim=-1)
     with torch.cuda.device_of(x):
-        return triton.back(ds.contiguous(), through, log.contiguous(), _readable(a), _readable(x), _bytes(mask))
+        return triton.back(ds.contiguous(), through, log.contiguous(), readable(a), readable(x), as_bytes(mask))
 
 
 @backward.register_fake
 def _(ds, s, log, a, x, mask):
-    return empty_like(_readable(a), a.shape[3], a.dtype), empty_like(_readable(x), x.shape[3], x.dtype)
-
-
-def _readable(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
-def _bytes(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.contiguous().view(torch.uint8)
+    return empty_like(a, a.shape[3], a.dtype), empty_like(x, x.shape[3], x.dtype)
 
 
 def _remember(ctx, inputs, output) -> None:
