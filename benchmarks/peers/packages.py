@@ -32,7 +32,7 @@ class Peer:
     build: Build
     patterns: tuple[str, ...] = ("NS", "CS")
     gpu: bool = False  # whether its kernels need one
-    autocast: bool = True  # else its weights are cast, since it cannot run under autocast
+    autocast: bool = True  # else the weights of both sides are cast, since it cannot run under autocast
     remark: str = ""
 
     @property
@@ -175,11 +175,11 @@ PEERS = [
     Peer(
         "sinkhorn-transformer",
         "SinkhornSelfAttention",
-        "sinkhorn(block=64)",
+        "sinkhorn(block=64, net=attention, top=1, gumbel=False)",
         "layer",
         sinkhorn,
         autocast=False,
-        remark="theirs has weights that are cast, since under autocast it mixes types and stops",
+        remark="theirs picks the best block and does not balance, as ours is told to; weights are cast",
     ),
     Peer(
         "long-short-transformer",
@@ -188,7 +188,7 @@ PEERS = [
         "layer",
         long_short,
         autocast=False,
-        remark="theirs has one projection for keys and values, a wider window, and weights that are cast",
+        remark="theirs has one projection for keys and values, and a wider window; weights are cast",
     ),
     Peer("flash-linear-attention", "chunk_linear_attn", "linear", "core", flash_linear, patterns=("CS",), gpu=True),
     Peer(
@@ -208,6 +208,6 @@ PEERS = [
         bigbird,
         patterns=("NS",),
         autocast=False,
-        remark="theirs has no output map, in evaluation mode no random blocks, and weights that are cast",
+        remark="theirs has no output map, and in evaluation mode no random blocks; weights are cast",
     ),
 ]

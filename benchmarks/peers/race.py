@@ -121,7 +121,7 @@ def race(peer: Peer, pattern: str, length: int, mode: str, setup: Setup) -> Row:
 
     inputs = Inputs(peer.level, length, mode)
     theirs = _side(build_theirs, inputs, setup, autocast=peer.autocast)
-    ours = _side(build_ours, inputs, setup)
+    ours = _side(build_ours, inputs, setup, autocast=peer.autocast)
     return Row(
         peer.package,
         environment.installed(peer.package) or "",
