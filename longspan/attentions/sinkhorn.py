@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange, repeat
+from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -37,7 +37,9 @@ from longspan.kernels.balancing import balance
 from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align
+from longspan.kernels.paired_blocks import paired_blocks, pays
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.running_mean import running_mean
 from longspan.kernels.running_sum import running_sum
 
 
@@ -145,23 +147,37 @@ class Sinkhorn(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         keys, values, real = self._in_blocks(k, key_mask), self._in_blocks(v, key_mask), self._real(k, key_mask)
         queries = None if self.pattern.cross else self._in_blocks(q, None)
-        logits, allowed = self._logits(queries, keys, real), self._allowed(real)
-        sorted_ = self._sort(logits, allowed, keys, values, real, null_value)
-        nothing_hidden = key_mask is None and k.shape[2] == real[0].numel() and self.top <= keys.shape[2]
+        logits, allowed = self._logits(queries, keys, real), self._allowed(keys, real)
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        complete = self.nulls > 0 and key_mask is None if causal else real is None and self.top <= keys.shape[2]
+        sorted_ = self._sort(logits, allowed, keys, values, real, null_value, complete=complete)
         all_see = key_mask is None and k.shape[2] > 0  # there is a token in every block
         if queries is None or self.cut:
-            sorted_ = replace(sorted_, visible=None) if nothing_hidden else sorted_
             return self._read(q[:, :, None], [sorted_], dropout, all_see)[:, :, 0]
-        own = rearrange(real, "b g j -> b 1 g 1 j")
-        if self.pattern.causal:
+        begun = None  # before the first real token of a row there is nothing to see, not even nulls
+        if causal and key_mask is not None and real is not None:
+            begun = real.flatten(1).cumsum(dim=1) > 0
+        if self.combine == "concat" and not dropout and pays(q, k, v, sorted_.k, sorted_.v, keys.shape[3]):
+            return paired_blocks(
+                q,
+                k,
+                v,
+                sorted_.k,
+                sorted_.v,
+                block=keys.shape[3],
+                causal=causal,
+                key_mask=key_mask,
+                other_mask=None if sorted_.visible is None else sorted_.visible[:, :, :, 0],
+                begun=None if begun is None else begun[:, : q.shape[2]],
+            )
+        own = None if real is None else rearrange(real, "b g j -> b 1 g 1 j")
+        if causal:
             i = torch.arange(keys.shape[3], device=q.device)
-            own = own & (i <= i[:, None])
-            if key_mask is not None:  # before the first real token of a row there is nothing to see, not even nulls
-                seen = rearrange(real.flatten(1).cumsum(dim=1) > 0, "b (g i) -> b 1 g i 1", g=keys.shape[2])
-                assert sorted_.visible is not None
-                sorted_ = replace(sorted_, visible=sorted_.visible & seen)
-        elif nothing_hidden:
-            sorted_, own = replace(sorted_, visible=None), None
+            earlier = (i <= i[:, None])[None, None, None]
+            own = earlier.expand(-1, -1, keys.shape[2], -1, -1) if own is None else own & earlier
+        if begun is not None and sorted_.visible is not None:
+            begun = rearrange(begun, "b (g i) -> b 1 g i 1", g=keys.shape[2])
+            sorted_ = replace(sorted_, visible=sorted_.visible & begun)
         y = self._read(queries, [sorted_, Shown(keys, values, own)], dropout, all_see and self.combine != "sum")
         return rearrange(y, "b h g s e -> b h (g s) e")[:, :, : q.shape[2]]
 
@@ -170,7 +186,7 @@ class Sinkhorn(HeadwiseAttention):
     ) -> DecodeState | None:
         if self.pattern.cross:
             keys, values, real = self._in_blocks(k, key_mask), self._in_blocks(v, key_mask), self._real(k, key_mask)
-            return self._sort(self._logits(None, keys, real), self._allowed(real), keys, values, real, None)
+            return self._sort(self._logits(None, keys, real), self._allowed(keys, real), keys, values, real, None)
         if self.sort is None:
             return None  # it needs the queries of the prefix as well
         keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
@@ -247,27 +263,31 @@ class Sinkhorn(HeadwiseAttention):
         u = F.pad(u, (0, 0, 0, missing)) if missing else u
         return u.unflatten(2, (blocks, size))
 
-    def _real(self, k: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "#b g s"]:
-        """Which places of the blocks hold a real token: one row for all where none is padded."""
+    def _real(self, k: Float[Tensor, "b h m c"], mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "#b g s"] | None:
+        """Which places of the blocks hold a real token: one row for all where none is padded, None where all do."""
         m, size = k.shape[2], self._size(k.shape[2])
-        mask = torch.ones(1, m, dtype=torch.bool, device=k.device) if mask is None else mask
         blocks = -(-m // size)
+        if mask is None and blocks * size == m:
+            return None
+        mask = torch.ones(1, m, dtype=torch.bool, device=k.device) if mask is None else mask
         return F.pad(mask, (0, blocks * size - m), value=False).unflatten(1, (blocks, size))
 
     def _size(self, m: int) -> int:
         """A sequence shorter than a block is one block; only the null block must keep its full length."""
         return self.block if self.nulls or m > self.block else m
 
-    def _allowed(self, real: Bool[Tensor, "_b g s"]) -> Bool[Tensor, "_b 1 u v"]:
+    def _allowed(self, k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Bool[Tensor, "#b 1 u v"]:
         """Which block v may be sorted to which block u."""
+        u = torch.arange(k.shape[2], device=k.device)
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        among = (u < u[:, None] if causal else (u >= 0).expand(len(u), -1))[None, None]
+        if real is None:
+            return among
         some = real.any(dim=2)
-        if self.pattern is Pattern.CAUSAL_SELF:
-            u = torch.arange(real.shape[1], device=real.device)
-            return some[:, None, None, :] & (u < u[:, None])
-        return some[:, None, :, None] & some[:, None, None, :]
+        return among & some[:, None, None, :] & (True if causal else some[:, None, :, None])
 
     def _logits(
-        self, q: Float[Tensor, "b h g s c"] | None, k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]
+        self, q: Float[Tensor, "b h g s c"] | None, k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None
     ) -> Float[Tensor, "b h u v"]:
         """How well block v suits block u."""
         causal = self.pattern is Pattern.CAUSAL_SELF
@@ -276,10 +296,9 @@ class Sinkhorn(HeadwiseAttention):
             if self.sort is not None:
                 return self._by_net(summary(k, real), k.shape[2])
             assert q is not None
-            hidden = ~rearrange(real, "b g s -> b 1 g s 1")
-            queries = summary(q.masked_fill(hidden, 0), real)
-            keys = _running_means(k, real).masked_fill(hidden, 0).sum(dim=3) if causal else _means(k, real)
-            return einsum(queries, keys, "b h u c, b h v c -> b h u v") / k.shape[-1] ** 0.5
+            queries = summary(_without_padding(q, real), real)
+            keys = _sums(_without_padding(_running_means(k, real), real)) if causal else _means(k, real)
+            return queries @ keys.mT / k.shape[-1] ** 0.5
 
     def _by_net(self, mean: Float[Tensor, "b h u c"], blocks: int) -> Float[Tensor, "b h u v"]:
         assert self.sort is not None
@@ -289,7 +308,7 @@ class Sinkhorn(HeadwiseAttention):
                 "build it for a longer sequence, cut the input, or choose net='attention' as self attention."
             )
         with without_autocast(mean):
-            return einsum(mean, self.sort[:, :, :blocks].to(mean.dtype), "b h u c, h c v -> b h u v")
+            return mean @ self.sort[:, :, :blocks].to(mean.dtype)
 
     def _sort(
         self,
@@ -297,30 +316,49 @@ class Sinkhorn(HeadwiseAttention):
         allowed: Bool[Tensor, "#b 1 u v"],
         k: Float[Tensor, "b h v s c"],
         v: Float[Tensor, "b h v s e"],
-        real: Bool[Tensor, "#b v s"],
+        real: Bool[Tensor, "#b v s"] | None,
         null_value: Float[Tensor, "h 1 e"] | None,
+        *,
+        complete: bool = False,
     ) -> Shown:
-        """The sorted blocks, several side by side with `top`; with SortCut the first few rows are shown to everyone."""
-        if self.nulls and self.null_key is not None and null_value is not None:
+        """The sorted blocks, several side by side with `top`; with SortCut the first few rows are shown to everyone.
+
+        `complete` says that nothing of them is hidden from anybody.
+        """
+        if self.nulls:
             logits, allowed = F.pad(logits, (self.nulls, 0)), F.pad(allowed, (self.nulls, 0), value=True)
-            real = F.pad(real, (0, 0, self.nulls, 0), value=True)
-            sizes = {"b": len(k), "z": self.nulls, "s": k.shape[3]}
-            k, v = (
-                torch.cat([repeat(null.to(u.dtype), "h 1 c -> b h z s c", **sizes), u], dim=2)
-                for null, u in ((self.null_key, k), (null_value, v))
-            )
         if self.training and self.gumbel:
             logits = logits - (-torch.rand_like(logits).clamp(min=1e-20).log()).log()
         matrix, support = self._matrix(logits / self.temperature, allowed)
+        real = torch.ones(1, *k.shape[2:4], dtype=torch.bool, device=k.device) if real is None else real
         if self.cut:
             first = (~real.any(dim=2)).long().argsort(dim=1, stable=True)[:, None, : self.cut, None, None]
             # not take_along_dim, whose sizes a graph compiled for any length would take for its own
             matrix, support = (u.gather(2, first.expand(*u.shape[:2], -1, *u.shape[3:])) for u in (matrix, support))
-        sorted_ = [einsum(matrix.to(u.dtype), u, "b h u r v, b h v s c -> b h u r s c") for u in (k, v)]
+        join = "b h u r s c -> b h 1 (u r s) c" if self.cut else "b h u r s c -> b h u (r s) c"
+        sorted_k, sorted_v = (
+            rearrange(self._mixed(matrix, u, null), join) for u, null in ((k, self.null_key), (v, null_value))
+        )
+        if complete:
+            return Shown(sorted_k, sorted_v, None)
+        real = F.pad(real, (0, 0, self.nulls, 0), value=True)
         visible = einsum(support.to(matrix.dtype), real.to(matrix.dtype), "b h u r v, b v s -> b h u r s") > 0
-        lay = "b h u r s c -> b h 1 (u r s) c" if self.cut else "b h u r s c -> b h u (r s) c"
-        mask = "b h u r s -> b h 1 1 (u r s)" if self.cut else "b h u r s -> b h u 1 (r s)"
-        return Shown(rearrange(sorted_[0], lay), rearrange(sorted_[1], lay), rearrange(visible, mask))
+        join = "b h u r s -> b h 1 1 (u r s)" if self.cut else "b h u r s -> b h u 1 (r s)"
+        return Shown(sorted_k, sorted_v, rearrange(visible, join))
+
+    def _mixed(
+        self,
+        matrix: Float[Tensor, "b h u r v"],
+        blocks: Float[Tensor, "b h _ s c"],
+        null: Float[Tensor, "h 1 c"] | None,
+    ) -> Float[Tensor, "b h u r s c"]:
+        """Sums of blocks with these shares, of which the first belong to null blocks, where there are any."""
+        shares = matrix[..., self.nulls :].flatten(2, 3).to(blocks.dtype)
+        mixed = (shares @ blocks.flatten(3)).unflatten(3, blocks.shape[3:]).unflatten(2, matrix.shape[2:4])
+        if null is None:
+            return mixed
+        of_nulls = matrix[..., : self.nulls].sum(dim=-1)[..., None, None]  # of one and the same token, however many
+        return mixed + (of_nulls * rearrange(null, "h 1 c -> h 1 1 1 c")).to(mixed.dtype)
 
     def _matrix(
         self, logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b 1 u v"]
@@ -342,13 +380,15 @@ class Sinkhorn(HeadwiseAttention):
         if self.combine == "sum" and len(shown) > 1:
             return self._read(q, shown[:1], dropout) + self._read(q, shown[1:], dropout)
         k, v = (us[0] if len(us) == 1 else torch.cat(us, dim=3) for us in ([x.k for x in shown], [x.v for x in shown]))
-        masks, (b, h) = [x.visible for x in shown if x.visible is not None], q.shape[:2]
-        visible = None
-        if masks:
-            rows = [max(mask.shape[axis] for mask in masks) for axis in (0, 1)]
-            i = max(mask.shape[3] for mask in masks)
-            visible = torch.cat([mask.expand(*rows, -1, i, -1) for mask in masks], dim=-1)
-            visible = (visible if rows == [1, 1] else visible.expand(b, h, -1, -1, -1)).flatten(0, 1)
+        visible, (b, h) = None, q.shape[:2]
+        if any(x.visible is not None for x in shown):
+            masks = [
+                k.new_ones(1, 1, 1, 1, x.k.shape[3], dtype=torch.bool) if x.visible is None else x.visible
+                for x in shown
+            ]
+            common = torch.broadcast_shapes(*(mask.shape[:4] for mask in masks))
+            visible = torch.cat([mask.expand(*common, -1) for mask in masks], dim=-1)
+            visible = (visible if common[:2] == (1, 1) else visible.expand(b, h, -1, -1, -1)).flatten(0, 1)
         # Groups as heads of one row each: so they lie in memory already.
         q, k, v = (u.flatten(0, 1) for u in (q, k, v))
         if visible is None or all_see:
@@ -378,23 +418,32 @@ def _shares(logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b #h u v"]
     return logits.masked_fill(~allowed, nothing).softmax(dim=3).masked_fill(~allowed, 0)
 
 
-def _means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]) -> Float[Tensor, "b h g c"]:
+def _means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g c"]:
     """The mean of the real tokens of each block."""
+    if real is None:
+        return _sums(u) / u.shape[3]
     return _sums(u) / rearrange(real.sum(dim=2).clamp(min=1), "b g -> b 1 g 1")
 
 
-def _means_up_to_block(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]) -> Float[Tensor, "b h g c"]:
+def _means_up_to_block(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g c"]:
     """The mean of all real tokens up to the first of each block."""
     earlier = running_sum(F.pad(_sums(u[:, :, :-1]), (0, 0, 1, 0)))
-    count = F.pad(real[:, :-1].sum(dim=2).cumsum(dim=1), (1, 0)) + real[..., 0]
-    return (earlier + u[:, :, :, 0]) / rearrange(count.clamp(min=1), "b g -> b 1 g 1")
+    if real is None:
+        count = torch.arange(1, u.shape[2] * u.shape[3] + 1, u.shape[3], device=u.device)[:, None]
+    else:
+        count = F.pad(real[:, :-1].sum(dim=2).cumsum(dim=1), (1, 0)) + real[..., 0]
+        count = rearrange(count.clamp(min=1), "b g -> b 1 g 1")
+    return (earlier + u[:, :, :, 0]) / count
 
 
-def _running_means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"]) -> Float[Tensor, "b h g s c"]:
+def _running_means(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g s c"]:
     """At each place the mean of all real tokens up to it."""
-    count = real.flatten(1).cumsum(dim=1).clamp(min=1)
-    total = running_sum(at_least_single(u).flatten(2, 3))
-    return (total / count[:, None, :, None]).unflatten(2, u.shape[2:4])
+    mask = None if real is None else real.flatten(1).expand(len(u), -1)
+    return running_mean(u.flatten(2, 3), mask=mask).unflatten(2, u.shape[2:4])
+
+
+def _without_padding(u: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g s c"]:
+    return u if real is None else u.masked_fill(~rearrange(real, "b g s -> b 1 g s 1"), 0)
 
 
 def _sums(u: Float[Tensor, "b h g s c"]) -> Float[Tensor, "b h g c"]:

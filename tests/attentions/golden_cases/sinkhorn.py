@@ -61,7 +61,7 @@ def _with_keys_as_sorted_values(layer: Sinkhorn, vector: Vector, arrays: Mapping
     """The package's slip, put together from our parts: what is sorted to a block has its keys for values."""
     q, k, v = (layer._in_blocks(arrays[name], None) for name in "qkv")
     real = layer._real(arrays["k"], None)
-    logits, allowed = layer._logits(q, k, real), layer._allowed(real)
+    logits, allowed = layer._logits(q, k, real), layer._allowed(k, real)
     sizes = vector.meta["hyperparameters"]
     if sizes["permutative"]:
         noise = -torch.log(-torch.log(arrays["param_uniform"] + 1e-6) + 1e-6)
