@@ -158,17 +158,19 @@ class Sinkhorn(HeadwiseAttention):
         if causal and key_mask is not None and real is not None:
             begun = real.flatten(1).cumsum(dim=1) > 0
         if self.combine == "concat" and not dropout and pays(q, k, v, sorted_.k, sorted_.v, keys.shape[3]):
+            seen = None if sorted_.visible is None else sorted_.visible[:, :, :, 0]
+            begun, size = None if begun is None else begun[:, : q.shape[2]], keys.shape[3]
             return paired_blocks(
                 q,
                 k,
                 v,
                 sorted_.k,
                 sorted_.v,
-                block=keys.shape[3],
+                block=size,
                 causal=causal,
                 key_mask=key_mask,
-                other_mask=None if sorted_.visible is None else sorted_.visible[:, :, :, 0],
-                begun=None if begun is None else begun[:, : q.shape[2]],
+                other_mask=seen,
+                begun=begun,
             )
         own = None if real is None else rearrange(real, "b g j -> b 1 g 1 j")
         if causal:
