@@ -160,9 +160,13 @@ class Subject:
         return Estimate(value, variant, self._cards([below, above], mode, variant), (below, above))
 
     def best_estimate(self, quantity: str, mode: str, length: int) -> Estimate | None:
-        """The lowest over all variants."""
-        found = [self.estimate(quantity, mode, variant, length) for variant in VARIANTS]
-        return min((one for one in found if one is not None), key=lambda one: one.value, default=None)
+        """The lowest over all variants; one that was measured there comes before all that lie between."""
+        found = (self.estimate(quantity, mode, variant, length) for variant in VARIANTS)
+        return min(
+            (one for one in found if one is not None),
+            key=lambda one: (one.between is not None, one.value),
+            default=None,
+        )
 
     def _cards(self, lengths: Sequence[int], mode: str, variant: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.readings[length, mode, variant].card for length in lengths))

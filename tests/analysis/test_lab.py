@@ -83,6 +83,16 @@ def test_values_between_two_lengths_are_interpolated_and_never_extrapolated():
     assert subject.estimate("time", "forward", "graph", 512) is None
 
 
+def test_what_was_measured_at_a_length_comes_before_what_lies_between_two():
+    measured = make_core("softmax", {4096: 2.0, 8192: 5.0, 16384: 8.0}, variants=("graph",), exact=True)
+    compiled = make_core("softmax", {4096: 1.0, 16384: 4.0}, variants=("compiled",), exact=True)
+    (bench,) = benches([measured, compiled])
+    found = bench.subjects["softmax"].best_estimate("time", "forward", 8192)
+    assert (found.value, found.variant, found.between) == (5.0, "graph", None)
+    finding = ask("fastest", measured, compiled)
+    assert [row["Length"] for row in rows(finding, Mode="forward")] == [4096, 8192, 16384]
+
+
 def test_twins_of_released_code_are_known_by_their_shelf():
     assert {"lra_local", "cab_abc"} <= twins()
     assert "local" not in twins()
