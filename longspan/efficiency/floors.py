@@ -11,6 +11,8 @@ Bytes that must move, counting each tensor once for each time it has to be read 
     layer, train    the same; then read dy, x, the context and the weights again, and write a gradient of each
     decode          the token in and out; the keys and values it looks at, or the state once; a layer's weights
 
+An ablation in which tokens never meet need not even look at them: it writes y, and in training a gradient of x.
+
 What lies between them need not leave the chip. Operations come from the formulas in `least_work.py`, or, for want of
 one, from the count of the call itself (`counted`). Both are compared with what this device did in the same run: a large
 copy and a large matrix product.
@@ -90,7 +92,9 @@ def floor(
     if mode == "decode":
         return _step(mechanism, size, batch, dtype, module, counted, parameters, state_bytes)
     tokens = batch * heads * dim * length
-    if module == "core":
+    if not mechanism.cls.meta.mixes:
+        numbers = tokens * (1 if mode == "forward" else 2)
+    elif module == "core":
         numbers = tokens * (4 if mode == "forward" else 11)
     else:
         into = 2 if pattern.cross else 1

@@ -62,6 +62,11 @@ def test_where_the_code_does_no_more_than_needed_formula_and_count_agree(spec):
     assert math.isclose(counted, least, rel_tol=tolerance)
 
 
+@pytest.mark.parametrize("mode, tensors", [("forward", 1), ("train", 2)])
+def test_who_ignores_the_tokens_need_only_write_zeros(mode, tensors):
+    assert at("none", Pattern.NONCAUSAL_SELF, 256, mode).bytes == tensors * 2 * 256 * 32 * 4
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(1, 90),
