@@ -66,6 +66,23 @@ def test_neighbours_of_any_block(block, reach, causal):
     agree(200, (1, 0 if causal else 1), block=block, reach=reach, causal=causal, h=1)
 
 
+@pytest.mark.parametrize("left, right", [(70, 0), (9, 140)])
+def test_a_band_is_neighbours_one_by_one(left, right):
+    agree(200, (left, right), b=2, h=1, block=1, key_mask=holes(200))
+
+
+@on_a_gpu
+@pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
+@pytest.mark.parametrize("n", [200, 4093])
+def test_local_attention_over_padded_rows_takes_it_and_agrees_with_itself(n, pattern, monkeypatch):
+    layer = attentions.get("local")(128, 2, pattern).cuda().eval()
+    calls, kernel = [], tiled.block_sparse
+    monkeypatch.setattr(tiled, "block_sparse", lambda *x, **how: calls.append(1) or kernel(*x, **how))
+    attend = lambda *x: layer.attend(*x, key_mask=holes(n))  # noqa: E731
+    follow(attend, attend, tensors(n, b=2, c=64, e=64))
+    assert len(calls) == 1
+
+
 def test_a_window_with_columns_and_rows_of_different_lengths_some_of_which_see_nothing():
     agree(150, (1, 1), b=2, h=1, block=64, reach=20, columns=at(0, 7, 140, -1, 150), key_mask=holes(150))
 
@@ -142,6 +159,7 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
 
 SPECS = ["bigbird", "longformer", "longformer(window=128,global_tokens=4)", "sparse_transformer"]
 SPECS += ["sparse_transformer(stride=91)", "sparse_transformer(stride=64,bands=2,part=far)"]
+SPECS += ["local(window=128,shape=blocks,overlap=128)"]
 SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
 
 

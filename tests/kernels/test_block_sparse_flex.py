@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.kernels.banded import banded, blocked, by_tile
 from longspan.kernels.block_sparse import block_sparse, flex, kept
 from tests.attentions.allowed import assert_same, tensors
 from tests.kernels.test_block_sparse import problems
@@ -147,26 +146,6 @@ def test_a_mask_made_in_inference_serves_for_training():
     block_sparse(q, q, q, lists, block=8, pattern="own", impl="flex").sum().backward()
     assert lists.times == 1
     assert q.grad is not None
-
-
-@pytest.mark.parametrize("left, right", [(9, 0), (20, 20), (3, 3), (40, 0)])
-def test_a_band_by_tiles_is_the_band(left, right):
-    q, k, v = tensors(2, 3, 37)
-    mask = torch.rand(2, 37, generator=torch.Generator().manual_seed(1)) < 0.8
-    found = by_tile(q, k, v, left=left, right=right, key_mask=mask)
-    torch.testing.assert_close(found, banded(q, k, v, left=left, right=right, key_mask=mask, impl="reference"))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("overlap", [0, 8, 16])
-def test_blocks_by_tiles_are_the_blocks(monkeypatch, overlap, causal):
-    monkeypatch.setattr(flex, "pays", lambda *call: True)
-    q, k, v = tensors(2, 3, 37)
-    mask = torch.rand(2, 37, generator=torch.Generator().manual_seed(1)) < 0.8
-    rules = {"block": 8, "overlap": overlap, "causal": causal, "key_mask": mask}
-    torch.testing.assert_close(blocked(q, k, v, **rules), blocked(q, k, v, **rules, impl="reference"))
-    blocked(q, k, v, block=8, overlap=overlap, causal=causal)
-    assert len(kept._kept) == 1  # without hidden keys the mask is kept
 
 
 @pytest.mark.parametrize(

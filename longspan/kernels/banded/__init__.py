@@ -5,8 +5,8 @@
 
 Both cut the queries into blocks and hand each block the few keys that any of its queries may see; the relation between
 the places in a block and the places in its keys is the same for every block. `reference.py` is the law; `gather`, in
-this file, copies the keys of each block. On a GPU torch's fused kernel takes a band as it is, `flex` a wide one that
-has hidden keys as tiles.
+this file, copies the keys of each block. On a GPU torch's fused kernel takes a band as it is, and the kernel of
+block-sparse attention takes blocks, and bands that have hidden keys.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from longspan.kernels import fused
 from longspan.kernels.banded import reference
-from longspan.kernels.block_sparse import block_sparse, flex
+from longspan.kernels.block_sparse import block_sparse, tiled
 from longspan.kernels.masked import masked_attention
 
 Impl = Literal["auto", "reference", "gather"]
@@ -51,10 +51,8 @@ def banded(
     left, right = (side if side < n else n - 1 for side in (left, right))
     if impl == "auto" and key_mask is None and places is None and fused.fits(q, v) and not fused.is_counted():
         return fused.in_band(q, k, v, left=left, right=right, dropout=dropout)
-    # Only a wide band: a narrow one moves few keys more than it needs, and tiles multiply many that nobody sees.
-    pays = impl == "auto" and places is None and flex.pays(q, v, flex.TILE, dropout)
-    if pays and left + right >= flex.TILE and right in (0, left):
-        return by_tile(q, k, v, left=left, right=right, key_mask=key_mask)
+    if impl == "auto" and places is None and tiled.pays(q, v, (left, right), 1, dropout):
+        return block_sparse(q, k, v, (left, right), block=1, key_mask=key_mask, pattern="banded", impl="triton")
     block = max(BLOCK, left + right)  # at most twice the keys that are needed
     block = block if block < n else n
     place, key = _places(q, block, left + block + right)
@@ -63,27 +61,6 @@ def banded(
     if places is None:
         return _by_block(q, k, v, near, left, key_mask, dropout)
     return _by_block(q, k, v, near & _standing_near(places, left, right, *near.shape), left, key_mask, dropout)
-
-
-def by_tile(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    *,
-    left: int,
-    right: int,
-    key_mask: Bool[Tensor, "b n"] | None = None,
-) -> Float[Tensor, "b h n e"]:
-    """`banded` for equal sides, or a left side alone: neighbouring tiles of which those in the band are seen."""
-    sides = -(-left // flex.TILE), -(-right // flex.TILE)
-    rules = {"block": flex.TILE, "reach": left, "causal": right == 0, "key_mask": key_mask, "pattern": "banded"}
-    return block_sparse(q, k, v, _neighbours(q, flex.TILE, *sides), **rules, impl="flex")
-
-
-def _neighbours(q: Float[Tensor, "b h n c"], block: int, left: int, right: int) -> Int[Tensor, "1 1 g s"]:
-    """For each block those from `left` before it to `right` after it."""
-    around = torch.arange(-left, right + 1, device=q.device)
-    return (torch.arange(-(-q.shape[2] // block), device=q.device)[:, None] + around)[None, None]
 
 
 def blocked(
@@ -103,10 +80,10 @@ def blocked(
         return reference.blocked(q, k, v, block=block, overlap=overlap, causal=causal, key_mask=key_mask)
     n = q.shape[2]
     block, overlap = (size if size < n else n for size in (block, overlap))
-    if impl == "auto" and overlap % block == 0 and flex.pays(q, v, block, dropout):
-        sides = overlap // block
-        rules = {"block": block, "causal": causal, "key_mask": key_mask, "pattern": ("blocked", sides)}
-        return block_sparse(q, k, v, _neighbours(q, block, sides, sides), **rules, impl="flex")
+    around = overlap // block, overlap // block
+    if impl == "auto" and overlap % block == 0 and tiled.pays(q, v, around, block, dropout):
+        rules = {"causal": causal, "key_mask": key_mask, "pattern": "blocked"}
+        return block_sparse(q, k, v, around, block=block, **rules, impl="triton")
     place, key = _places(q, block, overlap + block + overlap)
     near = key - overlap <= place if causal else torch.ones_like(key - place, dtype=torch.bool)
     return _by_block(q, k, v, near, overlap, key_mask, dropout)

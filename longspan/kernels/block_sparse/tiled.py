@@ -17,7 +17,7 @@ from longspan.kernels.choice import choose, lack_of_room
 from longspan.kernels.fused import is_counted
 from longspan.kernels.precision import without_autocast
 
-LEAST = 1024  # tokens below which the other path is as quick, and nobody waits for a compiler
+LEAST = 128  # tokens: less than a tile of queries is no work worth waiting for a compiler
 WIDEST = 128
 WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width programs need more memory on chip than small GPUs have
 
