@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.lopsided import fused_over_few_keys, pooled_alike
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Linformer(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         slots = self.begin(k, v, key_mask=key_mask)
-        return F.scaled_dot_product_attention(q, slots.k, slots.v, dropout_p=self.dropout if self.training else 0.0)
+        return fused_over_few_keys(q, slots.k, slots.v, dropout=self.dropout if self.training else 0.0)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -103,4 +104,4 @@ def _matrix(shape: tuple[int, ...]) -> nn.Parameter:
 
 
 def _fill(matrix: Float[Tensor, "*h longest r"], u: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
-    return matrix[..., : u.shape[2], :].mT.to(u.dtype) @ u
+    return pooled_alike(matrix[..., : u.shape[2], :], u)

@@ -28,6 +28,34 @@ def test_a_sum_over_pieces_is_the_sum(length):
     assert_agree(lopsided.pooled(x, y), x.mT @ y, (x, y))
 
 
+@pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize("length", [0, 1, 63])
+def test_one_matrix_for_all_rows_gets_the_gradient_of_all(length, heads):
+    (y,) = draw((length, 5))
+    x = torch.randn(*heads, length, 3, dtype=torch.float64).requires_grad_()
+    assert_agree(lopsided.pooled_alike(x, y), x.mT @ y, (x, y))
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_the_other_gets_its_gradient_where_one_is_frozen(frozen):
+    (y,) = draw((8, 5))
+    leaves = [torch.randn(8, 3, dtype=torch.float64).requires_grad_(), y]
+    leaves[frozen] = leaves[frozen].detach()
+    (found,) = torch.autograd.grad(lopsided.pooled_alike(*leaves).sum(), [leaves[1 - frozen]])
+    (expected,) = torch.autograd.grad((leaves[0].mT @ leaves[1]).sum(), [leaves[1 - frozen]])
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("n", [1, 63, 2048, 3072])
+def test_pieces_as_heads_or_rows_are_attention(n, outside):
+    q, k, v = draw((n, 4), (5, 4), (5, 3))
+    if outside:
+        q = q.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    assert_agree(lopsided.fused_over_few_keys(q, k, v), expected, (q, k, v))
+
+
 @given(st.sampled_from([1, 2, 63, 512, 1024]), st.integers(1, 5), st.booleans(), st.integers(0, 9))
 @settings(deadline=None, max_examples=20)
 def test_pieces_agree_with_attention_written_out(n, m, masked, seed):
