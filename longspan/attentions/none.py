@@ -8,6 +8,7 @@ arXiv:2210.07661. Departs from the paper in: a normalisation around the sublayer
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -64,5 +65,19 @@ class NoAttention(Attention):
 
 
 def _erased(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """Zeros like x, to which gradients can still be asked for: they are zero too, whatever x holds."""
-    return x.masked_fill(torch.ones((), dtype=torch.bool, device=x.device), 0)
+    """Zeros like x, of which gradients can still be asked for: they are zero too, whatever x holds."""
+    zeros = _Erased.apply(x)
+    assert isinstance(zeros, Tensor)
+    return zeros
+
+
+class _Erased(torch.autograd.Function):
+    """x itself is never read."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+        return torch.zeros_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return torch.zeros_like(gradients[0])
