@@ -27,7 +27,7 @@ from torch import Tensor
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, choose
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import attend_once, masked_attention
 
 TABLE = 1024  # query blocks with random numbers of their own
 
@@ -118,7 +118,7 @@ class BigBird(HeadwiseAttention):
         place = torch.arange(state.k.shape[2], device=t.device)
         lists = self._lists((t // self.block)[:, None], t[:, None])
         seen = (lists == (place // self.block)[:, None]).any(dim=-1) & (place <= t[:, None, None])
-        return masked_attention(q[:, :, None], state.k, state.v, seen[:, :, None])[:, :, 0], state
+        return attend_once(q, state.k, state.v, seen), state
 
     def _last(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, " _b"]:
         """The last block of each row, once when all rows are full."""

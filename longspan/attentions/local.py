@@ -22,7 +22,7 @@ from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, 
 from longspan.core.errors import UsageError
 from longspan.kernels import fused, ring
 from longspan.kernels.banded import banded, blocked
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import Layout, left_align
 
 
@@ -116,8 +116,7 @@ class Local(HeadwiseAttention):
         keys, values = ring.put(state.k, k, t), ring.put(state.v, v, t)
         first = t - self.window + 1 if self.shape == "window" else t // self.window * self.window - self.overlap
         visible = ring.places(t, self._slots) >= first.clamp(min=0)[:, None]
-        y = masked_attention(q[:, :, None], keys, values, visible[:, None, None, :])
-        return y[:, :, 0], Ring(keys, values, t + 1)
+        return attend_once(q, keys, values, visible[:, None]), Ring(keys, values, t + 1)
 
     @property
     def _slots(self) -> int:

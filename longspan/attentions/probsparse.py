@@ -36,7 +36,7 @@ from torch import Tensor
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single
 from longspan.kernels.records import records
@@ -164,7 +164,7 @@ class ProbSparse(HeadwiseAttention):
         record = (measured > state.largest[..., -1]) & (state.chosen < self._budgets(queries)[:, None])
         largest = torch.cat([state.largest, measured[..., None]], dim=-1).topk(self.factor, dim=-1).values
         keys = real(state.keys, state.k.shape[2])
-        attending = masked_attention(q[:, :, None], state.k, state.v, rearrange(keys, "b m -> b 1 1 m"))[:, :, 0]
+        attending = attend_once(q, state.k, state.v, keys[:, None])
         y = torch.where(record[..., None], attending, _mean(state.v, keys)[:, :, 0].to(attending.dtype))
         return y, replace(state, queries=queries, largest=largest, chosen=state.chosen + record)
 

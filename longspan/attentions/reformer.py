@@ -199,12 +199,14 @@ class Reformer(Attention):
         lengths = state.lengths + 1
         here = real(lengths, k.shape[1]) & ~real(state.lengths, k.shape[1])  # the new token itself
         same = (buckets == bucket[:, None]) & real(lengths, k.shape[1])[:, :, None, None]
-        lag = same.flip(1).cumsum(dim=1).flip(1) - 1  # how many tokens of the bucket came after each
-        times = (same & (lag <= self.left) & ~here[:, :, None, None]).sum(dim=-1)
-        times = torch.where(times.sum(dim=1, keepdim=True) == 0, here[:, :, None], times)
-        scores = at_least_single(einsum(z.to(k.dtype), k, "b h c, b t h c -> b t h"))
+        same = rearrange(same, "b t h r -> b h r t").contiguous()  # sums run along what lies side by side
+        seen = same.cumsum(dim=3, dtype=torch.int32)
+        lag = seen[..., -1:] - seen  # how many tokens of the bucket came after each
+        times = (same & (lag <= self.left) & ~here[:, None, None]).sum(dim=2)
+        times = torch.where(times.sum(dim=2, keepdim=True) == 0, here[:, None], times)
+        scores = at_least_single(einsum(z.to(k.dtype), k, "b h c, b t h c -> b h t"))
         scores = scores + times.to(scores.dtype).log()
-        y = einsum(scores.softmax(dim=1).to(v.dtype), v, "b t h, b t h e -> b h e")
+        y = einsum(scores.softmax(dim=2).to(v.dtype), v, "b h t, b t h e -> b h e")
         return self._map_out(y), Hashed(k, v, buckets, lengths)
 
     def _project(
@@ -257,7 +259,8 @@ class Reformer(Attention):
 def _append(kept: Tensor, new: Tensor, lengths: Int[Tensor, " b"]) -> Tensor:
     """One more token behind the last of each row."""
     rows = torch.arange(len(lengths), device=lengths.device)
-    return torch.cat([kept, torch.zeros_like(new)[:, None]], dim=1).index_put((rows, lengths), new)
+    longer = torch.cat([kept, torch.zeros_like(new)[:, None]], dim=1)
+    return longer.index_put_((rows, lengths), new.to(longer.dtype))
 
 
 def usual_buckets(max_length: int | None, chunk: int) -> int:

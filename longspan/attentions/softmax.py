@@ -21,7 +21,7 @@ from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttent
 from longspan.core.errors import UsageError
 from longspan.kernels import fused
 from longspan.kernels.backends import BACKENDS, chosen, refused
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import Layout, real
 
 Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
@@ -135,8 +135,7 @@ class Softmax(HeadwiseAttention):
     ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
         if k is not None and v is not None:
             state = state.plus(k, v)
-        visible = rearrange(real(state.lengths, state.k.shape[2]), "b m -> b 1 1 m")
-        return masked_attention(q[:, :, None], state.k, state.v, visible)[:, :, 0], state
+        return attend_once(q, state.k, state.v, real(state.lengths, state.k.shape[2])[:, None]), state
 
     def _visible(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], key_mask: Bool[Tensor, "b m"] | None

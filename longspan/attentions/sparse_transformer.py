@@ -25,7 +25,7 @@ from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAtten
 from longspan.core.errors import UsageError
 from longspan.kernels.banded import banded
 from longspan.kernels.block_sparse import block_sparse
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import attend_once
 from longspan.kernels.strided import strided
 
 STRIDE = 128  # where nothing says how long sequences may get
@@ -119,8 +119,7 @@ class SparseTransformer(HeadwiseAttention):
     ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
         t, state = state.lengths, state.plus(k, v)
         visible = self.visible(t[:, None], torch.arange(state.k.shape[2], device=t.device))
-        y = masked_attention(q[:, :, None], state.k, state.v, rearrange(visible, "h b m -> b h 1 m"))
-        return y[:, :, 0], state
+        return attend_once(q, state.k, state.v, visible.transpose(0, 1)), state
 
     def _fixed(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **rules: Any

@@ -10,5 +10,5 @@ def append(
 ) -> Float[Tensor, "b h t_plus_1 c"]:
     """The new token of each row behind its last one."""
     tokens = torch.cat([tokens, torch.zeros_like(new)[:, :, None]], dim=2)
-    here = torch.arange(tokens.shape[2], device=tokens.device) == lengths[:, None]
-    return torch.where(here[:, None, :, None], new[:, :, None], tokens)
+    place = lengths[:, None, None, None].expand_as(new[:, :, None])
+    return tokens.scatter_(2, place, new[:, :, None].to(tokens.dtype))  # nobody else has seen these tokens yet

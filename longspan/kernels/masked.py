@@ -1,5 +1,6 @@
 """Exact attention over the keys each query may see; a query that may see none gets 0, and no NaN on the way back.
 
+`attend_once` is the same for the one query that decoding has.
 `lowered_attention` is the other convention, of much released code: a hidden key is not removed, its score is lowered,
 so that a query that may see none spreads evenly over all.
 """
@@ -8,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from longspan.kernels import few_queries
+from longspan.kernels.precision import at_least_single
 
 
 def masked_attention(
@@ -25,6 +29,22 @@ def masked_attention(
     """
     blind = ~visible.any(dim=-1, keepdim=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible | blind, dropout_p=dropout).masked_fill(blind, 0)
+
+
+def attend_once(
+    q: Float[Tensor, "b h c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], visible: Bool[Tensor, "b #h m"]
+) -> Float[Tensor, "b h e"]:
+    """One query of each row and head over the visible keys.
+
+    On a GPU the keys are cut into parts: torch's fused kernels leave a long row with a mask to one program.
+    """
+    if not few_queries.pays(q[:, :, None], k, v):
+        return masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
+    b, h, c = q.shape
+    if visible.shape[1] > 1:  # heads that see different keys are rows of their own
+        q, k, v, visible = (u.flatten(0, 1)[:, None] for u in (q, k, v, visible))
+    y, _ = few_queries.few_queries(at_least_single(q)[:, :, None] / c**0.5, k, v, key_mask=visible[:, 0])
+    return y.reshape(b, h, -1).to(v.dtype)
 
 
 def lowered_attention(

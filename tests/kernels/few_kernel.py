@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern, lara, nystromformer
+from longspan.kernels import masked
 from longspan.kernels.few_keys import few_keys
 from longspan.kernels.few_keys import operator as keys_operator
 from longspan.kernels.few_keys import triton as keys_kernel
@@ -117,6 +118,19 @@ def test_any_sizes_agree(kind, n, r, c, e, masked):
 @pytest.mark.parametrize("kind", KINDS)
 def test_wide_ones_agree(kind, sizes):
     follow(kind, 40, **sizes, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_one_query_of_decoding_is_attention_over_what_it_may_see(heads, monkeypatch):
+    shapes = ((2, 2, 8), (2, 2, 70, 8), (2, 2, 70, 5))
+    q, k, v = (normal(*shape, seed=seed, device=DEVICE) for seed, shape in enumerate(shapes))
+    visible = torch.rand(2, heads, 70, generator=torch.Generator().manual_seed(2)).to(DEVICE) < 0.4
+    visible[0, 0] = False
+    expected = masked.masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
+    monkeypatch.setattr(masked.few_queries, "pays", lambda *x: True)
+    calls = by_triton(monkeypatch, masked.few_queries, "few_queries")
+    torch.testing.assert_close(masked.attend_once(q, k, v, visible), expected, atol=1e-5, rtol=1e-5)
+    assert calls
 
 
 def test_a_key_that_is_not_there_counts_nowhere():

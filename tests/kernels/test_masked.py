@@ -2,7 +2,7 @@
 
 import torch
 
-from longspan.kernels.masked import lowered_attention, masked_attention
+from longspan.kernels.masked import attend_once, lowered_attention, masked_attention
 
 
 def test_where_something_is_visible_lowering_is_as_good_as_removing():
@@ -10,6 +10,15 @@ def test_where_something_is_visible_lowering_is_as_good_as_removing():
     visible = torch.rand(2, 1, 9, 9) < 0.5
     visible[..., 0] = True
     torch.testing.assert_close(lowered_attention(q, k, v, visible), masked_attention(q, k, v, visible))
+
+
+def test_one_query_sees_what_it_would_see_among_others():
+    q, k, v = torch.randn(3, 2, 2, 9, 4).unbind(0)
+    visible = torch.rand(2, 2, 9, 9) < 0.4
+    visible[0, 0, 3] = False
+    expected = masked_attention(q, k, v, visible)[:, :, 3]
+    torch.testing.assert_close(attend_once(q[:, :, 3], k, v, visible[:, :, 3]), expected)
+    torch.testing.assert_close(attend_once(q[:, :, 3], k, v, visible[:, :1, 3])[:, 0], expected[:, 0])
 
 
 def test_a_query_that_sees_nothing_spreads_evenly_and_its_gradient_is_that_of_a_mean():

@@ -39,6 +39,11 @@ def few_queries(
     return y, level
 
 
+def pays(q: Float[Tensor, "b h r c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> bool:
+    """Whether there is a kernel for these tensors."""
+    return choose("auto", "few_queries", k, _obstacle(q, k, v)) == "triton"
+
+
 def _obstacle(q: Float[Tensor, "b h r c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     if k.dtype != v.dtype or k.dtype not in (torch.float32, torch.bfloat16) or q.dtype == torch.float64:
