@@ -18,8 +18,10 @@ default, two numbers times `rank` for each place and head, stays below it for Li
 Pathfinder.
 
 Where R is the same for every row of a batch, so are the weights but for padding: they are made once, and a dropped
-weight is dropped in all rows. Paper: arXiv:2005.00743. Departs from the paper in: both factors of the factorised dense
-kind come from one hidden layer, and a length that is not a product uses the first places of a longer one.
+weight is dropped in all rows. R = A B^T alone is exact attention with A for queries and B for keys: where that is
+faster and no weight is dropped torch's fused kernel computes it, in memory linear in the length. Paper:
+arXiv:2005.00743. Departs from the paper in: both factors of the factorised dense kind come from one hidden layer, and a
+length that is not a product uses the first places of a longer one.
 """
 
 import math
@@ -35,6 +37,7 @@ from torch import Tensor, nn
 from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
+from longspan.kernels.factor_attention import factor_attention, is_better
 from longspan.kernels.packing import Layout, left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
 
@@ -124,9 +127,13 @@ class Synthesizer(Attention):
     ) -> Float[Tensor, "b n d"]:
         """The outputs for the tokens x, which stand at the first places, from all tokens of the source."""
         k, v = self._keys_and_values(source)
-        scores = self._scores(x, slice(x.shape[1]), k, source.shape[1])
+        n, m = x.shape[1], source.shape[1]
         causal, dropout = self.pattern is Pattern.CAUSAL_SELF, self.dropout if self.training else 0.0
-        y = weigh(scores, v, key_mask, causal=causal, dropout=dropout)
+        if self._is_product and n > 1 and not dropout and is_better(v, self.row_factors.shape[-1]):
+            self._needs_room(n, m)
+            y = factor_attention(self.row_factors[:, :n], self.column_factors[:, :m], v, key_mask, causal=causal)
+        else:
+            y = weigh(self._scores(x, slice(n), k, m), v, key_mask, causal=causal, dropout=dropout)
         return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
 
     def prefill(
@@ -185,13 +192,7 @@ class Synthesizer(Attention):
     def _synthetic(
         self, x: Float[Tensor, "b n d"], places: slice | Int[Tensor, " b"], m: int
     ) -> Float[Tensor, "#b h n m"]:
-        n = x.shape[1]
-        if m > self.columns or ("random" in self.kind and n > self.rows):
-            longest = f"{self.columns} keys" + (f" and {self.rows} queries" if "random" in self.kind else "")
-            raise UsageError(
-                f"This synthesizer was built for at most {longest}, got {m} keys and {n} queries; "
-                "build it for more or cut the input."
-            )
+        self._needs_room(x.shape[1], m)
         if "dense" in self.kind:
             hidden = self._split(self.hidden(x).relu())
             first, *second = (at_least_single(to(hidden)) for to in self.to_places)
@@ -203,6 +204,19 @@ class Synthesizer(Attention):
             else:
                 rows = self.row_factors[:, places] @ self.column_factors[:, :m].mT
         return rows[None] if isinstance(places, slice) else rearrange(rows, "h b m -> b h 1 m")
+
+    def _needs_room(self, n: int, m: int) -> None:
+        if m > self.columns or ("random" in self.kind and n > self.rows):
+            longest = f"{self.columns} keys" + (f" and {self.rows} queries" if "random" in self.kind else "")
+            raise UsageError(
+                f"This synthesizer was built for at most {longest}, got {m} keys and {n} queries; "
+                "build it for more or cut the input."
+            )
+
+    @property
+    def _is_product(self) -> bool:
+        """Whether the scores are a product of two tables, and nothing else."""
+        return self.kind == "factorised_random" and not self.dot
 
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
         return rearrange(x, "b n (h c) -> b h n c", h=self.heads)

@@ -1,15 +1,18 @@
 """Synthesizer: scores without comparison, from places or from single tokens, cut to the length at hand."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan import attentions
-from longspan.attentions import ALL_PATTERNS
+from longspan.attentions import ALL_PATTERNS, synthesizer
 from longspan.attentions.synthesizer import weigh
 from longspan.conformance import check
 from longspan.core.errors import UsageError
+from longspan.kernels.factor_attention import FEW
 
 NS, CS, NC, CC = ALL_PATTERNS
 KINDS = ["random", "factorised_random", "dense", "factorised_dense"]
@@ -103,8 +106,82 @@ def test_a_dropped_weight_is_dropped_in_all_rows():
     assert 0.3 < (weights == 0).double().mean() < 0.7
 
 
+# ------------------------------------------------------------------------------------- scores that are a product
+
+
+def with_gradients(layer, x, context, masks, law=False):
+    """Outputs and all gradients, on request by weights that are made once."""
+    with pytest.MonkeyPatch.context() as patch:
+        if law:
+            patch.setattr(synthesizer, "is_better", lambda v, rank: False)
+        y = layer(x, context, **masks)
+    w = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    leaves = [u for u in (x, context) if u is not None] + list(layer.parameters())
+    return [y.detach(), *torch.autograd.grad((y.double() * w).sum(), leaves, materialize_grads=True)]
+
+
+@pytest.mark.parametrize("pattern", ALL_PATTERNS)
+@given(
+    n=st.integers(2, 13),
+    m=st.integers(1, 17),
+    rows=st.integers(1, FEW),
+    rank=st.integers(1, 9),
+    masked=st.booleans(),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=5)
+def test_exact_attention_with_the_factors_is_the_same_function(pattern, n, m, rows, rank, masked, data):
+    layer = build(f"rank={rank}", pattern, dim=8)
+    m = m if pattern.cross else n
+    x = randn(rows, n, 8).requires_grad_()
+    context = randn(rows, m, 8).requires_grad_() if pattern.cross else None
+    name, flags = "context_mask" if pattern.cross else "mask", st.lists(st.booleans(), min_size=m, max_size=m)
+    masks = {name: torch.tensor([data.draw(flags) for _ in range(rows)])} if masked else {}
+    found, expected = (with_gradients(layer, x, context, masks, law) for law in (False, True))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("pattern", ALL_PATTERNS)
+def test_half_precision_rounds_values_and_not_scores(pattern, masked):
+    fine = build(pattern=pattern, longest=60, context=70, dim=64)
+    with torch.no_grad():
+        fine.row_factors.mul_(30)  # a score of 30 is wrong by a tenth where its factors are rounded to bfloat16
+    coarse = copy.deepcopy(fine).float()
+    x, context = randn(3, 60, 64), randn(3, 70, 64) if pattern.cross else None
+    mask = torch.rand(3, 70 if pattern.cross else 60) < torch.tensor([[1.0], [0.6], [0.0]])
+    masks = {"context_mask" if pattern.cross else "mask": mask} if masked else {}
+    inputs = [None if u is None else u.requires_grad_() for u in (x, context)]
+    expected = with_gradients(fine, *inputs, masks)
+    inputs = [None if u is None else u.detach().float().requires_grad_() for u in inputs]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = with_gradients(coarse, *inputs, masks)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= 2e-2 * other.norm()  # a few roundings, of 2^-9 each, on the way through a layer
+
+
+@pytest.mark.parametrize("dropout, training, fused", [(0.5, True, False), (0.5, False, True), (0.0, True, True)])
+def test_weights_that_may_be_dropped_are_made_once(monkeypatch, dropout, training, fused):
+    layer, calls = build(dropout=dropout).train(training), []
+    monkeypatch.setattr(synthesizer, "weigh", lambda *rest, **how: calls.append(how) or weigh(*rest, **how))
+    layer(randn(2, 9, 6))
+    assert bool(calls) is not fused
+
+
+@pytest.mark.parametrize("pattern", [NS, CS])
+def test_the_first_row_alone_is_that_of_all(pattern):
+    layer, x, mask = build(pattern=pattern), randn(3, 9, 6), torch.rand(3, 9) < 0.5
+    mask[0], mask[1, 0] = False, True
+    torch.testing.assert_close(layer.first(x), layer(x)[:, 0])
+    torch.testing.assert_close(layer.first(x, mask=mask), layer(x, mask=mask)[:, 0])
+
+
+# --------------------------------------------------------------------------------------------------------- decoding
+
+
 @pytest.mark.parametrize("pattern", [CS, CC])
-@pytest.mark.parametrize("options", ["kind=random", "dot=True", "kind=dense", "kind=factorised_dense, dot=True"])
+@pytest.mark.parametrize("options", ["", "kind=random", "dot=True", "kind=dense", "kind=factorised_dense, dot=True"])
 def test_decoding_equals_the_parallel_form(options, pattern):
     layer, x, context = build(options, pattern), randn(2, 9, 6), randn(2, 17, 6)
     cross = {"context": context, "context_mask": torch.rand(2, 17) < 0.7} if pattern is CC else {}

@@ -1,0 +1,83 @@
+"""Exact attention whose scores are a product of two tables, the same for every row of a batch.
+
+    y = softmax(A B^T) v      A: a row of `rank` numbers for each query, B: one for each key, in each head
+
+With A for queries and B for keys torch's fused kernel does it, and no weight is ever stored. That kernel wants queries,
+keys and values of one width. A and B are far narrower, and what fills them up can be of use:
+
+    precision   where v is of half precision A and B are cut into what that holds and the rest, A = A1 + A2, and
+                A B^T = (A1, A1, A2) (B1, B2, B1)^T but for A2 B2^T: about 2^-16 of it is lost instead of 2^-8
+    padding     one more column: beside B 0 for real keys and -10,000 for padding, which then weighs nothing, beside A
+                1, or 0 for a query that sees no real key; the fastest kernel takes no mask
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+HIDDEN = -1e4  # which float16 holds
+WIDEST = 256  # of torch's flash kernel
+FEW = 4  # rows of a batch
+
+
+def is_better(v: Float[Tensor, "b h m e"], rank: int) -> bool:
+    """Whether this is a better way than to make the weights once for all rows of a batch and keep them.
+
+    In half precision on a GPU it is; elsewhere while there are few rows. Float64 has no fused kernel on a GPU.
+    """
+    if v.device.type == "cuda" and v.dtype in (torch.bfloat16, torch.float16):
+        return 3 * rank + 1 <= WIDEST
+    return len(v) <= FEW and not (v.device.type == "cuda" and v.dtype == torch.float64)
+
+
+def factor_attention(
+    rows: Float[Tensor, "h n r"],
+    columns: Float[Tensor, "h m r"],
+    v: Float[Tensor, "b h m e"],
+    key_mask: Bool[Tensor, "b m"] | None = None,
+    *,
+    causal: bool = False,
+) -> Float[Tensor, "b h n e"]:
+    """softmax(rows columns^T) v over the real keys (up to the own place when causal: n = m); 0 if there is none."""
+    a, b = _factors(rows, columns, v.dtype)
+    seen = hidden = None
+    if key_mask is not None:
+        seen = key_mask.cumsum(dim=1) > 0 if causal else key_mask.any(dim=1, keepdim=True).expand(-1, a.shape[1])
+        hidden = HIDDEN * ~key_mask
+    c, e = a.shape[-1] + (key_mask is not None), v.shape[-1]
+    if not (v.device.type == "cuda" and v.dtype == torch.float32):  # whose kernel takes keys narrower than values
+        c = max(c, e)
+    q, k = (_of_each_row(table, column, len(v), c) for table, column in ((a, seen), (b, hidden)))
+    y = F.scaled_dot_product_attention(q, k, _filled(v, c), is_causal=causal, scale=1.0)[..., :e]
+    return y if seen is None else y.masked_fill(~seen[:, None, :, None], 0)
+
+
+def _factors(
+    rows: Float[Tensor, "h n r"], columns: Float[Tensor, "h m r"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "h n c"], Float[Tensor, "h m c"]]:
+    """Tables of this type with the product of these. Gradients go by the first parts, each of which meets both parts of
+    the other table, so that nothing is counted twice."""
+    a, b = rows.to(dtype), columns.to(dtype)
+    if rows.element_size() <= a.element_size():
+        return a, b
+    a_rest, b_rest = (rows - a).detach().to(dtype), (columns - b).detach().to(dtype)
+    return torch.cat([a, a, a_rest], dim=-1), torch.cat([b, b_rest, b], dim=-1)
+
+
+def _of_each_row(
+    table: Float[Tensor, "h n c"], column: Shaped[Tensor, "b n"] | None, batch: int, least: int
+) -> Float[Tensor, "b h n w"]:
+    """The table once for each row of a batch, with this column beside it. It lies in memory as projected tokens do: not
+    every kernel takes rows that share their memory (github.com/pytorch/pytorch/pull/175764)."""
+    x = rearrange(table, "h n c -> 1 n h c").expand(batch, -1, -1, -1)
+    if column is not None:
+        x = torch.cat([x, column[:, :, None, None].to(x.dtype).expand(*x.shape[:3], 1)], dim=-1)
+    return _filled(x, least).contiguous().transpose(1, 2)
+
+
+def _filled(x: Float[Tensor, "*rows c"], least: int) -> Float[Tensor, "*rows w"]:
+    """With columns of zeros up to a width of at least this, and a multiple of 8, which kernels ask for."""
+    width = -(-max(least, x.shape[-1]) // 8) * 8
+    return F.pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x
