@@ -17,9 +17,9 @@ alone unless `dot` is on. A full random matrix is far beyond Long Range Arena's 
 default, two numbers times `rank` for each place and head, stays below it for ListOps and not in the tiny networks of
 Pathfinder.
 
-Where R is the same for every row of a batch, so are the weights but for padding: they are made once, and a dropped
-weight is dropped in all rows. R = A B^T alone is exact attention with A for queries and B for keys: where that is
-faster and no weight is dropped torch's fused kernel computes it, in memory linear in the length. Paper:
+Where R is the same for every row of a batch, and nothing is padded, so are the weights: they are made once, and a
+dropped weight is dropped in all rows. R = A B^T alone is exact attention with A for queries and B for keys: where that
+is faster and no weight is dropped torch's fused kernel computes it, in memory linear in the length. Paper:
 arXiv:2005.00743. Departs from the paper in: both factors of the factorised dense kind come from one hidden layer, and a
 length that is not a product uses the first places of a longer one.
 """
@@ -129,7 +129,7 @@ class Synthesizer(Attention):
         k, v = self._keys_and_values(source)
         n, m = x.shape[1], source.shape[1]
         causal, dropout = self.pattern is Pattern.CAUSAL_SELF, self.dropout if self.training else 0.0
-        if self._is_product and n > 1 and not dropout and is_better(v, self.row_factors.shape[-1]):
+        if self._is_product and n > 1 and not dropout and is_better(v, self.row_factors.shape[-1], key_mask):
             self._needs_room(n, m)
             y = factor_attention(self.row_factors[:, :n], self.column_factors[:, :m], v, key_mask, causal=causal)
         else:
@@ -257,23 +257,17 @@ def weigh(
 ) -> Float[Tensor, "b h n e"]:
     """The softmax of the scores over the real keys (up to the own place when causal), times v; 0 if there is none.
 
-    Scores without a batch are exponentiated once for all rows: padding only takes terms out of the two sums. They are
-    then relative to the largest of all keys, real or not; it would take one 80 above every real one to hide these.
+    Scores without a batch are exponentiated once for all rows, unless padding makes the rows differ.
     """
     i, j = (torch.arange(length, device=v.device) for length in scores.shape[2:])
     visible = j <= i[:, None] if causal else torch.ones_like(scores[0, 0], dtype=torch.bool)
     least = torch.finfo(scores.dtype).min
-    if len(scores) == len(v):
+    if len(scores) == len(v) or key_mask is not None:
         visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
         weights = scores.masked_fill(~visible, least).softmax(dim=-1).masked_fill(~visible, 0)
         return F.dropout(weights, dropout).to(v.dtype) @ v
     scores = scores[0].masked_fill(~visible, least)
     weights = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
     with without_autocast(v):
-        if key_mask is None:
-            total = weights.sum(dim=-1)[None]
-        else:
-            v = v.masked_fill(~key_mask[:, None, :, None], 0)
-            total = einsum(weights, key_mask.to(weights.dtype), "h n m, b m -> b h n")
         y = einsum(F.dropout(weights, dropout).to(v.dtype), v, "h n m, b h m e -> b h n e")
-    return y / torch.where(total > 0, total, 1)[..., None]
+    return y / weights.sum(dim=-1, keepdim=True)

@@ -22,14 +22,15 @@ WIDEST = 256  # of torch's flash kernel
 FEW = 4  # rows of a batch
 
 
-def is_better(v: Float[Tensor, "b h m e"], rank: int) -> bool:
-    """Whether this is a better way than to make the weights once for all rows of a batch and keep them.
+def is_better(v: Float[Tensor, "b h m e"], rank: int, key_mask: Bool[Tensor, "b m"] | None) -> bool:
+    """Whether this is a better way than to make the weights and keep them, once for all rows if none is padded.
 
-    In half precision on a GPU it is; elsewhere while there are few rows. Float64 has no fused kernel on a GPU.
+    In half precision on a GPU it is; elsewhere while there are few rows, or all would have weights of their own.
+    Float64 has no fused kernel on a GPU.
     """
     if v.device.type == "cuda" and v.dtype in (torch.bfloat16, torch.float16):
         return 3 * rank + 1 <= WIDEST
-    return len(v) <= FEW and not (v.device.type == "cuda" and v.dtype == torch.float64)
+    return (len(v) <= FEW or key_mask is not None) and not (v.device.type == "cuda" and v.dtype == torch.float64)
 
 
 def factor_attention(

@@ -98,6 +98,15 @@ def test_scores_shared_by_the_batch_weigh_as_scores_of_each_row(causal):
     assert not weigh(scores, v, mask)[2].any()
 
 
+def test_a_padded_key_with_a_far_greater_score_changes_nothing():
+    scores, v = torch.randn(1, 2, 9, 9).requires_grad_(), torch.randn(3, 2, 9, 4)
+    mask = torch.arange(9) < torch.tensor([[9], [5], [1]])
+    found = weigh(scores + 200 * (torch.arange(9) == 7), v, mask)
+    torch.testing.assert_close(found[1:], weigh(scores, v, mask)[1:])
+    (gradient,) = torch.autograd.grad(found.sum(), scores)
+    assert gradient.isfinite().all()
+
+
 def test_a_dropped_weight_is_dropped_in_all_rows():
     torch.manual_seed(0)
     units = torch.eye(9, dtype=torch.float64).expand(2, 2, 9, 9)
@@ -113,7 +122,7 @@ def with_gradients(layer, x, context, masks, law=False):
     """Outputs and all gradients, on request by weights that are made once."""
     with pytest.MonkeyPatch.context() as patch:
         if law:
-            patch.setattr(synthesizer, "is_better", lambda v, rank: False)
+            patch.setattr(synthesizer, "is_better", lambda *call: False)
         y = layer(x, context, **masks)
     w = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     leaves = [u for u in (x, context) if u is not None] + list(layer.parameters())

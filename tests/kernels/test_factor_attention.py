@@ -134,5 +134,7 @@ def test_callers_can_be_compiled():
 
 
 def test_weights_are_made_once_where_many_rows_share_them():
-    assert is_better(torch.zeros(4, 2, 9, 8), rank=8)
-    assert not is_better(torch.zeros(32, 2, 9, 8), rank=8)
+    few, many = torch.zeros(4, 2, 9, 8), torch.zeros(32, 2, 9, 8)
+    assert is_better(few, 8, None)
+    assert not is_better(many, 8, None)
+    assert is_better(many, 8, torch.ones(32, 9, dtype=torch.bool))
