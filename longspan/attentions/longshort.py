@@ -369,9 +369,11 @@ class LongShort(Attention):
 
     def _normed(self, norm: nn.LayerNorm, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
         """A layer norm over all heads together, in the precision of x as a projection is; its moments are finer."""
+        # on a CPU torch would add up the gradients of weight and bias in the precision of x
+        given, x = x.dtype, at_least_single(x) if x.device.type == "cpu" else x
         with without_autocast(x):
             y = F.layer_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.bias.to(x.dtype), norm.eps)
-        return self._split(y)
+        return self._split(y.to(given))
 
     def _far_normed(self, x: Float[Tensor, "b h g r c"]) -> Float[Tensor, "b h g_r c"]:
         return self._normed(self.far_norm, rearrange(x, "b h g r c -> b (g r) (h c)"))

@@ -1,0 +1,42 @@
+"""Whole layers under autocast on a GPU: beside themselves in double precision, compiled, and recorded."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from tests.kernels.agreement import exact
+from tests.kernels.device import DEVICE
+from tests.kernels.graphs import replayed
+
+
+def train(layer: nn.Module, x: Tensor, mask: Tensor | None = None, *, half: bool = True) -> list[Tensor]:
+    """The output, and the gradients of x and of all parameters, 0 for those that have no part in it."""
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=half):
+        y = layer(x) if mask is None else layer(x, mask=mask)
+    leaves = [x, *layer.parameters()]
+    return [y, *torch.autograd.grad(y, leaves, torch.ones_like(y), allow_unused=True, materialize_grads=True)]
+
+
+def assert_itself(layer: nn.Module, x: Tensor, mask: Tensor | None = None) -> None:
+    """In half precision it gives what it gives in double precision, but for rounding."""
+    law = train(layer.double(), *exact([x]), mask, half=False)
+    layer.float()
+    for found, expected in zip(train(layer, x, mask), law, strict=True):
+        # biases that a softmax does not notice have a gradient of nothing but rounding
+        assert (found - expected).norm() < 0.03 * expected.norm() + 0.02 * law[1].norm()
+
+
+def assert_compiled_for_any_length(layer: nn.Module, inputs: Iterable[Tensor], *, most: float = 1.0) -> None:
+    """One graph gives what the layer gives, in at least this share of all numbers."""
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for x in inputs:
+        with torch.autocast(DEVICE, torch.bfloat16):
+            found, expected = compiled(x), layer(x)
+        assert ((found - expected).abs() <= 0.03 + 0.03 * expected.abs()).float().mean() >= most
+
+
+def assert_recorded(layer: nn.Module, x: Tensor) -> None:
+    """A recorded step gives what the step gives."""
+    for one, other in replayed(lambda: train(layer, x)):
+        torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)
