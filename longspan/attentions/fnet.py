@@ -69,9 +69,9 @@ def transform(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b n d"]:
     """
     n, d = x.shape[1:]
     half = torch.fft.rfft2(at_least_single(x), s=(size, d), dim=(1, 2)).real  # there is none in half precision
-    mirrored = half[:, :, 1 : (d + 1) // 2].flip(2)
+    mirrored = half[:, :, 1 : (d + 1) // 2]
     y = x.new_empty(x.shape)
     y[:, :, : d // 2 + 1] = half[:, :n]
-    y[:, :1, d // 2 + 1 :] = mirrored[:, :1]
-    y[:, 1:, d // 2 + 1 :] = mirrored[:, size - n + 1 :].flip(1)
+    y[:, :1, d // 2 + 1 :] = mirrored[:, :1].flip(2)
+    y[:, 1:, d // 2 + 1 :] = mirrored[:, size - n + 1 :].flip(1, 2)
     return y
