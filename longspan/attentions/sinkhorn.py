@@ -149,7 +149,10 @@ class Sinkhorn(HeadwiseAttention):
         queries = None if self.pattern.cross else self._in_blocks(q, None)
         logits, allowed = self._logits(queries, keys, real), self._allowed(keys, real)
         causal = self.pattern is Pattern.CAUSAL_SELF
-        complete = self.nulls > 0 and key_mask is None if causal else real is None and self.top <= keys.shape[2]
+        if causal:  # blocks before the own one are whole, and before all of them there is a null
+            complete = key_mask is None and self.nulls > 0
+        else:
+            complete = real is None and self.top <= keys.shape[2]
         sorted_ = self._sort(logits, allowed, keys, values, real, null_value, complete=complete)
         all_see = key_mask is None and k.shape[2] > 0  # there is a token in every block
         if queries is None or self.cut:
@@ -157,21 +160,11 @@ class Sinkhorn(HeadwiseAttention):
         begun = None  # before the first real token of a row there is nothing to see, not even nulls
         if causal and key_mask is not None and real is not None:
             begun = real.flatten(1).cumsum(dim=1) > 0
-        if self.combine == "concat" and not dropout and pays(q, k, v, sorted_.k, sorted_.v, keys.shape[3]):
+        tensors, size = (q, k, v, sorted_.k, sorted_.v), keys.shape[3]
+        if self.combine == "concat" and not dropout and pays(size, *tensors):
             seen = None if sorted_.visible is None else sorted_.visible[:, :, :, 0]
-            begun, size = None if begun is None else begun[:, : q.shape[2]], keys.shape[3]
-            return paired_blocks(
-                q,
-                k,
-                v,
-                sorted_.k,
-                sorted_.v,
-                block=size,
-                causal=causal,
-                key_mask=key_mask,
-                other_mask=seen,
-                begun=begun,
-            )
+            begun = None if begun is None else begun[:, : q.shape[2]]
+            return paired_blocks(*tensors, block=size, causal=causal, key_mask=key_mask, other_mask=seen, begun=begun)
         own = None if real is None else rearrange(real, "b g j -> b 1 g 1 j")
         if causal:
             i = torch.arange(keys.shape[3], device=q.device)

@@ -25,7 +25,7 @@ from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, 
 from longspan.core.errors import UsageError
 from longspan.kernels import ring
 from longspan.kernels.banded import banded
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import left_align
 
 
@@ -86,8 +86,7 @@ class CABLocal(HeadwiseAttention):
     ) -> tuple[Float[Tensor, "b h e"], LastTokens]:
         keys, values = ring.put(state.k, k, state.lengths), ring.put(state.v, v, state.lengths)
         filled = ring.places(state.lengths, self.window) >= 0
-        y = masked_attention(q[:, :, None], keys, values, filled[:, None, None, :])
-        return y[:, :, 0], LastTokens(keys, values, state.lengths + 1)
+        return attend_once(q, keys, values, filled[:, None]), LastTokens(keys, values, state.lengths + 1)
 
 
 def _lengthened(x: Tensor, left: int, right: int) -> Tensor:

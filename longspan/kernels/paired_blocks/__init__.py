@@ -36,35 +36,20 @@ def paired_blocks(
 
     >>> y = paired_blocks(q, k, v, sorted_k, sorted_v, block=64)
     """
-    masks = (key_mask, other_mask, begun)
+    impl = choose(impl, "paired_blocks", q, _obstacle(block, q, k, v, other_k, other_v))
     with without_autocast(q):
-        if choose(impl, "paired_blocks", q, _obstacle(q, k, v, other_k, other_v, block)) == "reference":
-            return reference.paired_blocks(q, k, v, other_k, other_v, *masks, block, causal)
-        return operator.forward(q, k, v, other_k, other_v, *masks, block, causal)
+        compute = operator.forward if impl == "triton" else reference.paired_blocks
+        return compute(q, k, v, other_k, other_v, key_mask, other_mask, begun, block, causal)
 
 
-def pays(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    other_k: Float[Tensor, "b h g j c"],
-    other_v: Float[Tensor, "b h g j e"],
-    block: int,
-) -> bool:
-    """Whether there is a kernel for these tensors, which is quicker than to lay both blocks side by side."""
-    return choose("auto", "paired_blocks", q, _obstacle(q, k, v, other_k, other_v, block)) == "triton"
+def pays(block: int, *tensors: Float[Tensor, "..."]) -> bool:
+    """Whether there is a kernel for q, k, v and the others, which is quicker than to lay both blocks side by side."""
+    return choose("auto", "paired_blocks", tensors[0], _obstacle(block, *tensors)) == "triton"
 
 
-def _obstacle(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    other_k: Float[Tensor, "b h g j c"],
-    other_v: Float[Tensor, "b h g j e"],
-    block: int,
-) -> str:
+def _obstacle(block: int, *tensors: Float[Tensor, "..."]) -> str:
     """What keeps the kernel from these tensors, if anything."""
-    types = {x.dtype for x in (q, k, v, other_k, other_v)}
+    (q, _, v, other_k, _), types = tensors, {x.dtype for x in tensors}
     half = q.dtype in (torch.bfloat16, torch.float16) or (q.dtype == torch.float32 and q.device.type == "cpu")
     if len(types) > 1 or not half:
         found = ", ".join(sorted(map(str, types)))
@@ -73,4 +58,4 @@ def _obstacle(
         return f"blocks may have {LARGEST} tokens, got {block} and {other_k.shape[3]}"
     if max(q.shape[3], v.shape[3]) > WIDEST:
         return f"heads may be {WIDEST} wide, got {q.shape[3]} and {v.shape[3]}"
-    return "" if q.numel() and v.numel() and other_k.numel() else "there are no tokens"
+    return "" if all(x.numel() for x in tensors) else "there are no tokens"
