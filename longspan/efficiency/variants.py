@@ -38,12 +38,14 @@ def captured(calls: Sequence[Callable[[], Any]]) -> Runner:
     """Record the calls into one CUDA graph; raises what torch raises where something in them cannot be recorded."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # not on the stream of everyone else, which a recording must not touch
-        for _ in range(WARM_UPS):
-            calls[0]()
-        with _refusing_to_wait():
-            calls[0]()
-    torch.cuda.current_stream().wait_stream(side)
+    try:
+        with torch.cuda.stream(side):  # not on the stream of everyone else, which a recording must not touch
+            for _ in range(WARM_UPS):
+                calls[0]()
+            with _refusing_to_wait():
+                calls[0]()
+    finally:  # after an error too: whoever frees the inputs next would have them overwritten under a running kernel
+        torch.cuda.current_stream().wait_stream(side)
     replay, _ = record(lambda: _each(calls))
     return Runner(replay, len(calls))
 

@@ -44,9 +44,11 @@ class CudaGraphs:
     @contextlib.contextmanager
     def stage(self) -> Iterator[None]:
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:  # after an error too, lest what is freed next be overwritten under a running kernel
+            torch.cuda.current_stream().wait_stream(self._stream)
 
     def record(self, compute: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         return record(compute, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
