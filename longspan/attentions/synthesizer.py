@@ -129,7 +129,7 @@ class Synthesizer(Attention):
         k, v = self._keys_and_values(source)
         n, m = x.shape[1], source.shape[1]
         causal, dropout = self.pattern is Pattern.CAUSAL_SELF, self.dropout if self.training else 0.0
-        if self._is_product and n > 1 and not dropout and is_better(v, self.row_factors.shape[-1], key_mask):
+        if self._is_product and n > 1 and not dropout and is_better(self.row_factors[:, :n], v, key_mask):
             self._needs_room(n, m)
             y = factor_attention(self.row_factors[:, :n], self.column_factors[:, :m], v, key_mask, causal=causal)
         else:
@@ -163,7 +163,7 @@ class Synthesizer(Attention):
             v = append(state.v, v[:, :, 0], state.place)
             k = append(state.k, k[:, :, 0], state.place) if k is not None and state.k is not None else None
             state = replace(state, v=v, k=k, visible=real(state.place + 1, v.shape[2]))
-        if "random" in self.kind and int(state.place.max()) >= self.rows:
+        if self.pattern.cross and "random" in self.kind and int(state.place.max()) >= self.rows:
             raise UsageError(f"This synthesizer was built for at most {self.rows} tokens; build it for more.")
         y = weigh(self._scores(x_t[:, None], state.place, state.k, state.v.shape[2]), state.v, state.visible)
         y = self.out(rearrange(y, "b h 1 e -> b (h e)").to(self.out.weight.dtype))

@@ -20,17 +20,22 @@ from torch import Tensor
 HIDDEN = -1e4  # which float16 holds
 WIDEST = 256  # of torch's flash kernel
 FEW = 4  # rows of a batch
+KEPT = (2**23, 2**29)  # weights, from how many on in single precision on a GPU, and how many at most
 
 
-def is_better(v: Float[Tensor, "b h m e"], rank: int, key_mask: Bool[Tensor, "b m"] | None) -> bool:
+def is_better(rows: Float[Tensor, "h n r"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None) -> bool:
     """Whether this is a better way than to make the weights and keep them, once for all rows if none is padded.
 
-    In half precision on a GPU it is; elsewhere while there are few rows, or all would have weights of their own.
-    Float64 has no fused kernel on a GPU.
+    In half precision on a GPU it is; elsewhere if every row would have weights of its own, if there are few rows (on a
+    GPU: few weights), or more weights than memory is for. Float64 has no fused kernel on a GPU.
     """
-    if v.device.type == "cuda" and v.dtype in (torch.bfloat16, torch.float16):
-        return 3 * rank + 1 <= WIDEST
-    return (len(v) <= FEW or key_mask is not None) and not (v.device.type == "cuda" and v.dtype == torch.float64)
+    on_gpu, weights = v.device.type == "cuda", rows.shape[0] * rows.shape[1] * v.shape[2]
+    if on_gpu and v.dtype in (torch.bfloat16, torch.float16):
+        return 3 * rows.shape[2] + 1 <= WIDEST
+    if on_gpu and v.dtype == torch.float64:
+        return False
+    few = weights <= KEPT[0] if on_gpu else len(v) <= FEW
+    return few or len(v) == 1 or key_mask is not None or weights > KEPT[1]
 
 
 def factor_attention(

@@ -134,7 +134,9 @@ def test_callers_can_be_compiled():
 
 
 def test_weights_are_made_once_where_many_rows_share_them():
-    few, many = torch.zeros(4, 2, 9, 8), torch.zeros(32, 2, 9, 8)
-    assert is_better(few, 8, None)
-    assert not is_better(many, 8, None)
-    assert is_better(many, 8, torch.ones(32, 9, dtype=torch.bool))
+    rows, few, many = torch.zeros(2, 9, 8), torch.zeros(4, 2, 9, 8), torch.zeros(32, 2, 9, 8)
+    assert is_better(rows, few, None)
+    assert not is_better(rows, many, None)
+    assert is_better(rows, many, torch.ones(32, 9, dtype=torch.bool))
+    longest, values = torch.empty(2, 2**15, 8, device="meta"), torch.empty(32, 2, 2**15, 8, device="meta")
+    assert is_better(longest, values, None)  # rather than keep 2^31 weights
