@@ -6,19 +6,15 @@
     fused_over_few_keys  softmax(q k^T / sqrt(c)) v       the same by torch's fused kernel
 
 One product over all tokens has so few numbers to give that it keeps a corner of a GPU busy and leaves the rest idle;
-fused attention likewise has one short side to share out, at the latest on the way back. Cut into pieces of the long
-side, each product is many, and torch goes the way back piece by piece too. A row whose length has no factor of two
-is one piece. Logits of `over_few_keys` are q . k as given: scale the short side.
+fused attention likewise has one short side to share out on the way back. Cut into pieces of the long side, each product
+is many, and torch goes the way back piece by piece too. A row whose length has no factor of two is one piece. Logits of
+`over_few_keys` are q . k as given: scale the short side.
 """
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
-
-from longspan.kernels.precision import without_autocast
 
 PIECE = 256  # tokens at least
 FUSED_PIECE = 1024  # of the fused kernel, which adds a gradient of all keys for each
@@ -38,27 +34,12 @@ def pooled(x: Float[Tensor, "b h m r"], y: Float[Tensor, "b h m c"]) -> Float[Te
 
 
 def pooled_alike(x: Float[Tensor, "*h m r"], y: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
-    """X^T y for one X of all rows, of all heads or of each, in the type of y."""
-    with without_autocast(y):
-        pooled = _PooledAlike.apply(x.to(y.dtype), y)
-    assert isinstance(pooled, Tensor)
-    return pooled
-
-
-class _PooledAlike(torch.autograd.Function):
-    """Torch would write a gradient of X for every row and head, and then add them up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Float[Tensor, "*h m r"], y: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
-        ctx.save_for_backward(x, y)
-        return x.mT @ y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (x, y), (d,), dx = ctx.saved_tensors, gradients, None
-        if ctx.needs_input_grad[0]:
-            dx = torch.einsum("bhmc,bhrc->mr" if x.ndim == 2 else "bhmc,bhrc->hmr", y, d)
-        return dx, x @ d if ctx.needs_input_grad[1] else None
+    """X^T y for one X of all rows, of all heads or of each, in the type of y. Heads of which every token lies side by
+    side are as good as one wide head."""
+    x, h = x.mT.to(y.dtype), y.shape[1]
+    if x.ndim == 3 or y.stride(1) > y.stride(2):
+        return x @ y
+    return (x @ y.transpose(1, 2).flatten(2)).unflatten(2, (h, -1)).transpose(1, 2)
 
 
 def over_few_keys(
@@ -80,7 +61,11 @@ def over_few_keys(
 def fused_over_few_keys(
     q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h r c"], v: Float[Tensor, "b h r e"], *, dropout: float = 0.0
 ) -> Float[Tensor, "b h n e"]:
-    """softmax(q k^T / sqrt(c)) v, where pieces of queries count as heads, or as rows if tokens lie outside of heads."""
+    """softmax(q k^T / sqrt(c)) v, in pieces if there will be a way back, for which that is faster.
+
+    Pieces of queries count as heads, or as rows if tokens lie outside of heads."""
+    if not (torch.is_grad_enabled() and q.requires_grad):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
     pieces = in_pieces(q, FUSED_PIECE)  # [b h g s c]
     g, outside = pieces.shape[2], q.stride(1) < q.stride(2)
     pieces = (pieces.transpose(1, 2) if outside else pieces).flatten(0, 1)
