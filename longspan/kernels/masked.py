@@ -13,6 +13,8 @@ from torch import Tensor
 from longspan.kernels import few_queries
 from longspan.kernels.precision import at_least_single
 
+LONG = 1024  # keys from which on a row is worth cutting: below, a launch takes longer than what it saves
+
 
 def masked_attention(
     q: Float[Tensor, "b h n c"],
@@ -36,9 +38,9 @@ def attend_once(
 ) -> Float[Tensor, "b h e"]:
     """One query of each row and head over the visible keys.
 
-    On a GPU the keys are cut into parts: torch's fused kernels leave a long row with a mask to one program.
+    On a GPU long rows are cut into parts: torch's fused kernels leave a row with a mask to one program.
     """
-    if not few_queries.pays(q[:, :, None], k, v):
+    if k.shape[2] < LONG or not few_queries.pays(q[:, :, None], k, v):
         return masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
     b, h, c = q.shape
     if visible.shape[1] > 1:  # heads that see different keys are rows of their own
