@@ -38,7 +38,7 @@ CASES = {
 def large_tiles(monkeypatch):
     """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
     if DEVICE == "cpu":
-        for tiles in (shapes.FORTH, shapes.BACK):
+        for tiles in (shapes.FORTH, shapes.BACK, shapes.CAUSAL_BACK):
             for size, (_, *rest) in list(tiles.items()):
                 monkeypatch.setitem(tiles, size, (64, *rest))
 

@@ -21,14 +21,15 @@ from tests.kernels.memory import channel_by_channel, token_by_token
 # Of the largest number. In float32 only the order of sums differs. In bfloat16 phi, sums that are read, weights within
 # a tile and results are rounded, by 2^-9 of themselves each.
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
-TILES = shapes.TILES
+TABLES = {name: getattr(shapes, name) for name in ("TILES", "CAUSAL_TILES")}
 
 
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch):
     """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(shapes, "TILES", dict.fromkeys(TILES, (64, 64)))
+        for name, tiles in TABLES.items():
+            monkeypatch.setattr(shapes, name, dict.fromkeys(tiles, (64, 64, 4)))
 
 
 def draw(n, m=None, *, c=16, e=16, r=70, rows=1, heads=1, dtype=torch.float32, spread=1.0):
@@ -67,7 +68,8 @@ def test_outputs_and_gradients_are_those_of_the_law(causal, masked, dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_the_tiles_of_a_gpu_give_the_same(dtype, monkeypatch):
-    monkeypatch.setattr(shapes, "TILES", TILES)
+    for name, tiles in TABLES.items():
+        monkeypatch.setattr(shapes, name, tiles)
     inputs, projection, mask = draw(40 if dtype is torch.float32 else 140, r=40, dtype=dtype)
     follow(inputs, projection, mask, causal=True)
 

@@ -90,7 +90,7 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, feature
     kernel = getattr(kernels, name)
     sample = torch.empty(4, 8, 1024, 64, dtype=torch.bfloat16)
     (shape,) = shapes.Shape.slices(sample, sample, feature, causal=True, eps=1e-6, floor=0.0)
-    constants = shape.constants(shapes.BACK if "back" in name else shapes.FORTH)
+    constants = shape.constants(back="back" in name)
     constants |= shape.flags | {"MASKED": True, "GIVEN": False}
     single = ("sums", "dsums", "d", "dd", "q_angles", "k_angles")
     kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "eps": "fp32", "floor": "fp32"}

@@ -100,7 +100,7 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, causal,
 
     kernel = getattr(kernels, name)
     shape = shapes.Shape(pairs=32, r=266, c=width, e=width, size=2, causal=causal)
-    constants = shape.constants(name[1:])
+    constants = shape.constants(adds_up=name == "_add_up")
     constants |= {"MASKED": True, "KEYS": True, "BLOCKS": triton.next_power_of_2(shape.blocks)}
     single = ["edges", "state_edges", "d", "levels", "running", "peaks", "block_peaks", "shift", "through"]
     kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "half": "fp32", "floor": "fp32"}

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from longspan.kernels.tiling import ceil, filled
 
-# Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and whether a width is
-# above 64. What a program needs grows with them until it no longer fits the registers.
-FORTH = {(2, False): (64, 4, 3), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (4, True): (16, 16, 2)}
-BACK = {(2, False): (64, 4, 2), (2, True): (32, 8, 2), (4, False): (16, 8, 2), (4, True): (16, 16, 2)}
+# Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and how many of the two
+# widths are above 64. What a program needs grows with them until it no longer fits the registers.
+SINGLE = {(4, 0): (16, 8, 2), (4, 1): (16, 16, 2), (4, 2): (16, 16, 2)}
+FORTH = SINGLE | {(2, 0): (64, 4, 3), (2, 1): (64, 4, 2), (2, 2): (32, 8, 2)}
+BACK = SINGLE | {(2, 0): (64, 4, 2), (2, 1): (64, 4, 2), (2, 2): (32, 8, 2)}
+CAUSAL_BACK = BACK | {(2, 1): (32, 4, 2)}
 STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
 SHORTEST = 256  # tokens of a part, lest loading or writing its sums cost more than they do
 PROGRAMS = 512  # about as many as the largest GPUs hold at once; further cuts would only add sums to write and add up
@@ -68,8 +70,9 @@ class Shape:
         """Features, filled up to a power of two."""
         return feature_width(self.c, self.feature)
 
-    def constants(self, tiles: dict[tuple[int, bool], tuple[int, int, int]]) -> dict[str, Any]:
-        T, warps, stages = tiles[self.size, max(self.R, self.E) > 64]
+    def constants(self, *, back: bool = False) -> dict[str, Any]:
+        tiles = FORTH if not back else CAUSAL_BACK if self.causal else BACK
+        T, warps, stages = tiles[self.size, (self.R > 64) + (self.E > 64)]
         widths = {"c": self.c, "e": self.e, "C": self.C, "R": self.R, "E": self.E, "T": T, "FEATURE": self.feature}
         return widths | {"num_warps": warps, "num_stages": stages}
 

@@ -30,7 +30,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.chunk_states import before, fading_sum
-from longspan.kernels.feature_attention.shapes import BACK, FORTH, Shape
+from longspan.kernels.feature_attention.shapes import Shape
 from longspan.kernels.tiles import dot, dot_sums, load, load_visible, of, part, store, visible
 from longspan.kernels.tiling import strides
 
@@ -59,7 +59,7 @@ def sum_keys(
     sums = k.new_empty(parts, *pairs, shape.E + 1, shape.R, dtype=torch.float32)
     _sum_keys[(shape.pairs, parts)](
         k, v, sums, pairs[1], m, shape.share(m), *beside.pointers(sums)[1:], *strides(k, v),
-        **beside.flags, **shape.constants(FORTH),
+        **beside.flags, **shape.constants(),
     )  # fmt: skip
     return _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
 
@@ -79,7 +79,7 @@ def read(
     heads, n = q.shape[1:3]
     _read[(shape.pairs, shape.parts(n))](
         q, k, v, sums, y, d, partial, heads, n, shape.share(n), shape.eps, shape.floor, *beside.pointers(sums),
-        *strides(q, k, v, y, partial), **beside.flags, **shape.flags, **shape.constants(FORTH),
+        *strides(q, k, v, y, partial), **beside.flags, **shape.flags, **shape.constants(),
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def back_to_queries(
     dsums = sums.new_empty(parts, *q.shape[:2], *sums.shape[3:])
     _back_to_queries[(shape.pairs, parts)](
         dy, q, k, v, sums, d, dq, dd, dsums, heads, n, shape.share(n), shape.floor, *beside.pointers(sums),
-        *strides(dy, q, k, v, dq), GIVEN=given, CAUSAL=shape.causal, **beside.flags, **shape.constants(BACK),
+        *strides(dy, q, k, v, dq), GIVEN=given, CAUSAL=shape.causal, **beside.flags, **shape.constants(back=True),
     )  # fmt: skip
     return _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
 
@@ -125,7 +125,7 @@ def back_to_keys(
     heads, m = k.shape[1:3]
     _back_to_keys[(shape.pairs, shape.parts(m))](
         dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, m, shape.share(m), *beside.pointers(dsums),
-        *strides(dy, q, k, v, dk, dv, partial), **beside.flags, **shape.flags, **shape.constants(BACK),
+        *strides(dy, q, k, v, dk, dv, partial), **beside.flags, **shape.flags, **shape.constants(back=True),
     )  # fmt: skip
 
 

@@ -13,17 +13,12 @@ from torch import Tensor
 
 from longspan.kernels.tiling import ceil, filled
 
-# Tokens of a tile and features of a block, by bytes of a number and whether a head is wider than 64. Tiles of 64 tokens
-# of wide heads Triton 3.6 compiles into wrong code.
-TILES = {(2, False): (128, 64), (2, True): (32, 32), (4, False): (32, 32), (4, True): (16, 32)}
-ADDED = 64  # tokens that are added up at a time, at most, where no tile asks for what it finds
-# Warps of a program and loads in flight, without and with squares of pairs of tokens.
-LAUNCH = {
-    "add_up": ((4, 3), (4, 3)),
-    "read": ((8, 3), (8, 2)),
-    "back_to_queries": ((8, 3), (8, 2)),
-    "back_to_keys": ((8, 3), (8, 2)),
-}
+# Tokens of a tile, features of a block and warps of a program, by bytes of a number and whether heads are above 64 wide.
+# Causal programs have squares of pairs of tokens besides. Tiles of 64 tokens of wide heads Triton 3.6 compiles into
+# wrong code.
+TILES = {(2, False): (128, 64, 8), (2, True): (32, 32, 8), (4, False): (32, 32, 8), (4, True): (16, 32, 8)}
+CAUSAL_TILES = TILES | {(2, False): (64, 64, 4), (2, True): (32, 32, 4)}
+ADDED, ADDING_WARPS = 64, 4  # tokens that are added up at a time, at most, where no tile asks for what it finds
 PROGRAMS = 1024  # a few for each multiprocessor of the largest GPUs; further cuts would only add sums to merge
 SHORTEST = 4  # tiles of a part, lest merging its sums cost more than making them
 WIDEST = 128
@@ -55,8 +50,8 @@ class Shape:
         return filled(self.e)
 
     @property
-    def tile(self) -> tuple[int, int]:
-        return TILES[self.size, max(self.C, self.E) > 64]
+    def tile(self) -> tuple[int, int, int]:
+        return (CAUSAL_TILES if self.causal else TILES)[self.size, max(self.C, self.E) > 64]
 
     @property
     def T(self) -> int:
@@ -95,8 +90,10 @@ class Shape:
         """Sums within its part that each tile finds, if causal."""
         return self.tiles(n) if self.causal else 0
 
-    def constants(self, kernel: str) -> dict[str, Any]:
-        warps, stages = LAUNCH[kernel][self.causal]
-        T = self.T if self.causal or kernel != "add_up" else min(self.T, ADDED)
-        widths = {"c": self.c, "e": self.e, "C": self.C, "E": self.E, "T": T, "B": self.B}
-        return widths | {"CAUSAL": self.causal, "num_warps": warps, "num_stages": stages}
+    def constants(self, *, adds_up: bool = False) -> dict[str, Any]:
+        T, B, warps = self.tile
+        T = min(T, ADDED) if adds_up and not self.causal else T
+        widths = {"c": self.c, "e": self.e, "C": self.C, "E": self.E, "T": T, "B": B, "CAUSAL": self.causal}
+        if adds_up:
+            return widths | {"num_warps": ADDING_WARPS, "num_stages": 3}
+        return widths | {"num_warps": warps, "num_stages": 2 if self.causal else 3}

@@ -109,7 +109,7 @@ def _sums(
     kept = Kept(_room(shape, x, shape.kept(n), x.dtype), _room(shape, x, shape.states(n), x.dtype))
     _add_up[(shape.pairs * shape.blocks, parts)](
         x, u, W, mask, peaks, shift, through, *kept.tiles, *own, x.shape[1], n, shape.r, shape.R, shape.share(n),
-        _half(shape), *strides(x, u), KEYS=keys, MASKED=mask is not None, **shape.constants("add_up"),
+        _half(shape), *strides(x, u), KEYS=keys, MASKED=mask is not None, **shape.constants(adds_up=True),
     )  # fmt: skip
     _merge[(shape.pairs * shape.R // MERGED,)](
         *own, *kept.parts, parts, shape.R, E=shape.E, B=MERGED, KEYS=keys, CAUSAL=shape.causal
@@ -135,7 +135,7 @@ def read(
     _read[(shape.pairs, shape.tiles(n))](
         q, k, v, W, mask, peaks, *M.parts, *M.tiles, y, d, *levels, heads, n, shape.r, shape.R, shape.share(n),
         _half(shape), FLOOR, *strides(q, k, v, y), MASKED=mask is not None,
-        BLOCKS=triton.next_power_of_2(shape.blocks), **shape.constants("read"),
+        BLOCKS=triton.next_power_of_2(shape.blocks), **shape.constants(),
     )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def back_to_queries(
     _back_to_queries[(shape.pairs, shape.tiles(n))](
         dy, y, q, k, v, W, mask, *M.parts, *M.tiles, d, *levels, dq, shift, through, heads, n, shape.r, shape.R,
         shape.share(n), _half(shape), FLOOR, *strides(dy, y, q, k, v, dq), MASKED=mask is not None,
-        **shape.constants("back_to_queries"),
+        **shape.constants(),
     )  # fmt: skip
     return shift, through
 
@@ -183,7 +183,7 @@ def back_to_keys(
     _back_to_keys[(shape.pairs, shape.tiles(m))](
         dy, q, k, v, W, mask, *N.parts, *N.tiles, *levels, shift, through, dk, dv, heads, m, shape.r, shape.R,
         shape.share(m), _half(shape), *strides(dy, q, k, v, dk, dv), MASKED=mask is not None,
-        **shape.constants("back_to_keys"),
+        **shape.constants(),
     )  # fmt: skip
 
 
