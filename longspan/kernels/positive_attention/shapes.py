@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longspan.kernels.tiling import ceil, filled
 
-# Tokens of a tile, features of a block and warps of a program, by bytes of a number and whether heads are above 64 wide.
+# Tokens of a tile, features of a block and warps of a program, by bytes of a number and whether a head is above 64.
 # Causal programs have squares of pairs of tokens besides. Tiles of 64 tokens of wide heads Triton 3.6 compiles into
 # wrong code.
 TILES = {(2, False): (128, 64, 8), (2, True): (32, 32, 8), (4, False): (32, 32, 8), (4, True): (16, 32, 8)}
