@@ -89,7 +89,7 @@ class Local(HeadwiseAttention):
         if self.shape == "blocks":
             return super().attend_packed(q, k, v, layout)
         dropout = self.dropout if self.training else 0.0
-        if fused.fits(q, v) and not fused.is_counted():
+        if layout.together and fused.fits(q, v) and not fused.is_counted():
             return fused.in_rows(q, k, v, layout, band=self._sides, dropout=dropout)
         q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
         left, right = self._sides

@@ -43,6 +43,7 @@ class Layout:
     index: Int[Tensor, " t"]  # of each real token in the flattened batch
     offsets: Int[Tensor, " b_plus_1"]  # row i holds tokens offsets[i] to offsets[i + 1], int32 as fused kernels want it
     longest: int
+    together: bool = True  # whether the real tokens of every row stand side by side
 
     @classmethod
     def of_lengths(cls, lengths: list[int], width: int | None = None, device: torch.device | str = "cpu") -> "Layout":
@@ -63,7 +64,8 @@ class Layout:
     def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":
         lengths = mask.sum(dim=1)
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-        return cls(mask, mask.flatten().nonzero()[:, 0], offsets, int(lengths.max()))
+        begins = mask & ~torch.nn.functional.pad(mask[:, :-1], (1, 0))  # of stretches of real tokens
+        return cls(mask, mask.flatten().nonzero()[:, 0], offsets, int(lengths.max()), not (begins.sum(dim=1) > 1).any())
 
     def places(self, apart: int) -> Int[Tensor, " t"]:
         """Where each real token stands, counted through all rows with a gap of `apart` between them."""

@@ -166,6 +166,13 @@ def test_impossible_options_are_refused(spec):
         build(spec)
 
 
+def test_few_tokens_far_apart_see_as_far_as_the_window_says():
+    q, k, v = (torch.randn(1, 2, 3, 4, dtype=torch.float64) for _ in range(3))
+    sides = {"left": 4, "right": 4, "places": torch.tensor([[0, 4, 9]])}
+    torch.testing.assert_close(banded(q, k, v, **sides), banded(q, k, v, **sides, impl="reference"))
+    assert (banded(q, k, v, **sides)[:, :, 0] - v[:, :, 0]).abs().max() > 1e-3  # the first sees the second
+
+
 @pytest.mark.parametrize("pattern", list(attentions.SELF_PATTERNS))
 @given(data=st.data())
 @settings(deadline=None, max_examples=30)

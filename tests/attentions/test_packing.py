@@ -23,6 +23,7 @@ def test_unpacking_undoes_packing(mask):
     assert torch.equal(packed, x[mask])
     assert torch.equal(layout.unpack(packed), x * mask[..., None])
     assert layout.longest == mask.sum(dim=1).max()
+    assert layout.together == all("10" not in "".join(str(int(real)) for real in row).strip("0") for row in mask)
     for row, (start, end) in enumerate(zip(layout.offsets[:-1], layout.offsets[1:], strict=True)):
         assert torch.equal(packed[start:end], x[row, mask[row]])
 
@@ -37,6 +38,8 @@ def test_a_layout_of_lengths_is_that_of_their_mask(lengths, more):
     assert torch.equal(ours.offsets, masks_.offsets)
     assert ours.offsets.dtype == torch.int32
     assert ours.longest == masks_.longest == max(lengths)
+    assert ours.together
+    assert masks_.together
 
 
 def test_gradients_pass_through_packing():

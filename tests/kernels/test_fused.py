@@ -79,6 +79,14 @@ def test_packed_rows_are_what_each_row_is_by_itself(on_a_gpu, spec, pattern):
         torch.testing.assert_close(found[row].transpose(0, 1)[None], layer.attend(*alone, key_mask=None))
 
 
+def test_neighbours_around_a_hole_are_not_taken_for_neighbours(on_a_gpu):
+    layer = attentions.get("local(window=1)")(16, 2, Pattern.NONCAUSAL_SELF).double().eval()
+    layout = Layout.of_mask(torch.tensor([[True, False, True]]))
+    q, k, v = torch.randn(3, 2, 2, 8).double().unbind()
+    torch.testing.assert_close(layer.attend_packed(q, k, v, layout), v)
+    assert not on_a_gpu
+
+
 def test_who_counts_operations_sees_pairs_that_are_computed(on_a_gpu):
     q, k, v = torch.randn(3, 1, 2, 64, 8).unbind()
     few = count_operations(lambda: banded(q, k, v, left=1, right=1))

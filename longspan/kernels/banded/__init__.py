@@ -47,8 +47,9 @@ def banded(
         return reference.banded(q, k, v, left=left, right=right, key_mask=key_mask, places=places)
     n = q.shape[2]
     assert places is None or places.shape[1] == n  # also says to a compiler that both are one number
+    sides = left, right
     # by comparing: min() would stay a formula in a graph compiled for any length
-    left, right = (side if side < n else n - 1 for side in (left, right))
+    left, right = (side if side < n else n - 1 for side in sides)
     if impl == "auto" and key_mask is None and places is None and fused.fits(q, v) and not fused.is_counted():
         return fused.in_band(q, k, v, left=left, right=right, dropout=dropout)
     if impl == "auto" and places is None and tiled.pays(q, v, (left, right), 1, dropout):
@@ -60,7 +61,8 @@ def banded(
     near = (lag >= -left) & (lag <= right)
     if places is None:
         return _by_block(q, k, v, near, left, key_mask, dropout)
-    return _by_block(q, k, v, near & _standing_near(places, left, right, *near.shape), left, key_mask, dropout)
+    near = near & _standing_near(places, sides, left, *near.shape)  # few tokens may still stand far apart
+    return _by_block(q, k, v, near, left, key_mask, dropout)
 
 
 def blocked(
@@ -94,15 +96,15 @@ def _places(q: Tensor, block: int, span: int) -> tuple[Tensor, Tensor]:
 
 
 def _standing_near(
-    places: Int[Tensor, "b n"], left: int, right: int, block: int, span: int
+    places: Int[Tensor, "b n"], sides: tuple[int, int], before: int, block: int, span: int
 ) -> Bool[Tensor, "b_g 1 block span"]:
-    """Which keys of its block stand near enough to each query."""
+    """Which keys of its block, whose first is `before` tokens earlier, stand near enough to each query."""
     blocks = -(-places.shape[1] // block)
     missing = blocks * block - places.shape[1]
     at = rearrange(F.pad(places, (0, missing)), "b (g s) -> (b g) 1 s 1", s=block)
-    keys = F.pad(places, (left, missing + span - block - left)).unfold(1, span, block)
+    keys = F.pad(places, (before, missing + span - block - before)).unfold(1, span, block)
     lag = rearrange(keys, "b g s -> (b g) 1 1 s") - at
-    return (lag >= -left) & (lag <= right)
+    return (lag >= -sides[0]) & (lag <= sides[1])
 
 
 def _by_block(
