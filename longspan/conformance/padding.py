@@ -96,13 +96,13 @@ def packed_equals_padded(subject: Subject) -> Verdict:
         return not_applicable("packing is for self patterns")
     layer, worst = subject.layer(), 0.0
     for n in (SHORT, LONG):
-        batch = subject.padded_batch(n)
-        assert batch.mask is not None
-        layout = Layout.of_mask(batch.mask)
-        apart = difference(_packed(subject, layer, batch, layout), layout.pack(subject.run(layer, batch)))
-        worst = max(worst, apart)
-        if apart > subject.tolerance:
-            return broken(f"real tokens packed in one row differ from the padded batch by {spell(apart)} (length {n})")
+        for where, batch in _maskings(subject, n).items():
+            assert batch.mask is not None
+            layout = Layout.of_mask(batch.mask)
+            apart = difference(_packed(subject, layer, batch, layout), layout.pack(subject.run(layer, batch)))
+            worst = max(worst, apart)
+            if apart > subject.tolerance:
+                return broken(f"real tokens packed differ by {spell(apart)} from those padded {where} (length {n})")
     return kept(f"largest difference from the padded batch {spell(worst)}")
 
 

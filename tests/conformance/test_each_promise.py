@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longspan.attentions import DecodeState, Pattern
+from longspan.attentions.local import Local
 from longspan.conformance import check
 from longspan.conformance.promises import FIRST, PROMISES
+from longspan.kernels.packing import Layout, real
 from tests.conformance.right import Plain, declare
 
 NS, CS, NC, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS
@@ -176,6 +178,15 @@ class PackedCarelessly(Plain):
         return y[0].transpose(0, 1)
 
 
+class PackedByOrder(Local):
+    """Takes tokens on either side of a hole for neighbours."""
+
+    def attend_packed(self, q, k, v, layout):
+        lengths = layout.mask.sum(dim=1)
+        aligned = Layout.of_mask(real(lengths, int(lengths.max())))
+        return super().attend_packed(q, k, v, aligned)
+
+
 @dataclass
 class Sums(DecodeState):
     total: Tensor
@@ -303,6 +314,7 @@ FLAWS = [
     (FiniteFill, NC, "padding content"),
     (PaddedMean, NS, "appended padding"),
     (PackedCarelessly, CS, "packed = padded"),
+    (PackedByOrder, NS, "packed = padded"),
     (PaddingAdvances, CS, "masked prefix"),
     (StateOfOtherRows, CS, "decode state"),
     (NoisyEvaluation, NS, "evaluation determinism"),
