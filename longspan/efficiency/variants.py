@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from longspan.core.recording import record
+from longspan.core.recording import aside, record
 
 WARM_UPS = 2  # calls before recording: kernels are chosen, compiled and loaded, none of which can be recorded
 
@@ -36,16 +36,11 @@ def eager(calls: Sequence[Callable[[], Any]]) -> Runner:
 
 def captured(calls: Sequence[Callable[[], Any]]) -> Runner:
     """Record the calls into one CUDA graph; raises what torch raises where something in them cannot be recorded."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    try:
-        with torch.cuda.stream(side):  # not on the stream of everyone else, which a recording must not touch
-            for _ in range(WARM_UPS):
-                calls[0]()
-            with _refusing_to_wait():
-                calls[0]()
-    finally:  # after an error too: whoever frees the inputs next would have them overwritten under a running kernel
-        torch.cuda.current_stream().wait_stream(side)
+    with aside(torch.cuda.Stream()):
+        for _ in range(WARM_UPS):
+            calls[0]()
+        with _refusing_to_wait():
+            calls[0]()
     replay, _ = record(lambda: _each(calls))
     return Runner(replay, len(calls))
 

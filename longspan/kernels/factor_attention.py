@@ -19,8 +19,9 @@ from torch import Tensor
 
 HIDDEN = -1e4  # which float16 holds
 WIDEST = 256  # of torch's flash kernel
-FEW = 4  # rows of a batch
-KEPT = (2**23, 2**29)  # weights, from how many on in single precision on a GPU, and how many at most
+FEW_ROWS = 4  # of a batch, on a CPU
+FEW_WEIGHTS = 2**23  # in single precision on a GPU
+MOST_WEIGHTS = 2**29  # that are kept
 
 
 def is_better(rows: Float[Tensor, "h n r"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None) -> bool:
@@ -34,8 +35,8 @@ def is_better(rows: Float[Tensor, "h n r"], v: Float[Tensor, "b h m e"], key_mas
         return 3 * rows.shape[2] + 1 <= WIDEST
     if on_gpu and v.dtype == torch.float64:
         return False
-    few = weights <= KEPT[0] if on_gpu else len(v) <= FEW
-    return few or len(v) == 1 or key_mask is not None or weights > KEPT[1]
+    few = weights <= FEW_WEIGHTS if on_gpu else len(v) <= FEW_ROWS
+    return few or len(v) == 1 or key_mask is not None or weights > MOST_WEIGHTS
 
 
 def factor_attention(

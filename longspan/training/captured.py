@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from longspan.core.recording import record
+from longspan.core.recording import aside, record
 
 Update = Callable[[Sequence[Any]], Any]
 MOST_SHAPES = 64  # a task with more of them than this is not worth recording
@@ -41,14 +41,8 @@ class CudaGraphs:
     def __init__(self):
         self._stream, self._pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
 
-    @contextlib.contextmanager
-    def stage(self) -> Iterator[None]:
-        self._stream.wait_stream(torch.cuda.current_stream())
-        try:
-            with torch.cuda.stream(self._stream):
-                yield
-        finally:  # after an error too, lest what is freed next be overwritten under a running kernel
-            torch.cuda.current_stream().wait_stream(self._stream)
+    def stage(self) -> contextlib.AbstractContextManager:
+        return aside(self._stream)
 
     def record(self, compute: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         return record(compute, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")

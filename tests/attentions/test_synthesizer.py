@@ -12,7 +12,7 @@ from longspan.attentions import ALL_PATTERNS, synthesizer
 from longspan.attentions.synthesizer import weigh
 from longspan.conformance import check
 from longspan.core.errors import UsageError
-from longspan.kernels.factor_attention import FEW
+from longspan.kernels.factor_attention import FEW_ROWS
 
 NS, CS, NC, CC = ALL_PATTERNS
 KINDS = ["random", "factorised_random", "dense", "factorised_dense"]
@@ -133,7 +133,7 @@ def with_gradients(layer, x, context, masks, law=False):
 @given(
     n=st.integers(2, 13),
     m=st.integers(1, 17),
-    rows=st.integers(1, FEW),
+    rows=st.integers(1, FEW_ROWS),
     rank=st.integers(1, 9),
     masked=st.booleans(),
     data=st.data(),

@@ -18,7 +18,8 @@ from longspan.kernels.tiling import ceil, filled
 # wrong code.
 TILES = {(2, False): (128, 64, 8), (2, True): (32, 32, 8), (4, False): (32, 32, 8), (4, True): (16, 32, 8)}
 CAUSAL_TILES = TILES | {(2, False): (64, 64, 4), (2, True): (32, 32, 4)}
-ADDED, ADDING_WARPS = 64, 4  # tokens that are added up at a time, at most, where no tile asks for what it finds
+ADDED = 64  # tokens that are added up at a time, at most, where no tile asks for what it finds
+ADDING_WARPS = 4
 PROGRAMS = 1024  # a few for each multiprocessor of the largest GPUs; further cuts would only add sums to merge
 SHORTEST = 4  # tiles of a part, lest merging its sums cost more than making them
 WIDEST = 128

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from longspan.kernels.tiling import NARROWEST, ceil, filled
 
-# Tokens of a tile and warps of a program, by bytes of a number and whether there are more than 16 slots. What a program
-# needs grows with them until it no longer fits the registers. Tiles of 64 tokens would go through the tensor cores a
-# warp group at a time, and Triton 3.6 compiles that into wrong code here.
+# Tokens of a tile and warps of a program, by bytes of a number and whether heads are wider than 64 or slots more than
+# 16. What a program needs grows with them until it no longer fits the registers. Tiles of 64 tokens would go through
+# the tensor cores a warp group at a time, and Triton 3.6 compiles that into wrong code here.
 TILES = {(2, False): (32, 2), (2, True): (32, 8), (4, False): (16, 8), (4, True): (16, 8)}
 STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
 SHORTEST = 256  # tokens of a part, lest loading or writing its slots cost more than they do
@@ -43,7 +43,7 @@ class Shape:
     @property
     def constants(self) -> dict[str, Any]:
         C, E, R = filled(self.c), filled(self.e), self.slots
-        T, warps = TILES[self.size, R > NARROWEST]
+        T, warps = TILES[self.size, max(C, E) > 64 or R > NARROWEST]
         sizes = {"c": self.c, "e": self.e, "r": self.r, "C": C, "E": E, "R": R, "D": self.width, "T": T}
         return sizes | {"CAUSAL": self.causal, "num_warps": warps, "num_stages": 2}
 
