@@ -164,8 +164,9 @@ class BigBird(HeadwiseAttention):
             start = (n - 1) // block * block
             ends = q if start <= block else torch.cat([q[:, :, :block], q[:, :, start:]], dim=2)
             rows = F.scaled_dot_product_attention(ends, k, v, dropout_p=dropout)
-            parts = rows[:, :, :block], y[:, :, block:start], rows[:, :, block:]
-            return rows if start <= block else torch.cat(parts, dim=2)
+            if start <= block:
+                return rows
+            return y.index_copy(2, torch.cat([place[:block], place[start:]]), rows.to(y.dtype))
         at_end = (last[:, None] * block + torch.arange(block, device=q.device)).clamp(max=n - 1).expand(len(q), -1)
         at_end = repeat(at_end, "b s -> b h s c", h=q.shape[1], c=q.shape[3])
         q = torch.cat([q[:, :, :block], q.gather(2, at_end)], dim=2)

@@ -48,6 +48,7 @@ from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, De
 from longspan.core.errors import UsageError
 from longspan.kernels import ring
 from longspan.kernels.filling import fill_up
+from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.near_far import near_far, pays
 from longspan.kernels.packing import left_align, real
@@ -368,12 +369,8 @@ class LongShort(Attention):
         return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
     def _normed(self, norm: nn.LayerNorm, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        """A layer norm over all heads together, in the precision of x as a projection is; its moments are finer."""
-        # on a CPU torch would add up the gradients of weight and bias in the precision of x
-        given, x = x.dtype, at_least_single(x) if x.device.type == "cpu" else x
-        with without_autocast(x):
-            y = F.layer_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.bias.to(x.dtype), norm.eps)
-        return self._split(y.to(given))
+        """A layer norm over all heads together."""
+        return self._split(layer_norm(x, norm.weight, norm.bias, norm.eps))
 
     def _far_normed(self, x: Float[Tensor, "b h g r c"]) -> Float[Tensor, "b h g_r c"]:
         return self._normed(self.far_norm, rearrange(x, "b h g r c -> b (g r) (h c)"))

@@ -36,10 +36,17 @@ def pooled(x: Float[Tensor, "b h m r"], y: Float[Tensor, "b h m c"]) -> Float[Te
 def pooled_alike(x: Float[Tensor, "*h m r"], y: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
     """X^T y for one X of all rows, of all heads or of each, in the type of y. Heads of which every token lies side by
     side are as good as one wide head."""
-    x, h = x.mT.to(y.dtype), y.shape[1]
-    if x.ndim == 3 or y.stride(1) > y.stride(2):
+    x, (b, h) = x.mT.to(y.dtype), y.shape[:2]
+    if x.ndim == 3:
         return x @ y
-    return (x @ y.transpose(1, 2).flatten(2)).unflatten(2, (h, -1)).transpose(1, 2)
+    if y.stride(1) > y.stride(2):
+        return _each(x, y.flatten(0, 1)).unflatten(0, (b, h))
+    return _each(x, y.transpose(1, 2).flatten(2)).unflatten(2, (h, -1)).transpose(1, 2)
+
+
+def _each(x: Float[Tensor, "r m"], y: Float[Tensor, "g m c"]) -> Float[Tensor, "g r c"]:
+    """Written as many products: for one product torch would copy all of y, and its gradient once more."""
+    return torch.bmm(x.expand(len(y), -1, -1), y)
 
 
 def over_few_keys(

@@ -1,5 +1,5 @@
 """Triton kernels that go along rows against their laws, on a GPU or in Triton's interpreter: weighted means, running
-means, records and balancing.
+means, records, balancing and layer norms.
 
 `test_row_kernels.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
@@ -15,6 +15,9 @@ from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.kernels.balancing import balance
 from longspan.kernels.balancing import operator as balancing
+from longspan.kernels.layer_norm import layer_norm
+from longspan.kernels.layer_norm import operator as norming
+from longspan.kernels.layer_norm import triton as norm_kernel
 from longspan.kernels.records import operator as recording
 from longspan.kernels.records import records
 from longspan.kernels.records import triton as record_kernel
@@ -51,9 +54,9 @@ def hide(rows, n):
     return mask.to(DEVICE)
 
 
-def follow(compute, inputs):
+def follow(compute, inputs, tolerance=None):
     fast, law = (partial(compute, impl=impl) for impl in ("triton", "reference"))
-    tolerance = TOLERANCE[inputs[-1].dtype]
+    tolerance = tolerance or TOLERANCE[inputs[-1].dtype]
     assert_agrees(fast, law, inputs, atol=tolerance, rtol=tolerance)
 
 
@@ -91,6 +94,15 @@ def test_a_matrix_is_balanced_as_the_law_says(u, v, rounds, rows):
     follow(lambda x, impl: balance(2 * x, allowed, rounds, impl=impl), draw((2, 1, u, v)))
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rows, d, programs", [(1, 1, 1), (70, 20, 3), (30, 300, 7), (3, 2_100, 2)])
+def test_layer_norms_are_those_of_the_law(rows, d, programs, dtype, monkeypatch):
+    monkeypatch.setattr(norm_kernel, "PROGRAMS", programs)
+    weight, bias, x = draw((d,), (d,), (2, rows, d))
+    x = (3 * x + 2).to(dtype).detach().requires_grad_()  # parameters stay in float32, as in training
+    follow(lambda x, w, b, impl: layer_norm(x, w, b, 1e-5, impl=impl), [x, weight, bias], TOLERANCE[dtype])
+
+
 @settings(deadline=None, max_examples=5)
 @given(st.integers(1, 50), st.integers(1, 5), st.integers(0, 3), st.sampled_from(["any", "ties", "rising", "falling"]))
 def test_records_are_those_of_the_law(n, among, seed, kind):
@@ -113,17 +125,19 @@ def test_torch_finds_nothing_wrong_with_the_operators():
     a, x, matrix = draw((1, 2, 9, 3), (1, 2, 9, 4), (1, 1, 3, 3))
     check(weighted.forward, a, x, None)
     check(running.forward, x, hide(1, 9))
+    check(norming.forward, x, *draw((4,), (4,)), 1e-5)
     check(balancing.forward, matrix, matrix.detach()[:, :1] < 9, 2)
     budget = torch.arange(9, device=DEVICE)[None]
     check(recording.records, x[..., 0].detach(), budget, 2, differentiable=False)
 
 
 def test_no_two_runs_differ_in_a_bit():
-    a, x = draw((1, 1, 300, 3), (1, 1, 300, 4))
+    a, x, w, b = draw((1, 1, 300, 3), (1, 1, 300, 4), (4,), (4,))
 
     def run():
         y = weighted_means(a, x, impl="triton").sum(dim=2, keepdim=True) * running_mean(x, impl="triton")
-        return y, *torch.autograd.grad(y.sum(), (a, x))
+        y = layer_norm(y, w, b, 1e-5, impl="triton")
+        return y, *torch.autograd.grad(y.square().sum(), (a, x, w, b))
 
     assert all(map(torch.equal, run(), run()))
 
@@ -133,6 +147,9 @@ def test_real_sizes_agree():
     inputs = draw((4, 8, 4096, 32), (4, 8, 4096, 64), dtype=torch.bfloat16, token_by_token=True)
     follow(lambda a, x, impl: weighted_means(a, x, impl=impl), inputs)
     follow(lambda x, impl: running_mean(x, impl=impl), inputs[1:])
+    (x,) = draw((4, 4096, 512), dtype=torch.bfloat16)
+    inputs = [x, *draw((512,), (512,))]
+    follow(lambda x, w, b, impl: layer_norm(x, w, b, 1e-5, impl=impl), inputs, TOLERANCE[torch.bfloat16])
     allowed = torch.ones(1, 1, 256, 256, dtype=torch.bool, device=DEVICE)
     follow(lambda x, impl: balance(x, allowed, 5, impl=impl), draw((4, 8, 256, 256)))
     (x,) = draw((4, 8, 16_384, 1))

@@ -11,6 +11,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.balancing import balance
 from longspan.kernels.choice import HAS_TRITON
 from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.records import records
 from longspan.kernels.running_mean import running_mean
 from longspan.kernels.weighted_means import weighted_means
@@ -86,6 +87,7 @@ def test_what_the_kernels_cannot_do_is_refused_with_a_sentence():
         (lambda: running_mean(wide, impl="triton"), "at most 256"),
         (lambda: balance(double, double > 0, 1, impl="triton"), "takes float32"),
         (lambda: records(double[..., 0], budget, 1, impl="triton"), "takes float32"),
+        (lambda: layer_norm(double, double[0, 0, 0], double[0, 0, 0], 1e-5, impl="triton"), "float32 or half"),
         (lambda: records(wide[..., 0], budget, 99, impl="triton"), "16 largest"),
     ]:
         with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
@@ -116,6 +118,7 @@ COMPILED = [
         for rows in (False, True)
     ),
     ("balancing", "_shares", {"T": 32, "W": 64}, 4),
+    *(("layer_norm", name, {"d": 512, "D": 512, "T": 4}, 4) for name in ("_forth", "_back")),
 ]
 
 
@@ -125,9 +128,11 @@ COMPILED = [
 def test_they_compile_for_a_large_gpu(package, name, constants, warps):
     kernel = getattr(import_module(f"longspan.kernels.{package}.triton"), name)
     single = ("log", "through", "sums")
-    half = "*bf16" if package in ("weighted_means", "running_mean") else "*fp32"
+    half = "*bf16" if package in ("weighted_means", "running_mean", "layer_norm") else "*fp32"
     kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed", "chosen"), "*u8")
     kinds |= dict.fromkeys(("counts", "budget"), "*i32") | dict.fromkeys(("heads", "n", "m", "share", "apart"), "i32")
+    if package == "layer_norm":
+        kinds |= {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "eps": "fp32"}
     constants = constants | {"num_warps": warps}
     if package == "weighted_means" and not constants["MASKED"]:
         constants["mask"] = None

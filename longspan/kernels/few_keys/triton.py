@@ -41,8 +41,8 @@ from longspan.kernels.tiling import filled
 
 # Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and whether a number or
 # width is above 64.
-FORTH = {(2, False): (64, 4, 2), (2, True): (32, 8, 2), (4, False): (16, 8, 2)}
-BACK = {(2, False): (64, 4, 2), (2, True): (32, 8, 2), (4, False): (16, 8, 2)}
+FORTH = {(2, False): (64, 4, 2), (2, True): (64, 4, 2), (4, False): (16, 8, 2)}
+BACK = {(2, False): (64, 4, 2), (2, True): (64, 4, 2), (4, False): (16, 8, 2)}
 
 
 def read(

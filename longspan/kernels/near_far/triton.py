@@ -25,8 +25,8 @@ from longspan.kernels.tiling import ceil, empty_like, filled, strides
 
 # The tile a program owns, the tile it meets in each turn, warps and turns in flight, by bytes of a number and whether
 # heads are wider than 64.
-FORTH = {(2, False): (128, 64, 4, 3), (2, True): (128, 64, 8, 2), (4, False): (32, 32, 4, 2), (4, True): (32, 16, 8, 2)}
-BACK = {(2, False): (128, 64, 8, 2), (2, True): (64, 64, 8, 2), (4, False): (32, 16, 4, 2), (4, True): (32, 16, 8, 2)}
+FORTH = {(2, False): (64, 64, 4, 3), (2, True): (128, 64, 8, 2), (4, False): (32, 32, 4, 2), (4, True): (32, 16, 8, 2)}
+BACK = {(2, False): (64, 64, 4, 2), (2, True): (64, 64, 8, 2), (4, False): (32, 16, 4, 2), (4, True): (32, 16, 8, 2)}
 PROGRAMS = 512  # about as many as the largest GPUs hold at once
 LOG2_E = 1.4426950408889634
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from longspan.kernels.tiling import readable
 
-WARP = 2_048  # numbers of a sample to each warp
+WARP = 4_096  # numbers of a sample to each warp
 
 
 def sampled_scores(

@@ -1,0 +1,48 @@
+"""The layer norm of many tokens, each read once on the way back.
+
+    y = w (x - mean) / sqrt(variance + eps) + b      over the channels of a token; moments in float32 or better
+
+`reference` is torch's own, whose sums of the gradients of w and b over many tokens take longer than all of its rest.
+`triton` gives the same bits in every run.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.layer_norm import operator
+from longspan.kernels.precision import at_least_single, without_autocast
+
+WIDEST = 4096
+LEAST = 2**20  # numbers: fewer are not worth waiting for
+
+
+def layer_norm(
+    x: Float[Tensor, "*rows d"],
+    weight: Float[Tensor, " d"],
+    bias: Float[Tensor, " d"],
+    eps: float,
+    *,
+    impl: Implementation = "auto",
+) -> Float[Tensor, "*rows d"]:
+    """In the precision of x, as a projection is, whatever autocast would make of it."""
+    if impl == "auto" and (torch.compiler.is_compiling() or x.numel() < LEAST):
+        impl = "reference"  # a compiler writes a kernel of its own
+    impl = choose(impl, "layer_norm", x, _obstacle(x))
+    with without_autocast(x):
+        if impl == "triton":
+            return operator.forward(x, weight, bias, eps)
+        # on a CPU torch would add up the gradients of weight and bias in the precision of x
+        given, x = x.dtype, at_least_single(x) if x.device.type == "cpu" else x
+        return F.layer_norm(x, weight.shape, weight.to(x.dtype), bias.to(x.dtype), eps).to(given)
+
+
+def _obstacle(x: Float[Tensor, "*rows d"]) -> str:
+    """What keeps the kernel from these tokens, if anything."""
+    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"it takes float32 or half precision, got {x.dtype}"
+    if x.shape[-1] > WIDEST:
+        return f"tokens may have {WIDEST} channels, got {x.shape[-1]}"
+    return "" if x.numel() else "there are no tokens"
