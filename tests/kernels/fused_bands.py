@@ -33,7 +33,7 @@ def assert_agrees(compute, law, leaves):
 @pytest.mark.parametrize("n", [1, 100, 1000])
 @pytest.mark.parametrize("way", [banded, fused.in_band])
 def test_a_band_is_that_of_the_law(n, left, right, way):
-    leaves = tensors(2, 3, n, 64)
+    leaves = tensors(2, 3, n, 64)  # as wide as go by tiles
     assert fused.fits(leaves[0], leaves[2])
     sides = {"left": min(left, n - 1), "right": min(right, n - 1)}
     assert_agrees(lambda *x: way(*x, **sides), lambda *x: banded(*x, **sides, impl="reference"), leaves)

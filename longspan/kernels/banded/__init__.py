@@ -5,8 +5,8 @@
 
 Both cut the queries into blocks and hand each block the few keys that any of its queries may see; the relation between
 the places in a block and the places in its keys is the same for every block. `reference.py` is the law; `gather`, in
-this file, copies the keys of each block. On a GPU the kernel of block-sparse attention takes both; what it does not
-take of bands without hidden keys, as few tokens or dropout, is left to torch's fused kernel.
+this file, copies the keys of each block. On a GPU the kernel of block-sparse attention takes both. Torch's fused kernel
+takes bands without hidden keys where that one does not, as with dropout, and those of wide heads.
 """
 
 from typing import Literal
@@ -50,10 +50,13 @@ def banded(
     sides = left, right
     # by comparing: min() would stay a formula in a graph compiled for any length
     left, right = (side if side < n else n - 1 for side in sides)
-    if impl == "auto" and places is None and tiled.pays(q, v, (left, right), 1, dropout):
-        return block_sparse(q, k, v, (left, right), block=1, key_mask=key_mask, pattern="banded", impl="triton")
-    if impl == "auto" and key_mask is None and places is None and fused.fits(q, v) and not fused.is_counted():
+    plain = impl == "auto" and places is None
+    by_tiles = plain and tiled.pays(q, v, (left, right), 1, dropout)
+    by_torch = plain and key_mask is None and fused.fits(q, v) and not fused.is_counted()
+    if by_torch and not (by_tiles and q.shape[3] <= tiled.WIDE):
         return fused.in_band(q, k, v, left=left, right=right, dropout=dropout)
+    if by_tiles:
+        return block_sparse(q, k, v, (left, right), block=1, key_mask=key_mask, pattern="banded", impl="triton")
     block = max(BLOCK, left + right)  # at most twice the keys that are needed
     block = block if block < n else n
     place, key = _places(q, block, left + block + right)
