@@ -31,6 +31,7 @@ from longspan.kernels.counting import FORMULAS
 from longspan.kernels.few_keys import operator as few_keys  # noqa: F401
 from longspan.kernels.few_queries import operator as few_queries  # noqa: F401
 from longspan.kernels.normed_means import operator as normed_means  # noqa: F401
+from longspan.kernels.paired_blocks import operator as paired_blocks  # noqa: F401
 from longspan.kernels.pseudo_inverse import operator as pseudo_inverse  # noqa: F401
 from longspan.kernels.state_space import doubling  # noqa: F401
 from longspan.kernels.state_space import operator as state_space  # noqa: F401
