@@ -22,8 +22,8 @@ from torch import Tensor
 
 from longspan import attentions
 from longspan.attentions.base import HeadwiseAttention, Pattern
+from longspan.kernels.favor import shapes as positive
 from longspan.kernels.feature_attention import shapes
-from longspan.kernels.positive_attention import shapes as positive
 
 ROWS, HEADS, WIDTH = 4, 8, 64
 NAMES, PATTERNS = ("linear", "cosformer", "performer"), (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF)

@@ -20,7 +20,8 @@ from torch import nn
 from longspan import datasets
 from longspan.backbones.encoder_classifier import Sizes
 from longspan.kernels.packing import Rows
-from longspan.runs import Cell, Plan, make_fabric
+from longspan.runs import Cell, Plan
+from longspan.runs.fabric import make_fabric
 from longspan.training.loop import ExampleOrder, make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from longspan import attentions, suites, verdicts
+from longspan import attentions, suites
 from longspan.attentions import Pattern
 from longspan.catalogue import Entry, catalogue
 from longspan.conformance import parameters
@@ -31,6 +31,7 @@ from longspan.core import atomic
 from longspan.core.errors import LongspanError, PluginError
 from longspan.core.spec import Spec
 from longspan.report.build import paper_link
+from longspan.results import conformance
 from longspan.results.board import CHANCE_ERRORS, is_above_chance
 
 ROOT = Path(__file__).parents[1]
@@ -261,7 +262,7 @@ def conformance_results(name: str) -> dict[str, list[dict[str, Any]]]:
     """`h200 bfloat16` -> the reports of that machine in that precision, one for each pattern."""
     found: dict[str, list[dict[str, Any]]] = {}
     for folder in sorted(path for path in (ROOT / "results").iterdir() if path.is_dir()):
-        for report in verdicts.load([folder])[0]:
+        for report in conformance.load([folder])[0]:
             if report["mechanism"] == name:
                 found.setdefault(f"{folder.name} {report['dtype']}", []).append(report)
     return found

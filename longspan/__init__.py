@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longspan import attentions, catalogue, datasets, suites, tasks
-    from longspan.api import params, run
+    from longspan.api import ask, params, run
     from longspan.attentions.base import Attention, AttentionMeta, HeadwiseAttention, Pattern
     from longspan.conformance import check
-    from longspan.inquiry import ask
     from longspan.multihead import MultiheadAttention
     from longspan.results.board import board
     from longspan.results.store import Store
@@ -31,7 +30,7 @@ _HOMES = {
     "MultiheadAttention": "longspan.multihead",
     "Pattern": "longspan.attentions.base",
     "Store": "longspan.results.store",
-    "ask": "longspan.inquiry",
+    "ask": "longspan.api",
     "board": "longspan.results.board",
     "check": "longspan.conformance",
     "load": "longspan.runs",

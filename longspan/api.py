@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longspan import attentions, fairness, runs, tasks
+from longspan import attentions, probes, rules, runs, tasks
 from longspan.attentions import Pattern
 from longspan.core.errors import UnsupportedPattern, UsageError
+from longspan.probes.ask import ask as put
 from longspan.published.sizes import Size, sizes
 from longspan.results.card import Card
+from longspan.runs.load import subject_of
+
+__all__ = ["ask", "params", "run"]
 
 Counted = tuple[str, str, str, str]  # task, mechanism, pattern, protocol
 
@@ -39,6 +43,28 @@ def run(
     return runs.run(cell, out=out, **how)
 
 
+def ask(
+    question: str,
+    card: str | Path,
+    *,
+    samples: int | None = None,
+    seed: int = 0,
+    out: str | Path = "out",
+    data: str | Path | None = None,
+    device: str = "auto",
+    attention: str | None = None,
+) -> tuple[Card, Path]:
+    """Put a question to the trained model behind a run card: the probe card and where it lies.
+
+    `samples` are as many as the question usually takes unless given.
+
+        card, path = longspan.ask("span", "out/cards/listops/....json", samples=100)
+    """
+    probes.get(question)  # raises the sentence before a model is loaded
+    subject = subject_of(card, data=data, device=device, attention=attention)
+    return put(question, subject, samples=samples, seed=seed, out=out)
+
+
 def params(
     names: Sequence[str] | None = None,
     mechanisms: Sequence[str] | None = None,
@@ -56,18 +82,18 @@ def params(
     """
     chosen = list(map(attentions.get, mechanisms or attentions.names()))
     asked = {Pattern.parse(word.strip()) for word in pattern.split("+")} if pattern else set()
-    rules, own = protocol or "longspan", {str(one) for one in chosen}
+    under, own = protocol or "longspan", {str(one) for one in chosen}
     cells: dict[Counted, None] = {}
     for name in names or tasks.names():
         task = tasks.get(name)
         slots = dict.fromkeys(task.meta.slots.values())
         if names:
-            task.protocol(rules, tier)  # raises the sentence
-        elif (rules, tier) not in task.protocols or not asked <= set(slots):
+            task.protocol(under, tier)  # raises the sentence
+        elif (under, tier) not in task.protocols or not asked <= set(slots):
             continue
         for patterns in map(task.patterns, [pattern] if pattern else slots):
             fitting = (str(one) for one in chosen if set(patterns) <= set(one.meta.patterns))
-            cells |= dict.fromkeys((name, one, "+".join(patterns), rules) for one in fitting)
+            cells |= dict.fromkeys((name, one, "+".join(patterns), under) for one in fitting)
     printed = {
         cell: size
         for cell, size in _printed(names or tasks.names(), tier).items()
@@ -78,9 +104,9 @@ def params(
     cells |= dict.fromkeys(printed)
     if not cells and mechanisms:
         where = f"as {pattern}" if pattern else f"in any slot of {', '.join(names or tasks.names())}"
-        raise UnsupportedPattern(f"{', '.join(mechanisms)} cannot run {where} ({rules}, {tier}); name another.")
+        raise UnsupportedPattern(f"{', '.join(mechanisms)} cannot run {where} ({under}, {tier}); name another.")
     if not cells:
-        raise UsageError(f"No task has the protocol {rules!r} with tier {tier!r}; see longspan list protocols.")
+        raise UsageError(f"No task has the protocol {under!r} with tier {tier!r}; see longspan list protocols.")
     return [_parameters(cell, tier, printed.get(cell)) for cell in cells]
 
 
@@ -109,7 +135,7 @@ def _parameters(cell: Counted, tier: str, printed: Size | None) -> dict[str, Any
         **counted,
         "increment": total - baseline,
         "ratio": total / baseline,
-        "within_rule": fairness.within_rule(total, baseline),
+        "within_rule": rules.within_rule(total, baseline),
         "published": printed
         and {
             "source": printed.source,

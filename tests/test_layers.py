@@ -15,14 +15,13 @@ LAYERS = [
     {"__main__"},
     {"cli"},
     {"report"},
-    {"gallery", "terminal"},
     {"analysis"},
-    {"verdicts", "launchers", "api", "catalogue", "corpora", "doctor", "estimate", "inquiry", "scaffold"},
+    {"api", "catalogue"},
     {"runs"},
-    {"training", "efficiency", "probes", "fairness"},
+    {"training", "efficiency", "probes", "rules"},
     {"tasks"},
     {"backbones", "conformance", "multihead"},
-    {"attentions", "datasets", "generation", "metrics"},
+    {"attentions", "datasets", "metrics"},
     {"kernels", "results", "suites", "published"},
     {"core"},
 ]
@@ -32,9 +31,9 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "attentions": {"base"},
     "tasks": {"base", "classification", "byte_text", "byte_pairs", "forecasting", "language"},
     "datasets": {"base", "corpus", "series"},
-    "probes": {"base", "matrices"},
+    "probes": {"base", "matrices", "ask"},
 }
-READING = ("core", "results", "suites", "published", "analysis", "report", "gallery", "verdicts", "terminal", "cli")
+READING = ("core", "results", "suites", "published", "analysis", "report", "cli")
 
 
 def sources():

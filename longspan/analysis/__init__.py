@@ -7,7 +7,7 @@ finding.rows, finding.notes
 
 import importlib
 
-from longspan.analysis.evidence import Evidence, gather
+from longspan.analysis.cards import Evidence, gather
 from longspan.analysis.finding import Finding
 from longspan.core.errors import DataMissing, UnknownName, did_you_mean
 

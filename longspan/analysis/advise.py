@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longspan import suites
-from longspan.analysis.bench import MODES, Bench, Estimate, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import MODES, Bench, Estimate, need_benches
 from longspan.analysis.fastest import Entry, ranking
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing, UsageError, did_you_mean

@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 
 from longspan.analysis import csv_measurements
-from longspan.analysis.bench import QUANTITIES, VARIANTS, Bench, Sample, Subject, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, Sample, Subject, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.core.spec import Spec

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longspan.analysis.bench import Sample
+from longspan.analysis.comparable import Sample
 from longspan.core.errors import CorruptFile, DataMissing
 
 MAX_BYTES = 16 * 2**20

@@ -1,7 +1,7 @@
 """What does a token cost in decoding, and how large is the state? Against the length of the context."""
 
-from longspan.analysis.bench import VARIANTS, Bench, Subject, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import VARIANTS, Bench, Subject, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.growth import Curves, Line
 from longspan.core.errors import DataMissing

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from longspan.analysis.efficiency import PAPER, YARDSTICK, Cell, Row, SpeedTable
+from longspan.analysis.lra_efficiency import PAPER, YARDSTICK, Cell, Row, SpeedTable
 from longspan.core.errors import UnknownName, did_you_mean
 from longspan.published import measured
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longspan.analysis.evidence import Evidence, name_of
+from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import CorruptFile, DataMissing
 

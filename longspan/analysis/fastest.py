@@ -5,8 +5,8 @@ Each mechanism counts with its fastest variant. Attention removed, and twins of 
 
 from dataclasses import dataclass
 
-from longspan.analysis.bench import MODES, Bench, Estimate, Subject, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import MODES, Bench, Estimate, Subject, need_benches
 from longspan.analysis.finding import Column, Finding
 
 COLUMNS = (

@@ -7,8 +7,8 @@ A mechanism that runs out of memory ends before the others.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from longspan.analysis.bench import QUANTITIES, VARIANTS, Bench, Subject, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, Subject, need_benches
 from longspan.analysis.finding import Column, Finding
 
 MODES = ("forward", "train")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from longspan.analysis.bench import Bench, Reading, benches, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import Bench, Reading, benches, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
 from longspan.results.card import Card

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from longspan.analysis.evidence import Evidence, name_of
+from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
 from longspan.results.board import shown

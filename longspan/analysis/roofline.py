@@ -7,8 +7,8 @@ move, so that a point's distance from the roof is the work that better code coul
 
 from dataclasses import dataclass
 
-from longspan.analysis.bench import Bench, Reading, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import Bench, Reading, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.growth import Line
 from longspan.core.errors import DataMissing

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longspan.analysis.bench import Bench, Subject, need_benches
-from longspan.analysis.evidence import Evidence
+from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import Bench, Subject, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
 

@@ -6,7 +6,7 @@ The paper prints bars without numbers, so only own probes are shown.
 import statistics
 from dataclasses import dataclass
 
-from longspan.analysis.evidence import Evidence, name_of
+from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
 from longspan.results.card import Card

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longspan import published, suites
-from longspan.analysis.efficiency import PROCEDURE
-from longspan.analysis.evidence import Evidence, name_of
+from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
+from longspan.analysis.lra_efficiency import PROCEDURE
 from longspan.results.board import board, shown
 from longspan.results.card import Card
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels import running_softmax
-from longspan.kernels.lopsided import over_few_keys, pooled
+from longspan.kernels import bounded_memory
 from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.tall_skinny import over_few_keys, pooled
 
 
 @dataclass
@@ -80,14 +80,14 @@ class ABC(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         causal = self.pattern is Pattern.CAUSAL_SELF
-        return running_softmax.attend(q, k, v, self.control_key, self.control_value, causal=causal, key_mask=key_mask)
+        return bounded_memory.attend(q, k, v, self.control_key, self.control_value, causal=causal, key_mask=key_mask)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Slots:
         with without_autocast(k):
             k, v = at_least_single(k), at_least_single(v)
-            a_key, a_value = running_softmax.logits(k, v, self.control_key, self.control_value, key_mask)
+            a_key, a_value = bounded_memory.logits(k, v, self.control_key, self.control_value, key_mask)
             (keys, largest_key), (values, largest_value) = _pool(a_key, k), _pool(a_value, v)
         return Slots(keys, values, largest_key, largest_value)
 

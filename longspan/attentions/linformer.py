@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.lopsided import fused_over_few_keys, pooled_alike
+from longspan.kernels.tall_skinny import fused_over_few_keys, pooled_alike
 
 
 @dataclass

@@ -31,9 +31,9 @@ from torch import Tensor
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.causal_linear import causal_linear
+from longspan.kernels.favor import favor, log_features
+from longspan.kernels.favor.reference import common, faintest, hide, normalised, relative
 from longspan.kernels.feature_attention import feature_attention, with_ones
-from longspan.kernels.positive_attention import log_features, positive_attention
-from longspan.kernels.positive_attention.reference import common, faintest, hide, normalised, relative
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -99,7 +99,7 @@ class Performer(HeadwiseAttention):
                 return self._attend_as_released(q, k, v, key_mask).to(v.dtype)
             causal = self.pattern is Pattern.CAUSAL_SELF
             if self.kernel == "softmax":
-                return positive_attention(q, k, v, self.projection, causal=causal, key_mask=key_mask)
+                return favor(q, k, v, self.projection, causal=causal, key_mask=key_mask)
             phi_q, phi_k = self._rectified(q), self._rectified(k)
             floor = faintest(phi_q.dtype)
             return feature_attention(phi_q, phi_k, v, causal=causal, key_mask=key_mask, floor=floor)

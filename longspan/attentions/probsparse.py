@@ -39,10 +39,10 @@ from longspan.kernels.cache import append
 from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single
-from longspan.kernels.records import records
 from longspan.kernels.running_mean import running_mean
 from longspan.kernels.running_sum import running_sum
-from longspan.kernels.sampled_scores import sampled_scores
+from longspan.kernels.running_topk import records
+from longspan.kernels.sampled_qk import sampled_qk
 
 PRIME = 2**31 - 1
 POWERS = tuple(int(math.exp(power)) for power in range(22))  # of e, rounded down, while below the prime
@@ -207,7 +207,7 @@ class ProbSparse(HeadwiseAttention):
         count: Int[Tensor, "#b #n"],
     ) -> Float[Tensor, "b h n"]:
         size = self._budgets(count).expand(sample.shape[:2])
-        largest, apart = sampled_scores(q, k, sample, size)
+        largest, apart = sampled_qk(q, k, sample, size)
         size = size[:, None]
         if self.released:
             return largest - (size * largest - apart) / count[:, None]

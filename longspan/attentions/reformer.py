@@ -36,11 +36,11 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, History, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.bucketed import bucketed, chunked, keys, reference
+from longspan.kernels.bf16x3_matmul import bf16x3_matmul
+from longspan.kernels.lsh_attention import chunked, keys, lsh_attention, reference
 from longspan.kernels.nearest_direction import nearest_direction
 from longspan.kernels.packing import Layout, left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.split_product import split_product
 
 DIRECTLY = 128  # buckets that one hash may have
 
@@ -142,7 +142,7 @@ class Reformer(Attention):
         buckets = buckets.to(torch.int16 if self.buckets < 2**15 else torch.int32)  # quicker to sort
         dropout = self.dropout if self.training else 0.0
         if self.mode == "bucket":
-            y = bucketed(z, v, buckets, left=self.left, right=self.right, scale=self.scale, dropout=dropout)
+            y = lsh_attention(z, v, buckets, left=self.left, right=self.right, scale=self.scale, dropout=dropout)
             return y if mask is None else y.masked_fill(~mask[:, None, :, None], 0)
         return chunked(
             *(z.to(v.dtype), keys(z, self.scale).to(v.dtype), v, buckets),
@@ -231,7 +231,7 @@ class Reformer(Attention):
             if self.query_key.bias is not None:
                 bias = self.query_key.bias.to(weight.dtype).unflatten(0, (self.heads, -1))
                 offset = einsum(bias, rotations, "h c, h c r half -> h r half").flatten(0, 1)
-            u = split_product(x.flatten(0, -2), directions.flatten(1))
+            u = bf16x3_matmul(x.flatten(0, -2), directions.flatten(1))
             buckets = nearest_direction(u.unflatten(-1, (-1, rotations.shape[-1])), self.factors, offset)
         return buckets.view(*x.shape[:-1], self.heads, rotations.shape[2])
 

@@ -33,7 +33,6 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.balancing import balance
 from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align
@@ -41,6 +40,7 @@ from longspan.kernels.paired_blocks import paired_blocks, pays
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.running_mean import running_mean
 from longspan.kernels.running_sum import running_sum
+from longspan.kernels.sinkhorn_normalize import balance
 
 
 @dataclass

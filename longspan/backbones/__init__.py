@@ -2,7 +2,9 @@
 
 from longspan.core.registry import Registry
 
-registry = Registry("backbone", __name__, "torch.nn:Module", skip=("compiling", "sizes", "slots"))
+registry = Registry(
+    "backbone", __name__, "torch.nn:Module", skip=("compiling", "greedy", "parameters", "sizes", "slots")
+)
 
 
 def names() -> list[str]:

@@ -19,7 +19,7 @@ from longspan.backbones.compiling import compile_each
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
-from longspan.kernels.token_nll import token_nll
+from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class GPT2(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)
-        return self._logits(x) if target is None else token_nll(x, self.embedding.weight, target)
+        return self._logits(x) if target is None else chunked_cross_entropy(x, self.embedding.weight, target)
 
     def prefill(self, tokens: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n v"], Decoding]:
         """`forward` of a prefix (which may be empty), and the state from which `step` goes on."""

@@ -20,7 +20,7 @@ from longspan.backbones.compiling import compile_each
 from longspan.backbones.gpt2 import Sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
-from longspan.kernels.token_nll import token_nll
+from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
 OFFSET = 2  # rows of the table of positions before that of the first token
 
@@ -55,7 +55,7 @@ class RoBERTa(nn.Module):
         x = self.head(x)
         if target is None:
             return F.linear(x, self.embedding.weight, self.bias)
-        return token_nll(x, self.embedding.weight, target, self.bias)
+        return chunked_cross_entropy(x, self.embedding.weight, target, self.bias)
 
     def encode(self, tokens: Int[Tensor, "b n"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         n = tokens.shape[1]

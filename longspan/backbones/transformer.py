@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from longspan.attentions import Attention, DecodeState, Pattern
 from longspan.backbones.compiling import compile_each
+from longspan.backbones.greedy import Limits, greedy
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
-from longspan.generation import Limits, greedy
 from longspan.kernels.packing import Layout
 
 

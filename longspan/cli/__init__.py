@@ -1,6 +1,6 @@
 """The command line, a file for each group of verbs; `app.py` has what they share."""
 
-from longspan.cli import board, check, choose, data, measure, questions, run, shelves, start  # noqa: F401  (they register)
+from longspan.cli import advise, board, check, data, list_show, measure, new_doctor, probe_analyze, run  # noqa: F401
 from longspan.cli.app import app, main
 
 __all__ = ["app", "main"]

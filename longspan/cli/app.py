@@ -110,7 +110,7 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 
 def say(sentence: str, *, error: bool = False) -> None:
-    from longspan.terminal import say
+    from longspan.cli.tables import say
 
     say(" ".join(sentence.split()), error=error)
 
@@ -213,9 +213,9 @@ class ProgressBar:
     def __init__(self, total: int):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        from longspan import terminal
+        from longspan.cli import tables
 
-        console = terminal.console(error=True)
+        console = tables.console(error=True)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         self.bar = Progress(
             *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal

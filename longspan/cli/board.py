@@ -40,16 +40,17 @@ def board(
       longspan board lra --published v0
       longspan board forecasting_etth1 --metric mae
     """
-    from longspan import gallery, terminal
+    from longspan.cli import tables
+    from longspan.results import collect
     from longspan.results.board import freeze
     from longspan.results.render import render_all
 
-    folders = gallery.card_folders(cards, out)
-    found = gallery.cards_in(folders)
+    folders = collect.card_folders(cards, out)
+    found = collect.cards_in(folders)
     for problem in found.problems:
         say(f"Left out: {problem.sentence}", error=True)
     asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published, "metric": metric}
-    views = list(gallery.boards(found.cards, suite, **asked_for))
+    views = list(collect.boards(found.cards, suite, **asked_for))
     if not views:
         where = ", ".join(map(str, folders)) or out / "cards"
         asked = f"{suite} ({protocol or 'any protocol'}, {tier or 'any tier'}, {pattern or 'any pattern'})"
@@ -58,7 +59,7 @@ def board(
         if len(views) != 1:
             raise UsageError(f"A snapshot freezes one board, but {len(views)} match; add --protocol and --tier.")
         say(f"The snapshot is {freeze(views[0], snapshot, out / 'snapshots')}.", error=True)
-    screen = terminal.console()
+    screen = tables.console()
     print(render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n"))
 
 
@@ -77,15 +78,16 @@ def report(
       longspan report
       longspan report -o site --serve
     """
-    from longspan import analysis, gallery, verdicts
+    from longspan import analysis
     from longspan.report.build import build
+    from longspan.results import collect, conformance
 
-    folders = gallery.card_folders(cards, out)
-    found, evidence = gallery.cards_in(folders), analysis.gather(folders)
-    conformance, unreadable = verdicts.load([out / "conformance", Path("results")])
+    folders = collect.card_folders(cards, out)
+    found, evidence = collect.cards_in(folders), analysis.gather(folders)
+    checked, unreadable = conformance.load([out / "conformance", Path("results")])
     problems = [*found.problems, *unreadable]
     site = output or out / "report"
-    told = {"catalogue": _catalogue(out), "conformance": conformance, "problems": problems, "evidence": evidence}
+    told = {"catalogue": _catalogue(out), "conformance": checked, "problems": problems, "evidence": evidence}
     index = build(found.cards, site, **told)
     for problem in problems:
         say(f"Left out: {problem.sentence}", error=True)
@@ -130,14 +132,14 @@ def verify(cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="
     Example:
       longspan verify out/cards/listops/*.json
     """
-    from longspan import terminal
+    from longspan.cli import tables
     from longspan.results import card
 
     broken = []
     for path in cards:
         findings = card.verify(path)
         rows = [(finding.check, finding.status, finding.detail) for finding in findings]
-        terminal.console().print(terminal.table(("check", "status", "detail"), rows, title=str(path)))
+        tables.console().print(tables.table(("check", "status", "detail"), rows, title=str(path)))
         broken += [finding.detail for finding in findings if finding.status == "broken"]
     if broken:
         raise CheckFailed("; ".join(broken))

@@ -33,7 +33,9 @@ def check(
       longspan check --all --quick
       longspan check "performer(features=64)" --pattern CS --device cuda --dtype bfloat16
     """
-    from longspan import conformance, terminal, verdicts
+    from longspan import conformance
+    from longspan.cli import tables
+    from longspan.results.conformance import save
 
     asked = _to_check(mechanisms or [], every, pattern)
     profile = "quick" if quick else "full"
@@ -43,15 +45,15 @@ def check(
             advance(f"{mechanism} as {one}")
             reports += conformance.check(mechanism, [one], device=device, dtype=str(dtype), profile=profile)
     try:
-        verdicts.save(out / "conformance", reports)
+        save(out / "conformance", reports)
     except StorageError as error:  # the answer counts, even where it cannot be kept
         say(f"The result was not kept: {error}", error=True)
     if as_json:
         print_json([report.to_json() for report in reports])
     elif len(reports) == 1:
-        terminal.console().print(conformance.table(reports[0]))
+        tables.console().print(conformance.table(reports[0]))
     else:
-        terminal.print_conformance([report.to_json() for report in reports], terminal.console())
+        tables.print_conformance([report.to_json() for report in reports], tables.console())
     broken = [
         f"{report.mechanism} as {report.pattern} breaks {', '.join(repr(f.promise) for f in report.broken)}"
         for report in reports

@@ -53,10 +53,10 @@ def data_prepare(
       longspan data prepare listops --official
       longspan data prepare imdb --from-mirror http://mirror.example/data
     """
-    from longspan import corpora
     from longspan.core import remote
+    from longspan.runs import data_settings
 
-    dataset, data = corpora.settings(name, protocol, tier, overrides(changes))
+    dataset, data = data_settings.settings(name, protocol, tier, overrides(changes))
     with remote.mirrored(mirror):
         splits = dataset.prepare_official(data) if official else dataset.prepare(data, workers=workers)
     say(f"{name} ({splits.variant}) is ready in {dataset.status(data).folder}: {_counted(splits.counts)}.")
@@ -78,9 +78,9 @@ def data_import(
       longspan data import pathfinder ~/Downloads/lra_release.gz
       longspan data import pathfinder ~/lra_release --set split=seed42
     """
-    from longspan import corpora
+    from longspan.runs import data_settings
 
-    dataset, data = corpora.settings(name, protocol, tier, overrides(changes))
+    dataset, data = data_settings.settings(name, protocol, tier, overrides(changes))
     if not path.exists():
         raise DataMissing(f"{name} was to be read from {path}, where nothing is; get it from {dataset.meta.source}.")
     say(f"{name} is imported: {_counted(dataset.import_from(path, data).counts)}.")
@@ -94,13 +94,14 @@ def data_status(name: AnyDataset = None, as_json: Json = False) -> None:
     Example:
       longspan data status listops
     """
-    from longspan import corpora, terminal
+    from longspan.cli import tables
+    from longspan.runs import data_settings
 
-    found = [(use.dataset.status(use.data), use.users) for use in corpora.in_use(name)]
+    found = [(use.dataset.status(use.data), use.users) for use in data_settings.in_use(name)]
     if as_json:
         print_json([vars(status) | {"folder": str(status.folder), "for": users} for status, users in found])
     else:
-        terminal.console().print(terminal.data_table(found))
+        tables.console().print(tables.data_table(found))
 
 
 @data_app.command("verify")
@@ -111,9 +112,9 @@ def data_verify(name: AnyDataset = None) -> None:
     Example:
       longspan data verify listops
     """
-    from longspan import corpora
+    from longspan.runs import data_settings
 
-    uses = [use for use in corpora.in_use(name) if use.dataset.status(use.data).ready]
+    uses = [use for use in data_settings.in_use(name) if use.dataset.status(use.data).ready]
     if not uses:
         raise DataMissing(
             f"Nothing of {name or 'any dataset'} is on disk to verify; longspan data prepare puts it there."

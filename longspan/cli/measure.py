@@ -74,13 +74,13 @@ def measure(
       longspan measure my_attention.py:Mine --pattern CS --mode forward train decode
       longspan measure --all --pattern NS CS --variant eager graph compiled --budget 600
     """
-    from longspan import verdicts
-    from longspan.analysis.timings import render, views
+    from longspan.analysis.measure_table import render, views
     from longspan.core import environment
-    from longspan.efficiency import core
+    from longspan.efficiency import sweep
     from longspan.efficiency.setup import Setup
+    from longspan.results import conformance
 
-    asked = [*(mechanisms or ()), *(core.ranked() if every else ())]
+    asked = [*(mechanisms or ()), *(sweep.ranked() if every else ())]
     if not asked:
         raise UsageError(
             "No mechanism was named to measure; name one, like longspan measure softmax, or ask for --all."
@@ -100,15 +100,15 @@ def measure(
         repeats=repeats,
         seconds=seconds,
     )
-    trusted = [report for path in trust or () for report in verdicts.read(path)]
+    trusted = [report for path in trust or () for report in conformance.read(path)]
     patterns = pattern or ["NS"]
 
     def remark(sentence: str) -> None:
         say(sentence, error=True)
 
-    pairs = core.pairs_of(asked, patterns, narrow=every)
+    pairs = sweep.pairs_of(asked, patterns, narrow=every)
     with ProgressBar(len(pairs) * len(setup.asked())) as advance:
-        sweep = core.measure(
+        done = sweep.measure(
             pairs,
             setup,
             device=device,
@@ -121,25 +121,25 @@ def measure(
         )
     form = TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
     if form is TableFormat.terminal:
-        for view in views(sweep.cards):
+        for view in views(done.cards):
             _print_times(view)
     else:
-        print(render(sweep.cards, str(form)), end="")
-    if sweep.left:
-        remark(f"The budget is spent and {sweep.left} points are left; the same command goes on with them.")
-    _complain(sweep.cards)
+        print(render(done.cards, str(form)), end="")
+    if done.left:
+        remark(f"The budget is spent and {done.left} points are left; the same command goes on with them.")
+    _complain(done.cards)
 
 
 def _print_times(view: Any) -> None:
-    from longspan import terminal
+    from longspan.cli import tables
 
-    screen = terminal.console()
+    screen = tables.console()
     heading, *lines = view.grid()
-    screen.print(terminal.printable(view.title), style="bold")  # as wide as it is, whatever the table is
+    screen.print(tables.printable(view.title), style="bold")  # as wide as it is, whatever the table is
     if view.possible:
-        screen.print(terminal.table(heading, lines, right=heading[1:]))
+        screen.print(tables.table(heading, lines, right=heading[1:]))
     for note in view.notes():
-        screen.print(terminal.printable(note), style="dim")
+        screen.print(tables.printable(note), style="dim")
 
 
 def _complain(cards: Sequence[Any]) -> None:
@@ -194,7 +194,7 @@ def measure_lra(
       longspan measure lra -a my_attention.py:Mine --lengths 1000 2000 --mode train
       longspan measure lra -a local --batch 2 --device cpu --format markdown
     """
-    from longspan.analysis.efficiency import tables
+    from longspan.analysis import lra_efficiency
     from longspan.analysis.efficiency_table import render
     from longspan.backbones.encoder_classifier import Sizes
     from longspan.efficiency import lra
@@ -212,7 +212,7 @@ def measure_lra(
     asked = list(dict.fromkeys([lra.YARDSTICK, *(mechanisms or ())]))
     with ProgressBar(len(asked) * len(setup.lengths) * len(setup.modes)) as advance:
         cards = lra.measure(asked, setup, device=device, out=out, again=again, watch=advance)
-    views = tables(cards, setup.modes)
+    views = lra_efficiency.tables(cards, setup.modes)
     form = TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
     if form is TableFormat.terminal:
         for view in views:
@@ -231,15 +231,15 @@ def measure_lra(
 
 def _print_speeds(view: Any, clock: Any) -> None:
     """Speed and memory side by side where the screen is wide enough, else one below the other."""
-    from longspan import terminal
     from longspan.analysis.efficiency_table import footnotes, grid
+    from longspan.cli import tables
 
-    screen = terminal.console()
+    screen = tables.console()
     whole = grid(view, clock=clock)
     width = sum(max(map(len, column)) + 1 for column in zip(*whole, strict=True))
     parts = [whole] if width <= screen.width else [grid(view, clock=clock, memory=False), grid(view, speed=False)]
     for number, (heading, *lines) in enumerate(parts):
         title = view.title if number == 0 else ""
-        screen.print(terminal.table(heading, lines, title=title, right=heading[1:]))
+        screen.print(tables.table(heading, lines, title=title, right=heading[1:]))
     for note in footnotes(view, clock):
-        screen.print(terminal.printable(note), style="dim")
+        screen.print(tables.printable(note), style="dim")

@@ -59,8 +59,10 @@ def run(
       longspan run listops -a my_attention.py:Mine --seeds 3 --tier full
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
     """
-    from longspan import runs, terminal
-    from longspan.estimate import estimate
+    from longspan import runs
+    from longspan.cli import tables
+    from longspan.core.environment import choose_device
+    from longspan.runs.estimate import estimate
 
     cells = list(
         runs.cells(
@@ -75,9 +77,9 @@ def run(
     )
     for cell in cells:
         runs.Plan.of(cell)  # refuses a wrong word before the first cell is run
-    device = runs.choose_device(device)
+    device = choose_device(device)
     if dry_run:
-        terminal.console().print(terminal.estimates_table([(c, estimate(c, device=device)) for c in cells], device))
+        tables.console().print(tables.estimates_table([(c, estimate(c, device=device)) for c in cells], device))
         return
     cards, codes = [], []
     for number, cell in enumerate(cells, start=1):
@@ -95,7 +97,7 @@ def run(
             say(sentence, error=True)
             codes.append(code)
     if cards:
-        terminal.console().print(terminal.cards_table(cards))
+        tables.console().print(tables.cards_table(cards))
         if note := _standin_note(cards):
             say(note)
         word = _board_of({card["task"] for card in cards})
@@ -158,13 +160,14 @@ def runs_(
     Example:
       longspan runs --clean
     """
-    from longspan import runs, terminal
+    from longspan import runs
+    from longspan.cli import tables
 
     if clean:
         removed = runs.clean(out)
         say(f"Removed: {', '.join(path.name for path in removed)}." if removed else "There is nothing to remove.")
     elif found := runs.unfinished(out):
-        terminal.console().print(terminal.unfinished_table(found))
+        tables.console().print(tables.unfinished_table(found))
     else:
         say(f"No unfinished runs in {out / 'runs'}.")
 
@@ -192,11 +195,12 @@ def params(
       longspan params --tier smoke
       longspan params listops text -a softmax "performer(features=64)" s4d --json
     """
-    from longspan import api, terminal
+    from longspan import api
+    from longspan.cli import tables
 
     asked = "+".join(pattern) if pattern else None
     rows = api.params(names, mechanisms, pattern=asked, protocol=protocol, tier=tier)
     if as_json:
         print_json(rows)
     else:
-        terminal.console().print(terminal.parameters_table(rows))
+        tables.console().print(tables.parameters_table(rows))

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.flops import formulas
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Count:
 def count(compute: Callable[[], Any]) -> Count:
     """Run `compute` and count what it does; bytes are the most held at once by tensors made inside it."""
     memory = _LiveBytes()
-    flops = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+    flops = FlopCounterMode(display=False, custom_mapping=formulas())
     with flops, memory:
         compute()
     return Count(flops.get_total_flops() + memory.written, memory.peak)

@@ -24,7 +24,7 @@ from longspan.core.download import Source, digests, fetch
 from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.remote import ask
 from longspan.core.seeding import derive
-from longspan.datasets import release
+from longspan.datasets import lra_release
 from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, check_counts, count_labels, data_root
 from longspan.datasets.generation.arrays import write_split
 from longspan.datasets.generation.compiled import compiled_once
@@ -105,7 +105,7 @@ class ListOps(Dataset):
         data = cast(Data, self._settings(data))
         path = Path(path)
         if is_archive(path) and not path.name.endswith(".tsv.xz"):
-            listing = release.Listing()
+            listing = lra_release.Listing()
             read = _read_members(listing.through(members(path, FILES.values())), data)
             return self._take(data, root, read, "imported", file=path.name, members=listing.facts())
         return self._take(data, root, _read_files(_official_files(path), data), "imported")
@@ -129,7 +129,7 @@ class ListOps(Dataset):
             return self._take_tables(data, root, progress)
         except DataMissing as error:
             print(f"{error}. Now trying the archive of all tasks.", file=sys.stderr, flush=True)
-        listing, remote = release.Listing(), ask(release.archive(self.name))
+        listing, remote = lra_release.Listing(), ask(lra_release.archive(self.name))
         read = _read_members(listing.through(stream(remote, _NESTED, progress=progress)), data)
         return self._take(data, root, read, "official", source=remote.facts(), members=listing.facts())
 
@@ -164,7 +164,9 @@ class ListOps(Dataset):
 
 _NESTED = [f"{FOLDER}/{name}" for name in FILES.values()]
 _TABLES = {
-    split: Source(f"{release.BUCKET}/lra_release/{FOLDER}/{name}", name, dataset="listops", licence=release.LICENCE)
+    split: Source(
+        f"{lra_release.BUCKET}/lra_release/{FOLDER}/{name}", name, dataset="listops", licence=lra_release.LICENCE
+    )
     for split, name in FILES.items()
 }
 
@@ -354,7 +356,7 @@ def _value(ids):
 
 def _official_files(path: Path) -> dict[str, Path]:
     folder = path.parent if path.name.removesuffix(".xz") in FILES.values() else path
-    for place in release.places(FOLDER):
+    for place in lra_release.places(FOLDER):
         for ending in ("", ".xz"):
             files = {split: folder / place / f"{name}{ending}" for split, name in FILES.items()}
             if all(file.is_file() for file in files.values()):

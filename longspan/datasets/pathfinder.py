@@ -19,13 +19,13 @@ from longspan.core.download import need_room
 from longspan.core.errors import DataMissing, UsageError
 from longspan.core.remote import ask
 from longspan.core.seeding import derive
-from longspan.datasets import release
+from longspan.datasets import lra_release
 from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, check_counts, count_labels
 from longspan.datasets.drawing.rules import FOLDER, RULES, counts
 from longspan.datasets.drawing.sheet import contact_sheet
 from longspan.datasets.generation.arrays import write_array, write_split
 from longspan.datasets.generation.shards import Shard
-from longspan.datasets.release.images import Arrays, Folder, Images, Pile, wanted_images
+from longspan.datasets.lra_release.images import Arrays, Folder, Images, Pile, wanted_images
 from longspan.datasets.splits import published
 
 VOCAB = 256
@@ -116,7 +116,7 @@ class Pathfinder(Dataset):
         if found.is_dir():
             folder = Folder(found, data.size)
             return self._take(data, root, lambda scratch: folder, "imported")
-        listing = release.Listing()
+        listing = lra_release.Listing()
 
         def read(scratch: Path) -> Images:
             return Pile(listing.through(members(found, _wanted(data))), data.size, scratch)
@@ -143,7 +143,7 @@ class Pathfinder(Dataset):
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
         need_room(target, 2 * PUBLISHED * data.size**2)
-        listing, remote = release.Listing(), ask(release.archive(self.name))
+        listing, remote = lra_release.Listing(), ask(lra_release.archive(self.name))
 
         def read(scratch: Path) -> Images:
             found = stream(remote, _wanted(data), progress=progress)
@@ -251,10 +251,10 @@ def _find(path: Path, data: Data) -> Path:
     inside, sample = f"pathfinder{data.size}/{FOLDER[data.difficulty]}", f"pathfinder{data.size}_{data.difficulty}.npz"
     if path.suffix == ".npz" or is_archive(path):
         return path
-    for place in release.places(inside):
+    for place in lra_release.places(inside):
         if (path / place / "metadata").is_dir() and (path / place / "imgs").is_dir():
             return path / place
-    for name in (sample, release.ARCHIVE):
+    for name in (sample, lra_release.ARCHIVE):
         if (path / name).is_file():
             return path / name
     raise DataMissing(

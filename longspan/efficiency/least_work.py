@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from longspan.attentions import Mechanism, Pattern
-from longspan.kernels.formulas import causal_pairs, transform
+from longspan.kernels.flops import causal_pairs, transform
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import Any
 from torch.utils.flop_counter import FlopCounterMode
 
 from longspan.core.errors import UsageError
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.flops import formulas
 
 
 def count_operations(compute: Callable[[], Any]) -> int:
     """Run `compute` and count; a count of zero is refused, because it means that nobody counted."""
-    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+    counter = FlopCounterMode(display=False, custom_mapping=formulas())
     with counter:
         compute()
     found = counter.get_total_flops()

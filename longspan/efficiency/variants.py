@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from longspan.core.recording import aside, record
+from longspan.core.cuda_graph import aside, record
 
 WARM_UPS = 2  # calls before recording: kernels are chosen, compiled and loaded, none of which can be recorded
 

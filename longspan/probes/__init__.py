@@ -1,4 +1,4 @@
-"""Questions asked of a trained model, one per file; `longspan.inquiry` puts them and keeps the answers as cards."""
+"""Questions asked of a trained model, one per file; `ask.py` puts them and keeps the answers as cards."""
 
 import importlib
 from typing import Protocol, runtime_checkable

@@ -19,15 +19,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from longspan import analysis, gallery, suites
+from longspan import analysis, suites
 from longspan import published as papers
-from longspan.analysis import Evidence, efficiency, efficiency_table
+from longspan.analysis import Evidence, efficiency_table, lra_efficiency
 from longspan.core import atomic
 from longspan.core.environment import installed
 from longspan.core.errors import LongspanError, UsageError
 from longspan.report import lab, matrix, plots, printed, questions
 from longspan.report.plots import Look
-from longspan.results import lines, render
+from longspan.results import board_table, collect, render
 from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, Row, board, device_of, shown, suites_of
 from longspan.results.card import Card
 from longspan.results.store import Problem, Store, newest
@@ -188,7 +188,7 @@ def _pages(
         "mechanisms.html": env.get_template("mechanisms.html").render(root="", families=_families(mechanisms)),
         "efficiency.html": env.get_template("efficiency.html").render(
             root="",
-            tables=efficiency.tables(measured),
+            tables=lra_efficiency.tables(measured),
             findings=[item for item in items if item["finding"].question in analysis.LAB],
         ),
         "conformance.html": env.get_template("conformance.html").render(
@@ -273,7 +273,7 @@ def _groups(cards: list[Card]) -> list[Group]:
         official = tier == "full" and not standin
         for suite in _suites_for(keyed[key], official):
             own = tuple(card for card in keyed[key] if card["task"] in suite.tasks)
-            table = gallery.published_name(suite, None) if official else None
+            table = collect.published_name(suite, None) if official else None
             view = board(own, suite, protocol, tier, standin=standin, published=table)
             groups.append(Group(protocol, tier, standin, view, own))
     return groups
@@ -283,7 +283,7 @@ def _suites_for(cards: Sequence[Card], official: bool) -> list[suites.Suite]:
     """Suites that show every task once. Full runs on real data stand beside published rows, however few they are."""
     tasks, chosen = {card["task"] for card in cards}, []
     for suite in suites.SUITES.values():
-        if official and tasks & set(suite.tasks) and gallery.published_name(suite, None):
+        if official and tasks & set(suite.tasks) and collect.published_name(suite, None):
             chosen.append(suite)
             tasks = tasks - set(suite.tasks)
     return [*chosen, *(_suite_for(alike) for alike in suites_of(sorted(tasks), cards))]
@@ -447,15 +447,15 @@ def environment(site: Mapping[str, Any]):
     env.globals["cell_hint"] = _cell_hint
     env.globals["has_spread"] = _has_spread
     env.globals["score_text"] = render.score_text
-    env.globals["deviation_text"] = lines.deviation_text
-    env.globals["difference_text"] = lines.difference_text
+    env.globals["deviation_text"] = board_table.deviation_text
+    env.globals["difference_text"] = board_table.difference_text
     env.globals["score_words"] = _score_words
     env.globals["several_patterns"] = _several_patterns
     env.globals["meter"] = _meter
     env.globals["seeds"] = render.seeds_text
     env.globals["board_notes"] = _board_notes
-    env.globals["board_spread"] = lines.spread_text
-    env.globals["free_title"], env.globals["free_note"] = lines.FREE_TITLE, lines.FREE_NOTE
+    env.globals["board_spread"] = board_table.spread_text
+    env.globals["free_title"], env.globals["free_note"] = board_table.FREE_TITLE, board_table.FREE_NOTE
     env.globals["verdicts_on"] = verdicts_on
     env.globals["speed_text"] = efficiency_table.speed_text
     env.globals["memory_text"] = efficiency_table.memory_text
@@ -521,12 +521,12 @@ def _meter(view: Board, rows: Iterable[Row], task: str, cell: Cell) -> int:
 
 def _board_notes(view: Board) -> list[str]:
     """What stands below a board: printed errors, its own notes, what `vs` means. The page says the rules once."""
-    flags = [f"{lines.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
+    flags = [f"{board_table.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
     own = (note for note in view.notes if note != STANDIN_NOTE)
-    return [*flags, *own, *lines.difference_notes(view)]
+    return [*flags, *own, *board_table.difference_notes(view)]
 
 
-def _speed_hint(cell: efficiency.Cell) -> str:
+def _speed_hint(cell: lra_efficiency.Cell) -> str:
     """What a pointer resting on a speed learns."""
     words = [cell.doubts[0], cell.reason or ""]
     if cell.quartiles:

@@ -14,7 +14,7 @@ from longspan import suites
 from longspan.analysis.efficiency_table import length_text
 from longspan.published import Flag, MeasuredRow, MeasuredTable, PublishedRow, PublishedTable
 from longspan.published.measurement import Column
-from longspan.results.paper import Paper, Spread, paper_of, paper_rows
+from longspan.results.published_rows import Paper, Spread, paper_of, paper_rows
 from longspan.suites import Suite
 
 KINDS = {  # of flags, as `longspan.published.measurement` tells them apart

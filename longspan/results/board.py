@@ -36,7 +36,15 @@ from longspan.core import atomic
 from longspan.core.errors import UsageError
 from longspan.published import PublishedTable
 from longspan.results.card import Card, canonical
-from longspan.results.paper import Paper, PaperRow, Spread, column_spreads, paper_of, paper_rows, published_table
+from longspan.results.published_rows import (
+    Paper,
+    PaperRow,
+    Spread,
+    column_spreads,
+    paper_of,
+    paper_rows,
+    published_table,
+)
 from longspan.results.store import newest
 from longspan.suites import Average, Suite
 

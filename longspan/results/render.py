@@ -14,7 +14,7 @@ from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
 from longspan.results.board import Board, as_data
-from longspan.results.lines import (
+from longspan.results.board_table import (
     NAME,
     Part,
     count_text,
@@ -26,8 +26,8 @@ from longspan.results.lines import (
     score_text,
     seeds_text,
 )
-from longspan.results.paper import SUMMARY, Spread
-from longspan.results.screen import draw
+from longspan.results.published_rows import SUMMARY, Spread
+from longspan.results.terminal_board import draw
 
 __all__ = ["FORMS", "count_text", "percent", "plain", "rate_text", "render", "render_all", "score_text", "seeds_text"]
 

@@ -21,6 +21,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from longspan.attentions import Pattern
+from longspan.backbones.greedy import Limits
 from longspan.backbones.slots import AttentionFactory
 from longspan.backbones.transformer import Sizes, Transformer
 from longspan.core.errors import UsageError
@@ -28,7 +29,6 @@ from longspan.datasets import multi_news
 from longspan.datasets.base import Split
 from longspan.datasets.bpe import BEGIN, END, PAD, SPECIALS, Vocabulary
 from longspan.datasets.multi_news import Clusters
-from longspan.generation import Limits
 from longspan.kernels.packing import Layout
 from longspan.metrics.rouge import rouge, rouge_scorer
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta

@@ -27,8 +27,8 @@ from longspan.core.seeding import derive
 from longspan.datasets.base import Splits
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
 from longspan.training import checkpoint
-from longspan.training.average import RunningAverage
-from longspan.training.captured import Captured, CudaGraphs, Update
+from longspan.training.cuda_graph_step import Captured, CudaGraphs, Update
+from longspan.training.ema import RunningAverage
 from longspan.training.optimizer import learning_rate, load_optimizer, make_optimizer, set_learning_rate
 
 SAVE_EVERY_SECONDS = 5.0  # and never more often than leaves 95 % of the time for training

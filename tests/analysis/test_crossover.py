@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from longspan.analysis import Evidence
-from longspan.analysis.bench import Sample
+from longspan.analysis.comparable import Sample
 from longspan.analysis.crossover import answer, cab_2023, compare, compare_file, measured
 from longspan.cli import app
 from longspan.core.errors import CorruptFile, DataMissing, UnknownName, UsageError

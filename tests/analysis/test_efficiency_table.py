@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longspan.analysis.efficiency import tables
 from longspan.analysis.efficiency_table import FORMS, footnotes, grid, memory_text, render, speed_text
+from longspan.analysis.lra_efficiency import tables
 from longspan.core.errors import UnknownName
 from longspan.published import measured
 from longspan.results.card import Card, seal, validate

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longspan import analysis
 from longspan.analysis import LAB, Evidence
-from longspan.analysis.bench import benches, twins
+from longspan.analysis.comparable import benches, twins
 from longspan.analysis.scaling import Slope, slope
 from longspan.core.errors import DataMissing
 from longspan.results import card as cards

@@ -20,7 +20,7 @@ from longspan import attentions
 from longspan.backbones import transformer
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.kernels.packing import Rows
-from longspan.runs import WORTH_COMPILING, compile_long_runs
+from longspan.runs.fabric import WORTH_COMPILING, compile_long_runs
 from tests.backbones.test_compiled import built_in
 
 ROOT = Path(__file__).parents[2]

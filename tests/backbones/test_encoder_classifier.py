@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from longspan import attentions, backbones, runs
 from longspan.attentions import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes, sinusoid
+from longspan.backbones.parameters import count
 from longspan.core.errors import UnknownName, UsageError
 
 SMALL = Sizes(dim=12, heads=2, layers=2, mlp=16, dropout=0.0, attention_dropout=0.0)
@@ -142,7 +143,7 @@ def test_every_mechanism_keeps_its_number_of_parameters(mechanism):
 
 
 def test_parts_add_up_and_layers_are_one_part():
-    counted = runs.count(build("softmax"))
+    counted = count(build("softmax"))
     assert sum(counted["parts"].values()) == counted["total"] == parameters(build("softmax"))
     assert set(counted["parts"]) == {
         *("cls", "embedding", "head", "norm"),

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.greedy import Limits
 from longspan.backbones.slots import Slots, filled
 from longspan.backbones.transformer import Sizes, Transformer
 from longspan.core.errors import UsageError
-from longspan.generation import Limits
 from tests.attentions.cases import each_case
 
 NS, CS, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS

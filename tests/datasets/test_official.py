@@ -18,7 +18,7 @@ from longspan.core import download, remote
 from longspan.core.archive import members
 from longspan.core.errors import CorruptFile, DataMissing, StorageError, UsageError
 from longspan.datasets import get, listops, pathfinder
-from longspan.datasets.release import images, places
+from longspan.datasets.lra_release import images, places
 from longspan.datasets.splits import published
 from tests.datasets.test_pathfinder import official_folder
 from tests.loopback import Page, serving

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from longspan import kernels
 from longspan.core.errors import UsageError
 from longspan.efficiency.operations import count_operations
-from longspan.kernels.formulas import FORMULAS, causal_pairs
+from longspan.kernels.flops import causal_pairs, formulas
 
 KERNELS = Path(kernels.__path__[0])
 
@@ -45,10 +45,10 @@ def test_transforms_and_running_sums_are_counted():
 def test_packed_rows_count_their_own_tokens_alone():
     offsets = torch.tensor([0, 3, 10], dtype=torch.int32)
     rows = [torch.empty(10, 2, 8, device="meta") for _ in "qkv"]
-    forth = FORMULAS[torch.ops.aten._flash_attention_forward]
+    forth = formulas()[torch.ops.aten._flash_attention_forward]
     assert forth(*rows, offsets, offsets, 7, 7, 0.0, False, False) == 2 * 4 * 8 * (3 * 3 + 7 * 7)
     assert forth(*rows, offsets, offsets, 7, 7, 0.0, True, False) == 2 * 4 * 8 * (6 + 28)
-    linear = FORMULAS[torch.ops.longspan.ragged_linear]
+    linear = formulas()[torch.ops.longspan.ragged_linear]
     assert linear(*(x.shape for x in rows)) == 2 * 20 * 2 * 8 * 9
 
 
@@ -58,4 +58,4 @@ def test_every_operator_of_ours_that_multiplies_says_how_much():
     silent |= {"layer_norm", "layer_norm_backward"}  # number by number
     silent |= {"block_sparse", "block_sparse_backward"}  # a counted call takes another path
     named = re.findall(r'custom_op\(\s*"longspan::(\w+)"', "".join(p.read_text() for p in KERNELS.rglob("*.py")))
-    assert set(named) - {operation.__name__ for operation in FORMULAS} == silent
+    assert set(named) - {operation.__name__ for operation in formulas()} == silent

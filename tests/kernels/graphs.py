@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.core.recording import record
+from longspan.core.cuda_graph import record
 from tests.kernels.agreement import gradients
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.dispatch import HAS_TRITON
 
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
 # What executes the shapes in signatures cannot be compiled, so tests of compiled callers do without.

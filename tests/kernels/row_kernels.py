@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.kernels.balancing import balance
-from longspan.kernels.balancing import operator as balancing
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.layer_norm import operator as norming
 from longspan.kernels.layer_norm import triton as norm_kernel
-from longspan.kernels.records import operator as recording
-from longspan.kernels.records import records
-from longspan.kernels.records import triton as record_kernel
 from longspan.kernels.running_mean import operator as running
 from longspan.kernels.running_mean import running_mean
+from longspan.kernels.running_topk import operator as recording
+from longspan.kernels.running_topk import records
+from longspan.kernels.running_topk import triton as record_kernel
+from longspan.kernels.sinkhorn_normalize import balance
+from longspan.kernels.sinkhorn_normalize import operator as balancing
 from longspan.kernels.weighted_means import operator as weighted
 from longspan.kernels.weighted_means import weighted_means
 from tests.kernels import memory

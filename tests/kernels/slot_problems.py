@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from longspan.kernels import running_softmax
+from longspan.kernels import bounded_memory
 from tests.kernels import agreement
 
 
@@ -33,4 +33,4 @@ def draw(
 
 def outcome(inputs, options, impl):
     """The output and all gradients."""
-    return agreement.outcome(lambda *leaves: running_softmax.attend(*leaves, **options, impl=impl), inputs)
+    return agreement.outcome(lambda *leaves: bounded_memory.attend(*leaves, **options, impl=impl), inputs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.dispatch import HAS_TRITON
 
 needs_compiler = pytest.mark.skipif(
     not HAS_TRITON or bool(os.environ.get("TRITON_INTERPRET")), reason="needs triton's compiler"

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, kept, plan, tiled, without_repeats
-from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.dispatch import HAS_TRITON
 from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
 from tests.kernels.test_block_sparse import problems

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.feature_attention import feature_attention, shapes
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.flops import formulas
 from tests.kernels.agreement import gradients
 from tests.kernels.feature_problems import draw
 from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
@@ -67,8 +67,8 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(c, feature, dtype,
 def test_operations_count_sums_and_readings_forth_and_back():
     q, k, v = (2, 3, 10, 8), (2, 3, 20, 8), (2, 3, 20, 4)
     beside, how = [None] * 3, (False, 1e-6, 0.0)
-    forth = FORMULAS[torch.ops.longspan.feature_attention]
-    back = FORMULAS[torch.ops.longspan.feature_attention_backward]
+    forth = formulas()[torch.ops.longspan.feature_attention]
+    back = formulas()[torch.ops.longspan.feature_attention_backward]
     assert forth(q, k, v, *beside, "elu", *how) == 2 * 6 * 30 * 8 * 5
     assert forth(q, k, v, *beside, "cosine", *how) == 2 * 6 * 30 * 16 * 5
     assert back(v, None, q, k, v, *beside, (), (), "elu", *how) == 2 * 2 * 6 * 30 * 8 * 5

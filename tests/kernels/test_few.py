@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.few_keys import few_keys
 from longspan.kernels.few_queries import few_queries
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.flops import formulas
 from longspan.kernels.normed_means import normed_means
 from longspan.kernels.segment_means import borders, reference
 from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
@@ -94,14 +94,14 @@ def test_normed_means_are_means_of_a_layer_norm():
 def test_operations_count_the_products_of_many_with_few():
     ops, few, many, vector = torch.ops.longspan, (2, 3, 5, 8), (2, 3, 100, 8), (2, 3, 5)
     one = 2 * 2 * 3 * 100 * 5 * 8
-    assert FORMULAS[ops.few_queries](few, many, many, None) == 2 * one
-    assert FORMULAS[ops.few_queries_backward](few, vector, few, many, many, None) == 5 * one
-    assert FORMULAS[ops.few_keys](many, few, few, None, None, None) == 2 * one
-    assert FORMULAS[ops.few_keys](many, few, few, vector, few, vector) == 3 * one
-    assert FORMULAS[ops.few_keys_backward](many, many, few, few, None, None, None) == 5 * one
-    assert FORMULAS[ops.few_keys_backward](many, many, few, few, vector, few, vector) == 8 * one
-    assert FORMULAS[ops.normed_means](many, (8, 8)) == 2 * 2 * 3 * 100 * 8 * 8
-    assert FORMULAS[ops.normed_means_backward](few, many, (8, 8)) == 3 * 2 * 2 * 3 * 100 * 8 * 8
+    assert formulas()[ops.few_queries](few, many, many, None) == 2 * one
+    assert formulas()[ops.few_queries_backward](few, vector, few, many, many, None) == 5 * one
+    assert formulas()[ops.few_keys](many, few, few, None, None, None) == 2 * one
+    assert formulas()[ops.few_keys](many, few, few, vector, few, vector) == 3 * one
+    assert formulas()[ops.few_keys_backward](many, many, few, few, None, None, None) == 5 * one
+    assert formulas()[ops.few_keys_backward](many, many, few, few, vector, few, vector) == 8 * one
+    assert formulas()[ops.normed_means](many, (8, 8)) == 2 * 2 * 3 * 100 * 8 * 8
+    assert formulas()[ops.normed_means_backward](few, many, (8, 8)) == 3 * 2 * 2 * 3 * 100 * 8 * 8
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import HAS_TRITON
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.dispatch import HAS_TRITON
+from longspan.kernels.flops import formulas
 from longspan.kernels.near_far import near_far
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
@@ -45,8 +45,8 @@ def test_operations_count_the_pairs_that_are_seen(n, rule):
     far = n // chunk * rank if chunk else 32
     pairs = sum(len(near_keys(i, n, step, left, right)) + (i // chunk * rank if chunk else far) for i in range(n))
     shapes = [(2, 3, t, 8) for t in (n, n, n, far, far)]
-    assert FORMULAS[torch.ops.longspan.near_far](*shapes, None, *rule) == 4 * 6 * 8 * pairs
-    back = FORMULAS[torch.ops.longspan.near_far_backward]
+    assert formulas()[torch.ops.longspan.near_far](*shapes, None, *rule) == 4 * 6 * 8 * pairs
+    back = formulas()[torch.ops.longspan.near_far_backward]
     assert back(shapes[0], shapes[0], shapes[0][:3], *shapes, None, *rule) == 10 * 6 * 8 * pairs
 
 

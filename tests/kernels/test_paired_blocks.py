@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import HAS_TRITON
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.dispatch import HAS_TRITON
+from longspan.kernels.flops import formulas
 from longspan.kernels.paired_blocks import paired_blocks
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
@@ -38,9 +38,9 @@ def test_the_law_is_a_loop_over_queries(n, block, beside, causal, hides):
 def test_operations_count_the_pairs_of_both_blocks():
     q, v, other_k, other_v = (2, 3, 100, 8), (2, 3, 100, 5), (2, 3, 7, 4, 8), (2, 3, 7, 4, 5)
     tensors, pairs = (q, q, v, other_k, other_v, None, None, None), 2 * 3 * 100 * (16 + 4)
-    assert FORMULAS[torch.ops.longspan.paired_blocks](*tensors, 16, False) == 2 * pairs * (8 + 5)
+    assert formulas()[torch.ops.longspan.paired_blocks](*tensors, 16, False) == 2 * pairs * (8 + 5)
     # scores, keys and queries have 8 channels, values and their gradients 5
-    assert FORMULAS[torch.ops.longspan.paired_blocks_backward](v, *tensors, 16, False) == 2 * pairs * (3 * 8 + 2 * 5)
+    assert formulas()[torch.ops.longspan.paired_blocks_backward](v, *tensors, 16, False) == 2 * pairs * (3 * 8 + 2 * 5)
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")

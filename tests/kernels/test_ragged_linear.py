@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from longspan.attentions import Pattern
 from longspan.attentions import linear as linear_file
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import HAS_TRITON
+from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.packing import Layout
 from longspan.kernels.ragged_linear import ragged_linear
 from tests.attentions.agreement import headwise

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.balancing import balance
-from longspan.kernels.choice import HAS_TRITON
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.dispatch import HAS_TRITON
+from longspan.kernels.flops import formulas
 from longspan.kernels.layer_norm import layer_norm
-from longspan.kernels.records import records
 from longspan.kernels.running_mean import running_mean
+from longspan.kernels.running_topk import records
+from longspan.kernels.sinkhorn_normalize import balance
 from longspan.kernels.weighted_means import weighted_means
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
@@ -70,10 +70,10 @@ def test_balancing_is_dividing_rows_and_columns_in_turn():
 
 def test_operations_count_products_and_running_sums():
     a, x = (2, 3, 10, 4), (2, 3, 10, 8)
-    assert FORMULAS[torch.ops.longspan.weighted_means](a, x, None) == 2 * 60 * 8 * 4
-    assert FORMULAS[torch.ops.longspan.weighted_means_backward]((), (), (), a, x, None) == 4 * 60 * 8 * 4
-    assert FORMULAS[torch.ops.longspan.running_mean](x, None) == 60 * 8
-    assert FORMULAS[torch.ops.longspan.records](x[:3], (1, 10), 5) == 60 * 7
+    assert formulas()[torch.ops.longspan.weighted_means](a, x, None) == 2 * 60 * 8 * 4
+    assert formulas()[torch.ops.longspan.weighted_means_backward]((), (), (), a, x, None) == 4 * 60 * 8 * 4
+    assert formulas()[torch.ops.longspan.running_mean](x, None) == 60 * 8
+    assert formulas()[torch.ops.longspan.records](x[:3], (1, 10), 5) == 60 * 7
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")

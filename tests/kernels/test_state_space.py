@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import HAS_TRITON
-from longspan.kernels.formulas import FORMULAS
+from longspan.kernels.dispatch import HAS_TRITON
+from longspan.kernels.flops import formulas
 from longspan.kernels.state_space import (
     chunk_type,
     chunks,
@@ -108,13 +108,13 @@ def test_a_chunk_is_a_step_of_a_larger_system(both_sides):
 def test_operations_are_those_of_the_products():
     d, b, n, t, s, ct = 3, 2, 20, 8, 4, 16
     x, read, write, rows = (b, n, d), (d, ct, t + s), (d, t, s), (d, b, 3, t + s)
-    forth, back = FORMULAS[torch.ops.longspan.state_space], FORMULAS[torch.ops.longspan.state_space_backward]
+    forth, back = formulas()[torch.ops.longspan.state_space], formulas()[torch.ops.longspan.state_space_backward]
     products = 2 * d * b * 3 * (t * s + (t + s) * ct)
     assert forth(x, read, write, (d, 2, 2), None, None, True, False) == products
     assert forth(x, read, write, (d, s, s), None, None, False, False) == products + 2 * d * b * 3 * s * s
     products = 2 * d * b * 3 * (ct * s + (ct + s) * t + (ct + s) * (t + s))
     assert back((b, n, 2 * d), rows, (d, b, 3, ct), read, write, (d, 2, 2), None, None, True, True) == products
-    assert FORMULAS[torch.ops.longspan.matrix_powers]((d, s, s), (d, 2, s), 3) == 2 * d * s * s * (3 * s + 2 * 7)
+    assert formulas()[torch.ops.longspan.matrix_powers]((d, s, s), (d, 2, s), 3) == 2 * d * s * s * (3 * s + 2 * 7)
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")

@@ -18,7 +18,7 @@ from longspan.report import printed
 from longspan.report.build import ReportError, build, paper_link, script_json, slug, verdicts_on
 from longspan.report.matrix import matrix
 from longspan.report.plots import HUES, label_places, looks
-from longspan.results.lines import FREE_NOTE, FREE_TITLE
+from longspan.results.board_table import FREE_NOTE, FREE_TITLE
 from longspan.results.store import Store
 from tests.report.example import CATALOGUE, CONFORMANCE, HOSTILE, RULES, example_cards, example_evidence, full_cards
 from tests.results.factory import make_card, make_measurement

@@ -5,10 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from longspan import gallery, published
+from longspan import published
 from longspan.cli import app
 from longspan.core.errors import UsageError
 from longspan.report.build import build
+from longspan.results import collect
 from longspan.results.card import seal, write
 from longspan.results.render import FORMS, render
 from longspan.results.scoring import scored_by
@@ -29,14 +30,14 @@ def forecast(mechanism="softmax", mse=0.25, mae=0.4, *, task=TASK, pattern="nonc
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "json"])
 @pytest.mark.parametrize("metric", ["mse", "mae"])
 def test_every_published_error_stands_on_the_board(metric, form):
-    (view,) = gallery.boards([forecast()], TASK, metric=metric)
+    (view,) = collect.boards([forecast()], TASK, metric=metric)
     text = render(view, form, width=200)
     table = published.measured("cab-forecasting")
     assert all(f"{row.value(f'{TASK}_{metric}'):g}" in text for row in table.rows)
 
 
 def test_the_difference_is_in_the_unit_of_the_error():
-    (view,) = gallery.boards([forecast("performer(features=16)", mse=0.300)], TASK)
+    (view,) = collect.boards([forecast("performer(features=16)", mse=0.300)], TASK)
     (row,) = view.rows
     assert row.counterpart == "Performer"
     assert row.differences == {TASK: pytest.approx(0.300 - 0.267)}
@@ -45,20 +46,20 @@ def test_the_difference_is_in_the_unit_of_the_error():
 
 
 def test_who_fills_other_slots_is_not_compared():
-    (view,) = gallery.boards([forecast(pattern="noncausal_self")], TASK)
+    (view,) = collect.boards([forecast(pattern="noncausal_self")], TASK)
     assert view.published
     assert not view.rows[0].differences
 
 
 def test_the_doubtful_error_is_flagged_where_it_is_shown():
-    shown = {metric: render(*gallery.boards([forecast()], TASK, metric=metric)) for metric in ("mse", "mae")}
+    shown = {metric: render(*collect.boards([forecast()], TASK, metric=metric)) for metric in ("mse", "mae")}
     assert "0.240 is printed" in shown["mae"]
     assert "0.240" not in shown["mse"]
 
 
 def test_rows_are_ranked_by_the_metric_asked_for():
     cards = [forecast("softmax", mse=0.2, mae=0.5), forecast("abc", mse=0.3, mae=0.4)]
-    ranked = {m: [row.mechanism for row in next(gallery.boards(cards, TASK, metric=m)).rows] for m in ("mse", "mae")}
+    ranked = {m: [row.mechanism for row in next(collect.boards(cards, TASK, metric=m)).rows] for m in ("mse", "mae")}
     assert ranked == {"mse": ["softmax", "abc"], "mae": ["abc", "softmax"]}
 
 
@@ -81,7 +82,7 @@ def test_another_metric_than_the_score_has_no_chance_level_and_leaves_the_card_a
 
 def test_a_failed_run_stays_on_the_board_of_any_metric():
     failed = make_card("abc", TASK, status="failed", tier="full", protocol="cab-2023", pattern="noncausal_cross")
-    (view,) = gallery.boards([forecast(), failed], TASK, metric="mae")
+    (view,) = collect.boards([forecast(), failed], TASK, metric="mae")
     assert {row.mechanism: row.cells[TASK].status for row in view.rows} == {"softmax": "ok", "abc": "fail"}
 
 
@@ -92,9 +93,9 @@ def test_a_metric_nobody_has_is_refused_with_those_there_are(tmp_path):
     assert answer.exit_code == 2
     assert "mae, mse" in answer.output
     with pytest.raises(UsageError, match="name one of its tasks"):
-        list(gallery.boards([card], "lra", metric="mae"))
+        list(collect.boards([card], "lra", metric="mae"))
     with pytest.raises(UsageError, match="cab-forecasting"):
-        list(gallery.boards([card], TASK, published="v1"))
+        list(collect.boards([card], TASK, published="v1"))
 
 
 def test_the_site_shows_both_settings_beside_the_papers_rows(tmp_path):

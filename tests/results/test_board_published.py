@@ -11,9 +11,10 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from longspan import gallery, published
+from longspan import published
 from longspan.cli import app
 from longspan.core.errors import UsageError
+from longspan.results import collect
 from longspan.results.board import board, freeze
 from longspan.results.render import FORMS, render, render_all
 from tests.results.factory import make_card
@@ -280,28 +281,28 @@ def test_a_published_table_needs_no_cards(asked, title, tmp_path, monkeypatch):
 
 
 def test_version_one_is_shown_unless_another_is_asked_for():
-    assert [view.paper.name for view in gallery.boards([], "lra")] == ["lra-v1"]
-    assert [view.paper.name for view in gallery.boards([], "lra", published="v0")] == ["lra-v0"]
-    assert list(gallery.boards([], "lra", published="none")) == []
+    assert [view.paper.name for view in collect.boards([], "lra")] == ["lra-v1"]
+    assert [view.paper.name for view in collect.boards([], "lra", published="v0")] == ["lra-v0"]
+    assert list(collect.boards([], "lra", published="none")) == []
 
 
 def test_published_rows_stand_beside_full_runs_on_real_data_only():
     cards = [*lra_cards(), *lra_cards(tier="smoke"), *lra_cards(variant="standin")]
-    views = list(gallery.boards(cards, "lra"))
+    views = list(collect.boards(cards, "lra"))
     assert [(view.tier, view.standin, view.paper is not None) for view in views] == [
         ("smoke", False, False),
         ("full", False, True),
         ("full", True, False),
     ]
-    assert [view.tier for view in gallery.boards(cards, "lra", published="v0")] == ["full"]
+    assert [view.tier for view in collect.boards(cards, "lra", published="v0")] == ["full"]
     with pytest.raises(UsageError, match="beside full runs"):
-        list(gallery.boards(cards, "lra", tier="smoke", published="v0"))
+        list(collect.boards(cards, "lra", tier="smoke", published="v0"))
 
 
 @pytest.mark.parametrize("suite, asked", [("lra", "v2"), ("starter", "v1"), ("listops", "v1")])
 def test_a_table_that_does_not_exist_is_refused_in_a_sentence(suite, asked):
     with pytest.raises(UsageError, match=asked):
-        list(gallery.boards([], suite, published=asked))
+        list(collect.boards([], suite, published=asked))
 
 
 def test_a_suite_without_published_rows_and_without_cards_says_how_to_make_some(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from longspan import published
 from longspan.core.errors import UnknownName
 from longspan.published import FIVE
 from longspan.published.measurement import read_measurement
-from longspan.results.paper import SUMMARY
+from longspan.results.published_rows import SUMMARY
 
 SIX = (*FIVE, "pathx")
 SCORES = [*published.names(), *published.names("later")]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from longspan import gallery
 from longspan.core.errors import UsageError
 from longspan.report.build import build
+from longspan.results import collect
 from longspan.results.board import board, suites_of
 from longspan.results.render import FORMS, render
 from tests.results.factory import make_card
@@ -78,7 +78,7 @@ def test_what_is_scored_differently_shares_no_board():
     assert [suite.tasks for suite in suites_of(["lm", "mlm", "listops"], cards)] == [("lm",), ("mlm", "listops")]
     with pytest.raises(UsageError, match=r"scored differently \(lm by perplexity; listops by accuracy\)"):
         lm(cards, ("lm", "listops"))
-    (view,) = gallery.boards(cards, "lm")
+    (view,) = collect.boards(cards, "lm")
     assert len(view.rows) == 3
 
 
@@ -91,7 +91,7 @@ def test_the_scoring_of_a_task_is_that_of_its_newest_version():
 
 def test_a_board_can_be_of_several_patterns_replaced_at_once():
     both = make_perplexity("abc", 20.0, pattern="noncausal_self+causal_self")
-    (view,) = gallery.boards([*CARDS, both], "lm", pattern="CS+NS")
+    (view,) = collect.boards([*CARDS, both], "lm", pattern="CS+NS")
     assert [row.pattern for row in view.rows] == ["noncausal_self+causal_self"]
 
 

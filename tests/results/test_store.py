@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from longspan.core.errors import StorageError, UsageError
-from longspan.gallery import cards_in
 from longspan.results import card as cards
+from longspan.results.collect import cards_in
 from longspan.results.store import Store
 from tests.results.factory import make_card, write_predictions
 

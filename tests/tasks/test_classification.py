@@ -13,7 +13,7 @@ from longspan import attentions, tasks
 from longspan.datasets import pathfinder
 from longspan.datasets.base import Split
 from longspan.tasks.classification import TokenFeed
-from longspan.training.captured import shape_of
+from longspan.training.cuda_graph_step import shape_of
 
 LISTOPS, PATHFINDER = tasks.get("listops"), tasks.get("pathfinder")
 

@@ -13,7 +13,8 @@ from longspan import attentions, datasets, tasks
 from longspan.attentions import Pattern
 from longspan.backbones.slots import Slots, filled
 from longspan.cli import app
-from longspan.runs import Cell, Plan, count_parameters, make_fabric, run
+from longspan.runs import Cell, Plan, count_parameters, run
+from longspan.runs.fabric import make_fabric
 from longspan.tasks.forecasting import Forecasting, WindowFeed
 from longspan.training.loop import train
 

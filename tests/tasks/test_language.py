@@ -16,7 +16,7 @@ from longspan.core.seeding import seed_everything
 from longspan.datasets import pg19
 from longspan.datasets.base import Splits
 from longspan.datasets.bpe import BEGIN, END, PAD, SPECIALS
-from longspan.runs import make_fabric
+from longspan.runs.fabric import make_fabric
 from longspan.tasks import language
 from longspan.tasks.lm import BlockFeed
 from longspan.tasks.mlm import Chance, RowFeed, hide

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from longspan.runs import Cell, Plan, make_fabric
+from longspan.runs import Cell, Plan
+from longspan.runs.fabric import make_fabric
 from longspan.training.optimizer import make_optimizer
 
 

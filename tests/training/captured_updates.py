@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from longspan.datasets.base import Split
-from longspan.runs import Cell, Plan, make_fabric
-from longspan.training.captured import Captured
+from longspan.runs import Cell, Plan
+from longspan.runs.fabric import make_fabric
+from longspan.training.cuda_graph_step import Captured
 from longspan.training.loop import ExampleOrder, make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
 

@@ -10,7 +10,7 @@ from longspan import attentions, tasks
 from longspan.core.seeding import seed_everything
 from longspan.datasets import listops
 from longspan.datasets.base import Split, Splits
-from longspan.runs import make_fabric
+from longspan.runs.fabric import make_fabric
 from longspan.training.loop import Trained, train
 
 TASK = tasks.get("listops")

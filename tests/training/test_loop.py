@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from longspan.core.errors import RunFailed, UsageError
-from longspan.runs import make_fabric
+from longspan.runs.fabric import make_fabric
 from longspan.tasks.base import StepResult
 from longspan.training import checkpoint, loop
 from longspan.training.loop import ExampleOrder, Progress, Sums, interruptible

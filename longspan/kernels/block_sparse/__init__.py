@@ -18,7 +18,7 @@ from torch import Tensor
 
 from longspan.kernels.block_sparse import flex, reference, tiled
 from longspan.kernels.block_sparse.plan import Around
-from longspan.kernels.choice import choose as choose_implementation
+from longspan.kernels.dispatch import choose as choose_implementation
 from longspan.kernels.filling import fill_up
 from longspan.kernels.masked import masked_attention
 

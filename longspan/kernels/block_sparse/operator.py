@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.block_sparse.plan import CHUNK, Plan
-from longspan.kernels.tiling import ceil, empty_like, readable
+from longspan.kernels.launch import ceil, empty_like, readable
 
 
 @torch.library.custom_op("longspan::block_sparse", mutates_args=())

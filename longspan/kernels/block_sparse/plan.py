@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from longspan.kernels.tiling import ceil
+from longspan.kernels.launch import ceil
 
 CHUNK = 64  # tokens that a program takes at a time
 TILE = 128  # queries of a program, unless lists differ within so many

@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.kernels.block_sparse import operator
 from longspan.kernels.block_sparse.kept import remembered
 from longspan.kernels.block_sparse.plan import CHUNK, Around, Lists, Plan, make_plan
-from longspan.kernels.choice import choose, lack_of_room
+from longspan.kernels.dispatch import choose, lack_of_room
 from longspan.kernels.fused import is_counted
 from longspan.kernels.precision import without_autocast
 

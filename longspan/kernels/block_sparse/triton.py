@@ -24,8 +24,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longspan.kernels.block_sparse.plan import CHUNK, Plan, column_chunk, side_of
+from longspan.kernels.launch import ceil, filled
 from longspan.kernels.tiles import dot
-from longspan.kernels.tiling import ceil, filled
 
 PROGRAMS = 1024  # among which the queries of all columns are shared out, if there are so many
 LEAST = 4 * CHUNK  # queries of such a share

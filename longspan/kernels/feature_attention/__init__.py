@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose, lack_of_room
+from longspan.kernels.dispatch import Implementation, choose, lack_of_room
 from longspan.kernels.feature_attention import operator, reference
 from longspan.kernels.feature_attention.reference import features, with_ones
 from longspan.kernels.feature_attention.shapes import WIDEST, feature_width

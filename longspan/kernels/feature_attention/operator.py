@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels.counting import counts
 from longspan.kernels.feature_attention.shapes import Shape
-from longspan.kernels.tiling import as_bytes, empty_like, readable
+from longspan.kernels.flops import counts
+from longspan.kernels.launch import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::feature_attention", mutates_args=())

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.tiling import ceil, filled
+from longspan.kernels.launch import ceil, filled
 
 # Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and how many of the two
 # widths are above 64. What a program needs grows with them until it no longer fits the registers.

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from longspan.kernels.chunk_states import before, fading_sum
 from longspan.kernels.feature_attention.shapes import Shape
+from longspan.kernels.launch import strides
 from longspan.kernels.tiles import dot, dot_sums, load, load_visible, of, part, store, visible
-from longspan.kernels.tiling import strides
 
 
 class Beside(NamedTuple):

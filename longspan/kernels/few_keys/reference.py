@@ -5,8 +5,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.lopsided import in_pieces
 from longspan.kernels.precision import at_least_single
+from longspan.kernels.tall_skinny import in_pieces
 
 FLOOR = 1e-8  # of the second factor
 

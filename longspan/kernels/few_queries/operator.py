@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels.counting import counts
-from longspan.kernels.tiling import as_bytes, empty_like, readable
+from longspan.kernels.flops import counts
+from longspan.kernels.launch import as_bytes, empty_like, readable
 
 
 @torch.library.custom_op("longspan::few_queries", mutates_args=())

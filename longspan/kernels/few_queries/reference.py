@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.lopsided import in_pieces
 from longspan.kernels.precision import at_least_single
+from longspan.kernels.tall_skinny import in_pieces
 
 
 def few_queries(

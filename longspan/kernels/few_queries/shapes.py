@@ -6,8 +6,8 @@ It depends on nothing but the sizes of the tensors, so that the same call gives 
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.choice import lack_of_room
-from longspan.kernels.tiling import ceil, filled
+from longspan.kernels.dispatch import lack_of_room
+from longspan.kernels.launch import ceil, filled
 
 STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
 SHORTEST = 256  # tokens of a part, lest loading and writing what is of the few cost more than they do

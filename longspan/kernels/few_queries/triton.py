@@ -20,6 +20,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.few_queries.shapes import parts_of, share_of
+from longspan.kernels.launch import filled
 from longspan.kernels.tiles import (
     dot,
     dot_halves,
@@ -35,7 +36,6 @@ from longspan.kernels.tiles import (
     store_matrix,
     visible,
 )
-from longspan.kernels.tiling import filled
 
 # Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and whether a number or
 # width is above 64.

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.layer_norm import operator, reference
 from longspan.kernels.precision import without_autocast
 

@@ -13,8 +13,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from longspan.kernels.launch import ceil, filled
 from longspan.kernels.tiles import load, store
-from longspan.kernels.tiling import ceil, filled
 
 NUMBERS = 2_048  # of a tile, unless a single token has more
 PROGRAMS = 1_024  # on the way back; a GPU holds about as many at once

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.choice import HAS_TRITON, Implementation, choose
+from longspan.kernels.dispatch import HAS_TRITON, Implementation, choose
 from longspan.kernels.near_far import operator, reference
 from longspan.kernels.precision import without_autocast
 

@@ -20,8 +20,8 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from longspan.kernels.launch import ceil, empty_like, filled, strides
 from longspan.kernels.tiles import dot, load, store
-from longspan.kernels.tiling import ceil, empty_like, filled, strides
 
 # The tile a program owns, the tile it meets in each turn, warps and turns in flight, by bytes of a number and whether
 # heads are wider than 64.

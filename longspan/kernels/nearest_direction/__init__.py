@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.nearest_direction import operator, reference
 
 MOST = 4_096  # directions of a row that a program of the Triton kernel can hold

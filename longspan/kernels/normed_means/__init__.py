@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.few_queries.shapes import obstacle
 from longspan.kernels.normed_means import operator, reference
 from longspan.kernels.precision import at_least_single, without_autocast

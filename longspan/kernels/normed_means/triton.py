@@ -18,8 +18,8 @@ from jaxtyping import Float, Int32, UInt8
 from torch import Tensor
 
 from longspan.kernels.few_queries.shapes import PROGRAMS
+from longspan.kernels.launch import filled
 from longspan.kernels.tiles import dot, dot_sums, load, load_matrix, of, store, visible
-from longspan.kernels.tiling import filled
 
 # Tokens of a tile at most, warps of a program and tiles in flight, by bytes of a number and whether the width is above
 # 64.

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.paired_blocks import operator, reference
 from longspan.kernels.precision import without_autocast
 

@@ -18,8 +18,8 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from longspan.kernels.launch import ceil, empty_like, filled, strides
 from longspan.kernels.tiles import dot, load, of, store
-from longspan.kernels.tiling import ceil, empty_like, filled, strides
 
 WARPS = 4
 LOG2_E = 1.4426950408889634

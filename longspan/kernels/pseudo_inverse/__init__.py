@@ -15,7 +15,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.choice import Implementation, choose
+from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.pseudo_inverse import operator, reference
 
 Start = Literal["matrix", "batch"]

@@ -16,8 +16,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from longspan.kernels.launch import filled
 from longspan.kernels.tiles import load_matrix, store_matrix
-from longspan.kernels.tiling import filled
 
 HOW = {"num_warps": 4, "num_stages": 1}
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from longspan.core.errors import UsageError
-from longspan.kernels.choice import Implementation, choose, lack_of_room
+from longspan.kernels.dispatch import Implementation, choose, lack_of_room
 from longspan.kernels.precision import without_autocast
 from longspan.kernels.ragged_linear import operator, reference
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from longspan.kernels.counting import counts
+from longspan.kernels.flops import counts
 
 
 def ragged_linear(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels.counting import counts
-from longspan.kernels.tiling import empty_like, readable
+from longspan.kernels.flops import counts
+from longspan.kernels.launch import empty_like, readable
 
 
 @torch.library.custom_op("longspan::running_mean", mutates_args=())

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.kernels.chunk_states import before
+from longspan.kernels.launch import ceil, empty_like, filled
 from longspan.kernels.running_sum import running_sum
 from longspan.kernels.tiles import load, store
-from longspan.kernels.tiling import ceil, empty_like, filled
 
 NUMBERS = 4_096  # of a tile
 

@@ -17,7 +17,7 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
-from longspan.kernels.choice import choose
+from longspan.kernels.dispatch import choose
 from longspan.kernels.long_convolution import long_convolution
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single

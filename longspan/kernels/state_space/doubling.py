@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.counting import counts
+from longspan.kernels.flops import counts
 
 
 def powers(

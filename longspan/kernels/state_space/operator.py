@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.kernels.counting import counts
+from longspan.kernels.flops import counts
 
 
 @torch.library.custom_op("longspan::state_space", mutates_args=())

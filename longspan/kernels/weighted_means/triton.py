@@ -15,8 +15,8 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from longspan.kernels.launch import ceil, empty_like, filled
 from longspan.kernels.tiles import dot, load, of, store, visible
-from longspan.kernels.tiling import ceil, empty_like, filled
 
 TILE = {2: 128, 4: 32}  # tokens, by bytes of a number
 TILES_EACH = 4  # tiles of a part at least

@@ -1,0 +1,106 @@
+"""What analyses read: the newest card of every run, probe and measurement, older measurements apart, and arrays."""
+
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from longspan.core.errors import CorruptFile
+from longspan.results.board import shown
+from longspan.results.card import Card, canonical
+from longspan.results.conformance import PREFIX
+from longspan.results.store import Problem, Store, newest
+
+MAX_RULES = 70  # letters, so that a table stays one
+MAX_ARRAY_BYTES = 2**28  # what the arrays of one card may unpack to
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Cards by kind, and the folder of each by its seal."""
+
+    runs: Sequence[Card] = ()
+    probes: Sequence[Card] = ()
+    measurements: Sequence[Card] = ()
+    earlier: Sequence[Card] = ()  # measurements that a newer one of the same cell took the place of
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+
+    def asked(self, question: str) -> list[Card]:
+        """The answers models gave to a question, in a fixed order."""
+        found = [card for card in self.probes if card["question"] == question]
+        return sorted(found, key=lambda card: (*subject_key(card), card["subject"]["seed"]))
+
+    def run_of(self, card: Card) -> Card | None:
+        """The run behind a card: itself, or the one whose model was asked, if its card is here."""
+        if card["kind"] == "run":
+            return card
+        return next((run for run in self.runs if run["sha256"] == card["subject"]["card"]), None)
+
+    def rules(self, card: Card) -> str:
+        """By which rules the run behind a card was made: `longspan · full`, and what was changed of them."""
+        subject, run = card.get("subject", card), self.run_of(card)
+        words = [subject["protocol"], subject["tier"]]
+        if run is not None and run["dataset"]["variant"] == "standin":
+            words.append("stand-in data")
+        if run is not None and run["overrides"]:
+            words.append("with " + ", ".join(f"{name}={value}" for name, value in run["overrides"].items()))
+        text = shown(" · ".join(words))
+        return text if len(text) <= MAX_RULES else text[: MAX_RULES - 1] + "…"
+
+    def same(self, cards: Iterable[Card]) -> list[tuple[str, list[Card]]]:
+        """Cards that differ in their seed only, together with their rules."""
+        groups: dict[tuple, list[Card]] = defaultdict(list)
+        for card in cards:
+            run = self.run_of(card)
+            changes = canonical(run["overrides"]) if run is not None else b""
+            variant = run["dataset"]["variant"] if run is not None else ""
+            groups[(*subject_key(card), variant, changes)].append(card)
+        return [(self.rules(group[0]), group) for _, group in sorted(groups.items())]
+
+    def arrays(self, card: Card) -> dict[str, np.ndarray]:
+        """What lies beside a card in its file of arrays; nothing in it is executed."""
+        name = card["files"].get("arrays")
+        if name is None or card["sha256"] not in self.folders:
+            return {}
+        path = self.folders[card["sha256"]] / name
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if sum(entry.file_size for entry in archive.infolist()) > MAX_ARRAY_BYTES:
+                    raise CorruptFile(f"{name}: unpacks to more than {MAX_ARRAY_BYTES // 2**20} MiB, no probe does.")
+            with np.load(path, allow_pickle=False) as found:
+                return {key: found[key] for key in found.files}
+        except (OSError, EOFError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+            raise CorruptFile(f"{name}: no readable arrays ({error}); ask the question again.") from None
+
+
+def gather(folders: Iterable[Path]) -> Evidence:
+    """Everything below the folders; what is no sound card is named in `problems`."""
+    cards: dict[str, list[Card]] = {"run": [], "probe": [], "measurement": []}
+    places: dict[str, Path] = {}
+    problems: list[Problem] = []
+    for folder in folders:
+        store = Store(folder)
+        for path, card in store.entries():
+            cards[card["kind"]].append(card)
+            places[card["sha256"]] = path.parent
+        problems += [problem for problem in store.problems if not problem.path.name.startswith(PREFIX)]
+    runs, probes, measurements = (newest(cards[kind]) for kind in ("run", "probe", "measurement"))
+    taken = {card["sha256"] for card in measurements}
+    earlier = [card for card in cards["measurement"] if card["sha256"] not in taken]
+    return Evidence(runs, probes, measurements, earlier, folders=places, problems=problems)
+
+
+def subject_key(card: Card) -> tuple[str, ...]:
+    """What the seeds of one answer share."""
+    names = ("task", "protocol", "tier", "mechanism", "pattern")
+    return tuple(card.get("subject", card)[name] for name in names)
+
+
+def name_of(card: Mapping) -> str:
+    """A mechanism as tables write it: its title, and its options where it has some."""
+    options = card["mechanism"].partition("(")[2].removesuffix(")")
+    return shown(f"{card['title']} ({options})" if options else card["title"])

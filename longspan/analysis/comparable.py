@@ -1,0 +1,317 @@
+"""A bench: core measurements that may be compared, of one machine, one setup and one pattern, by mechanism.
+
+    for bench in benches(evidence.measurements):
+        bench.title                          # NVIDIA H200 · bfloat16 · batch 4, 8 heads of 64 · core · causal_self
+        bench.subjects["linear"].reading(4096, "forward", "graph").time.median
+
+Several cards of one mechanism are read as one: of two points the newer counts. Cards come from strangers and their
+points hold more than the schema knows, so a value of the wrong type counts as not measured.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import longspan
+from longspan.analysis.cards import name_of
+from longspan.core.errors import DataMissing
+from longspan.results.board import shown
+from longspan.results.card import Card, filename
+
+PROCEDURE = "core"
+MODES = ("forward", "train", "decode")
+VARIANTS = ("graph", "eager", "compiled")  # in this order of preference: graphs time the work, not the launching
+ABLATIONS = ("none",)  # attention removed is no choice of attention
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is compared, in the unit that tables show; `scale` turns seconds, bytes and joules into it."""
+
+    name: str
+    unit: str
+    scale: float
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.unit}"
+
+
+QUANTITIES = {
+    "time": Quantity("time", "µs", 1e6),
+    "memory": Quantity("memory", "MiB", 2.0**-20),
+    "energy": Quantity("energy", "mJ", 1e3),
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A median with its quartiles and the number of readings, where these are known."""
+
+    median: float
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One point of a card, in seconds, bytes and joules per call (per token in decoding)."""
+
+    length: int
+    mode: str
+    variant: str
+    status: str
+    reason: str | None
+    card: str  # the name of the card's file
+    samples: Mapping[str, Sample] = field(default_factory=dict)  # by quantity
+    operations: float | None = None
+    floor_bytes: float | None = None
+    floor_seconds: float | None = None
+    bound: str | None = None
+    ratio: float | None = None  # measured over floor
+    operations_per_second: float | None = None
+    bytes_per_second: float | None = None
+    state_bytes: float | None = None
+
+    def sample(self, quantity: str) -> Sample | None:
+        return self.samples.get(quantity) if self.status == "ok" else None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value at a length: measured there, or between two measured lengths on a straight line of logarithms."""
+
+    value: float
+    variant: str
+    cards: tuple[str, ...]
+    between: tuple[int, int] | None = None
+
+    @property
+    def words(self) -> str:
+        return "measured" if self.between is None else "between {:,} and {:,}".format(*self.between)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A mechanism on a bench."""
+
+    mechanism: str
+    title: str
+    exact: bool
+    cost: str | None
+    whole_layer: bool  # it has no core of its own, so its projections are measured along
+    readings: Mapping[tuple[int, str, str], Reading]
+    cards: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.title}, whole layer" if self.whole_layer else self.title
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it is a choice: neither attention removed nor a twin of released code that differs from its paper."""
+        base = self.mechanism.split("(", 1)[0]
+        return base not in ABLATIONS and base not in twins()
+
+    def reading(self, length: int, mode: str, variant: str) -> Reading | None:
+        return self.readings.get((length, mode, variant))
+
+    def series(self, quantity: str, mode: str, variant: str) -> dict[int, Sample]:
+        """What was measured of a quantity, by length."""
+        found = {}
+        for (length, one_mode, one_variant), reading in sorted(self.readings.items()):
+            sample = reading.sample(quantity)
+            if (one_mode, one_variant) == (mode, variant) and sample is not None:
+                found[length] = sample
+        return found
+
+    def refused(self, mode: str, variant: str, status: str = "oom") -> list[int]:
+        """Lengths with a status, out of memory if no other is named."""
+        return sorted(
+            length
+            for (length, one_mode, one_variant), reading in self.readings.items()
+            if (one_mode, one_variant, reading.status) == (mode, variant, status)
+        )
+
+    def variant(self, quantity: str, mode: str, *, wanted: str | None = None) -> str | None:
+        """The variant asked for, else the first of `VARIANTS`, that has this quantity."""
+        choices = VARIANTS if wanted is None else (wanted,)
+        return next((variant for variant in choices if self.series(quantity, mode, variant)), None)
+
+    def estimate(self, quantity: str, mode: str, variant: str, length: int) -> Estimate | None:
+        """The quantity at a length, interpolated where the two measured neighbours frame it; never beyond them."""
+        found = self.series(quantity, mode, variant)
+        if length in found:
+            return Estimate(found[length].median, variant, self._cards([length], mode, variant))
+        below = max((one for one in found if one < length), default=None)
+        above = min((one for one in found if one > length), default=None)
+        if below is None or above is None:
+            return None
+        if any(below < one < above for one in self.refused(mode, variant)):
+            return None
+        share = math.log(length / below) / math.log(above / below)
+        logs = [math.log(found[one].median) for one in (below, above)]
+        value = math.exp(logs[0] + share * (logs[1] - logs[0]))
+        return Estimate(value, variant, self._cards([below, above], mode, variant), (below, above))
+
+    def best_estimate(self, quantity: str, mode: str, length: int) -> Estimate | None:
+        """The lowest over all variants; one that was measured there comes before all that lie between."""
+        found = (self.estimate(quantity, mode, variant, length) for variant in VARIANTS)
+        return min(
+            (one for one in found if one is not None),
+            key=lambda one: (one.between is not None, one.value),
+            default=None,
+        )
+
+    def _cards(self, lengths: Sequence[int], mode: str, variant: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.readings[length, mode, variant].card for length in lengths))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Subjects by mechanism, and the two ceilings of the device that were measured beside them."""
+
+    machine: str
+    setup: tuple[tuple[str, str], ...]
+    pattern: str
+    subjects: Mapping[str, Subject]
+    bandwidth: float | None = None
+    rate: float | None = None
+
+    @property
+    def where(self) -> str:
+        """`NVIDIA H200 · bfloat16 · batch 4, 8 heads of 64 · core`."""
+        said = dict(self.setup)
+        sizes = f"batch {said['batch']}, {said['heads']} heads of {said['dim']}"
+        return shown(" · ".join([self.machine, said["dtype"], sizes, said["module"]]))
+
+    @property
+    def title(self) -> str:
+        return shown(f"{self.where} · {self.pattern}")
+
+    @property
+    def module(self) -> str:
+        return dict(self.setup)["module"]
+
+    def lengths(self, mode: str) -> list[int]:
+        """Every length at which something was measured in a mode."""
+        found = {length for one in self.subjects.values() for (length, own, _) in one.readings if own == mode}
+        return sorted(found)
+
+
+def benches(cards: Iterable[Card]) -> list[Bench]:
+    """One bench per machine, setup and pattern, the fullest first."""
+    groups: dict[tuple, list[Card]] = {}
+    for card in sorted(cards, key=lambda card: datetime.fromisoformat(card["created"])):
+        if card["kind"] == "measurement" and card["procedure"] == PROCEDURE:
+            groups.setdefault((_machine(card), _setup(card), card["pattern"]), []).append(card)
+    made = [_bench(machine, setup, pattern, group) for (machine, setup, pattern), group in groups.items()]
+    return sorted(made, key=lambda one: (-len(one.subjects), one.where, one.pattern))
+
+
+def need_benches(cards: Iterable[Card]) -> list[Bench]:
+    """The same, where nothing can be answered without one."""
+    found = benches(cards)
+    if not found:
+        raise DataMissing("No core measurement was found; make some with longspan measure softmax linear.")
+    return found
+
+
+@functools.cache
+def twins() -> frozenset[str]:
+    """Names of the bug-compatible twins: their files have a shelf of their own."""
+    shelf = Path(longspan.__file__).parent / "attentions" / "released"
+    return frozenset(path.stem for path in shelf.glob("*.py") if not path.stem.startswith("_"))
+
+
+# --------------------------------------------------------------------------------------------------------- from cards
+
+
+def _machine(card: Card) -> str:
+    gpu = str(card["settings"].get("device", "")).startswith("cuda")
+    return shown(str(card["environment"].get("gpu" if gpu else "cpu") or "unknown machine"))
+
+
+def _setup(card: Card) -> tuple[tuple[str, str], ...]:
+    names = ("dtype", "batch", "heads", "dim", "module")
+    return tuple((name, shown(str(card["settings"].get(name, "unknown")))) for name in names)
+
+
+def _bench(machine: str, setup: tuple[tuple[str, str], ...], pattern: str, cards: Sequence[Card]) -> Bench:
+    readings: dict[str, dict[tuple[int, str, str], Reading]] = {}
+    newest: dict[str, Card] = {}
+    names: dict[str, list[str]] = {}
+    bandwidth = rate = None
+    for card in cards:
+        mechanism, name = card["mechanism"], filename(card).removesuffix(".json")
+        newest[mechanism] = card
+        names.setdefault(mechanism, []).append(name)
+        found = (_reading(point, name) for point in card["points"])
+        readings.setdefault(mechanism, {}).update({(one.length, one.mode, one.variant): one for one in found})
+        bandwidth = _number(card.get("ceilings"), "bytes_per_second") or bandwidth
+        rate = _number(card.get("ceilings"), "operations_per_second") or rate
+    subjects = {
+        mechanism: Subject(
+            mechanism=mechanism,
+            title=name_of(card),
+            exact=card["settings"].get("exact") is True,
+            cost=cost if isinstance(cost := card["settings"].get("cost"), str) else None,
+            whole_layer=card["settings"].get("core_is") == "layer",
+            readings=readings[mechanism],
+            cards=tuple(names[mechanism]),
+        )
+        for mechanism, card in sorted(newest.items())
+    }
+    return Bench(machine, setup, shown(pattern), subjects, bandwidth, rate)
+
+
+def _reading(point: Mapping[str, Any], card: str) -> Reading:
+    samples = {
+        "time": _sample(point.get("seconds")),
+        "memory": _only(_number(point.get("memory"), "allocated")),
+        "energy": _only(_number(point.get("energy"), "joules")),
+    }
+    floor, achieved = point.get("floor"), point.get("achieved")
+    bound = floor.get("bound") if isinstance(floor, dict) else None
+    return Reading(
+        length=point["length"],
+        mode=point["mode"],
+        variant=str(point.get("variant", "eager")),
+        status=point["status"],
+        reason=point["reason"],
+        card=card,
+        samples={name: sample for name, sample in samples.items() if sample is not None},
+        operations=_number(point, "operations"),
+        floor_bytes=_number(floor, "bytes"),
+        floor_seconds=_number(floor, "seconds"),
+        bound=bound if isinstance(bound, str) else None,
+        ratio=_number(floor, "ratio"),
+        operations_per_second=_number(achieved, "operations_per_second"),
+        bytes_per_second=_number(achieved, "bytes_per_second"),
+        state_bytes=_number(point, "state_bytes"),
+    )
+
+
+def _sample(seconds: Any) -> Sample | None:
+    median = _number(seconds, "median")
+    if median is None:
+        return None
+    low, high, count = (_number(seconds, name) for name in ("low", "high", "count"))
+    return Sample(median, low, high, None if count is None else int(count))
+
+
+def _only(value: float | None) -> Sample | None:
+    return None if value is None else Sample(value)
+
+
+def _number(holder: Any, name: str) -> float | None:
+    """A positive number, or None for anything else: logarithms are taken of all of them."""
+    value = holder.get(name) if isinstance(holder, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value > 0 else None

@@ -1,0 +1,74 @@
+"""`list` and `show`: what there is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longspan.cli.app import Changes, Json, Kind, app, overrides, print_json, say
+from longspan.core.errors import UsageError
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything when left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List what there is, with one line each.
+
+    \b
+    Examples:
+      longspan list attentions
+      longspan list --json > catalogue.json     the catalogue that reports are built from
+    """
+    from longspan import catalogue
+    from longspan.cli import tables
+
+    content = catalogue.catalogue((str(kind),) if kind else None)
+    if as_json:
+        print_json(content)
+    else:
+        for name in catalogue.KINDS:
+            if name in content:
+                for table in tables.list_tables(name, content[name]):
+                    tables.console().print(table)
+    for problem in content["problems"]:
+        say(problem["sentence"], error=True)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="An attention (with options, or a file of yours), task, dataset...")],
+    samples: Annotated[int | None, typer.Option("--samples", metavar="N", min=1, help="Show N fresh examples.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples into a PNG file.")] = None,
+    changes: Changes = None,
+) -> None:
+    """Show one of them whole: formula, options, patterns, paper, cost; rules; examples.
+
+    \b
+    Examples:
+      longspan show "performer(features=64)"
+      longspan show listops --samples 3
+      longspan show pathfinder --samples 8 -o x.png --set size=64
+      longspan show image --samples 8 -o x.png
+    """
+    from longspan import catalogue
+    from longspan.cli import tables
+
+    if (output or changes) and not samples:
+        raise UsageError("-o and --set belong to --samples N, which was not given; add it.")
+    if not samples:
+        for kind, entry in catalogue.find(name).items():
+            tables.print_entry(kind, entry, tables.console())
+        return
+    from longspan.runs.data_settings import examples_of
+
+    dataset, data = examples_of(name, overrides(changes))
+    if output is not None:
+        dataset.draw_samples(data, samples, output)
+        say(f"{samples} samples of {name} are in {output}.")
+        return
+    for sample in dataset.samples(data, samples):
+        if not isinstance(sample.content, str):
+            raise UsageError(f"{name} holds images, which a terminal cannot show; add -o FILE.png to draw them.")
+        print(f"{sample.label}\t{sample.content}")

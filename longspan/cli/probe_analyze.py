@@ -1,0 +1,128 @@
+"""`probe` and `analyze`: questions asked of trained models, and answered from cards."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from longspan.cli.app import Cards, Json, Out, ProgressBar, app, print_json, say
+
+
+@app.command()
+def probe(
+    question: Annotated[
+        str, typer.Argument(metavar="QUESTION", help="span, rollout, embeddings, transfer, extrapolation, gap.")
+    ],
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of runs with their weights.")],
+    samples: Annotated[
+        int | None, typer.Option("--samples", metavar="N", min=1, help="Examples; what the question usually takes.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which examples are drawn.")] = 0,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
+    attention: Annotated[
+        str | None, typer.Option("--attention", metavar="MECH", help="Where a plug-in lies now: path/mine.py:Mine.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also draw it: HTML, PDF and PNG.")] = None,
+    as_json: Json = False,
+    out: Out = Path("out"),
+) -> None:
+    """Put a question to trained models and keep each answer as a card in OUT/cards/probes.
+
+    \b
+    span        how far from a token lies what it attends to?
+    rollout     which pixels of an image does the answer come from?
+    embeddings  which intensities and which positions look alike?
+    transfer    does a model trained on Pathfinder answer Path-X?
+    extrapolation  the perplexity of a language model at other lengths than in training
+    gap         how much better is the model on what it was trained on?
+
+    \b
+    Examples:
+      longspan probe span out/cards/listops/*.json --samples 200
+      longspan probe rollout out/cards/pathfinder/pathfinder-softmax-....json -o figures
+    """
+    from longspan import analysis
+    from longspan.api import ask
+    from longspan.cli import tables
+    from longspan.results import card as card_module
+
+    made = {}
+    with ProgressBar(len(cards)) as advance:
+        for path in cards:
+            advance(f"{question} of {path.name}")
+            answer, where = ask(question, path, samples=samples, seed=seed, out=out, device=device, attention=attention)
+            made[where] = answer
+    runs = [card_module.read(path, "run") for path in cards]
+    folders = {answer["sha256"]: where.parent for where, answer in made.items()}
+    finding = analysis.answer(question, analysis.Evidence(runs, list(made.values()), folders=folders))
+    if as_json:
+        print_json(list(made.values()))
+    else:
+        tables.print_finding(finding, tables.console())
+        for where in made:
+            say(f"The answer is {where}.")
+    if output is not None:
+        _draw(finding, output)
+
+
+def _draw(finding: Any, folder: Path) -> None:
+    from longspan.report.answer import write
+
+    for path in write(finding, folder):
+        say(f"Drawn: {path}.", error=True)
+
+
+@app.command()
+def analyze(
+    question: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUESTION]", help="One of those below; else all that have an answer."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Draw it: HTML, PDF and PNG.")] = None,
+    as_json: Json = False,
+    cards: Cards = None,
+    out: Out = Path("out"),
+) -> None:
+    """Answer the papers' questions from cards, beside what the papers printed.
+
+    \b
+    tradeoff     what does accuracy cost in time and memory?         runs, measurements
+    span         how far must attention reach, task by task?         probes
+    gap          how much better on what it was trained on?          probes
+    convergence  steps to 30 and 35 % on Image                       runs
+    rollout      which pixels does an answer come from?              probes
+    embeddings   which intensities and positions look alike?         probes
+    transfer     do Pathfinder models answer Path-X?                 probes
+    fastest      which one for each pattern, length and mode?        core measurements
+    growth       time, memory and energy at each length              core measurements
+    crossover    from which length on is exact attention beaten?     core measurements
+    scaling      do time and memory grow as declared?                core measurements
+    roofline     how near to what the device can do?                 core measurements
+    decode       what does a token cost, how large is the state?     core measurements
+    repeat       is it the same when measured again?                 core measurements
+    extrapolation  language models at other lengths than trained at  probes
+
+    \b
+    Examples:
+      longspan analyze tradeoff -o figures
+      longspan analyze gap --json
+      longspan analyze scaling
+    """
+    from longspan import analysis
+    from longspan.cli import tables
+    from longspan.results import collect
+
+    folders = collect.card_folders(cards, out)
+    evidence = analysis.gather(folders)
+    for problem in evidence.problems:
+        say(f"Left out: {problem.sentence}", error=True)
+    found = [analysis.answer(question, evidence)] if question else analysis.answers(evidence)
+    if as_json:
+        contents = [finding.to_json() for finding in found]
+        print_json(contents[0] if question else contents)
+    else:
+        for finding in found:
+            tables.print_finding(finding, tables.console())
+    if output is not None:
+        for finding in found:
+            _draw(finding, output)

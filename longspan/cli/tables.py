@@ -1,0 +1,398 @@
+"""What the verbs print: lists, entries, findings and summaries as rich tables. Nothing here decides anything.
+
+Names may come from strangers' cards and files, so every text is shown as it is, never read as markup.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_IN_FILES = 140  # a pipe has no width of its own, and a table broken at 80 is hard to read in a log
+LONGEST_NAME = 20  # letters of a first column that is never broken
+STATUS_STYLE = {"kept": "green", "has": "green", "ok": "green", "ready": "green"}
+STATUS_STYLE |= {
+    "broken": "bold red",
+    "fail": "bold red",
+    "lacks": "yellow",
+    "not applicable": "dim",
+    "absent": "yellow",
+}
+
+
+def console(*, error: bool = False) -> Console:
+    stream = sys.stderr if error else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_IN_FILES
+    return Console(stderr=error, width=width, markup=False, highlight=False, soft_wrap=False)
+
+
+def say(sentence: str, *, error: bool = False) -> None:
+    """One line, as long as it is: only tables are fitted to the width."""
+    console(error=error).print(printable(sentence), soft_wrap=True)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", right: Sequence[str] = ()
+) -> Table:
+    """A plain table of texts; a cell that is a known status gets its colour."""
+    made = Table(
+        title=Text(title) if title else None,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title_justify="left",
+        title_style="bold",
+    )
+    rows = list(rows)
+    short = all(len(str(row[0])) <= LONGEST_NAME for row in rows)
+    for name in columns:  # a narrow terminal breaks long texts, not names and numbers, and cuts nothing off
+        whole = name in right or name == "paper" or (name == columns[0] and short)
+        side, least = "right" if name in right else "left", None if whole else min(8, len(name))
+        made.add_column(Text(name), justify=side, overflow="fold", no_wrap=whole, min_width=least)
+    for row in rows:
+        texts = [printable(str(cell)) for cell in row]
+        made.add_row(*(Text(text, style=STATUS_STYLE.get(text, "")) for text in texts))
+    return made
+
+
+def printable(text: str) -> str:
+    """The text without control characters, so that a name cannot disturb a terminal."""
+    return "".join(letter if letter.isprintable() or letter in "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+# ------------------------------------------------------------------------------------------------------ list and show
+
+
+def list_tables(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """One line each; twins of released code stand apart from the mechanisms they are twins of."""
+    columns, line = _LINES[kind]
+    groups = {kind.capitalize(): [], "Twins of released code (never ranked)": []}
+    for entry in entries:
+        groups[list(groups)[bool(entry.get("fidelity"))]].append(line(entry))
+    return (table(columns, lines, title=title) for title, lines in groups.items() if lines)
+
+
+def _codes(patterns: Iterable[str]) -> str:
+    """`noncausal_self` as NS, and so on; several at once as NS+CS."""
+    return " ".join(
+        "+".join("".join(word[:1] for word in one.split("_")).upper() for one in pattern.split("+"))
+        for pattern in patterns
+    )
+
+
+_LINES = {
+    "attentions": (
+        ("name", "title", "patterns", "cost", "family", "paper"),
+        lambda e: (e["name"], e["title"], _codes(e["patterns"]), e["cost"], e["family"], e["paper"]),
+    ),
+    "tasks": (
+        ("name", "title", "slots", "score", "protocols", "tiers"),
+        lambda e: (
+            e["name"],
+            e["title"],
+            ", ".join(f"{slot} {_codes([pattern])}" for slot, pattern in e["slots"].items()),
+            e["score"],
+            ", ".join(dict.fromkeys(protocol for protocol, _ in e["protocols"])),
+            ", ".join(dict.fromkeys(tier for _, tier in e["protocols"])),
+        ),
+    ),
+    "backbones": (("name", "what it is"), lambda e: (e["name"], e["title"])),
+    "datasets": (
+        ("name", "title", "size", "how it comes"),
+        lambda e: (e["name"], e["title"], e["size"], "generated here" if e["generated"] else e["source"]),
+    ),
+    "suites": (
+        ("name", "title", "version", "tasks"),
+        lambda e: (e["name"], e["title"], e["version"], ", ".join(e["tasks"])),
+    ),
+    "protocols": (
+        ("name", "what it is", "tasks"),
+        lambda e: (e["name"], e["title"], ", ".join(e["tasks"])),
+    ),
+}
+
+
+def print_entry(kind: str, entry: Mapping[str, Any], to: Console) -> None:
+    """Everything about one thing: its words first, then its facts, then its tables."""
+    singular = kind.removesuffix("s")
+    to.print(Text(f"{entry['name']}", style="bold"), Text(f"  {singular}", style="dim"), sep="")
+    if words := entry.get("formula") or entry.get("about"):
+        to.print()
+        to.print(Text(printable(words)), soft_wrap=True)
+    to.print()
+    facts = Table.grid(padding=(0, 3))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, text in _facts(kind, entry):
+        facts.add_row(Text(name, style="dim"), Text(printable(text)))
+    to.print(facts)
+    for made in _tables(kind, entry):
+        to.print(made)
+    to.print()
+
+
+def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = [
+        (name, entry[name]) for name in ("title", "version", "family", "paper", "cost", "score") if entry.get(name)
+    ]
+    if kind == "attentions":
+        claims = ("exact", "stochastic", "length_bound", "positions", "fidelity")
+        facts += [
+            ("patterns", ", ".join(entry["patterns"])),
+            (
+                "claims",
+                ", ".join(name.replace("_", " ") for name in claims if entry[name]) or "none beyond the formula",
+            ),
+            ("dropout", {"weights": "on the weights", "none": "none"}[entry["dropout"]]),
+            ("softmax when", entry["limit"]),
+            ("remark", entry["remark"]),
+        ]
+    elif kind == "tasks":
+        better = "higher is better" if entry["higher_is_better"] else "lower is better"
+        facts += [
+            ("", better),
+            ("backbone", entry["backbone"]),
+            ("slots", ", ".join(f"{slot}: {pattern}" for slot, pattern in entry["slots"].items())),
+            ("dataset", entry["dataset"]),
+        ]
+    elif kind == "datasets":
+        facts += [("source", entry["source"]), ("size", entry["size"])]
+        facts += [(name, entry[name]) for name in ("vocabulary", "classes") if entry[name]]  # a series has neither
+        facts += [("on disk", "generated on this machine" if entry["generated"] else "imported from files you have")]
+    elif kind == "suites":
+        facts += [("tasks", ", ".join(entry["tasks"])), ("metric", entry["metric"])]
+    return [(name, str(text)) for name, text in facts if text != ""]
+
+
+def _tables(kind: str, entry: Mapping[str, Any]) -> Iterable[Table]:
+    if kind == "attentions" and entry["options"]:
+        rows = [(option["name"], option["type"], option["default"]) for option in entry["options"]]
+        yield table(("option", "takes", "default"), rows)
+    elif kind == "tasks":
+        groups = {key: settings["recipe"] for key, settings in entry["settings"].items()}
+        names = ("steps", "batch_size", "learning_rate", "schedule", "selection")
+        rows = [(*key.split("/"), *(recipe.get(name, "") for name in names)) for key, recipe in groups.items()]
+        yield table(("protocol", "tier", *(name.replace("_", " ") for name in names)), rows)
+    elif kind == "datasets":
+        yield table(("setting", "default"), entry["settings"].items())
+    elif kind == "suites":
+        rows = [(average["title"], ", ".join(average["tasks"]), average["note"]) for average in entry["averages"]]
+        yield table(("average", "over", "rule"), rows)
+    elif kind == "protocols":
+        yield table(("task", "tiers"), [(task, ", ".join(tiers)) for task, tiers in entry["tasks"].items()])
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
+    scores = [card["score"] if card["status"] == "ok" else None for card in cards]
+    metrics = {score["name"] for score in scores if score is not None}
+    metric = metrics.pop() if len(metrics) == 1 else "score"
+    rows = []
+    for card, score in zip(cards, scores, strict=True):
+        named = "" if score is None or score["name"] in (metric, "accuracy") else f" {score['name']}"
+        rows.append(
+            (
+                card["task"],
+                f"{card['mechanism']} {_codes([card['pattern']])}",
+                card["seed"],
+                "fail" if score is None else _scored(score, score["value"]) + named,
+                "" if score is None or score["chance"] is None else _scored(score, score["chance"]),
+                "stand-in" if card["dataset"]["variant"] == "standin" else card["dataset"]["variant"],
+                count(card["parameters"]["total"]),
+                rate(card["timing"]["steps_per_second"]),
+                duration(card["timing"]["wall_seconds"]),
+            )
+        )
+    columns = ("task", "mechanism", "seed", metric, "chance", "data", "params", "steps/s", "time")
+    return table(columns, rows, right=tuple(column for column in columns[2:] if column != "data"))
+
+
+def _scored(score: Mapping[str, Any], value: float) -> str:
+    """A score or its chance level."""
+    from longspan.results.board_table import percent, plain
+
+    return plain(value) if score.get("unit", "percent") == "plain" else f"{percent(value)} %"
+
+
+def estimates_table(guesses: Sequence[tuple[Any, Any]], device: str) -> Table:
+    """Cells with what each would take."""
+    rows = [
+        (
+            cell.task,
+            cell.mechanism,
+            cell.seed,
+            count(guess.parameters),
+            f"{guess.steps:,}",
+            duration(guess.seconds),
+            size(guess.memory_bytes),
+            guess.note,
+        )
+        for cell, guess in guesses
+    ]
+    columns = ("task", "mechanism", "seed", "parameters", "steps", "time", "memory", "note")
+    total = duration(sum(guess.seconds for _, guess in guesses))
+    return table(columns, rows, title=f"Estimated on {device}: {total} in all", right=columns[2:7])
+
+
+def unfinished_table(found: Sequence[Any]) -> Table:
+    rows = [
+        (
+            run.cell.task,
+            run.cell.mechanism,
+            f"{run.cell.protocol}/{run.cell.tier}",
+            run.cell.seed,
+            f"{run.step:,} of {run.steps:,}",
+            size(run.bytes),
+            moment(run.updated),
+            run.path,
+        )
+        for run in found
+    ]
+    columns = ("task", "mechanism", "protocol/tier", "seed", "steps done", "size", "last written", "folder")
+    return table(columns, rows, right=("seed", "steps done", "size"))
+
+
+def parameters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    lines = [
+        (
+            row["task"],
+            row["backbone"],
+            row["mechanism"],
+            _codes([row["pattern"]]),
+            f"{row['protocol']}/{row['tier']}",
+            f"{row['total']:,}",
+            f"{row['increment']:+,}",
+            f"{row['ratio'] - 1:+.1%}",
+            "kept" if row["within_rule"] else "broken",
+            _printed(row["published"]),
+        )
+        for row in rows
+    ]
+    columns = ("task", "backbone", "mechanism", "pattern", "protocol/tier", "parameters", "over softmax", "share")
+    return table((*columns, "10 % rule", "published"), lines, right=columns[5:])
+
+
+def _printed(entry: Mapping[str, Any] | None) -> str:
+    """What a paper prints, and whether the count here agrees to the integer."""
+    if entry is None:
+        return ""
+    return f"{entry['printed']}, agrees" if entry["agrees"] else f"{entry['printed']}, not {entry['derived']:,}"
+
+
+def print_conformance(reports: Sequence[Mapping[str, Any]], to: Console) -> None:
+    """Promises by patterns for one mechanism, a line each for several; then what exactly was broken."""
+    several = len({report["mechanism"] for report in reports}) > 1
+    to.print(_verdicts_table(reports) if several else _promises_table(reports))
+    for report in reports:
+        for line in report["promises"]:
+            if line["status"] == "broken":
+                where = f"{report['mechanism']} as {report['pattern']}"
+                to.print(Text(printable(f"{where} breaks {line['promise']!r}: {line['detail']}"), style="red"))
+
+
+def _promises_table(reports: Sequence[Mapping[str, Any]]) -> Table:
+    statuses = {
+        report["pattern"]: {line["promise"]: line["status"] for line in report["promises"]} for report in reports
+    }
+    promises = dict.fromkeys(line["promise"] for report in reports for line in report["promises"])
+    rows = [(promise, *(_mark(statuses[pattern].get(promise)) for pattern in statuses)) for promise in promises]
+    first = reports[0]
+    title = f"{first['mechanism']} ({first['device']}, {first['dtype']}, {first['profile']})"
+    return table(("promise", *statuses), rows, title=title)
+
+
+def _mark(status: str | None) -> str:
+    return "-" if status in (None, "not applicable") else status
+
+
+def _verdicts_table(reports: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for report in reports:
+        found = [line["status"] for line in report["promises"]]
+        counts = [found.count(status) for status in ("kept", "broken", "not applicable")]
+        rows.append((report["mechanism"], report["pattern"], "ok" if report["ok"] else "broken", *counts))
+    columns = ("mechanism", "pattern", "verdict", "kept", "broken", "not applicable")
+    return table(columns, rows, right=columns[3:])
+
+
+def print_finding(finding: Any, to: Console) -> None:
+    """An answered question: its table, then its notes."""
+    finding = finding.condensed()
+    titles = [column.title for column in finding.columns]
+    numbers = [column.title for column in finding.columns if column.kind != "text"]
+    to.print(table(titles, finding.texts(), title=finding.title, right=numbers))
+    for note in finding.notes:
+        to.print(Text(printable(note), style="dim"))
+    to.print()
+
+
+def data_table(found: Sequence[tuple[Any, Sequence[str]]]) -> Table:
+    """What is on disk for each setting, and who uses it."""
+    rows = [
+        (
+            status.dataset,
+            ", ".join(users),
+            "ready" if status.ready else f"{status.shards} shards made" if status.shards else "absent",
+            status.variant or "",
+            " / ".join(f"{status.counts[split]:,}" for split in ("train", "valid", "test")) if status.counts else "",
+            size(status.bytes) if status.ready else "",
+        )
+        for status, users in found
+    ]
+    return table(("dataset", "used by", "status", "variant", "train / valid / test", "size"), rows, right=("size",))
+
+
+# ----------------------------------------------------------------------------------------- numbers as people read
+
+
+def count(number: float | None) -> str:
+    """`18.2 M`, `640 k`."""
+    if number is None:
+        return ""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def size(number: float | None) -> str:
+    """Bytes in powers of 1024: `1.5 GiB`."""
+    if number is None:
+        return ""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if number >= 2**power:
+            return f"{number / 2**power:.1f} {unit}"
+    return f"{number:.0f} B"
+
+
+def rate(number: float | None) -> str:
+    return "" if number is None else f"{number:.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`42 s`, `7 min 05 s`, `3 h 12 min`."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment(when: float | str | datetime) -> str:
+    """A time as people write it, to the minute."""
+    if isinstance(when, (int, float)):
+        when = datetime.fromtimestamp(when)
+    elif isinstance(when, str):
+        when = datetime.fromisoformat(when)
+    return f"{when:%Y-%m-%d %H:%M}"

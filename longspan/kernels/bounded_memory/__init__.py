@@ -1,0 +1,73 @@
+"""Running softmax: attention over a few slots, each of which holds a weighted mean of all tokens so far.
+
+    K_tf = sum_{s <= t} exp(a_sf) k_s / sum_{s <= t} exp(a_sf)      a_s = k_s A      a logit for each token and slot f
+    V_tf = sum_{s <= t} exp(b_sf) v_s / sum_{s <= t} exp(b_sf)      b_s = v_s B, or a_s without a control of values
+    y_t  = sum_f softmax_f(q_t . K_tf / sqrt(c)) V_tf
+
+over the real keys s; not causal, over all of them. A slot that has seen nothing holds 0. Sums run in float32 or better,
+the result has the type of v, and the slots of all moments are never stored. `reference` defines the answer; where it
+would write out pairs of tokens, `chunked` takes its place. `triton` takes float32 or bfloat16 and up to 64 slots for
+heads up to 64 wide, 32 for heads up to 128, rounds weights to the type of its inputs, needs no copy of them whatever
+the order of their axes, and gives the same bits in every run.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from longspan.kernels.bounded_memory import chunked, operator, reference
+from longspan.kernels.bounded_memory.reference import logits
+from longspan.kernels.bounded_memory.shapes import LARGE, LARGE_BYTES, LARGEST, WIDEST, Shape
+from longspan.kernels.dispatch import choose, lack_of_room
+from longspan.kernels.precision import at_least_single, without_autocast
+
+__all__ = ["attend", "logits"]
+
+Implementation = Literal["auto", "reference", "chunked", "triton"]
+
+
+def attend(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
+    control_key: Float[Tensor, "c r"],
+    control_value: Float[Tensor, "_ r"] | None = None,
+    *,
+    causal: bool = False,
+    key_mask: Bool[Tensor, "b m"] | None = None,
+    impl: Implementation = "auto",
+) -> Float[Tensor, "b h n e"]:
+    """Attention of every query over the slots of its moment; without `control_value` both memories are written alike.
+
+    >>> y = bounded_memory.attend(q, k, v, control_key, control_value, causal=True, key_mask=mask)
+    """
+    with without_autocast(q):
+        kernel = impl in ("auto", "triton") and choose(impl, "bounded_memory", q, _obstacle(q, k, v, control_key))
+        if kernel == "triton":
+            return operator.forward(q, k, v, control_key, control_value, key_mask, causal)[0]
+        given = v.dtype
+        q, k, v = map(at_least_single, (q, k, v))
+        a, b = logits(k, v, control_key, control_value, key_mask)
+        if causal and impl != "reference":
+            return chunked.attend(q, k, v, a, b).to(given)
+        return reference.attend(q, k, v, a, b, causal).to(given)
+
+
+def _obstacle(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
+    control_key: Float[Tensor, "c r"],
+) -> str:
+    """What keeps the kernels from these tensors, if anything."""
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
+        return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
+    if not (q.numel() and k.numel() and v.numel()):
+        return "there are no tokens"
+    shape = Shape.of(q, v, control_key, causal=True)
+    if shape.width > WIDEST or shape.memory > LARGEST:
+        found = f"{shape.width} and {shape.slots}, both filled up to powers of two"
+        return f"heads must be at most {WIDEST} wide and that times the slots at most {LARGEST}, got {found}"
+    return lack_of_room(q, LARGE_BYTES) if shape.memory > LARGE else ""

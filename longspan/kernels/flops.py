@@ -1,0 +1,123 @@
+"""FLOP formulas for torch's counter, which knows torch's own operators alone, and some of them too roughly.
+
+    @counts(torch.ops.longspan.lsh_attention)
+    def _(z, v, order, *rest, **options): ...          # gets shapes in place of tensors; a multiply-add is two
+
+    with FlopCounterMode(custom_mapping=formulas()): ...
+
+A causal fused attention counts the pairs it sees, where torch counts all. A Fourier transform of N points counts
+5 N log2 N, of real numbers half of that; a running sum or maximum one operation a number. An operator of one's own is
+added by torch's `register_flop_formula`.
+"""
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FORMULAS: dict[Any, Callable[..., int]] = {}
+
+
+def counts(operation: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Enter a formula for an operator; given its arguments, with shapes for tensors, it returns the operations."""
+
+    def enter(formula: Callable[..., int]) -> Callable[..., int]:
+        FORMULAS[operation] = formula
+        return formula
+
+    return enter
+
+
+def formulas() -> dict[Any, Callable[..., int]]:
+    """Every formula of this package: each operator enters its own where it is defined."""
+    import longspan.kernels as package
+
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith(".triton"):
+            importlib.import_module(module.name)
+    return FORMULAS
+
+
+aten = torch.ops.aten
+
+
+def causal_pairs(n: int, m: int) -> int:
+    """How many pairs of a query and a key no later than it there are.
+
+    >>> causal_pairs(3, 3), causal_pairs(3, 2)
+    (6, 5)
+    """
+    shorter = min(n, m)
+    return shorter * (shorter + 1) // 2 + (n - shorter) * m
+
+
+def _attention(operation: Any, *, back: bool) -> Callable[..., int]:
+    """Two products of every query with every key it sees; on the way back the scores again, and four more."""
+    names = [argument.name for argument in operation.default._schema.arguments]
+
+    def formula(*args: Any, out_val: Any = None, **options: Any) -> int:
+        given = dict(zip(names, args, strict=False)) | options
+        q, k, v = given["query"], given["key"], given["value"]
+        if given.get("cum_seq_q") is not None and q.ndim == 3:
+            heads, rows = q.shape[1], zip(_lengths(given["cum_seq_q"]), _lengths(given["cum_seq_k"]), strict=True)
+        else:
+            heads, rows = q.shape[1], [(q.shape[-2], k.shape[-2])] * q.shape[0]
+        pairs = sum(causal_pairs(n, m) if given.get("is_causal") else n * m for n, m in rows)
+        c, e = q.shape[-1], v.shape[-1]
+        return 2 * heads * pairs * ((3 * c + 2 * e) if back else (c + e))
+
+    formula._get_raw = True  # pyright: ignore[reportFunctionMemberAccess]  # torch then hands over the tensors themselves
+    return formula
+
+
+def _lengths(offsets: Tensor) -> list[int]:
+    return offsets.diff().tolist()
+
+
+def _real_to_complex(x: Any, dims: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return transform(math.prod(x), math.prod(x[dim] for dim in dims), real=True)
+
+
+def _complex_to_real(x: Any, dims: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return transform(math.prod(out_shape), math.prod(out_shape[dim] for dim in dims), real=True)
+
+
+def _complex_to_complex(x: Any, dims: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return transform(math.prod(x), math.prod(x[dim] for dim in dims), real=False)
+
+
+def transform(numbers: int, points: int, *, real: bool) -> int:
+    """Fourier transforms of so many points each, on so many numbers in all.
+
+    >>> transform(2048, 1024, real=False)
+    102400
+    """
+    return round((2.5 if real else 5) * numbers * math.log2(max(points, 1)))
+
+
+def _running(x: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+    return math.prod(x)
+
+
+_FUSED = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention")
+_FUSED += ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")
+_FUSED += ("_flash_attention",)
+
+FORMULAS |= {
+    aten._fft_r2c: _real_to_complex,
+    aten._fft_c2r: _complex_to_real,
+    aten._fft_c2c: _complex_to_complex,
+    aten.cumsum: _running,
+    aten.cumprod: _running,
+    aten.logcumsumexp: _running,
+    aten.cummax: _running,
+    aten.cummin: _running,
+}
+for _name in _FUSED:
+    _forth = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")
+    _back = getattr(aten, f"{_name}_backward")
+    FORMULAS |= {_forth: _attention(_forth, back=False), _back: _attention(_back, back=True)}

@@ -1,0 +1,263 @@
+"""Attention within buckets in Triton: tokens are read where they lie, in the order of their buckets, and never copied.
+
+A program owns T places of a round, tokens that follow one another once sorted by bucket, and meets S others at a time,
+no further away than the window and their own buckets reach. With the key k_j = f_j z_j, f_j = scale r_j and
+r_j = (|z_j|^2 + c / 10^6)^(-1/2), and L_i the logarithm of the sum of all rounds:
+
+    forth   p_ij = exp(f_j z_i . z_j - L_i)      y_i = sum_j p_ij v_j
+    back    d_ij = p_ij (dy_i . v_j - dy_i . y_i)      dv_j = sum_i p_ij dy_i
+            dz_i = sum_j (f_j d_ij + f_i d_ji) z_j - f_i r_i^2 (sum_j d_ji z_i . z_j) z_i
+
+Forth, a round begins with the sum and the mean that the rounds before it have left for its tokens, as if it were more
+of the same softmax. Back, what a pair does to both of its tokens comes from one product z_i . z_j, and since each
+program writes its own tokens alone, no two runs differ. Rounds are launched one after another and add to each other's
+results in single precision. All tensors lie token by token, [b n h c].
+"""
+
+from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from longspan.kernels.launch import filled
+from longspan.kernels.tiles import dot, load, store
+
+# Places of a program, others it meets at a time, warps and tiles in flight, forth and back, by bytes of a number and
+# whether a width is above 64. What a program needs grows with them until it no longer fits the registers.
+FORTH = {(2, False): (64, 32, 4, 2), (2, True): (64, 32, 4, 2), (4, False): (32, 32, 8, 2), (4, True): (32, 16, 8, 2)}
+BACK = {(2, False): (64, 32, 4, 2), (2, True): (32, 32, 4, 2), (4, False): (32, 16, 8, 1), (4, True): (16, 16, 8, 1)}
+
+
+def attend(
+    z: Float[Tensor, "b n h c"],
+    v: Float[Tensor, "b n h e"],
+    order: Int[Tensor, "b h r n"],
+    bucket: Int[Tensor, "b h r n"],
+    left: int,
+    right: int,
+    scale: float,
+) -> tuple[Float[Tensor, "b n h e"], Float[Tensor, "b h n"]]:
+    """y, and the logarithm of the sum of each token over all rounds."""
+    (b, n, h, _), rounds = z.shape, order.shape[2]
+    y, log_sum = torch.empty_like(v), z.new_empty(b, h, n, dtype=torch.float32)
+    mean = torch.empty_like(v, dtype=torch.float32) if rounds > 1 else y  # of the rounds so far
+    how = launch(FORTH, z, v, left + right)
+    grid = (b * h * triton.cdiv(n, how["T"]),)
+    for turn in range(rounds):
+        _attend[grid](
+            z, v, order, bucket, mean, log_sum, y, h, n, rounds, turn, left, right, scale,
+            FIRST=turn == 0, LAST=turn == rounds - 1, **how,
+        )  # fmt: skip
+    return y, log_sum
+
+
+def back(
+    dy: Float[Tensor, "b n h e"],
+    y: Float[Tensor, "b n h e"],
+    log_sum: Float[Tensor, "b h n"],
+    z: Float[Tensor, "b n h c"],
+    v: Float[Tensor, "b n h e"],
+    order: Int[Tensor, "b h r n"],
+    bucket: Int[Tensor, "b h r n"],
+    left: int,
+    right: int,
+    scale: float,
+) -> tuple[Float[Tensor, "b n h c"], Float[Tensor, "b n h e"]]:
+    """The gradients of z and v."""
+    (b, n, h, _), rounds = z.shape, order.shape[2]
+    how = launch(BACK, z, v, 2 * max(left, right))
+    grid, through = (b * h * triton.cdiv(n, how["T"]),), torch.empty_like(log_sum)
+    _through[grid](dy, y, through, h, n, **{word: how[word] for word in ("e", "E", "T", "num_warps")})
+    dz, dv = torch.empty_like(z), torch.empty_like(v)
+    z_sums, v_sums = (torch.empty_like(x, dtype=torch.float32) if rounds > 1 else x for x in (dz, dv))
+    for turn in range(rounds):
+        _back[grid](
+            dy, through, log_sum, z, v, order, bucket, z_sums, v_sums, dz, dv, h, n, rounds, turn, left, right, scale,
+            FIRST=turn == 0, LAST=turn == rounds - 1, **how,
+        )  # fmt: skip
+    return dz, dv
+
+
+def launch(
+    shapes: dict[tuple[int, bool], tuple[int, int, int, int]],
+    z: Float[Tensor, "b n h c"],
+    v: Float[Tensor, "b n h e"],
+    reach: int,
+) -> dict[str, int]:
+    """Widths, the powers of two they are filled up to, the tiles that a program may have to look at, and its shape."""
+    c, e = z.shape[3], v.shape[3]
+    T, S, warps, stages = shapes[z.element_size(), max(c, e) > 64]
+    sizes = {"c": c, "e": e, "C": filled(c), "E": filled(e), "T": T, "S": S}
+    return sizes | {"TILES": filled(-(-(T + reach) // S) + 1), "num_warps": warps, "num_stages": stages}
+
+
+@triton.jit
+@no_type_check
+def _attend(
+    z, v, order, bucket, mean, log_sum, y, heads, n, rounds, turn, left, right, scale,
+    c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, T: tl.constexpr, S: tl.constexpr,
+    TILES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    pair, first = _tile(n, T)
+    order, bucket = _of_round(order, pair, n, rounds, turn), _of_round(bucket, pair, n, rounds, turn)
+    log_sum += pair * n
+    z, v = _of(z, pair, heads, n, c), _of(v, pair, heads, n, e)
+    mean, y = _of(mean, pair, heads, n, e), _of(y, pair, heads, n, e)
+    place, token, own = _places(order, bucket, first, n, T)
+    real = place < n
+    query = load(z, token, heads * c, real, c, C)  # [T, C]
+    top, total = tl.full([T], float("-inf"), tl.float32), tl.zeros([T], tl.float32)
+    sums = tl.zeros([T, E], tl.float32)
+    if not FIRST:
+        top = tl.load(log_sum + token, mask=real, other=float("-inf"))
+        total = tl.where(top > float("-inf"), 1.0, 0.0)
+        sums = load(mean, token, heads * e, real, e, E)
+    begin, end = _reach(bucket, first, n, left, right, T, S, TILES)
+    for start in range(begin, end, S):
+        there, others, their = _places(order, bucket, start, n, S)
+        keys = load(z, others, heads * c, there < n, c, C)  # [S, C]
+        values = load(v, others, heads * e, there < n, e, E)  # [S, E]
+        scores = dot(query, tl.trans(keys), tl.zeros([T, S], tl.float32)) * (scale * _inverse(keys, c))[None, :]
+        lag = there[None, :] - place[:, None]
+        visible = (own[:, None] == their[None, :]) & (lag >= -left) & (lag <= right) & (lag != 0)
+        scores = tl.where(visible, scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, axis=1))
+        level = tl.where(higher > float("-inf"), higher, 0.0)  # any will do where nothing was seen yet
+        weights, fade = tl.exp(scores - level[:, None]), tl.exp(top - level)
+        total = total * fade + tl.sum(weights, axis=1)
+        sums = dot(weights.to(values.dtype), values, sums * fade[:, None])
+        top = higher
+    alone = total == 0
+    total = tl.where(alone, 1.0, total)
+    tl.store(log_sum + token, top + tl.log(total), mask=real)
+    result = sums / total[:, None]
+    if LAST:
+        result += load(v, token, heads * e, real & alone, e, E).to(tl.float32)  # 0 but for those who saw nobody
+        store(y, result, token, heads * e, real, e, E)
+    else:
+        store(mean, result, token, heads * e, real, e, E)
+
+
+@triton.jit
+@no_type_check
+def _through(dy, y, through, heads, n, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr):
+    """dy_i . y_i."""
+    pair, first = _tile(n, T)
+    token = (first + tl.arange(0, T)).to(tl.int64)
+    one = load(_of(dy, pair, heads, n, e), token, heads * e, token < n, e, E).to(tl.float32)
+    other = load(_of(y, pair, heads, n, e), token, heads * e, token < n, e, E).to(tl.float32)
+    tl.store(through + pair * n + token, tl.sum(one * other, axis=1), mask=token < n)
+
+
+@triton.jit
+@no_type_check
+def _back(
+    dy, through, log_sum, z, v, order, bucket, z_sums, v_sums, dz, dv, heads, n, rounds, turn, left, right, scale,
+    c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, T: tl.constexpr, S: tl.constexpr,
+    TILES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    pair, first = _tile(n, T)
+    order, bucket = _of_round(order, pair, n, rounds, turn), _of_round(bucket, pair, n, rounds, turn)
+    log_sum, through = log_sum + pair * n, through + pair * n
+    z, v, dy = _of(z, pair, heads, n, c), _of(v, pair, heads, n, e), _of(dy, pair, heads, n, e)
+    z_sums, dz = _of(z_sums, pair, heads, n, c), _of(dz, pair, heads, n, c)
+    v_sums, dv = _of(v_sums, pair, heads, n, e), _of(dv, pair, heads, n, e)
+    place, token, own = _places(order, bucket, first, n, T)
+    real = place < n
+    vector = load(z, token, heads * c, real, c, C)  # [T, C], a query and a key
+    value, gradient = load(v, token, heads * e, real, e, E), load(dy, token, heads * e, real, e, E)  # [T, E]
+    level, mean = _beside(log_sum, through, token, real)
+    inverse = _inverse(vector, c)
+    factor = scale * inverse
+    g, gv, radial = tl.zeros([T, C], tl.float32), tl.zeros([T, E], tl.float32), tl.zeros([T], tl.float32)
+    if not FIRST:
+        g, gv = load(z_sums, token, heads * c, real, c, C), load(v_sums, token, heads * e, real, e, E)
+    reach = tl.maximum(left, right)
+    begin, end = _reach(bucket, first, n, reach, reach, T, S, TILES)
+    for start in range(begin, end, S):
+        there, others, their = _places(order, bucket, start, n, S)
+        vectors = load(z, others, heads * c, there < n, c, C)  # [S, C]
+        values = load(v, others, heads * e, there < n, e, E)  # [S, E]
+        gradients = load(dy, others, heads * e, there < n, e, E)  # [S, E]
+        levels, means = _beside(log_sum, through, others, there < n)
+        factors = scale * _inverse(vectors, c)
+        product = dot(vector, tl.trans(vectors), tl.zeros([T, S], tl.float32))
+        lag = there[None, :] - place[:, None]
+        same = (own[:, None] == their[None, :]) & (lag != 0)
+        sees, seen = same & (lag >= -left) & (lag <= right), same & (lag >= -right) & (lag <= left)
+        p = tl.where(sees, tl.exp(product * factors[None, :] - level[:, None]), 0.0)
+        d = p * (dot(gradient, tl.trans(values), tl.zeros([T, S], tl.float32)) - mean[:, None])
+        p = tl.where(seen, tl.exp(product * factor[:, None] - levels[None, :]), 0.0)  # from here on as a key
+        gv = dot(p.to(gradients.dtype), gradients, gv)
+        p *= dot(value, tl.trans(gradients), tl.zeros([T, S], tl.float32)) - means[None, :]
+        radial += tl.sum(p * product, axis=1)
+        g = dot((d * factors[None, :] + p * factor[:, None]).to(vectors.dtype), vectors, g)
+    g -= (factor * inverse * inverse * radial)[:, None] * vector.to(tl.float32)
+    if LAST:
+        alone = level == float("-inf")
+        gv += load(dy, token, heads * e, real & alone, e, E).to(tl.float32)  # 0 but for those who saw nobody
+        store(dz, g, token, heads * c, real, c, C)
+        store(dv, gv, token, heads * e, real, e, E)
+    else:
+        store(z_sums, g, token, heads * c, real, c, C)
+        store(v_sums, gv, token, heads * e, real, e, E)
+
+
+@triton.jit
+@no_type_check
+def _tile(n, T: tl.constexpr):
+    """The pair of a row and a head, and the first place of this program: one pair after the other, to be cached."""
+    tiles = tl.cdiv(n, T)
+    return (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles * T
+
+
+@triton.jit
+@no_type_check
+def _of_round(x, pair, n, rounds, turn):
+    return x + (pair * rounds + turn) * n
+
+
+@triton.jit
+@no_type_check
+def _of(x, pair, heads, n, c: tl.constexpr):
+    """Where the tokens of a row and head begin."""
+    return x + (pair // heads * n * heads + pair % heads) * c
+
+
+@triton.jit
+@no_type_check
+def _places(order, bucket, first, n, T: tl.constexpr):
+    """T places, the tokens at them and their buckets; beyond the end any."""
+    place = first + tl.arange(0, T)
+    token = tl.load(order + place, mask=place < n, other=0).to(tl.int64)
+    return place, token, tl.load(bucket + place, mask=place < n, other=-1)
+
+
+@triton.jit
+@no_type_check
+def _reach(bucket, first, n, before, after, T: tl.constexpr, S: tl.constexpr, TILES: tl.constexpr):
+    """From which place to which one there are others in the window that have a bucket of the own tokens."""
+    begin, end = tl.maximum(first - before, 0) // S * S, tl.minimum(first + T + after, n)
+    starts = begin + tl.arange(0, TILES) * S
+    lowest, highest = tl.load(bucket + first), tl.load(bucket + tl.minimum(first + T, n) - 1)
+    below = tl.load(bucket + tl.minimum(starts + S, n) - 1) < lowest
+    within = (starts < end) & (tl.load(bucket + tl.minimum(starts, n - 1)) <= highest)
+    end = tl.minimum(end, begin + tl.sum(within.to(tl.int32), axis=0) * S)
+    return begin + tl.sum(below.to(tl.int32), axis=0) * S, end
+
+
+@triton.jit
+@no_type_check
+def _beside(log_sum, through, token, real):
+    return tl.load(log_sum + token, mask=real, other=0.0), tl.load(through + token, mask=real, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _inverse(rows, c: tl.constexpr):
+    """One over the length of each row, finite where it vanishes."""
+    single = rows.to(tl.float32)
+    return tl.rsqrt(tl.sum(single * single, axis=1) + 1e-6 * c)

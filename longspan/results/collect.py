@@ -1,0 +1,150 @@
+"""What lies in folders, gathered for boards and the report: cards, and one board for every group of them that may meet.
+
+    found = cards_in(card_folders(None, out=Path("out")))
+    for view in boards(found.cards, "starter"):
+        print(render(view))
+
+Reading half: never imports torch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longspan import published as papers
+from longspan import suites
+from longspan.core.errors import UsageError, did_you_mean
+from longspan.results.board import Board, board, suites_of
+from longspan.results.card import Card
+from longspan.results.conformance import PREFIX
+from longspan.results.scoring import scored_by
+from longspan.results.store import Problem, Store
+from longspan.suites import Suite
+
+TIERS = ("smoke", "lite", "full")
+PUBLISHED = {"lra": "v1"}  # the table that the full board of a suite shows unless another is asked for
+PATTERNS = {"NS": "noncausal_self", "CS": "causal_self", "NC": "noncausal_cross", "CC": "causal_cross"}
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Sound cards, all versions of them, and the files that are none."""
+
+    cards: list[Card]
+    problems: list[Problem]
+
+
+def card_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
+    """The folders named, else the user's own cards and those that are committed beside the code."""
+    for folder in given or ():
+        if not folder.is_dir():
+            raise UsageError(f"Cards were to be read from {folder}, which is no folder; name one that holds cards.")
+    return (
+        list(given) if given else [f for f in (out / "cards", *sorted(Path("results").glob("*/cards"))) if f.is_dir()]
+    )
+
+
+def cards_in(folders: Sequence[Path]) -> Cards:
+    """Every card below the folders; conformance results lie there too and are passed over."""
+    found = Cards([], [])
+    for folder in folders:
+        store = Store(folder)
+        found.cards.extend(store.cards(superseded=True))
+        found.problems.extend(problem for problem in store.problems if not problem.path.name.startswith(PREFIX))
+    return found
+
+
+def boards(
+    cards: Sequence[Card],
+    name: str,
+    *,
+    protocol: str | None = None,
+    tier: str | None = None,
+    pattern: str | None = None,
+    published: str | None = None,
+    metric: str | None = None,
+) -> Iterator[Board]:
+    """One board for every protocol, tier and kind of data that has cards of this suite or task.
+
+    A suite with published numbers has a full board even before the first run. `published` chooses among its tables
+    (`v0`, `v1`, `later`); `none` leaves them out. `metric` ranks one task by another metric than its score.
+    """
+    if metric:
+        if name in suites.names():
+            raise UsageError(f"Suite {name} has a score of its own, and --metric was {metric}; name one of its tasks.")
+        cards = scored_by([card for card in cards if card["task"] == name], metric)
+    suite, pattern = suite_or_task(name, cards), pattern and pattern_name(pattern)
+    table = published_name(suite, published)
+    if published and table and tier not in (None, "full"):
+        raise UsageError(f"Published numbers stand beside full runs, not beside {tier} ones; leave out --tier.")
+    groups = {
+        (card["protocol"], card["tier"], card["dataset"]["variant"] == "standin")
+        for card in cards
+        if card["task"] in suite.tasks
+        and protocol in (None, card["protocol"])
+        and tier in (None, card["tier"])
+        and pattern in (None, card["pattern"])
+    }
+    if published and table:  # who names a table wants to see it, and not the boards that cannot have it
+        groups = {group for group in groups if group[1:] == ("full", False)}
+    if table and tier in (None, "full") and ("full", False) not in {group[1:] for group in groups}:
+        groups.add((protocol or "longspan", "full", False))
+    for one_protocol, one_tier, standin in sorted(groups, key=_order):
+        shown = table if one_tier == "full" and not standin else None
+        yield board(cards, suite, one_protocol, one_tier, pattern, standin=standin, published=shown)
+
+
+def published_name(suite: Suite, asked: str | None) -> str | None:
+    """The full name of a published table of the suite from its short one; its usual table where none is asked for.
+
+    Tasks that no suite describes have a table where a paper prints scores of each of them.
+
+    >>> published_name(suites.get("lra"), "v0")
+    'lra-v0'
+    """
+    if asked == "none":
+        return None
+    if settings := papers.for_tasks(suite.tasks, suite.metric):
+        if asked in (None, settings.name):
+            return settings.name
+        raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {settings.name}, none.")
+    tables = papers.for_suite(suite.name)
+    short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{suite.name}-")
+    if short is None:
+        return None
+    if not tables:
+        raise UsageError(f"Published table {asked!r} was asked for, but {suite.name} has none; leave out --published.")
+    if short not in tables:
+        raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {', '.join(tables)}, none.")
+    return tables[short]
+
+
+def suite_or_task(name: str, cards: Sequence[Card]) -> Suite:
+    """A suite by name; else a suite of one task, which must occur in a suite or on a card."""
+    if name in suites.names():
+        return suites.get(name)
+    tasks = {card["task"] for card in cards} | {task for suite in suites.SUITES.values() for task in suite.tasks}
+    if name not in tasks:
+        raise UsageError(f"No suite or task named {name!r}.{did_you_mean(name, [*suites.names(), *tasks])}")
+    return suites_of([name], cards)[0]
+
+
+def pattern_name(text: str) -> str:
+    """A pattern by its name or its two letters, or several joined by "+"; the slot has the same rule, but needs torch.
+
+    >>> pattern_name("CS"), pattern_name("CC+NS")
+    ('causal_self', 'noncausal_self+causal_cross')
+    """
+    wanted = set()
+    for word in text.split("+"):
+        name = PATTERNS.get(word.strip().upper(), word.strip().lower())
+        if name not in PATTERNS.values():
+            raise UsageError(f"No pattern named {word!r}.{did_you_mean(word, PATTERNS.values())}")
+        wanted.add(name)
+    return "+".join(name for name in PATTERNS.values() if name in wanted)
+
+
+def _order(group: tuple[str, str, bool]) -> tuple[str, int, str, bool]:
+    """By protocol, then from smoke to full."""
+    protocol, tier, standin = group
+    return protocol, TIERS.index(tier) if tier in TIERS else len(TIERS), tier, standin

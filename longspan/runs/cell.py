@@ -1,0 +1,147 @@
+"""What is to be run: a cell names it in the words of the command line, a plan has every name resolved."""
+
+import functools
+import hashlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import nn
+
+from longspan import attentions, tasks
+from longspan.attentions import Mechanism, Pattern
+from longspan.backbones import parameters
+from longspan.backbones.slots import Slots
+from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
+from longspan.core.seeding import seed_everything
+from longspan.results import card as cards
+from longspan.tasks import Protocol, Task
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is to be run, in the words of the command line."""
+
+    task: str
+    mechanism: str
+    pattern: str | None = None
+    protocol: str = "longspan"
+    tier: str = "smoke"
+    seed: int = 0
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cell with every name resolved and every setting known."""
+
+    cell: Cell
+    task: Task
+    mechanism: Mechanism
+    patterns: tuple[Pattern, ...]
+    protocol: Protocol
+
+    @classmethod
+    def of(cls, cell: Cell) -> "Plan":
+        task = tasks.get(cell.task)
+        mechanism = attentions.get(cell.mechanism)
+        patterns = task.patterns(cell.pattern)
+        for pattern in patterns:
+            if pattern not in mechanism.meta.patterns:
+                raise UnsupportedPattern(
+                    f"{mechanism} cannot run as {pattern}, which {task.name} needs; "
+                    f"it supports: {', '.join(mechanism.meta.patterns)}."
+                )
+        if isinstance(cell.seed, bool) or cell.seed < 0:
+            raise UsageError(f"A seed is an integer of at least 0, got {cell.seed}.")
+        return cls(cell, task, mechanism, patterns, task.protocol(cell.protocol, cell.tier).override(cell.overrides))
+
+    @property
+    def pattern(self) -> str:
+        """The patterns whose slots are replaced, in one word: "noncausal_self+causal_self"."""
+        return "+".join(self.patterns)
+
+    @property
+    def slots(self) -> Slots:
+        """What fills the slots of the network."""
+        return Slots(self.mechanism, frozenset(self.patterns), self.task.others(self.protocol))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the outcome; two runs with one identity are the same run."""
+        return {
+            "task": self.task.name,
+            "task_version": self.task.meta.version,
+            "mechanism": str(self.mechanism),
+            "mechanism_sha256": source_hash(self.mechanism.cls),
+            "pattern": self.pattern,
+            "protocol": self.cell.protocol,
+            "tier": self.cell.tier,
+            "seed": self.cell.seed,
+            "overrides": as_json(dict(self.cell.overrides)),
+            "settings": as_json(asdict(self.protocol)),
+        }
+
+    @property
+    def folder_name(self) -> str:
+        digest = hashlib.sha256(cards.canonical(self.identity)).hexdigest()[:12]
+        return f"{self.task.name}-{self.cell.protocol}-{self.cell.tier}-seed{self.cell.seed}-{digest}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.task.name} {self.mechanism} seed {self.cell.seed}"
+
+    def model(self) -> nn.Module:
+        """The network with initial weights that the seed decides."""
+        seed_everything(self.cell.seed)
+        try:
+            return self.task.model(self.slots, self.protocol)
+        except Exception as error:
+            if isinstance(error, LongspanError) or is_builtin(self.mechanism):
+                raise
+            raise PluginError(f"{self.mechanism} could not be built ({first_line(error)}); mend it.") from error
+
+
+def cells(
+    names: list[str],
+    mechanisms: list[str],
+    *,
+    pattern: str | None = None,
+    protocol: str = "longspan",
+    tier: str = "smoke",
+    seeds: int = 1,
+    overrides: Mapping[str, Any] | None = None,
+) -> Iterator[Cell]:
+    """Every combination, task by task, so that a board fills column by column."""
+    for task in names:
+        for mechanism in mechanisms:
+            for seed in range(seeds):
+                yield Cell(task, mechanism, pattern, protocol, tier, seed, overrides or {})
+
+
+@functools.cache
+def count_parameters(task: str, mechanism: str, protocol: str, tier: str, pattern: str | None = None) -> dict[str, Any]:
+    """Parameters in all and by part of the network, of which only the shapes are made."""
+    plan = Plan.of(Cell(task, mechanism, pattern, protocol, tier))
+    return parameters.count_shapes(plan.model)
+
+
+@functools.cache
+def source_hash(cls: type) -> str:
+    """Names the very code of a mechanism, so that a changed plug-in is a new run."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()
+
+
+def as_json(value: Any) -> Any:
+    """As JSON sees it: tuples are lists."""
+    return json.loads(json.dumps(value))
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def is_builtin(mechanism: Mechanism) -> bool:
+    return mechanism.cls.__module__.startswith("longspan.")

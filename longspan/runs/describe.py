@@ -1,0 +1,115 @@
+"""What goes on the card of a run: the part known before training, the part that training decides, the files."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from longspan import attentions, rules
+from longspan.backbones.parameters import count
+from longspan.core import environment
+from longspan.core.atomic import storage_errors
+from longspan.datasets.base import Splits
+from longspan.results import card as cards
+from longspan.runs.cell import Plan, count_parameters
+from longspan.training.loop import Progress, Trained, save_weights
+
+
+def describe(
+    plan: Plan,
+    splits: Splits,
+    parameters: dict[str, Any],
+    slots: dict[str, str],
+    read: list[str],
+    device: str,
+    precision: str,
+    devices: int,
+) -> cards.Card:
+    """The part of a card that is known before training."""
+    cell = plan.cell
+    baseline = count_parameters(cell.task, "softmax", cell.protocol, cell.tier, plan.pattern)["total"]
+    if cell.overrides:
+        softmax = Plan(cell, plan.task, attentions.get("softmax"), plan.patterns, plan.protocol)
+        baseline = count(softmax.model())["total"]
+    verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
+    identity = plan.identity
+    settings = identity.pop("settings")
+    source = identity.pop("mechanism_sha256")
+    return identity | {
+        "schema": cards.SCHEMA_VERSION,
+        "kind": "run",
+        "backbone": plan.task.meta.backbone,
+        "slots": slots,
+        "title": plan.mechanism.meta.title,
+        "track": rules.track(verdicts, cell.overrides),
+        "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
+        "fidelity": plan.mechanism.meta.fidelity,
+        "settings": settings
+        | {"device": device, "devices": devices, "precision": precision, "mechanism_sha256": source},
+        "dataset": {
+            "name": plan.task.dataset,
+            "variant": splits.variant,
+            "sha256": splits.sha256,
+            "counts": splits.counts,
+        },
+        "code": environment.code_version(),
+        "environment": environment.describe(),
+        "parameters": {
+            **parameters,
+            "baseline": baseline,
+            "ratio": round(parameters["total"] / baseline, 6),
+            "within_rule": verdicts["parameters"].kept,
+        },
+    }
+
+
+def outcome(plan: Plan, splits: Splits, trained: Trained | None, state: Progress) -> cards.Card:
+    """The part of a card that training decides."""
+    speed = state.step / state.train_seconds if state.train_seconds else None
+    found: cards.Card = {
+        "curve": state.curve,
+        "timing": {
+            "wall_seconds": None,
+            "steps_per_second": speed and round(speed, 4),
+            "examples_per_second": speed and round(speed * plan.protocol.recipe.batch_size, 3),
+            "training_seconds": round(state.train_seconds, 3),
+            "resumed": state.resumed,
+        },
+        "selected_step": trained and trained.selected_step,
+        "metrics": None,
+        "score": None,
+    }
+    if trained is None:
+        return found
+    meta = plan.task.meta
+    found["metrics"] = {
+        name: {metric: {"value": value, "count": result.count} for metric, value in result.metrics.items()}
+        for name, result in (("valid", trained.valid), ("test", trained.test))
+    }
+    found["score"] = {
+        "name": meta.score,
+        "split": "test",
+        "value": trained.test.metrics[meta.score],
+        "count": trained.test.count,
+        "higher_is_better": meta.higher_is_better,
+        "unit": meta.unit,
+        "chance": plan.task.chance(splits.test),
+    }
+    return found
+
+
+def files_of(folder: Path, model: nn.Module | None, trained: Trained | None) -> dict[str, Path]:
+    """What is kept beside the card: the log, the selected weights, and what they predicted for each test example."""
+    files = {"log": folder / "log.csv"} if (folder / "log.csv").exists() else {}
+    if trained is None:
+        return files
+    predictions, weights = folder / "predictions.npz", folder / "weights.safetensors"
+    with storage_errors(predictions):
+        np.savez_compressed(predictions, allow_pickle=False, **trained.test.predictions)
+    files["predictions"] = predictions
+    if model is not None:
+        save_weights(model, weights)
+        files["weights"] = weights
+    return files

@@ -1,0 +1,198 @@
+"""Train and score one cell: a finished one is answered from its card, an interrupted one goes on where it was."""
+
+import contextlib
+import functools
+import shutil
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+
+from longspan import datasets
+from longspan.backbones.parameters import count
+from longspan.backbones.slots import filled
+from longspan.core import audit, meter
+from longspan.core.atomic import storage_errors, write_json
+from longspan.core.environment import choose_device
+from longspan.core.errors import LongspanError, RunFailed, UsageError
+from longspan.core.lock import only_one
+from longspan.datasets.base import Splits
+from longspan.results import card as cards
+from longspan.results.store import Store
+from longspan.runs.cell import Cell, Plan, as_json, first_line, is_builtin
+from longspan.runs.describe import describe, files_of, outcome
+from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
+from longspan.training.display import Logs, progress_bar
+from longspan.training.loop import Progress, train
+
+
+def run(
+    cell: Cell,
+    *,
+    out: Path | str = "out",
+    data: Path | str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    devices: int = 1,
+    real: bool = False,
+    weights: bool = True,
+    progress: bool = True,
+) -> cards.Card:
+    """Train and score one cell and put its card into `out/cards`, with the selected weights beside it if wanted."""
+    plan = Plan.of(cell)
+    out = Path(out)
+    device = choose_device(device)
+    precision = choose_precision(precision, device)
+    store = Store(out / "cards")
+    folder = out / "runs" / plan.folder_name
+    data = None if data is None else Path(data)
+    variant = _variant(plan, data, real)
+    if (finished := _finished(store, plan, device, precision, variant)) is not None:
+        tidy(folder)
+        return finished
+    recipe = plan.protocol.recipe
+    if devices < 1 or recipe.batch_size // recipe.accumulate % devices:
+        parts = f" in {recipe.accumulate} parts" if recipe.accumulate > 1 else ""
+        raise UsageError(
+            f"A batch of {recipe.batch_size}{parts} cannot be shared equally by {devices} devices; "
+            "choose a number of devices that divides it."
+        )
+    splits = plan.task.splits(plan.protocol, data, real=real)
+    with contextlib.ExitStack() as alone:
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
+        if (
+            finished := _finished(store, plan, device, precision, splits.variant)
+        ) is not None:  # by whoever held the lock
+            return finished
+        write_json(folder / "cell.json", {"cell": as_json(asdict(cell)), "steps": recipe.steps})
+        fabric = make_fabric(device, precision, devices)
+        arguments = (folder, store, device, precision, devices, weights, progress)
+        if devices == 1:
+            card = _train_cell(fabric, plan, splits, *arguments)
+        else:
+            card = fabric.launch(functools.partial(_train_in_each, cell=cell, data=data, arguments=arguments))
+        tidy(folder)
+    if card["status"] == "fail":
+        raise RunFailed(f"{plan.title} failed: {card['reason']}")
+    return card
+
+
+def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
+    """One of several processes: it imports the plug-in and maps the data itself, since neither travels well."""
+    plan = Plan.of(cell)
+    return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
+
+
+def _train_cell(
+    fabric: Fabric,
+    plan: Plan,
+    splits: Splits,
+    folder: Path,
+    store: Store,
+    device: str,
+    precision: str,
+    devices: int,
+    keep_weights: bool,
+    shown: bool,
+) -> cards.Card:
+    """Train in this process (or in each of several) and write the card, whether it went well or not."""
+    started = time.perf_counter()
+    meter.reset_peak_memory(device)
+    energy, neighbours = meter.EnergyMeter(device), meter.Neighbours(device)
+    with audit.reading() as read:
+        model = plan.model()
+    parameters, slots = count(model), filled(model)
+    compile_long_runs(model, device, plan.protocol.recipe.steps)
+    logs = Logs(folder) if fabric.is_global_zero else None
+    trained, reason, state = None, None, Progress()
+    recipe = plan.protocol.recipe
+    with progress_bar(plan.title, recipe.steps, plan.task.meta.score, shown and fabric.is_global_zero) as bar:
+
+        def watch(now: Progress, steps: int) -> None:
+            nonlocal state
+            state = now
+            if now.step % recipe.evaluate_every == 0:
+                neighbours.look()
+            if logs is not None:
+                logs.update(now)
+            if bar is not None:
+                bar(now, steps)
+
+        try:
+            trained = train(
+                plan.task, model, splits, plan.protocol, fabric=fabric, seed=plan.cell.seed, folder=folder, watch=watch
+            )
+            state = trained.progress
+        except torch.OutOfMemoryError:
+            rows = recipe.batch_size // recipe.accumulate
+            reason = (
+                f"out of memory on {device} at batch size {rows}; choose a smaller one with --set recipe.batch_size, "
+                "or a larger recipe.accumulate"
+            )
+        except RunFailed as error:
+            reason = str(error)
+        except Exception as error:  # a plug-in may raise anything at all
+            if isinstance(error, LongspanError) or is_builtin(plan.mechanism):
+                raise
+            reason = first_line(error)
+        finally:
+            if logs is not None:
+                logs.close()
+    card: cards.Card = describe(plan, splits, parameters, slots, read, device, precision, devices) | outcome(
+        plan, splits, trained, state
+    )
+    card |= {
+        "status": "ok" if trained else "fail",
+        "reason": reason,
+        "memory": {"peak_bytes": meter.peak_memory_bytes(device)},
+        "energy": None if neighbours.seen else _whole_energy(energy, state),
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    card["timing"]["shared"] = neighbours.seen  # by other work on the same GPU, so that the times say little
+    card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
+    if fabric.is_global_zero:
+        card = cards.read(store.add(card, files_of(folder, model if keep_weights else None, trained)))
+    return card
+
+
+def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float] | None:
+    """Joules of the whole run: a run that was interrupted has spent some that no one has counted."""
+    joules = None if state.resumed else energy.joules()
+    return None if joules is None else {"joules": joules}
+
+
+def _variant(plan: Plan, data: Path | None, real: bool) -> str | None:
+    """The kind of data a run would find on disk; None where that is not known yet."""
+    found = datasets.get(plan.task.dataset).status(plan.protocol.data, root=data)
+    return found.variant if found.ready and not (real and found.variant == "standin") else None
+
+
+def _finished(store: Store, plan: Plan, device: str, precision: str, variant: str | None) -> cards.Card | None:
+    """The newest good card of this very cell: same settings and kind of data, same source of the mechanism, same kind
+    of machine. Where no data are on disk any more, a card on real ones will do."""
+    identity = plan.identity
+    settings = identity.pop("settings") | {
+        "device": device,
+        "precision": precision,
+        "mechanism_sha256": identity.pop("mechanism_sha256"),
+    }
+    for card in reversed(store.find(**{name: identity[name] for name in ("task", "mechanism", "seed")})):
+        same = all(card[name] == value for name, value in identity.items())
+        same &= card["dataset"]["variant"] == variant if variant else card["dataset"]["variant"] != "standin"
+        if same and card["status"] == "ok" and all(card["settings"].get(n) == v for n, v in settings.items()):
+            return card
+    return None
+
+
+def tidy(folder: Path) -> None:
+    """Drop what only an unfinished run needs; logs stay."""
+    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", ".*.part"):
+        for path in folder.glob(name):
+            path.unlink(missing_ok=True)
+    if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):
+        shutil.rmtree(folder, ignore_errors=True)
