@@ -7,7 +7,7 @@ mechanisms as `attend` runs them: once with the fused path, once with it forbidd
 unfolded), and torch's fused attention over all pairs for scale. Every output is compared with the gathered one in
 float32 before it is timed. Times are medians between device events, forward and with the way back, called one by one
 (`eager`) and replayed as a graph; the first call, with its compilation, is told apart. A share above 1 in the last
-column means that the fused path is the quicker one; `flex.pays` should say so.
+column means that the fused path is the quicker one; `flex.is_faster` should say so.
 """
 
 import argparse
@@ -34,15 +34,15 @@ TOLERANCE = 0.03  # of the largest number, in bfloat16
 
 
 def ways(spec: str, pattern: Pattern, length: int) -> dict[str, Callable[..., Tensor]]:
-    """The core by each path; a band too narrow for `flex.pays` is taken by tiles all the same, to see what it costs."""
+    """The core by each path; a band too narrow for `flex.is_faster` is taken by tiles all the same."""
     layer: Any = attentions.get(spec)(HEADS * WIDTH, HEADS, pattern, max_length=length).cuda().eval()
 
     def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        chosen, flex.pays = flex.pays, lambda *case: False
+        chosen, flex.is_faster = flex.is_faster, lambda *case: False
         try:
             return layer.attend(q, k, v)
         finally:
-            flex.pays = chosen
+            flex.is_faster = chosen
 
     def by_flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if spec != "local":

@@ -59,7 +59,7 @@ def ways() -> dict[str, Attend]:
 
 
 def kernel(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    return ragged_linear(q, k, v, layout.offsets, layout.longest, feature="elu", impl="triton")
+    return ragged_linear(q, k, v, layout.cu_seqlens, layout.max_seqlen, feature="elu", impl="triton")
 
 
 def draw(lengths: list[int], device: str) -> tuple[Triple, Tensor, Layout]:
@@ -74,7 +74,7 @@ def errors(inputs: Triple, dy: Tensor, layout: Layout) -> dict[str, float]:
     """The largest difference from float64 in the output and each gradient, as a share of the largest number."""
     q, k, v = exact = [x.detach().double().requires_grad_() for x in inputs]
     y = kernel(*inputs, layout)
-    law = ragged_linear(q, k, v, layout.offsets, layout.longest, feature="elu", impl="reference")
+    law = ragged_linear(q, k, v, layout.cu_seqlens, layout.max_seqlen, feature="elu", impl="reference")
     found = [y, *torch.autograd.grad(y, inputs, dy)]
     expected = [law, *torch.autograd.grad(law, exact, dy.double())]
     shares = [((a - b).abs().max() / b.abs().max()).item() for a, b in zip(found, expected, strict=True)]

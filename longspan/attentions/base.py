@@ -187,7 +187,7 @@ class Attention(nn.Module, ABC):
 
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
         """`packed` at the first token of each row."""
-        return self.packed(x, layout)[layout.offsets[:-1].long()]
+        return self.packed(x, layout)[layout.cu_seqlens[:-1].long()]
 
     def carried(
         self,
@@ -342,7 +342,7 @@ class HeadwiseAttention(Attention):
         if not self._rows_are_free:
             return super().first_packed(x, layout)
         k, v = (rearrange(project(x), "t (h c) -> t h c", h=self.heads) for project in (self.key, self.value))
-        q = rearrange(self.query(x[layout.offsets[:-1].long()]), "b (h c) -> b h c", h=self.heads)
+        q = rearrange(self.query(x[layout.cu_seqlens[:-1].long()]), "b (h c) -> b h c", h=self.heads)
         y = self.attend_first_packed(q, k, v, layout)
         return self.out(rearrange(y, "b h e -> b (h e)").to(x.dtype))
 

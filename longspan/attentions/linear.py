@@ -60,7 +60,7 @@ class LinearAttention(HeadwiseAttention):
     ) -> Float[Tensor, "t h e"]:
         if self.pattern is Pattern.CAUSAL_SELF or not kernel_fits(q, k, v):
             return super().attend_packed(q, k, v, layout)
-        return ragged_linear(q, k, v, layout.offsets, layout.longest, feature="elu", eps=self.eps)
+        return ragged_linear(q, k, v, layout.cu_seqlens, layout.max_seqlen, feature="elu", eps=self.eps)
 
     def attend_first_packed(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
@@ -68,7 +68,12 @@ class LinearAttention(HeadwiseAttention):
         if not kernel_fits(q, k, v):
             return super().attend_first_packed(q, k, v, layout)
         one_each = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
-        rows = {"offsets": layout.offsets, "longest": layout.longest, "query_offsets": one_each, "longest_query": 1}
+        rows = {
+            "cu_seqlens": layout.cu_seqlens,
+            "max_seqlen": layout.max_seqlen,
+            "query_cu_seqlens": one_each,
+            "max_query_seqlen": 1,
+        }
         return ragged_linear(q, k, v, **rows, feature="elu", eps=self.eps)
 
     def begin(

@@ -50,7 +50,7 @@ from longspan.kernels import ring
 from longspan.kernels.filling import fill_up
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.masked import masked_attention
-from longspan.kernels.near_far import near_far, pays
+from longspan.kernels.near_far import is_faster, near_far
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.weighted_means import weighted_means
@@ -171,7 +171,7 @@ class LongShort(Attention):
         q, k, v = self._split(q), self._normed(self.near_norm, k), self._normed(self.near_norm, v)
         logits, side = self._split(logits), max(w // 2, 1)
         far = [self._far_normed(weighted_means(logits, u, mask=mask)[:, :, None]) for u in (k, v)]
-        if pays(q, dropout):
+        if is_faster(q, dropout):
             y = near_far(q, k, v, *far, step=w, left=side, right=side, key_mask=mask)
         else:
             everywhere = q.new_ones(b, n, dtype=torch.bool) if mask is None else mask
@@ -263,7 +263,7 @@ class LongShort(Attention):
         q, k, v = self._split(self.query(x)), self.key(x), self.value(x)
         far_k, far_v = self._chunk_summaries(k, v, self._split(self.summaries(x)))
         k, v = self._normed(self.near_norm, k), self._normed(self.near_norm, v)
-        if memory is None and not self.relative and pays(q, self.dropout if self.training else 0.0):
+        if memory is None and not self.relative and is_faster(q, self.dropout if self.training else 0.0):
             y = near_far(q, k, v, far_k, far_v, left=self.window - 1, chunk=self.chunk, rank=self.rank)
         else:
             y = self._by_tile(q, k, v, far_k, far_v, memory)

@@ -36,7 +36,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align
-from longspan.kernels.paired_blocks import paired_blocks, pays
+from longspan.kernels.paired_blocks import is_faster, paired_blocks
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.running_mean import running_mean
 from longspan.kernels.running_sum import running_sum
@@ -161,7 +161,7 @@ class Sinkhorn(HeadwiseAttention):
         if causal and key_mask is not None and real is not None:
             begun = real.flatten(1).cumsum(dim=1) > 0
         tensors, size = (q, k, v, sorted_.k, sorted_.v), keys.shape[3]
-        if self.combine == "concat" and not dropout and pays(size, *tensors):
+        if self.combine == "concat" and not dropout and is_faster(size, *tensors):
             seen = None if sorted_.visible is None else sorted_.visible[:, :, :, 0]
             begun = None if begun is None else begun[:, : q.shape[2]]
             return paired_blocks(*tensors, block=size, causal=causal, key_mask=key_mask, other_mask=seen, begun=begun)

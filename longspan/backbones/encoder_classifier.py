@@ -160,7 +160,7 @@ class EncoderClassifier(nn.Module):
 
     def _pool(self, x: Float[Tensor, "..."], layout: Layout | None) -> Float[Tensor, "b d"]:
         if self.sizes.pooling != "mean":
-            return x[:, 0] if layout is None else x[layout.offsets[:-1].long()]
+            return x[:, 0] if layout is None else x[layout.cu_seqlens[:-1].long()]
         if layout is None:
             return x.mean(dim=1)
         return layout.unpack(x).sum(dim=1) / layout.mask.sum(dim=1, keepdim=True)
@@ -200,7 +200,7 @@ class Block(nn.Module):
         h = self.attention_norm(x)
         if first:
             y = self.attention.first(h, mask=mask) if layout is None else self.attention.first_packed(h, layout)
-            x = x[:, 0] if layout is None else x[layout.offsets[:-1].long()]
+            x = x[:, 0] if layout is None else x[layout.cu_seqlens[:-1].long()]
         else:
             y = self.attention(h, mask=mask) if layout is None else self.attention.packed(h, layout)
         x = x + self.dropout(y)

@@ -1,6 +1,6 @@
 """Which implementation computes a call: the law, or a Triton kernel where there is a GPU and nothing stands in its way.
 
-    impl = choose(impl, "ragged_linear", q, obstacle)      # obstacle: what keeps the kernel from these tensors, or ""
+    impl = choose(impl, "favor", q, unsupported_reason)      # why the kernel cannot take these tensors, or ""
 
 Asked for by name, the kernel also takes tensors of a CPU, by Triton's interpreter, and says why it cannot.
 """
@@ -27,11 +27,13 @@ def lack_of_room(x: Shaped[Tensor, "..."], needed: int) -> str:
     return f"it needs {needed} bytes of shared memory, this GPU has {found}" if found < needed else ""
 
 
-def choose(impl: Implementation, name: str, x: Shaped[Tensor, "..."], obstacle: str) -> Literal["reference", "triton"]:
+def choose(
+    impl: Implementation, name: str, x: Shaped[Tensor, "..."], unsupported_reason: str
+) -> Literal["reference", "triton"]:
     if not HAS_TRITON:
-        obstacle = "it needs triton and an NVIDIA GPU"
+        unsupported_reason = "it needs triton and an NVIDIA GPU"
     if impl == "auto":
-        return "triton" if x.device.type == "cuda" and not obstacle else "reference"
-    if impl == "triton" and obstacle:
-        raise UsageError(f"The Triton kernel of {name} cannot run here: {obstacle}; use impl='auto'.")
+        return "triton" if x.device.type == "cuda" and not unsupported_reason else "reference"
+    if impl == "triton" and unsupported_reason:
+        raise UsageError(f"The Triton kernel of {name} cannot run here: {unsupported_reason}; use impl='auto'.")
     return impl

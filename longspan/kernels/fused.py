@@ -39,10 +39,10 @@ def in_rows(
     queries: tuple[Int[Tensor, " rows_plus_1"], int] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "queries h c"]:
-    """Each row by itself; `queries` are offsets and greatest length of their rows, where they are not those of keys."""
-    offsets, longest = queries or (layout.offsets, layout.longest)
+    """Each row by itself; `queries` are cu_seqlens and max_seqlen of queries that are not the keys."""
+    cu_seqlens, max_seqlen = queries or (layout.cu_seqlens, layout.max_seqlen)
     left, right = band or (None, None)
-    rows, most = (offsets, layout.offsets), (longest, layout.longest)
+    rows, most = (cu_seqlens, layout.cu_seqlens), (max_seqlen, layout.max_seqlen)
     return torch.ops.aten._flash_attention_forward(
         q, k, v, *rows, *most, dropout, causal, False, window_size_left=left, window_size_right=right
     )[0]

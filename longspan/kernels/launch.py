@@ -7,10 +7,10 @@ from torch import Tensor
 NARROWEST = 16  # of a tensor core
 
 
-def filled(width: int) -> int:
+def next_power_of_2(width: int) -> int:
     """The next power of two that a tensor core takes.
 
-    >>> filled(3), filled(64), filled(80)
+    >>> next_power_of_2(3), next_power_of_2(64), next_power_of_2(80)
     (16, 64, 128)
     """
     return max(NARROWEST, 1 << (width - 1).bit_length())

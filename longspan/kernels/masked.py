@@ -40,7 +40,7 @@ def attend_once(
 
     On a GPU long rows are cut into parts: torch's fused kernels leave a row with a mask to one program.
     """
-    if k.shape[2] < LONG or not few_queries.pays(q[:, :, None], k, v):
+    if k.shape[2] < LONG or not few_queries.is_faster(q[:, :, None], k, v):
         return masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
     b, h, c = q.shape
     if visible.shape[1] > 1:  # heads that see different keys are rows of their own

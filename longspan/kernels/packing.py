@@ -17,7 +17,7 @@ class Rows:
 
     lengths: Int[Tensor, " b"]
     total: int
-    longest: int
+    max_seqlen: int
     count: int
 
     @classmethod
@@ -27,7 +27,7 @@ class Rows:
 
     def longer(self, by: int) -> "Rows":
         """The same rows with so many more tokens each."""
-        return Rows(self.lengths + by, self.total + by * len(self.lengths), self.longest + by, self.count)
+        return Rows(self.lengths + by, self.total + by * len(self.lengths), self.max_seqlen + by, self.count)
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,10 @@ class Layout:
 
     mask: Bool[Tensor, "b n"]
     index: Int[Tensor, " t"]  # of each real token in the flattened batch
-    offsets: Int[Tensor, " b_plus_1"]  # row i holds tokens offsets[i] to offsets[i + 1], int32 as fused kernels want it
-    longest: int
+    cu_seqlens: Int[
+        Tensor, " b_plus_1"
+    ]  # row i holds tokens cu_seqlens[i] to cu_seqlens[i + 1], int32 as fused kernels want it
+    max_seqlen: int
     together: bool = True  # whether the real tokens of every row stand side by side
 
     @classmethod
@@ -52,20 +54,25 @@ class Layout:
 
     @classmethod
     def of_rows(cls, rows: Rows, width: int | None = None) -> "Layout":
-        width, device = rows.longest if width is None else width, rows.lengths.device
-        offsets = torch.nn.functional.pad(rows.lengths.cumsum(0), (1, 0))
-        shift = torch.arange(len(rows.lengths), device=device) * width - offsets[:-1]
+        width, device = rows.max_seqlen if width is None else width, rows.lengths.device
+        cu_seqlens = torch.nn.functional.pad(rows.lengths.cumsum(0), (1, 0))
+        shift = torch.arange(len(rows.lengths), device=device) * width - cu_seqlens[:-1]
         shifts = shift.repeat_interleave(rows.lengths, output_size=rows.total)
         return cls(
-            real(rows.lengths, width), torch.arange(rows.total, device=device) + shifts, offsets.int(), rows.longest
+            real(rows.lengths, width),
+            torch.arange(rows.total, device=device) + shifts,
+            cu_seqlens.int(),
+            rows.max_seqlen,
         )
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":
         lengths = mask.sum(dim=1)
-        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+        cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
         begins = mask & ~torch.nn.functional.pad(mask[:, :-1], (1, 0))  # of stretches of real tokens
-        return cls(mask, mask.flatten().nonzero()[:, 0], offsets, int(lengths.max()), not (begins.sum(dim=1) > 1).any())
+        return cls(
+            mask, mask.flatten().nonzero()[:, 0], cu_seqlens, int(lengths.max()), not (begins.sum(dim=1) > 1).any()
+        )
 
     def places(self, apart: int) -> Int[Tensor, " t"]:
         """Where each real token stands, counted through all rows with a gap of `apart` between them."""

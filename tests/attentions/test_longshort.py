@@ -171,7 +171,7 @@ def test_where_there_is_a_kernel_it_is_asked_for_the_same(n, window, pattern, hi
     if hides and pattern is NS:
         mask = torch.arange(n) < torch.tensor([[n], [n // 2]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "pays", lambda q, dropout: True)
+        patch.setattr(module, "is_faster", lambda q, dropout: True)
         patch.setattr(module, "_attend", None)
         assert_follows(law, layer, rows(n), mask)
 

@@ -22,9 +22,9 @@ def test_unpacking_undoes_packing(mask):
     packed = layout.pack(x)
     assert torch.equal(packed, x[mask])
     assert torch.equal(layout.unpack(packed), x * mask[..., None])
-    assert layout.longest == mask.sum(dim=1).max()
+    assert layout.max_seqlen == mask.sum(dim=1).max()
     assert layout.together == all("10" not in "".join(str(int(real)) for real in row).strip("0") for row in mask)
-    for row, (start, end) in enumerate(zip(layout.offsets[:-1], layout.offsets[1:], strict=True)):
+    for row, (start, end) in enumerate(zip(layout.cu_seqlens[:-1], layout.cu_seqlens[1:], strict=True)):
         assert torch.equal(packed[start:end], x[row, mask[row]])
 
 
@@ -35,9 +35,9 @@ def test_a_layout_of_lengths_is_that_of_their_mask(lengths, more):
     ours, masks_ = Layout.of_lengths(lengths, width), Layout.of_mask(real(torch.tensor(lengths), width))
     assert torch.equal(ours.mask, masks_.mask)
     assert torch.equal(ours.index, masks_.index)
-    assert torch.equal(ours.offsets, masks_.offsets)
-    assert ours.offsets.dtype == torch.int32
-    assert ours.longest == masks_.longest == max(lengths)
+    assert torch.equal(ours.cu_seqlens, masks_.cu_seqlens)
+    assert ours.cu_seqlens.dtype == torch.int32
+    assert ours.max_seqlen == masks_.max_seqlen == max(lengths)
     assert ours.together
     assert masks_.together
 

@@ -114,10 +114,10 @@ def test_mechanisms_take_it_and_agree_with_themselves(spec, pattern, masked, mon
     layer = attentions.get(spec)(128, 2, pattern, max_length=n).cuda().eval()
     leaves, mask = tensors(n), holes(n) if masked else None
     exact = [u.detach().float().requires_grad_() for u in leaves]
-    assert flex.pays(leaves[0], leaves[2], 64, 0.0)
+    assert flex.is_faster(leaves[0], leaves[2], 64, 0.0)
     found = layer.attend(*leaves, key_mask=mask)
     with monkeypatch.context() as patch:
-        patch.setattr(flex, "pays", lambda *case: False)
+        patch.setattr(flex, "is_faster", lambda *case: False)
         expected = layer.attend(*exact, key_mask=mask).double()
     assert_close(found, expected, leaves, exact)
 

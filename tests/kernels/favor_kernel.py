@@ -198,8 +198,8 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
 
 def test_auto_takes_it_on_a_gpu_alone():
     inputs, *_ = draw(20)
-    assert not door._obstacle(*inputs)
-    assert "float32 or all in bfloat16" in door._obstacle(*(x.double() for x in inputs))
+    assert not door._unsupported_reason(*inputs)
+    assert "float32 or all in bfloat16" in door._unsupported_reason(*(x.double() for x in inputs))
 
 
 @on_a_gpu

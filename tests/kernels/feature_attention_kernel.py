@@ -186,5 +186,5 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
 
 def test_auto_takes_it_on_a_gpu_alone():
     (q, k, v), _ = draw(20, device=DEVICE)
-    assert not door._obstacle(q, k, v, "elu")
-    assert "float32 or all in bfloat16" in door._obstacle(q.double(), k.double(), v.double(), "elu")
+    assert not door._unsupported_reason(q, k, v, "elu")
+    assert "float32 or all in bfloat16" in door._unsupported_reason(q.double(), k.double(), v.double(), "elu")

@@ -127,7 +127,7 @@ def test_one_query_of_decoding_is_attention_over_what_it_may_see(heads, monkeypa
     visible = torch.rand(2, heads, 70, generator=torch.Generator().manual_seed(2)).to(DEVICE) < 0.4
     visible[0, 0] = False
     expected = masked.masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
-    monkeypatch.setattr(masked.few_queries, "pays", lambda *x: True)
+    monkeypatch.setattr(masked.few_queries, "is_faster", lambda *x: True)
     monkeypatch.setattr(masked, "LONG", 70)
     calls = by_triton(monkeypatch, masked.few_queries, "few_queries")
     torch.testing.assert_close(masked.attend_once(q, k, v, visible), expected, atol=1e-5, rtol=1e-5)

@@ -31,9 +31,9 @@ def large_tiles(monkeypatch):
 
 def follow(lengths, *, dtype=torch.float32, feature="elu", heads=2, r=16, e=32, queries=None):
     inputs = draw(lengths, heads, r, e, queries=queries, dtype=dtype, positive=feature == "none", device=DEVICE)
-    rows = {"offsets": offsets_of(lengths, DEVICE), "longest": max(lengths), "feature": feature}
+    rows = {"cu_seqlens": offsets_of(lengths, DEVICE), "max_seqlen": max(lengths), "feature": feature}
     if queries is not None:
-        rows |= {"query_offsets": offsets_of(queries, DEVICE), "longest_query": max(queries)}
+        rows |= {"query_cu_seqlens": offsets_of(queries, DEVICE), "max_query_seqlen": max(queries)}
 
     def by(impl):
         return lambda q, k, v: ragged_linear(q, k, v, **rows, impl=impl)
@@ -104,14 +104,14 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
 @pytest.mark.usefixtures("large_tiles")
 def test_torch_finds_nothing_wrong_with_the_operator():
     inputs = draw([3, 20], 2, 16, 32, device=DEVICE)
-    offsets = offsets_of([3, 20], DEVICE)
-    check(operator.forward, *inputs, offsets, offsets, 20, 20, True, 1e-6)
+    cu_seqlens = offsets_of([3, 20], DEVICE)
+    check(operator.forward, *inputs, cu_seqlens, cu_seqlens, 20, 20, True, 1e-6)
 
 
 @pytest.mark.usefixtures("large_tiles")
 def test_it_goes_into_one_compiled_graph_for_any_rows():
-    def layer(q, k, v, offsets, longest):
-        return ragged_linear(q * 1, k, v, offsets, longest, feature="elu", impl="triton") * 2
+    def layer(q, k, v, cu_seqlens, max_seqlen):
+        return ragged_linear(q * 1, k, v, cu_seqlens, max_seqlen, feature="elu", impl="triton") * 2
 
     rows = [4, 30], [9, 7, 66]
     assert_one_graph(layer, ((*draw(x, 2, 16, 16, device=DEVICE), offsets_of(x, DEVICE), max(x)) for x in rows))

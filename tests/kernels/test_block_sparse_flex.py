@@ -159,18 +159,18 @@ def test_mechanisms_name_their_patterns_so_that_a_kept_mask_is_the_right_one(spe
             q, k, v = (torch.randn(2, 2, n, 4) for _ in range(3))
             expected = layer.attend(q, k, v)
             with monkeypatch.context() as patch:
-                patch.setattr(flex, "pays", lambda *case: True)
+                patch.setattr(flex, "is_faster", lambda *case: True)
                 torch.testing.assert_close(layer.attend(q, k, v), expected)
 
 
 def test_neither_a_cpu_nor_a_counted_call_takes_this_path():
     q = torch.zeros(1, 1, 4096, 64, dtype=torch.bfloat16)
-    assert not flex.pays(q, q, 128, 0.0)
+    assert not flex.is_faster(q, q, 128, 0.0)
     with FakeTensorMode():
         q, short = (torch.empty(1, 1, n, 64, dtype=torch.bfloat16, device="cuda") for n in (4096, 1000))
-    assert flex.pays(q, q, 128, 0.0)
-    assert not flex.pays(q, q, 128, 0.1)
-    assert not flex.pays(q, q, 3, 0.0)
-    assert not flex.pays(short, short, 128, 0.0)
+    assert flex.is_faster(q, q, 128, 0.0)
+    assert not flex.is_faster(q, q, 128, 0.1)
+    assert not flex.is_faster(q, q, 3, 0.0)
+    assert not flex.is_faster(short, short, 128, 0.0)
     with FlopCounterMode(display=False):
-        assert not flex.pays(q, q, 128, 0.0)
+        assert not flex.is_faster(q, q, 128, 0.0)

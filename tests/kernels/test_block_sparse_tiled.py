@@ -110,7 +110,7 @@ def test_a_plan_with_a_name_is_made_once_for_each_shape(monkeypatch):
 
 def test_long_rows_of_half_precision_on_a_gpu_take_the_kernel():
     q = torch.zeros(1, 1, 4096, 64, dtype=torch.bfloat16)
-    assert not tiled.pays(q, q, (1, 1), 128, 0.0)
+    assert not tiled.is_faster(q, q, (1, 1), 128, 0.0)
     with FakeTensorMode():
         q, single, short, wide = (
             torch.empty(1, 1, n, c, dtype=dtype, device="cuda")
@@ -118,13 +118,13 @@ def test_long_rows_of_half_precision_on_a_gpu_take_the_kernel():
                                 (4096, 256, torch.bfloat16)]
         )  # fmt: skip
     lists = torch.zeros(1, 1, 43, 1, dtype=torch.long)
-    assert tiled.pays(q, q, (1, 1), 91, 0.0) == HAS_TRITON
-    assert tiled.pays(q, q, lists, 192, 0.0) == HAS_TRITON
-    assert not tiled.pays(q, q, lists, 96, 0.0)
-    assert not tiled.pays(q, q, (1, 1), 91, 0.1)
-    assert not any(tiled.pays(x, x, (1, 1), 91, 0.0) for x in (single, short, wide))
+    assert tiled.is_faster(q, q, (1, 1), 91, 0.0) == HAS_TRITON
+    assert tiled.is_faster(q, q, lists, 192, 0.0) == HAS_TRITON
+    assert not tiled.is_faster(q, q, lists, 96, 0.0)
+    assert not tiled.is_faster(q, q, (1, 1), 91, 0.1)
+    assert not any(tiled.is_faster(x, x, (1, 1), 91, 0.0) for x in (single, short, wide))
     with FlopCounterMode(display=False):
-        assert not tiled.pays(q, q, (1, 1), 91, 0.0)
+        assert not tiled.is_faster(q, q, (1, 1), 91, 0.0)
 
 
 @pytest.mark.parametrize("lists, dtype, dropout, words", [

@@ -70,7 +70,7 @@ def test_hidden_keys_and_tokens_that_stand_apart_go_another_way(on_a_gpu):
 @pytest.mark.parametrize("width, hidden, kernel", [(8, False, "tiled"), (80, False, "fused"), (80, True, "tiled")])
 def test_wide_heads_go_by_torch_and_others_by_tiles(on_a_gpu, monkeypatch, width, hidden, kernel):
     asked = []
-    monkeypatch.setattr(tiled, "pays", lambda *_: True)
+    monkeypatch.setattr(tiled, "is_faster", lambda *_: True)
     monkeypatch.setattr("longspan.kernels.banded.block_sparse", lambda q, k, v, *_, **rules: asked.append(rules) or v)
     q, k, v = torch.randn(3, 1, 2, 9, width).double().unbind()
     banded(q, k, v, left=2, right=2, key_mask=torch.arange(9)[None] < 7 if hidden else None)

@@ -49,7 +49,7 @@ def test_the_law_is_a_loop_over_rows_and_heads_in_outputs_and_gradients(problem,
     inputs = draw(lengths, **sizes, queries=queries, dtype=torch.float64, positive=feature == "none")
     others = {}
     if queries is not None:
-        others = {"query_offsets": offsets_of(queries), "longest_query": max(queries)}
+        others = {"query_cu_seqlens": offsets_of(queries), "max_query_seqlen": max(queries)}
     y = ragged_linear(*inputs, offsets_of(lengths), max(lengths), **others, feature=feature, eps=eps)
     law = loop(*inputs, lengths, queries or lengths, feature, eps)
     torch.testing.assert_close(y, law)
@@ -69,7 +69,9 @@ def test_rows_never_see_one_another():
 
 def test_a_row_without_keys_gives_zero():
     q, k, v = draw([0, 3], 2, 4, 4, queries=[2, 1])
-    y = ragged_linear(q, k, v, offsets_of([0, 3]), 3, query_offsets=offsets_of([2, 1]), longest_query=2, feature="elu")
+    y = ragged_linear(
+        q, k, v, offsets_of([0, 3]), 3, query_cu_seqlens=offsets_of([2, 1]), max_query_seqlen=2, feature="elu"
+    )
     assert not y[:2].any()
     assert y[2].any()
 
@@ -94,7 +96,7 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(r, e, dtype, words
 def test_rows_of_queries_are_described_whole_or_not_at_all():
     q, k, v = draw([3], 1, 4, 4, queries=[2])
     with pytest.raises(UsageError, match="give both or neither"):
-        ragged_linear(q, k, v, offsets_of([3]), 3, query_offsets=offsets_of([2]))
+        ragged_linear(q, k, v, offsets_of([3]), 3, query_cu_seqlens=offsets_of([2]))
 
 
 @pytest.mark.parametrize("lengths", [[4, 9, 1], [9, 9]])
@@ -102,7 +104,7 @@ def test_linear_attention_on_ragged_rows_is_itself_on_padded_ones(lengths, monke
     layer = headwise("linear", Pattern.NONCAUSAL_SELF)
     layout = Layout.of_lengths(lengths)
     q, k, v = draw(lengths, layer.heads, layer.head_dim, layer.head_dim, dtype=torch.float64)
-    first = q[layout.offsets[:-1].long()]
+    first = q[layout.cu_seqlens[:-1].long()]
     padded = layer.attend_packed(q, k, v, layout), layer.attend_first_packed(first, k, v, layout)
     calls = []
 
@@ -142,6 +144,6 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, dtype, 
     sample = torch.empty(1, 1, width, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
     constants = kernels.launch(sample, width)
     constants |= {"ELU": True}
-    kinds = {"offsets": "*i32", "sums": "*fp32", "dsums": "*fp32", "heads": "i32", "eps": "fp32"}
+    kinds = {"cu_seqlens": "*i32", "sums": "*fp32", "dsums": "*fp32", "heads": "i32", "eps": "fp32"}
     built = compiled(kernel, constants, kinds, otherwise=f"*{dtype}", multiples="")
     assert built.metadata.shared <= limit_kib * 1024

@@ -31,7 +31,7 @@ def lengths_in(batch):
     if batch.lengths is None:
         return [width] * rows
     assert batch.lengths.total == batch.lengths.lengths.sum()
-    assert batch.lengths.longest >= batch.lengths.lengths.max()
+    assert batch.lengths.max_seqlen >= batch.lengths.lengths.max()
     return batch.lengths.lengths[: batch.lengths.count].tolist()
 
 

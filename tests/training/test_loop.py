@@ -147,7 +147,7 @@ class Silent(nn.Module):
         return 0 * x[:, 0]
 
     def first_packed(self, x, layout):
-        return 0 * x[layout.offsets[:-1].long()]
+        return 0 * x[layout.cu_seqlens[:-1].long()]
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])

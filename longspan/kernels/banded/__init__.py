@@ -51,7 +51,7 @@ def banded(
     # by comparing: min() would stay a formula in a graph compiled for any length
     left, right = (side if side < n else n - 1 for side in sides)
     plain = impl == "auto" and places is None
-    by_tiles = plain and tiled.pays(q, v, (left, right), 1, dropout)
+    by_tiles = plain and tiled.is_faster(q, v, (left, right), 1, dropout)
     by_torch = plain and key_mask is None and fused.fits(q, v) and not fused.is_counted()
     if by_torch and not (by_tiles and q.shape[3] <= tiled.WIDE):
         return fused.in_band(q, k, v, left=left, right=right, dropout=dropout)
@@ -86,7 +86,7 @@ def blocked(
     n = q.shape[2]
     block, overlap = (size if size < n else n for size in (block, overlap))
     around = overlap // block, overlap // block
-    if impl == "auto" and overlap % block == 0 and tiled.pays(q, v, around, block, dropout):
+    if impl == "auto" and overlap % block == 0 and tiled.is_faster(q, v, around, block, dropout):
         rules = {"causal": causal, "key_mask": key_mask, "pattern": "blocked"}
         return block_sparse(q, k, v, around, block=block, **rules, impl="triton")
     place, key = _places(q, block, overlap + block + overlap)

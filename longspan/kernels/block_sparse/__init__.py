@@ -49,11 +49,11 @@ def block_sparse(
     rows of one length without padding. What is made of them is then kept, and lists given as a function are not made.
     """
     rules = {"block": block, "reach": reach, "causal": causal, "columns": columns, "key_mask": key_mask}
-    if impl == "triton" or (impl == "auto" and tiled.pays(q, v, lists, block, dropout)):
-        choose_implementation("triton", "block_sparse", q, tiled.obstacle(q, v, lists, block, dropout))
+    if impl == "triton" or (impl == "auto" and tiled.is_faster(q, v, lists, block, dropout)):
+        choose_implementation("triton", "block_sparse", q, tiled.unsupported_reason(q, v, lists, block, dropout))
         near = lists if isinstance(lists, tuple) else lambda: without_repeats(_made(lists, q, block))
         return tiled.block_sparse(q, k, v, near, pattern=pattern, **rules)
-    if impl == "flex" or (impl == "auto" and flex.pays(q, v, block, dropout)):
+    if impl == "flex" or (impl == "auto" and flex.is_faster(q, v, block, dropout)):
         return flex.block_sparse(q, k, v, lambda: _made(lists, q, block), pattern=pattern, **rules)
     lists = _made(lists, q, block)
     if impl == "reference":

@@ -33,7 +33,7 @@ CASES = 64  # of types, gradients and kinds of mask that may be compiled; no len
 FAR = 2**28  # beyond every place
 
 
-def pays(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], block: int, dropout: float) -> bool:
+def is_faster(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], block: int, dropout: float) -> bool:
     """Whether this is the quicker path here.
 
     The other one writes every block of keys and values as often as it is seen and reads it back; this one multiplies

@@ -22,7 +22,7 @@ WIDEST = 128
 WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width programs need more memory on chip than small GPUs have
 
 
-def pays(
+def is_faster(
     q: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
     lists: Lists | Callable[[], Lists] | Around,
@@ -32,10 +32,10 @@ def pays(
     """Whether this is the quicker path here; not for who counts operations, as he cannot see what a plan skips."""
     if q.shape[2] < LEAST or is_counted():
         return False
-    return choose("auto", "block_sparse", q, obstacle(q, v, lists, block, dropout)) == "triton"
+    return choose("auto", "block_sparse", q, unsupported_reason(q, v, lists, block, dropout)) == "triton"
 
 
-def obstacle(
+def unsupported_reason(
     q: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
     lists: Lists | Callable[[], Lists] | Around,

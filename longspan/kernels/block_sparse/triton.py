@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longspan.kernels.block_sparse.plan import CHUNK, Plan, column_chunk, side_of
-from longspan.kernels.launch import ceil, filled
+from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.tiles import dot
 
 PROGRAMS = 1024  # among which the queries of all columns are shared out, if there are so many
@@ -111,7 +111,7 @@ def back_to_keys(
 def launch(q: Tensor, v: Tensor, plan: Plan, rules: Rules, way: Literal["forth", "back"]) -> dict:
     """Widths, the powers of two they are filled up to, sides of tiles, what there is, and the shape of a program."""
     c, e, side = q.shape[3], v.shape[3], side_of(rules[0], plan.tiles is not None)
-    C, E = filled(c), filled(e)
+    C, E = next_power_of_2(c), next_power_of_2(e)
     wide, single = max(C, E) > 64, q.element_size() > 2
     t = 0 if plan.columns is None else plan.columns.shape[2]
     sizes = {

@@ -44,7 +44,8 @@ def attend(
     >>> y = bounded_memory.attend(q, k, v, control_key, control_value, causal=True, key_mask=mask)
     """
     with without_autocast(q):
-        kernel = impl in ("auto", "triton") and choose(impl, "bounded_memory", q, _obstacle(q, k, v, control_key))
+        reason = _unsupported_reason(q, k, v, control_key)
+        kernel = impl in ("auto", "triton") and choose(impl, "bounded_memory", q, reason)
         if kernel == "triton":
             return operator.forward(q, k, v, control_key, control_value, key_mask, causal)[0]
         given = v.dtype
@@ -55,7 +56,7 @@ def attend(
         return reference.attend(q, k, v, a, b, causal).to(given)
 
 
-def _obstacle(
+def _unsupported_reason(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h m c"],
     v: Float[Tensor, "b h m e"],

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.launch import NARROWEST, ceil, filled
+from longspan.kernels.launch import NARROWEST, ceil, next_power_of_2
 
 # Tokens of a tile and warps of a program, by bytes of a number and whether heads are wider than 64 or slots more than
 # 16. What a program needs grows with them until it no longer fits the registers. Tiles of 64 tokens would go through
@@ -42,7 +42,7 @@ class Shape:
 
     @property
     def constants(self) -> dict[str, Any]:
-        C, E, R = filled(self.c), filled(self.e), self.slots
+        C, E, R = next_power_of_2(self.c), next_power_of_2(self.e), self.slots
         T, warps = TILES[self.size, max(C, E) > 64 or R > NARROWEST]
         sizes = {"c": self.c, "e": self.e, "r": self.r, "C": C, "E": E, "R": R, "D": self.width, "T": T}
         return sizes | {"CAUSAL": self.causal, "num_warps": warps, "num_stages": 2}
@@ -55,11 +55,11 @@ class Shape:
     @property
     def width(self) -> int:
         """Channels of both memories, filled up to a power of two."""
-        return max(filled(self.c), filled(self.e))
+        return max(next_power_of_2(self.c), next_power_of_2(self.e))
 
     @property
     def slots(self) -> int:
-        return filled(self.r)
+        return next_power_of_2(self.r)
 
     def kept(self, m: int) -> tuple[int, int, int, int, int]:
         """Both memories as each part finds them and as the last one leaves them; two rows are weights and levels."""

@@ -39,12 +39,12 @@ def favor(
     >>> y = favor(q, k, v, projection, causal=True, key_mask=mask)
     """
     with without_autocast(q):
-        if choose(impl, "favor", q, _obstacle(q, k, v)) == "triton":
+        if choose(impl, "favor", q, _unsupported_reason(q, k, v)) == "triton":
             return operator.forward(q, k, v, projection, key_mask, causal)[0]
         return reference.favor(q, k, v, projection, key_mask, causal=causal)
 
 
-def _obstacle(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
+def _unsupported_reason(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
     """What keeps the kernels from these tensors, if anything."""
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.launch import ceil, filled
+from longspan.kernels.launch import ceil, next_power_of_2
 
 # Tokens of a tile, features of a block and warps of a program, by bytes of a number and whether a head is above 64.
 # Causal programs have squares of pairs of tokens besides. Tiles of 64 tokens of wide heads Triton 3.6 compiles into
@@ -44,11 +44,11 @@ class Shape:
 
     @property
     def C(self) -> int:
-        return filled(self.c)
+        return next_power_of_2(self.c)
 
     @property
     def E(self) -> int:
-        return filled(self.e)
+        return next_power_of_2(self.e)
 
     @property
     def tile(self) -> tuple[int, int, int]:

@@ -49,7 +49,7 @@ def feature_attention(
 
     >>> y = feature_attention(q, k, v, feature="elu", causal=True, key_mask=mask, eps=1e-6)
     """
-    impl = choose(impl, "feature_attention", q, _obstacle(q, k, v, feature))
+    impl = choose(impl, "feature_attention", q, _unsupported_reason(q, k, v, feature))
     beside = (key_mask, *(angles or (None, None)))
     with without_autocast(q):
         if impl == "reference":
@@ -57,7 +57,7 @@ def feature_attention(
         return operator.forward(q, k, v, *beside, feature, causal, eps, floor)[0]
 
 
-def _obstacle(
+def _unsupported_reason(
     q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], feature: Feature
 ) -> str:
     """What keeps the kernel from these tensors, if anything."""

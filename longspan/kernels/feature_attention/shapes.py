@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.launch import ceil, filled
+from longspan.kernels.launch import ceil, next_power_of_2
 
 # Tokens of a tile, warps of a program and tiles in flight, forth and back, by bytes of a number and how many of the two
 # widths are above 64. What a program needs grows with them until it no longer fits the registers.
@@ -59,11 +59,11 @@ class Shape:
 
     @property
     def C(self) -> int:
-        return filled(self.c)
+        return next_power_of_2(self.c)
 
     @property
     def E(self) -> int:
-        return filled(self.e)
+        return next_power_of_2(self.e)
 
     @property
     def R(self) -> int:
@@ -94,4 +94,4 @@ class Shape:
 
 
 def feature_width(c: int, feature: str) -> int:
-    return filled(c) * (2 if feature == "cosine" else 1)
+    return next_power_of_2(c) * (2 if feature == "cosine" else 1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.few_keys import operator, reference
-from longspan.kernels.few_queries.shapes import obstacle
+from longspan.kernels.few_queries.shapes import unsupported_reason
 from longspan.kernels.precision import at_least_single, without_autocast
 
 Factor = tuple[Float[Tensor, "b h r c"], Float[Tensor, "b h r"], float]  # center, base, beta
@@ -40,14 +40,14 @@ def few_keys(
     center, base, beta = factor or (None, None, 0.0)
     k, v = at_least_single(k), at_least_single(v)
     shift, center, base = (None if x is None else at_least_single(x) for x in (shift, center, base))
-    impl = choose(impl, "few_keys", q, _obstacle(q, k, v))
+    impl = choose(impl, "few_keys", q, _unsupported_reason(q, k, v))
     with without_autocast(q):
         compute = operator.forward if impl == "triton" else reference.few_keys
         return compute(q, k, v, shift, center, base, query_mask, beta)
 
 
-def _obstacle(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h r c"], v: Float[Tensor, "b h r e"]) -> str:
+def _unsupported_reason(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h r c"], v: Float[Tensor, "b h r e"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     if q.dtype not in (torch.float32, torch.bfloat16) or torch.float64 in (k.dtype, v.dtype):
         return f"it takes queries in float32 or bfloat16 and nothing in float64, got {q.dtype}, {k.dtype} and {v.dtype}"
-    return obstacle(q, k.shape[2], v.shape[3])
+    return unsupported_reason(q, k.shape[2], v.shape[3])

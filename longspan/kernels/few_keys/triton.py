@@ -23,7 +23,7 @@ from torch import Tensor
 
 from longspan.kernels.few_keys.reference import FLOOR
 from longspan.kernels.few_queries.shapes import parts_of, share_of
-from longspan.kernels.launch import filled
+from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import (
     dot,
     dot_halves,
@@ -94,7 +94,16 @@ def _launch(
 ) -> dict:
     r, c, e = k.shape[2], k.shape[3], v.shape[3]
     T, warps, stages = tiles[q.element_size(), max(r, c, e) > 64]
-    sizes = {"r": r, "c": c, "e": e, "R": filled(r), "C": filled(c), "E": filled(e), "T": T, "floor": FLOOR}
+    sizes = {
+        "r": r,
+        "c": c,
+        "e": e,
+        "R": next_power_of_2(r),
+        "C": next_power_of_2(c),
+        "E": next_power_of_2(e),
+        "T": T,
+        "floor": FLOOR,
+    }
     flags = {"SHIFTED": shift is not None, "FACTOR": center is not None, "MASKED": mask is not None}
     return sizes | flags | {"num_warps": warps, "num_stages": stages}
 

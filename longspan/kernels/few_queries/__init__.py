@@ -15,7 +15,7 @@ from torch import Tensor
 
 from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.few_queries import operator, reference
-from longspan.kernels.few_queries.shapes import obstacle
+from longspan.kernels.few_queries.shapes import unsupported_reason
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -32,20 +32,20 @@ def few_queries(
 
     >>> y, _ = few_queries(landmarks / q.shape[-1] ** 0.5, k, v, key_mask=mask)
     """
-    impl = choose(impl, "few_queries", k, _obstacle(q, k, v))
+    impl = choose(impl, "few_queries", k, _unsupported_reason(q, k, v))
     with without_autocast(q):
         compute = operator.forward if impl == "triton" else reference.few_queries
         y, level = compute(at_least_single(q), k, v, key_mask, half)
     return y, level
 
 
-def pays(q: Float[Tensor, "b h r c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> bool:
+def is_faster(q: Float[Tensor, "b h r c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> bool:
     """Whether there is a kernel for these tensors."""
-    return choose("auto", "few_queries", k, _obstacle(q, k, v)) == "triton"
+    return choose("auto", "few_queries", k, _unsupported_reason(q, k, v)) == "triton"
 
 
-def _obstacle(q: Float[Tensor, "b h r c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
+def _unsupported_reason(q: Float[Tensor, "b h r c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     if k.dtype != v.dtype or k.dtype not in (torch.float32, torch.bfloat16) or q.dtype == torch.float64:
         return f"it takes k and v both in float32 or both in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
-    return obstacle(k, q.shape[2], v.shape[3])
+    return unsupported_reason(k, q.shape[2], v.shape[3])

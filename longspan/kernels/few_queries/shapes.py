@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longspan.kernels.dispatch import lack_of_room
-from longspan.kernels.launch import ceil, filled
+from longspan.kernels.launch import ceil, next_power_of_2
 
 STEP = 64  # tokens of a part are a multiple of it, and it is one of every tile
 SHORTEST = 256  # tokens of a part, lest loading and writing what is of the few cost more than they do
@@ -26,11 +26,11 @@ def share_of(parts: int, n: int) -> int:
     return ceil(ceil(n, STEP), parts) * STEP
 
 
-def obstacle(x: Float[Tensor, "b h n c"], few: int, *widths: int) -> str:
+def unsupported_reason(x: Float[Tensor, "b h n c"], few: int, *widths: int) -> str:
     """What keeps a kernel from these tokens, if anything."""
     width = max((x.shape[3], *widths))
     widest = WIDEST if x.element_size() == 2 else WIDE
-    if max(width, few) > widest or filled(few) * filled(width) > MOST:
+    if max(width, few) > widest or next_power_of_2(few) * next_power_of_2(width) > MOST:
         return f"{few} of {width} channels do not fit on a chip; 64 of 64 do, in bfloat16 one of these may be {WIDEST}"
     if not (x.numel() and few and all(widths)):
         return "there is nothing to compare"

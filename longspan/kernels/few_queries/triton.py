@@ -20,7 +20,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.few_queries.shapes import parts_of, share_of
-from longspan.kernels.launch import filled
+from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import (
     dot,
     dot_halves,
@@ -61,7 +61,7 @@ def collect(
         MASKED=mask is not None, **_launch(FORTH, q, k, v),
     )  # fmt: skip
     y, level = torch.empty_like(found[0]), torch.empty_like(levels[0])
-    _merge[(triton.cdiv(rows, MERGED),)](found, levels, y, level, parts, rows, e=e, E=filled(e), B=MERGED)
+    _merge[(triton.cdiv(rows, MERGED),)](found, levels, y, level, parts, rows, e=e, E=next_power_of_2(e), B=MERGED)
     return y, level
 
 
@@ -93,7 +93,7 @@ def back(
 def _launch(tiles: dict, q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
     r, c, e = q.shape[2], q.shape[3], v.shape[3]
     T, warps, stages = tiles[k.element_size(), max(r, c, e) > 64]
-    sizes = {"r": r, "c": c, "e": e, "R": filled(r), "C": filled(c), "E": filled(e), "T": T}
+    sizes = {"r": r, "c": c, "e": e, "R": next_power_of_2(r), "C": next_power_of_2(c), "E": next_power_of_2(e), "T": T}
     return sizes | {"num_warps": warps, "num_stages": stages}
 
 

@@ -29,14 +29,14 @@ def layer_norm(
     """In the precision of x, as a projection is, whatever autocast would make of it."""
     if impl == "auto" and (torch.compiler.is_compiling() or x.numel() < LEAST):
         impl = "reference"  # a compiler writes a kernel of its own
-    impl = choose(impl, "layer_norm", x, _obstacle(x))
+    impl = choose(impl, "layer_norm", x, _unsupported_reason(x))
     with without_autocast(x):
         if impl == "reference":
             return reference.layer_norm(x, weight, bias, eps)
         return operator.forward(x, weight, bias, eps)
 
 
-def _obstacle(x: Float[Tensor, "*rows d"]) -> str:
+def _unsupported_reason(x: Float[Tensor, "*rows d"]) -> str:
     """What keeps the kernel from these tokens, if anything."""
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"it takes float32 or half precision, got {x.dtype}"

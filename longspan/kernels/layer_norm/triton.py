@@ -13,7 +13,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.launch import ceil, filled
+from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.tiles import load, store
 
 NUMBERS = 2_048  # of a tile, unless a single token has more
@@ -42,7 +42,7 @@ def back(
 
 
 def launch(d: int) -> dict[str, int]:
-    D = filled(d)
+    D = next_power_of_2(d)
     return {"d": d, "D": D, "T": max(1, NUMBERS // D), "num_warps": 4 if D <= NUMBERS else 8}
 
 

@@ -53,7 +53,7 @@ def lsh_attention(
     n = z.shape[2]
     # by comparing: min() would stay a formula in a graph compiled for any length
     left, right = (side if side < n else n - 1 for side in (left, right))
-    if choose(impl, "lsh_attention", v, _obstacle(z, v, dropout)) == "triton":
+    if choose(impl, "lsh_attention", v, _unsupported_reason(z, v, dropout)) == "triton":
         return operator.forward(z.to(v.dtype), v, order, bucket, left, right, scale)[0]
     block = max(TILE, -(-(left + right) // 2))
     block = block if block < n else n
@@ -133,7 +133,7 @@ def _attend(
     return _weighed((share * y).sum(dim=2), (share * total).sum(dim=2), v)
 
 
-def _obstacle(z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], dropout: float) -> str:
+def _unsupported_reason(z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], dropout: float) -> str:
     """What keeps the Triton kernel from these tensors, if anything."""
     if dropout:
         return f"it has no dropout, got dropout={dropout}"

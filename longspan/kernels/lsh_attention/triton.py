@@ -22,7 +22,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from longspan.kernels.launch import filled
+from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import dot, load, store
 
 # Places of a program, others it meets at a time, warps and tiles in flight, forth and back, by bytes of a number and
@@ -90,8 +90,8 @@ def launch(
     """Widths, the powers of two they are filled up to, the tiles that a program may have to look at, and its shape."""
     c, e = z.shape[3], v.shape[3]
     T, S, warps, stages = shapes[z.element_size(), max(c, e) > 64]
-    sizes = {"c": c, "e": e, "C": filled(c), "E": filled(e), "T": T, "S": S}
-    return sizes | {"TILES": filled(-(-(T + reach) // S) + 1), "num_warps": warps, "num_stages": stages}
+    sizes = {"c": c, "e": e, "C": next_power_of_2(c), "E": next_power_of_2(e), "T": T, "S": S}
+    return sizes | {"TILES": next_power_of_2(-(-(T + reach) // S) + 1), "num_warps": warps, "num_stages": stages}
 
 
 @triton.jit

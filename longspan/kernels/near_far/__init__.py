@@ -39,7 +39,7 @@ def near_far(
 
     >>> y = near_far(q, k, v, far_k, far_v, left=511, chunk=16)      # a causal window of 512, a far key for 16 tokens
     """
-    impl = choose(impl, "near_far", q, _obstacle(q, k, v, far_k, far_v))
+    impl = choose(impl, "near_far", q, _unsupported_reason(q, k, v, far_k, far_v))
     how = (key_mask, step, left, right, chunk or 0, rank)
     with without_autocast(q):
         if impl == "reference":
@@ -47,13 +47,13 @@ def near_far(
         return operator.forward(q, k, v, far_k, far_v, *how)[0]
 
 
-def pays(q: Float[Tensor, "b h n c"], dropout: float) -> bool:
+def is_faster(q: Float[Tensor, "b h n c"], dropout: float) -> bool:
     """Whether there is a kernel for such queries that is quicker than copies of the keys for each tile of queries."""
     half = q.dtype in (torch.bfloat16, torch.float16)
     return HAS_TRITON and q.device.type == "cuda" and half and q.shape[3] <= WIDEST and q.numel() > 0 and not dropout
 
 
-def _obstacle(*tensors: Float[Tensor, "b h _ c"]) -> str:
+def _unsupported_reason(*tensors: Float[Tensor, "b h _ c"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     q, types = tensors[0], {x.dtype for x in tensors}
     if len(types) > 1 or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):

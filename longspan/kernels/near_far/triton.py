@@ -20,7 +20,7 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from longspan.kernels.launch import ceil, empty_like, filled, strides
+from longspan.kernels.launch import ceil, empty_like, next_power_of_2, strides
 from longspan.kernels.tiles import dot, load, store
 
 # The tile a program owns, the tile it meets in each turn, warps and turns in flight, by bytes of a number and whether
@@ -149,11 +149,11 @@ def launch(shapes: dict, q: Float[Tensor, "b h n c"]) -> tuple[int, int, dict[st
     """The tile of a program, the tiles it meets, and the rest."""
     c = q.shape[3]
     owned, met, warps, stages = shapes[q.element_size(), c > 64]
-    return owned, met, {"c": c, "C": filled(c), "num_warps": warps, "num_stages": stages}
+    return owned, met, {"c": c, "C": next_power_of_2(c), "num_warps": warps, "num_stages": stages}
 
 
 def _far_tile(tile: int, far: int) -> int:
-    return min(tile, filled(max(far, 1)))
+    return min(tile, next_power_of_2(max(far, 1)))
 
 
 @triton.jit

@@ -29,12 +29,12 @@ def nearest_direction(
     >>> nearest_direction(torch.tensor([[0.5, -2.0], [0.5, 0.1]]), (4,))
     tensor([3, 0])
     """
-    if choose(impl, "nearest_direction", u, _obstacle(u, factors)) == "triton":
+    if choose(impl, "nearest_direction", u, _unsupported_reason(u, factors)) == "triton":
         return operator.nearest_direction(u, list(factors), offset)
     return reference.nearest_direction(u, factors, offset)
 
 
-def _obstacle(u: Float[Tensor, "*n m half"], factors: tuple[int, ...]) -> str:
+def _unsupported_reason(u: Float[Tensor, "*n m half"], factors: tuple[int, ...]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     if u.dtype != torch.float32:
         return f"it takes float32, got {u.dtype}"

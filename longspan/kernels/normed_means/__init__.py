@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.kernels.dispatch import Implementation, choose
-from longspan.kernels.few_queries.shapes import obstacle
+from longspan.kernels.few_queries.shapes import unsupported_reason
 from longspan.kernels.normed_means import operator, reference
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.segment_means import borders
@@ -31,7 +31,7 @@ def normed_means(
     impl: Implementation = "auto",
 ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
     """The means, and which segments hold a token at all."""
-    impl = choose(impl, "normed_means", x, _obstacle(x))
+    impl = choose(impl, "normed_means", x, _unsupported_reason(x))
     with without_autocast(x):
         if impl == "reference":
             return reference.normed_means(at_least_single(x), weight, bias, segments, mask, eps)
@@ -41,8 +41,8 @@ def normed_means(
         return operator.forward(x, weight.float(), bias.float(), mask, begins, segments, eps), occupied
 
 
-def _obstacle(x: Float[Tensor, "b h n c"]) -> str:
+def _unsupported_reason(x: Float[Tensor, "b h n c"]) -> str:
     """What keeps the kernel from these tokens, if anything."""
     if x.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes float32 or bfloat16, got {x.dtype}"
-    return obstacle(x, 1)
+    return unsupported_reason(x, 1)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int32, UInt8
 from torch import Tensor
 
 from longspan.kernels.few_queries.shapes import PROGRAMS
-from longspan.kernels.launch import filled
+from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import dot, dot_sums, load, load_matrix, of, store, visible
 
 # Tokens of a tile at most, warps of a program and tiles in flight, by bytes of a number and whether the width is above
@@ -73,8 +73,8 @@ def _parts(pairs: int, segments: int) -> int:
 def _launch(x: Float[Tensor, "b h n c"], segments: int) -> dict[str, int]:
     n, c = x.shape[2:]
     T, warps, stages = SHAPES[x.element_size(), c > 64]
-    T = min(T, filled(-(-n // segments)))  # a tile has tokens of one segment only
-    return {"c": c, "C": filled(c), "T": T, "num_warps": warps, "num_stages": stages}
+    T = min(T, next_power_of_2(-(-n // segments)))  # a tile has tokens of one segment only
+    return {"c": c, "C": next_power_of_2(c), "T": T, "num_warps": warps, "num_stages": stages}
 
 
 @triton.jit

@@ -36,18 +36,18 @@ def paired_blocks(
 
     >>> y = paired_blocks(q, k, v, sorted_k, sorted_v, block=64)
     """
-    impl = choose(impl, "paired_blocks", q, _obstacle(block, q, k, v, other_k, other_v))
+    impl = choose(impl, "paired_blocks", q, _unsupported_reason(block, q, k, v, other_k, other_v))
     with without_autocast(q):
         compute = operator.forward if impl == "triton" else reference.paired_blocks
         return compute(q, k, v, other_k, other_v, key_mask, other_mask, begun, block, causal)
 
 
-def pays(block: int, *tensors: Float[Tensor, "..."]) -> bool:
+def is_faster(block: int, *tensors: Float[Tensor, "..."]) -> bool:
     """Whether there is a kernel for q, k, v and the others, which is quicker than to lay both blocks side by side."""
-    return choose("auto", "paired_blocks", tensors[0], _obstacle(block, *tensors)) == "triton"
+    return choose("auto", "paired_blocks", tensors[0], _unsupported_reason(block, *tensors)) == "triton"
 
 
-def _obstacle(block: int, *tensors: Float[Tensor, "..."]) -> str:
+def _unsupported_reason(block: int, *tensors: Float[Tensor, "..."]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     (q, _, v, other_k, _), types = tensors, {x.dtype for x in tensors}
     half = q.dtype in (torch.bfloat16, torch.float16) or (q.dtype == torch.float32 and q.device.type == "cpu")

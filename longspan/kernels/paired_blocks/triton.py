@@ -18,7 +18,7 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from longspan.kernels.launch import ceil, empty_like, filled, strides
+from longspan.kernels.launch import ceil, empty_like, next_power_of_2, strides
 from longspan.kernels.tiles import dot, load, of, store
 
 WARPS = 4
@@ -92,9 +92,10 @@ def back(
 def constants(c: int, e: int, j: int, rule: Rule) -> dict[str, int | bool]:
     """What a program is compiled for."""
     return {
-        "c": c, "C": filled(c), "e": e, "E": filled(e), "S": rule.block, "T": filled(rule.block), "j": j,
-        "J": filled(j), "CAUSAL": rule.causal, "MASKED": rule.mask is not None, "HIDES": rule.other is not None,
-        "BEGUN": rule.begun is not None, "num_warps": WARPS, "num_stages": 1,
+        "c": c, "C": next_power_of_2(c), "e": e, "E": next_power_of_2(e),
+        "S": rule.block, "T": next_power_of_2(rule.block), "j": j,
+        "J": next_power_of_2(j), "CAUSAL": rule.causal, "MASKED": rule.mask is not None,
+        "HIDES": rule.other is not None, "BEGUN": rule.begun is not None, "num_warps": WARPS, "num_stages": 1,
     }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def pseudo_inverse(
         return reference.pseudo_inverse(a, iterations, start)
     columns = reduce(a, "b h i j -> b h 1 j", "sum").amax(dim=-1, keepdim=True)  # |A|_1
     z = a.mT / (columns if start == "matrix" else columns.max())
-    if choose(impl, "pseudo_inverse", a, _obstacle(a)) == "triton":
+    if choose(impl, "pseudo_inverse", a, _unsupported_reason(a)) == "triton":
         return operator.forward(a, z, iterations)[0]
     batch, minus_a, z = a.shape[:2], -a.flatten(0, 1), z.flatten(0, 1)
     for _ in range(iterations):  # Z <- Z (13 I + N (15 I + N (7 I + N))) / 4 with N = -AZ, one fused product a bracket
@@ -41,7 +41,7 @@ def pseudo_inverse(
     return z.unflatten(0, batch)
 
 
-def _obstacle(a: Float[Tensor, "b h r r"]) -> str:
+def _unsupported_reason(a: Float[Tensor, "b h r r"]) -> str:
     """What keeps the kernel from these matrices, if anything."""
     if a.dtype != torch.float32 or not 0 < a.shape[-1] <= LARGEST or not a.numel():
         return f"it takes float32 matrices of 1 to {LARGEST} rows, got {a.dtype} and {a.shape[-1]}"

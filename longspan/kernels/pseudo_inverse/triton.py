@@ -16,7 +16,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.launch import filled
+from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import load_matrix, store_matrix
 
 HOW = {"num_warps": 4, "num_stages": 1}
@@ -27,7 +27,7 @@ def invert(
 ) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "steps b h r r"]]:
     """The last Z, and all before it."""
     (b, h, r, _), z, steps = a.shape, torch.empty_like(a), a.new_empty(iterations, *a.shape)
-    _invert[(b * h,)](a, start, z, steps, iterations, r=r, R=filled(r), **HOW)
+    _invert[(b * h,)](a, start, z, steps, iterations, r=r, R=next_power_of_2(r), **HOW)
     return z, steps
 
 
@@ -36,7 +36,7 @@ def back(
 ) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "b h r r"]]:
     """The gradients of A and of Z_0."""
     (b, h, r, _), da, dstart = a.shape, torch.empty_like(a), torch.empty_like(a)
-    _back[(b * h,)](dz, a, steps, da, dstart, len(steps), r=r, R=filled(r), **HOW)
+    _back[(b * h,)](dz, a, steps, da, dstart, len(steps), r=r, R=next_power_of_2(r), **HOW)
     return da, dstart
 
 

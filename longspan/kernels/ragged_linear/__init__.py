@@ -2,8 +2,8 @@
 
     y_t = S phi(q_t) / (z . phi(q_t) + eps)      S = sum_s v_s phi(k_s)^T      z = sum_s phi(k_s)
 
-with s over the keys of the row of t. Row i holds the keys `offsets[i]` to `offsets[i + 1]`; its queries are the same
-tokens, or those that `query_offsets` says. Sums run in float32 or better, the result has the type of v, and a row
+with s over the keys of the row of t. Row i holds the keys `cu_seqlens[i]` to `cu_seqlens[i + 1]`; its queries are the
+same tokens, or those that `query_cu_seqlens` says. Sums run in float32 or better, the result has the type of v, and a row
 without keys gives 0. `reference` defines the answer; `triton` takes float32 or bfloat16 and widths r and e that are
 multiples of 16 up to 128, rounds phi to the type of its inputs, and gives the same bits in every run.
 """
@@ -29,28 +29,30 @@ def ragged_linear(
     q: Float[Tensor, "n h r"],
     k: Float[Tensor, "t h r"],
     v: Float[Tensor, "t h e"],
-    offsets: Int[Tensor, " b_plus_1"],
-    longest: int,
+    cu_seqlens: Int[Tensor, " b_plus_1"],
+    max_seqlen: int,
     *,
-    query_offsets: Int[Tensor, " b_plus_1"] | None = None,
-    longest_query: int | None = None,
+    query_cu_seqlens: Int[Tensor, " b_plus_1"] | None = None,
+    max_query_seqlen: int | None = None,
     feature: Feature = "none",
     eps: float = 1e-6,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "n h e"]:
     """Linear attention of every query over the keys of its row; phi(u) is u, or elu(u) + 1 with `feature="elu"`.
 
-    `longest` is the length of the longest row of keys, known on the host, so that nothing waits for the device; so is
-    `longest_query`, which belongs to `query_offsets`.
+    `max_seqlen` is the length of the longest row of keys, known on the host, so that nothing waits for the device; so
+    is `max_query_seqlen`, which belongs to `query_cu_seqlens`.
 
-    >>> y = ragged_linear(q, k, v, layout.offsets, layout.longest, feature="elu")
+    >>> y = ragged_linear(q, k, v, layout.cu_seqlens, layout.max_seqlen, feature="elu")
     """
-    if query_offsets is None and longest_query is None:
-        query_offsets, longest_query = offsets, longest
-    if query_offsets is None or longest_query is None:
-        raise UsageError("Rows of queries need query_offsets and longest_query, got one of them; give both or neither.")
-    impl = choose(impl, "ragged_linear", q, _obstacle(q, k, v))
-    rows = (query_offsets, offsets, longest_query, longest)
+    if query_cu_seqlens is None and max_query_seqlen is None:
+        query_cu_seqlens, max_query_seqlen = cu_seqlens, max_seqlen
+    if query_cu_seqlens is None or max_query_seqlen is None:
+        raise UsageError(
+            "Rows of queries need query_cu_seqlens and max_query_seqlen, got one of them; give both or neither."
+        )
+    impl = choose(impl, "ragged_linear", q, _unsupported_reason(q, k, v))
+    rows = (query_cu_seqlens, cu_seqlens, max_query_seqlen, max_seqlen)
     with without_autocast(q):
         compute = operator.ragged_linear if impl == "triton" else reference.ragged_linear
         return compute(q, k, v, *rows, feature == "elu", eps)
@@ -58,10 +60,10 @@ def ragged_linear(
 
 def kernel_fits(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"]) -> bool:
     """Whether `impl="auto"` takes the Triton kernel."""
-    return choose("auto", "ragged_linear", q, _obstacle(q, k, v)) == "triton"
+    return choose("auto", "ragged_linear", q, _unsupported_reason(q, k, v)) == "triton"
 
 
-def _obstacle(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"]) -> str:
+def _unsupported_reason(q: Float[Tensor, "n h r"], k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     r, e = q.shape[-1], v.shape[-1]
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):

@@ -16,14 +16,14 @@ def ragged_linear(
     q: Float[Tensor, "n h r"],
     k: Float[Tensor, "t h r"],
     v: Float[Tensor, "t h e"],
-    query_offsets: Int[Tensor, " b_plus_1"],
+    query_cu_seqlens: Int[Tensor, " b_plus_1"],
     key_offsets: Int[Tensor, " b_plus_1"],
-    longest_query: int,
+    max_query_seqlen: int,
     longest_key: int,
     elu: bool,
     eps: float,
 ) -> Float[Tensor, "n h e"]:
-    return forward(q, k, v, query_offsets, key_offsets, longest_query, longest_key, elu, eps)[0]
+    return forward(q, k, v, query_cu_seqlens, key_offsets, max_query_seqlen, longest_key, elu, eps)[0]
 
 
 @torch.library.custom_op("longspan::ragged_linear", mutates_args=())
@@ -31,9 +31,9 @@ def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    query_offsets: Tensor,
+    query_cu_seqlens: Tensor,
     key_offsets: Tensor,
-    longest_query: int,
+    max_query_seqlen: int,
     longest_key: int,
     elu: bool,
     eps: float,
@@ -41,14 +41,14 @@ def forward(
     """y, and for the way back the sums of every row and head [b h e+1 r], S above z."""
     from longspan.kernels.ragged_linear import triton
 
-    q, k, v, query_offsets, key_offsets = (x.contiguous() for x in (q, k, v, query_offsets, key_offsets))
+    q, k, v, query_cu_seqlens, key_offsets = (x.contiguous() for x in (q, k, v, query_cu_seqlens, key_offsets))
     with torch.cuda.device_of(q):  # Triton launches on the current device
         sums = triton.sum_keys(k, v, key_offsets, longest_key, elu)
-        return triton.read(q, sums, query_offsets, longest_query, elu, eps), sums
+        return triton.read(q, sums, query_cu_seqlens, max_query_seqlen, elu, eps), sums
 
 
 @forward.register_fake
-def _(q, k, v, query_offsets, key_offsets, longest_query, longest_key, elu, eps):
+def _(q, k, v, query_cu_seqlens, key_offsets, max_query_seqlen, longest_key, elu, eps):
     rows, heads, r, e = key_offsets.shape[0] - 1, *k.shape[1:], v.shape[2]
     return v.new_empty(q.shape[0], heads, e), v.new_empty(rows, heads, e + 1, r, dtype=torch.float32)
 
@@ -60,9 +60,9 @@ def backward(
     k: Tensor,
     v: Tensor,
     sums: Tensor,
-    query_offsets: Tensor,
+    query_cu_seqlens: Tensor,
     key_offsets: Tensor,
-    longest_query: int,
+    max_query_seqlen: int,
     longest_key: int,
     elu: bool,
     eps: float,
@@ -72,19 +72,19 @@ def backward(
 
     dy, q, k, v, sums = (x.contiguous() for x in (dy, q, k, v, sums))
     with torch.cuda.device_of(q):
-        dq, dsums = triton.back_to_queries(dy, q, sums, query_offsets.contiguous(), longest_query, elu, eps)
+        dq, dsums = triton.back_to_queries(dy, q, sums, query_cu_seqlens.contiguous(), max_query_seqlen, elu, eps)
         dk, dv = triton.back_to_keys(k, v, dsums, key_offsets.contiguous(), longest_key, elu)
     return dq, dk, dv
 
 
 @backward.register_fake
-def _(dy, q, k, v, sums, query_offsets, key_offsets, longest_query, longest_key, elu, eps):
+def _(dy, q, k, v, sums, query_cu_seqlens, key_offsets, max_query_seqlen, longest_key, elu, eps):
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 def _remember(ctx, inputs, output) -> None:
-    q, k, v, query_offsets, key_offsets, *ctx.rest = inputs
-    ctx.save_for_backward(q, k, v, output[1], query_offsets, key_offsets)
+    q, k, v, query_cu_seqlens, key_offsets, *ctx.rest = inputs
+    ctx.save_for_backward(q, k, v, output[1], query_cu_seqlens, key_offsets)
     ctx.set_materialize_grads(False)  # nobody differentiates the sums
 
 

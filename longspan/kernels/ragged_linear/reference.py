@@ -13,14 +13,14 @@ def ragged_linear(
     q: Float[Tensor, "n h r"],
     k: Float[Tensor, "t h r"],
     v: Float[Tensor, "t h e"],
-    query_offsets: Int[Tensor, " b_plus_1"],
+    query_cu_seqlens: Int[Tensor, " b_plus_1"],
     key_offsets: Int[Tensor, " b_plus_1"],
-    longest_query: int,
+    max_query_seqlen: int,
     longest_key: int,
     elu: bool,
     eps: float,
 ) -> Float[Tensor, "n h e"]:
-    queries, keys = rows(query_offsets, longest_query), rows(key_offsets, longest_key)
+    queries, keys = rows(query_cu_seqlens, max_query_seqlen), rows(key_offsets, longest_key)
     # Zeros where a row has ended: such a key adds nothing to any sum.
     fq, fk = queries.unpack(features(q, elu)), keys.unpack(features(k, elu))
     values = keys.unpack(at_least_single(v))
@@ -30,8 +30,8 @@ def ragged_linear(
     return y.to(v.dtype)
 
 
-def rows(offsets: Int[Tensor, " b_plus_1"], longest: int) -> Layout:
-    return Layout.of_mask(real(offsets.diff(), longest))
+def rows(cu_seqlens: Int[Tensor, " b_plus_1"], max_seqlen: int) -> Layout:
+    return Layout.of_mask(real(cu_seqlens.diff(), max_seqlen))
 
 
 def features(x: Float[Tensor, "t h r"], elu: bool) -> Float[Tensor, "t h r"]:

@@ -30,29 +30,33 @@ PROGRAMS = 512  # as many as the largest GPUs hold at once; further cuts would o
 
 
 def sum_keys(
-    k: Float[Tensor, "t h r"], v: Float[Tensor, "t h e"], offsets: Int[Tensor, " b_plus_1"], longest: int, elu: bool
+    k: Float[Tensor, "t h r"],
+    v: Float[Tensor, "t h e"],
+    cu_seqlens: Int[Tensor, " b_plus_1"],
+    max_seqlen: int,
+    elu: bool,
 ) -> Float[Tensor, "b h e_plus_1 r"]:
-    rows, heads, r, e = len(offsets) - 1, *k.shape[1:], v.shape[2]
+    rows, heads, r, e = len(cu_seqlens) - 1, *k.shape[1:], v.shape[2]
     how = launch(k, e)
-    parts = parts_of_a_sum(rows * heads, longest, how["T"])
+    parts = parts_of_a_sum(rows * heads, max_seqlen, how["T"])
     sums = k.new_empty(parts, rows, heads, e + 1, r, dtype=torch.float32)
-    _sum_keys[(rows * heads, parts)](k, v, offsets, sums, heads, ELU=elu, **how)
+    _sum_keys[(rows * heads, parts)](k, v, cu_seqlens, sums, heads, ELU=elu, **how)
     return added(sums)
 
 
 def read(
     q: Float[Tensor, "n h r"],
     sums: Float[Tensor, "b h e_plus_1 r"],
-    offsets: Int[Tensor, " b_plus_1"],
-    longest: int,
+    cu_seqlens: Int[Tensor, " b_plus_1"],
+    max_seqlen: int,
     elu: bool,
     eps: float,
 ) -> Float[Tensor, "n h e"]:
     heads, e = q.shape[1], sums.shape[2] - 1
     how = launch(q, e)
     y = q.new_empty(len(q), heads, e)
-    grid = ((len(offsets) - 1) * heads, parts_of_a_row(longest, how["T"]))
-    _read[grid](q, sums, offsets, y, heads, eps, ELU=elu, **how)
+    grid = ((len(cu_seqlens) - 1) * heads, parts_of_a_row(max_seqlen, how["T"]))
+    _read[grid](q, sums, cu_seqlens, y, heads, eps, ELU=elu, **how)
     return y
 
 
@@ -60,17 +64,17 @@ def back_to_queries(
     dy: Float[Tensor, "n h e"],
     q: Float[Tensor, "n h r"],
     sums: Float[Tensor, "b h e_plus_1 r"],
-    offsets: Int[Tensor, " b_plus_1"],
-    longest: int,
+    cu_seqlens: Int[Tensor, " b_plus_1"],
+    max_seqlen: int,
     elu: bool,
     eps: float,
 ) -> tuple[Float[Tensor, "n h r"], Float[Tensor, "b h e_plus_1 r"]]:
     """The gradients of the queries and of the sums."""
     rows, heads = sums.shape[:2]
     how = launch(q, dy.shape[2])
-    parts = parts_of_a_sum(rows * heads, longest, how["T"])
+    parts = parts_of_a_sum(rows * heads, max_seqlen, how["T"])
     dq, dsums = torch.empty_like(q), sums.new_empty(parts, *sums.shape)
-    _back_to_queries[(rows * heads, parts)](dy, q, sums, offsets, dq, dsums, heads, eps, ELU=elu, **how)
+    _back_to_queries[(rows * heads, parts)](dy, q, sums, cu_seqlens, dq, dsums, heads, eps, ELU=elu, **how)
     return dq, added(dsums)
 
 
@@ -78,16 +82,16 @@ def back_to_keys(
     k: Float[Tensor, "t h r"],
     v: Float[Tensor, "t h e"],
     dsums: Float[Tensor, "b h e_plus_1 r"],
-    offsets: Int[Tensor, " b_plus_1"],
-    longest: int,
+    cu_seqlens: Int[Tensor, " b_plus_1"],
+    max_seqlen: int,
     elu: bool,
 ) -> tuple[Float[Tensor, "t h r"], Float[Tensor, "t h e"]]:
     """The gradients of the keys and of the values."""
     rows, heads = dsums.shape[:2]
     how = launch(k, v.shape[2])
     dk, dv = torch.empty_like(k), torch.empty_like(v)
-    _back_to_keys[(rows * heads, parts_of_a_row(longest, how["T"]))](
-        k, v, dsums, offsets, dk, dv, heads, ELU=elu, **how
+    _back_to_keys[(rows * heads, parts_of_a_row(max_seqlen, how["T"]))](
+        k, v, dsums, cu_seqlens, dk, dv, heads, ELU=elu, **how
     )
     return dk, dv
 
@@ -100,13 +104,13 @@ def launch(x: Float[Tensor, "t h r"], e: int) -> dict:
     return sizes | {"num_warps": warps, "num_stages": stages}
 
 
-def parts_of_a_row(longest: int, tile: int) -> int:
-    return max(1, -(-longest // (TILES_EACH * tile)))
+def parts_of_a_row(max_seqlen: int, tile: int) -> int:
+    return max(1, -(-max_seqlen // (TILES_EACH * tile)))
 
 
-def parts_of_a_sum(pairs: int, longest: int, tile: int) -> int:
+def parts_of_a_sum(pairs: int, max_seqlen: int, tile: int) -> int:
     """As few as fill the device, for each writes a matrix; the same for the same shapes, whatever the device."""
-    return min(-(-PROGRAMS // max(1, pairs)), parts_of_a_row(longest, tile))
+    return min(-(-PROGRAMS // max(1, pairs)), parts_of_a_row(max_seqlen, tile))
 
 
 def added(parts: Float[Tensor, "p b h e_plus_1 r"]) -> Float[Tensor, "b h e_plus_1 r"]:
@@ -116,10 +120,10 @@ def added(parts: Float[Tensor, "p b h e_plus_1 r"]) -> Float[Tensor, "b h e_plus
 @triton.jit
 @no_type_check
 def _sum_keys(
-    k, v, offsets, sums, heads, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
+    k, v, cu_seqlens, sums, heads, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
     ELU: tl.constexpr,
 ):  # fmt: skip
-    first, last, head = _part(offsets, heads, T)
+    first, last, head = _part(cu_seqlens, heads, T)
     S, z = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
     for start in range(first, last, T):
         k_at, k_real = _tile(start, last, head, heads, r, R, T)
@@ -133,10 +137,10 @@ def _sum_keys(
 @triton.jit
 @no_type_check
 def _read(
-    q, sums, offsets, y, heads, eps, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
+    q, sums, cu_seqlens, y, heads, eps, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
     T: tl.constexpr, ELU: tl.constexpr,
 ):  # fmt: skip
-    first, last, head = _part(offsets, heads, T)
+    first, last, head = _part(cu_seqlens, heads, T)
     S, z = _load_sums(sums, r, e, R, E)
     for start in range(first, last, T):
         q_at, q_real = _tile(start, last, head, heads, r, R, T)
@@ -149,10 +153,10 @@ def _read(
 @triton.jit
 @no_type_check
 def _back_to_queries(
-    dy, q, sums, offsets, dq, dsums, heads, eps, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
+    dy, q, sums, cu_seqlens, dq, dsums, heads, eps, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
     T: tl.constexpr, ELU: tl.constexpr,
 ):  # fmt: skip
-    first, last, head = _part(offsets, heads, T)
+    first, last, head = _part(cu_seqlens, heads, T)
     S, z = _load_sums(sums, r, e, R, E)
     dS, dz = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
     for start in range(first, last, T):
@@ -173,10 +177,10 @@ def _back_to_queries(
 @triton.jit
 @no_type_check
 def _back_to_keys(
-    k, v, dsums, offsets, dk, dv, heads, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
+    k, v, dsums, cu_seqlens, dk, dv, heads, r: tl.constexpr, e: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
     T: tl.constexpr, ELU: tl.constexpr,
 ):  # fmt: skip
-    first, last, head = _part(offsets, heads, T)
+    first, last, head = _part(cu_seqlens, heads, T)
     dS, dz = _load_sums(dsums, r, e, R, E)
     for start in range(first, last, T):
         k_at, k_real = _tile(start, last, head, heads, r, R, T)
@@ -189,10 +193,10 @@ def _back_to_keys(
 
 @triton.jit
 @no_type_check
-def _part(offsets, heads, T: tl.constexpr):
+def _part(cu_seqlens, heads, T: tl.constexpr):
     """The tokens of this program: the second axis of the grid cuts every row into whole tiles, evenly."""
     row = tl.program_id(0) // heads  # heads of one row are neighbours, for their tokens lie side by side
-    begin, end = tl.load(offsets + row).to(tl.int64), tl.load(offsets + row + 1).to(tl.int64)
+    begin, end = tl.load(cu_seqlens + row).to(tl.int64), tl.load(cu_seqlens + row + 1).to(tl.int64)
     share = tl.cdiv(tl.cdiv(end - begin, T), tl.num_programs(1)) * T
     first = begin + tl.program_id(1) * share
     return first, tl.minimum(first + share, end), tl.program_id(0) % heads

@@ -20,12 +20,12 @@ WIDEST = 256
 def running_mean(
     x: Float[Tensor, "b h n c"], *, mask: Bool[Tensor, "b n"] | None = None, impl: Implementation = "auto"
 ) -> Float[Tensor, "b h n c"]:
-    impl = choose(impl, "running_mean", x, _obstacle(x))
+    impl = choose(impl, "running_mean", x, _unsupported_reason(x))
     with without_autocast(x):
         return (operator.forward if impl == "triton" else reference.running_mean)(x, mask)
 
 
-def _obstacle(x: Float[Tensor, "b h n c"]) -> str:
+def _unsupported_reason(x: Float[Tensor, "b h n c"]) -> str:
     """What keeps the kernel from these tokens, if anything."""
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"it takes float32 or half precision, got {x.dtype}"

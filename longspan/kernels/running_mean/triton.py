@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.kernels.chunk_states import before
-from longspan.kernels.launch import ceil, empty_like, filled
+from longspan.kernels.launch import ceil, empty_like, next_power_of_2
 from longspan.kernels.running_sum import running_sum
 from longspan.kernels.tiles import load, store
 
@@ -22,7 +22,7 @@ NUMBERS = 4_096  # of a tile
 
 def running_mean(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None, back: bool) -> Float[Tensor, "b h n c"]:
     b, h, n, c = x.shape
-    C = filled(c)
+    C = next_power_of_2(c)
     T = max(16, NUMBERS // C)
     counts = None if mask is None else mask.cumsum(dim=1, dtype=torch.int32).clamp(min=1)
     beside = (None if mask is None else mask.view(torch.uint8), counts)

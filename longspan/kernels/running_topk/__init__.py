@@ -25,12 +25,12 @@ def records(
     >>> records(torch.tensor([[[1.0, 3.0, 2.0, 5.0]]]), torch.tensor([[1, 1, 2, 3]]), 1)
     tensor([[[ True, False, False,  True]]])
     """
-    if choose(impl, "records", x, _obstacle(x, among)) == "triton":
+    if choose(impl, "records", x, _unsupported_reason(x, among)) == "triton":
         return operator.records(x, budget, among)
     return reference.records(x, budget, among)
 
 
-def _obstacle(x: Float[Tensor, "b h n"], among: int) -> str:
+def _unsupported_reason(x: Float[Tensor, "b h n"], among: int) -> str:
     """What keeps the kernel from these numbers, if anything."""
     if x.dtype != torch.float32:
         return f"it takes float32, got {x.dtype}"

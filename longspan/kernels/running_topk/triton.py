@@ -14,7 +14,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.kernels.launch import filled
+from longspan.kernels.launch import next_power_of_2
 
 TILE = 4_096
 NEVER = tl.constexpr(2**30)  # a budget that is not reached
@@ -28,8 +28,8 @@ def records(x: Float[Tensor, "b h n"], budget: Int[Tensor, "_b n"], among: int) 
 
 
 def launch(n: int, among: int) -> dict[str, int]:
-    T = min(TILE, filled(n))
-    return {"LEVELS": among, "L": filled(among), "T": T, "num_warps": max(1, T // 256)}
+    T = min(TILE, next_power_of_2(n))
+    return {"LEVELS": among, "L": next_power_of_2(among), "T": T, "num_warps": max(1, T // 256)}
 
 
 @triton.jit

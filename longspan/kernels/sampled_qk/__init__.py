@@ -28,14 +28,14 @@ def sampled_qk(
     impl: Implementation = "auto",
 ) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
     """The largest score of each query with its sample, and the sum of its distances from the others."""
-    impl = choose(impl, "sampled_qk", q, _obstacle(q, k, sample))
+    impl = choose(impl, "sampled_qk", q, _unsupported_reason(q, k, sample))
     with without_autocast(q):
         compute = operator.sampled_qk if impl == "triton" else reference.sampled_qk
         largest, apart = compute(q, k, sample, size)
     return largest, apart
 
 
-def _obstacle(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "_ n s"]) -> str:
+def _unsupported_reason(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "_ n s"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     if q.dtype != k.dtype or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"it takes q and k both in float32 or both in half precision, got {q.dtype} and {k.dtype}"

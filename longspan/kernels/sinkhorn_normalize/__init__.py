@@ -26,12 +26,12 @@ def balance(
     >>> balance(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2, dtype=torch.bool), 1)[0, 0, 0]
     tensor([0.5000, 0.5000])
     """
-    if choose(impl, "balancing", x, _obstacle(x)) == "reference":
+    if choose(impl, "balancing", x, _unsupported_reason(x)) == "reference":
         return reference.balance(x, allowed, iterations)
     return operator.forward(x, allowed, iterations)[0]
 
 
-def _obstacle(x: Float[Tensor, "b h u v"]) -> str:
+def _unsupported_reason(x: Float[Tensor, "b h u v"]) -> str:
     """What keeps the kernel from this matrix, if anything."""
     if x.dtype != torch.float32:
         return f"it takes float32, got {x.dtype}"

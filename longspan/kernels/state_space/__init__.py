@@ -97,7 +97,7 @@ def chunk_type(x: Float[Tensor, "b n d"], states: int) -> torch.dtype | None:
     `states` says of how many real numbers a state consists.
     """
     kind = x.device.type
-    if choose("auto", "state_space", x, _obstacle(x, states)) != "triton":
+    if choose("auto", "state_space", x, _unsupported_reason(x, states)) != "triton":
         return None
     cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
     return torch.bfloat16 if cast else x.dtype
@@ -113,7 +113,7 @@ def filter_chunks(
     >>> y = filter_chunks(x, lift(ahead, c, reads, skip, across, x.dtype), mask)
     """
     diagonal = chunk.across.is_complex()
-    choose("triton", "state_space", x, _obstacle(x, chunk.across.shape[1] * (2 if diagonal else 1)))
+    choose("triton", "state_space", x, _unsupported_reason(x, chunk.across.shape[1] * (2 if diagonal else 1)))
     across = torch.view_as_real(chunk.across.to(torch.complex64)) if diagonal else chunk.across.float()
     order, places = (None, None) if mask is None else _permutation(mask)
     return operator.forward(x.to(chunk.read.dtype), chunk.read, chunk.write, across, order, places, diagonal, gelu)[0]
@@ -126,7 +126,7 @@ def _permutation(mask: Bool[Tensor, "b n"]) -> tuple[Int[Tensor, "b n"], Int[Ten
     return order.int(), (mask.cumsum(dim=1) - 1).masked_fill(~mask, -1).int()
 
 
-def _obstacle(x: Float[Tensor, "b n d"], states: int) -> str:
+def _unsupported_reason(x: Float[Tensor, "b n d"], states: int) -> str:
     """What keeps recurrences in chunks from these tokens, if anything."""
     if x.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes float32 or bfloat16, got {x.dtype}"

@@ -26,14 +26,14 @@ def weighted_means(
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h r c"]:
     """The means of x with the weights softmax(a), a softmax over the tokens for each of r summaries."""
-    impl = choose(impl, "weighted_means", x, _obstacle(a, x))
+    impl = choose(impl, "weighted_means", x, _unsupported_reason(a, x))
     with without_autocast(x):
         if impl == "reference":
             return reference.weighted_means(a, x, mask)
         return operator.forward(a, x, mask)[0]
 
 
-def _obstacle(a: Float[Tensor, "b h n r"], x: Float[Tensor, "b h n c"]) -> str:
+def _unsupported_reason(a: Float[Tensor, "b h n r"], x: Float[Tensor, "b h n c"]) -> str:
     """What keeps the kernel from these tensors, if anything."""
     if not {a.dtype, x.dtype} <= {torch.float32, torch.bfloat16, torch.float16}:
         return f"it takes float32 and half precision, got {a.dtype} and {x.dtype}"

@@ -15,7 +15,7 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from longspan.kernels.launch import ceil, empty_like, filled
+from longspan.kernels.launch import ceil, empty_like, next_power_of_2
 from longspan.kernels.tiles import dot, load, of, store, visible
 
 TILE = {2: 128, 4: 32}  # tokens, by bytes of a number
@@ -59,8 +59,15 @@ def back(
 
 
 def launch(n: int, r: int, c: int, size: int) -> dict[str, int]:
-    T = min(TILE[size], filled(n))
-    return {"r": r, "c": c, "R": filled(r), "C": filled(c), "T": T, "num_warps": 2 * size if T > 16 else 1}
+    T = min(TILE[size], next_power_of_2(n))
+    return {
+        "r": r,
+        "c": c,
+        "R": next_power_of_2(r),
+        "C": next_power_of_2(c),
+        "T": T,
+        "num_warps": 2 * size if T > 16 else 1,
+    }
 
 
 @triton.jit
