@@ -3,8 +3,8 @@
     y_t = S phi(q_t) / (z . phi(q_t) + eps)      S = sum_s v_s phi(k_s)^T      z = sum_s phi(k_s)
 
 with s over the keys of the row of t. Row i holds the keys `cu_seqlens[i]` to `cu_seqlens[i + 1]`; its queries are the
-same tokens, or those that `query_cu_seqlens` says. Sums run in float32 or better, the result has the type of v, and a row
-without keys gives 0. `reference` defines the answer; `triton` takes float32 or bfloat16 and widths r and e that are
+same tokens, or those that `query_cu_seqlens` says. Sums run in float32 or better, the result has the type of v, and a
+row without keys gives 0. `reference` defines the answer; `triton` takes float32 or bfloat16 and widths r and e that are
 multiples of 16 up to 128, rounds phi to the type of its inputs, and gives the same bits in every run.
 """
 
