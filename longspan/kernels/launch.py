@@ -1,5 +1,8 @@
 """How tensors are laid out and cut into the tiles of Triton kernels, on the side of whoever launches them."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
@@ -46,3 +49,25 @@ def empty_like(x: Float[Tensor, "b h n c"], width: int, dtype: torch.dtype) -> F
 def as_bytes(mask: Bool[Tensor, "b n"] | None) -> UInt8[Tensor, "b n"] | None:
     """A mask as Triton reads it."""
     return None if mask is None else mask.contiguous().view(torch.uint8)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a launch is compiled for, and into how many parts each row is cut.
+
+    It depends on the sizes of the tensors alone, so that a call is deterministic on every device, and torch.compile
+    can ask it for sizes that are not known yet.
+    """
+
+    STEP: ClassVar[int] = 64  # tokens of a part are a multiple of it, and it is one of every tile
+    SHORTEST: ClassVar[int] = 256  # tokens of a part: shorter ones cost more to merge than to compute
+    PROGRAMS: ClassVar[int] = 512  # about as many as the largest GPUs hold at once
+
+    pairs: int  # batch rows times heads
+
+    def parts(self, n: int) -> int:
+        """As few as fill the device, since each writes its partial sums."""
+        return torch.sym_min(ceil(self.PROGRAMS, self.pairs), ceil(n, self.SHORTEST))  # pyright: ignore[reportReturnType]
+
+    def tokens_per_part(self, n: int) -> int:
+        return ceil(ceil(n, self.STEP), self.parts(n)) * self.STEP

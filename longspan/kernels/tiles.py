@@ -154,3 +154,16 @@ def single_dot_halves(a, b, rest):
         product = tl.dot(rounded, rest, product)
         product = tl.dot((a - rounded.to(tl.float32)).to(b.dtype), b, product)
     return product
+
+
+@triton.jit
+@no_type_check
+def online_softmax(scores, top, total, sums):
+    """One step of the online softmax over a tile of scores [T, S] in base 2, hidden ones -inf.
+
+    Returns the weights of the tile, and the running maximum [T], total [T] and sums [T, E] brought to the new maximum.
+    """
+    higher = tl.maximum(top, tl.max(scores, axis=1))
+    base = tl.where(higher == float("-inf"), 0.0, higher)  # so far nothing is visible
+    weights, fade = tl.exp2(scores - base[:, None]), tl.exp2(top - base)
+    return weights, higher, total * fade + tl.sum(weights, axis=1), sums * fade[:, None]

@@ -1,0 +1,80 @@
+"""Triton kernels as torch operators, which torch.compile takes into its graph unopened: fake shapes, gradients, FLOPs.
+
+    @operator("running_mean", fake=like, flops=lambda x, *rest: math.prod(x))
+    def forward(x: Tensor, mask: Tensor | None) -> Tensor: ...
+
+    @operator("running_mean_backward", fake=like, flops=...)
+    def backward(dy: Tensor, x: Tensor, mask: Tensor | None) -> Tensor: ...
+
+    differentiate(forward, backward)
+
+torch reads the signatures of operators and knows tensors but no shapes there; the public functions state the shapes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longspan.kernels.flops import counts
+from longspan.kernels.launch import empty_like
+
+
+def operator(name: str, *, fake: Callable[..., Any], flops: Callable[..., int] | None = None) -> Callable[..., Any]:
+    """Register a function as `torch.ops.longspan.<name>`.
+
+    `fake` makes empty outputs from the same arguments; `flops` counts operations, given shapes in place of tensors.
+    """
+
+    def register(function: Callable[..., Any]) -> Any:
+        registered = torch.library.custom_op(f"longspan::{name}", function, mutates_args=())
+        registered.register_fake(fake)
+        if flops is not None:
+            counted = flops
+            counts(getattr(torch.ops.longspan, name))(
+                lambda *args, out_shape=None, **options: counted(*args, **options)
+            )
+        return registered
+
+    return register
+
+
+def differentiate(
+    forward: Any, backward: Callable[..., Any], *, saved: tuple[int, ...] | None = None, unneeded: tuple[int, ...] = ()
+) -> None:
+    """Make `forward` differentiable by `backward(dy, *outputs, *inputs)`: the gradients of the first inputs.
+
+    `outputs` are those of `forward` named by `saved` (none of a lone output, all of several, unless given); only the
+    first output has a gradient. An input that is None gets none, whatever `backward` returned for it. Inputs named by
+    `unneeded` are not kept: `backward` gets None in their place.
+    """
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        several = isinstance(output, tuple)
+        outputs = output if several else (output,)
+        chosen = saved if saved is not None else tuple(range(len(outputs))) if several else ()
+        is_tensor = [isinstance(x, Tensor) for x in inputs]
+        kept = [None if i in unneeded else x for i, x in enumerate(inputs) if is_tensor[i]]
+        ctx.save_for_backward(*(outputs[i] for i in chosen), *kept)
+        ctx.plain = [None if tensor else x for x, tensor in zip(inputs, is_tensor, strict=True)]
+        ctx.is_tensor, ctx.kept = is_tensor, len(chosen)
+        ctx.set_materialize_grads(False)  # only the first output has a gradient
+
+    def gradients(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return (None,) * len(ctx.plain)
+        outputs, tensors = ctx.saved_tensors[: ctx.kept], iter(ctx.saved_tensors[ctx.kept :])
+        pairs = zip(ctx.is_tensor, ctx.plain, strict=True)
+        inputs = [next(tensors) if tensor else plain for tensor, plain in pairs]
+        found = backward(dy, *outputs, *inputs)
+        found = found if isinstance(found, tuple) else (found,)
+        padded = [*found, *[None] * (len(inputs) - len(found))]
+        return tuple(d if tensor else None for d, tensor in zip(padded, ctx.is_tensor, strict=True))
+
+    forward.register_autograd(gradients, setup_context=setup_context)
+
+
+def like(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Empty tensors [b h n c] laid out as these are."""
+    return tuple(empty_like(x, x.shape[3], x.dtype) for x in tensors)
