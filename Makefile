@@ -1,6 +1,8 @@
 # make run        install what a run needs, train nine mechanisms on the two starter tasks (smoke), show the board
 # make test       lint, then all tests but the long ones          make test-full   the long ones too
+# make test-gpu   the tests of kernels and recorded steps on one GPU, with GPU_PYTHON as the interpreter that has CUDA
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
+# make generated  the files that are made from the code: gallery, catalogue, drawing of the packages
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +12,12 @@ MECHANISMS := softmax local linear performer 'linformer(rank=16, sharing="key-va
 # Two test processes with one thread each are faster on two cores than two that fight over them.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: run test test-full lint docs clean
+# Compiling takes far longer than computing, so several processes share the GPU. Annotations are executed by the tests
+# on a CPU; what executes them cannot be compiled, hence no conftest.
+GPU_PYTHON ?= $(BIN)/python
+GPU_TESTS = $(wildcard tests/kernels/*_kernel*.py tests/kernels/*_gpu.py tests/training/*_gpu.py)
+
+.PHONY: run test test-full test-gpu lint docs generated clean
 
 run: $(VENV)/.installed-run
 	$(BIN)/longspan run starter -a $(MECHANISMS) --tier smoke
@@ -23,13 +30,20 @@ test: lint
 test-full: lint
 	$(PYTEST)
 
+test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.installed-dev)
+	$(GPU_PYTHON) -c "import torch, sys; sys.exit(not torch.cuda.is_available() and 'test-gpu needs a GPU.')"
+	$(GPU_PYTHON) -m pytest -n 14 --dist worksteal --noconftest -p no:cacheprovider $(GPU_TESTS)
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-docs: $(VENV)/.installed-docs
+generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_gallery.py
+	$(BIN)/python docs/make_architecture.py
+
+docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict
 
 clean:

@@ -1,4 +1,7 @@
-"""How fast ListOps and Pathfinder are generated on this machine: `python benchmarks/generators.py [--workers 2]`.
+"""How fast ListOps and Pathfinder are generated on this machine:
+
+    python benchmarks/generators.py [--workers 2] [--quick]
+
 
 Whole preparations into a temporary folder: drawing, shards, de-duplication, hashing, writing. Compiling comes before.
 """
@@ -10,8 +13,8 @@ import time
 from rich.console import Console
 from rich.table import Table
 
+from longspan.core.environment import available_cpus
 from longspan.datasets import get, listops, pathfinder
-from longspan.datasets.generation.shards import available_cores
 
 CASES = [
     ("ListOps, full size", "listops", listops.Data()),
@@ -21,13 +24,20 @@ CASES = [
     ("Pathfinder, 256 hard", "pathfinder", pathfinder.Data(256, "hard", 160, 20, 20)),
 ]
 
+QUICK = [
+    ("ListOps, short", "listops", listops.Data(100, 10, 10, longer_than=50, shorter_than=128, max_depth=5, max_args=8)),
+    ("Pathfinder, 32 easy", "pathfinder", pathfinder.Data(32, "easy", 40, 10, 10)),
+]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Rates of the dataset generators.")
-    parser.add_argument("--workers", type=int, default=available_cores())
-    workers = parser.parse_args().workers
+    parser.add_argument("--workers", type=int, default=available_cpus())
+    parser.add_argument("--quick", action="store_true", help="two small corpora")
+    given = parser.parse_args()
+    workers = given.workers
     table = Table("corpus", "examples", "seconds", "per second", title=f"Generators, {workers} threads")
-    for title, name, data in CASES:
+    for title, name, data in QUICK if given.quick else CASES:
         get(name).samples(data, 2)  # compile, render the stamps
         with tempfile.TemporaryDirectory() as root:
             began = time.perf_counter()

@@ -4,11 +4,13 @@
     python benchmarks/smoke_listops.py out/cards results/cpu/benchmarks/smoke-listops.json
     python docs/make_gallery.py
 
-A mechanism that is scored already gets the new score; the others stay.
+A mechanism that is scored already gets the new score; the others stay. `--quick` reads the committed cards and writes
+nothing but a temporary file.
 """
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ CELL = {"task": "listops", "protocol": "longspan", "tier": "smoke", "seed": 0, "
 
 
 def main(arguments: list[str]) -> int:
+    if arguments == ["--quick"]:
+        with tempfile.TemporaryDirectory() as place:
+            return main(["results", f"{place}/scores.json"])
     if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2

@@ -4,21 +4,22 @@ Rows: our encoder as a run compiles it, with each mechanism asked for, and `nn.T
 tokens without any mask. Same data, same optimiser, bf16 autocast, data on the device; warm-up first, then the median
 over blocks of steps between device events. Tasks whose data are not on disk get random bytes of full length, said so.
 
-    python benchmarks/training_speed.py [TASK...] [-a MECHANISM...] [--steps 40] [--json FILE] [--warm]
+    python benchmarks/training_speed.py [TASK...] [-a MECHANISM...] [--steps 40] [--json FILE] [--warm] [--quick]
 
 `--warm` only compiles, so that several processes can fill the compiler's cache before one of them measures.
+`--quick` is the smoke tier of ListOps on a CPU, uncompiled.
 """
 
 import argparse
 import json
 import statistics
-import time
 
 import torch
 from torch import nn
 
 from longspan import datasets
 from longspan.backbones.encoder_classifier import Sizes
+from longspan.core import meter
 from longspan.kernels.packing import Rows
 from longspan.runs import Cell, Plan
 from longspan.runs.fabric import make_fabric
@@ -55,12 +56,13 @@ def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int
     The update is that of a run: recorded where batches come in few shapes.
     """
     recipe = plan.protocol.recipe
-    fabric = make_fabric("cuda", "bf16", 1)
+    device = str(next(model.parameters()).device.type)
+    fabric = make_fabric(device, "bf16" if device == "cuda" else "fp32", 1)
     model, optimizer = fabric.setup(model, make_optimizer(model, recipe))
     set_learning_rate(optimizer, 1e-4)
     order = ExampleOrder(len(feed), recipe.batch_size, 0)
     model.train()
-    torch.cuda.reset_peak_memory_stats()
+    meter.reset_peak_memory(device)
     update, stage = make_update(plan.task, model, optimizer, recipe, fabric)
 
     def stretch(first: int, count: int) -> None:
@@ -68,22 +70,18 @@ def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int
             update([feed.batch(order.rows(step))])
 
     with stage:
-        return _rates(stretch, recipe.steps, steps, blocks, warmup)
+        return _rates(stretch, device, recipe.steps, steps, blocks, warmup)
 
 
-def _rates(stretch, total_steps: int, steps: int, blocks: int, warmup: int) -> dict:
-    started = time.perf_counter()
+def _rates(stretch, device: str, total_steps: int, steps: int, blocks: int, warmup: int) -> dict:
+    watch = meter.Stopwatch(device)
     stretch(0, warmup)
-    torch.cuda.synchronize()
-    compiling = time.perf_counter() - started
+    compiling = watch.elapsed()
     rates = []
     for block in range(blocks if steps else 0):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+        watch = meter.Stopwatch(device)
         stretch(warmup + block * steps, steps)
-        end.record()
-        torch.cuda.synchronize()
-        rates.append(steps / (start.elapsed_time(end) / 1e3))
+        rates.append(steps / watch.elapsed())
     if not rates:
         return {}
     return {
@@ -91,17 +89,17 @@ def _rates(stretch, total_steps: int, steps: int, blocks: int, warmup: int) -> d
         "least": min(rates),
         "most": max(rates),
         "implied_minutes": total_steps / statistics.median(rates) / 60,
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "peak_gib": (meter.peak_memory_bytes(device) or 0) / 2**30,
         "warmup_seconds": compiling,
     }
 
 
-def training_feed(plan: Plan):
+def training_feed(plan: Plan, device: str):
     """The training split on the device, and what it holds."""
     if datasets.get(plan.task.dataset).status(plan.protocol.data).ready:
         splits = plan.task.splits(plan.protocol)
-        return plan.task.feed(splits.train, plan.protocol, "cuda"), splits.variant
-    return plan.task.feed(plan.task.made_up(plan.protocol, 512), plan.protocol, "cuda"), "random bytes of full length"
+        return plan.task.feed(splits.train, plan.protocol, device), splits.variant
+    return plan.task.feed(plan.task.made_up(plan.protocol, 512), plan.protocol, device), "random bytes of full length"
 
 
 def main() -> None:
@@ -113,21 +111,28 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--no-plain", action="store_true")
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="the smoke tier of ListOps on a CPU, uncompiled")
     arguments = parser.parse_args()
+    device, tier, how = "cuda", "full", {}
+    if arguments.quick:
+        device, tier, how = "cpu", "smoke", {"blocks": 2, "warmup": 1}
+        arguments.tasks, arguments.protocol, arguments.steps = ["listops"], "longspan", 1
     rows = []
     for task in arguments.tasks:
         for mechanism in [*(arguments.mechanisms or ["softmax"]), *([] if arguments.no_plain else [None])]:
-            plan = Plan.of(Cell(task, mechanism or "softmax", protocol=arguments.protocol, tier="full"))
-            feed, data = training_feed(plan)
+            plan = Plan.of(Cell(task, mechanism or "softmax", protocol=arguments.protocol, tier=tier))
+            feed, data = training_feed(plan, device)
             if mechanism:
                 name, model = f"longspan, {mechanism}", plan.model()
-                model.compile_parts()
+                if not arguments.quick:
+                    model.compile_parts()
             else:
                 name = "nn.TransformerEncoder, no mask"
                 sizes = plan.protocol.model
                 model = Plain(sizes, 258, plan.task.longest(plan.protocol), plan.task.classes)
-                model.compile()
-            rate = steps_per_second(plan, model.cuda(), feed, 0 if arguments.warm else arguments.steps)
+                if not arguments.quick:
+                    model.compile()
+            rate = steps_per_second(plan, model.to(device), feed, 0 if arguments.warm else arguments.steps, **how)
             if not rate:
                 continue
             rows.append({"task": task, "row": name, "data": data} | rate)
@@ -142,7 +147,11 @@ def main() -> None:
             torch.cuda.empty_cache()
     if arguments.json:
         with open(arguments.json, "w") as file:
-            about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "protocol": arguments.protocol}
+            about = {
+                "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+                "torch": torch.__version__,
+                "protocol": arguments.protocol,
+            }
             json.dump(about | {"rows": rows}, file, indent=1)
 
 

@@ -96,7 +96,9 @@ def test_every_page_is_in_the_navigation():
 
     Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
-    listed = {name for entry in settings["nav"] for name in entry.values()}
+    groups = {title: pages for entry in settings["nav"] for title, pages in entry.items()}
+    assert list(groups) == ["Use", "Extend", "Reference"]
+    listed = {name for pages in groups.values() for entry in pages for name in entry.values()}
     # the pages of single mechanisms are generated, and reached from the table of all
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} | {"mechanisms/index.md"}
 
@@ -123,11 +125,83 @@ def test_the_api_page_names_things_that_exist():
         assert hasattr(importlib.import_module(module), attribute), name
 
 
-def test_python_blocks_are_python():
+SNIPPET = re.compile(r'--8<-- "(.+)"')
+SLOW = ("efficiency.lra import", "efficiency.sweep import")  # blocks that measure
+
+
+def python_blocks():
     for page in PAGES:
-        for block in blocks(page, "python"):
-            if "--8<--" not in block:
-                ast.parse(block)
+        for i, block in enumerate(blocks(page, "python")):
+            marks = [pytest.mark.full] if any(words in block for words in SLOW) else []
+            yield pytest.param(block, id=f"{page.name}-{i}", marks=marks)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a trained cell, its probe and a measurement, as a reader of the pages would have by then."""
+    import longspan
+    from longspan import tasks
+
+    place = tmp_path_factory.mktemp("reader")
+    protocols = type(tasks.get("listops")).protocols
+    small = {"data.train": 200, "data.valid": 20, "data.test": 20, "recipe.steps": 2, "recipe.evaluate_every": 2}
+    small |= {"model.dim": 16, "model.layers": 1, "model.mlp": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("LONGSPAN_DATA", str(place / "data"))
+        patch.setitem(protocols, ("longspan", "smoke"), protocols["longspan", "smoke"].override(small))
+        longspan.run("listops", "softmax", tier="smoke", device="cpu", progress=False)
+        yield place
+
+
+@pytest.mark.parametrize("block", list(python_blocks()))
+def test_every_python_block_runs(block, folder):
+    if named := SNIPPET.findall(block):
+        for name in named:
+            block = (ROOT / "docs" / name).read_text()  # and so it is rendered
+    (card,) = (path for path in (folder / "out" / "cards" / "listops").glob("*softmax*.json"))
+    block = block.replace("out/cards/listops/....json", str(card)).replace("samples=200", "samples=2")
+    if "compare(" in block:
+        from longspan.core.errors import DataMissing
+
+        with pytest.raises(DataMissing):  # nobody has measured anything in this folder
+            exec(compile(block, "block", "exec"), {"__name__": "block"})
+        return
+    exec(compile(block, "block", "exec"), {"__name__": "block"})
+
+
+def test_snippets_are_named_as_the_site_reads_them():
+    for page in PAGES:
+        assert not re.search(r"--\s*8\s*<", page.read_text().replace("--8<-- ", "")), page.name
+        for name in SNIPPET.findall(page.read_text()):
+            assert (ROOT / "docs" / name).is_file(), f"{page.name} shows {name}"
+
+
+def test_every_block_says_its_language():
+    for page in PAGES:
+        assert all(name in ("sh", "python", "text", "toml") for name, _ in FENCE.findall(page.read_text())), page.name
+
+
+def test_toml_blocks_are_toml():
+    import tomllib
+
+    for page in PAGES:
+        for block in blocks(page, "toml"):
+            tomllib.loads(block)
+
+
+def test_the_drawing_of_the_packages_is_that_of_the_imports():
+    from docs import make_architecture
+
+    assert make_architecture.DRAWING.read_text() == make_architecture.draw(), "run: make generated"
+
+
+def test_the_pages_name_files_that_exist():
+    """`runs/cell.py` in the page on architecture is longspan/runs/cell.py."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for name in re.findall(r"`([a-z_]+/[\w/]+(?:\.py)?)", text):
+        inside = ROOT / "longspan" / name
+        assert inside.exists() or inside.with_suffix(".py").exists() or (ROOT / name).exists(), name
 
 
 def test_the_shortest_mechanism_is_short_and_called_what_the_pages_say():
@@ -136,6 +210,27 @@ def test_the_shortest_mechanism_is_short_and_called_what_the_pages_say():
     classes = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     named = {name for page in PAGES for name in re.findall(r"my_attention\.py:(\w+)", page.read_text())}
     assert named <= classes
+
+
+def test_the_shortest_backbone_and_task_work_together(tmp_path, monkeypatch):
+    """A plug-in task, and a network with its slot filled by several mechanisms: padding never matters."""
+    import torch
+
+    import longspan
+    from docs.my_backbone import PostNormClassifier, Sizes
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_task.py").write_text((ROOT / "docs" / "my_task.py").read_text())
+    few = {"recipe.steps": 2, "recipe.evaluate_every": 2, "data.train": 40, "data.valid": 8, "data.test": 8}
+    card = longspan.run("my_task.py:ShallowListOps", "linear", overrides=few, device="cpu", progress=False)
+    assert card["status"] == "ok"
+    for name in ("softmax", "linear", "performer"):
+        torch.manual_seed(0)
+        factory = longspan.attentions.get(name)
+        model = PostNormClassifier(factory, Sizes(16, 2, 1, 16), vocabulary=10, classes=3, length=12).eval()
+        tokens, mask = torch.randint(10, (2, 12)), torch.arange(12) < torch.tensor([[12], [7]])
+        other = tokens.masked_fill(~mask, 3)
+        torch.testing.assert_close(model(tokens, mask), model(other, mask))
 
 
 def test_no_page_names_a_machine():

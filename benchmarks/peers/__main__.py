@@ -92,7 +92,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=Setup.repeats)
     parser.add_argument("--seconds", type=float, default=Setup.seconds, help="for one clock of one side")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args(arguments)
+    parser.add_argument("--quick", action="store_true", help="torch's own attention, 64 tokens on a CPU")
+    given = parser.parse_args(arguments)
+    if given.quick:
+        tiny = {"lengths": [64], "only": ["torch"], "batch": 1, "dtype": "float32", "device": "cpu", "repeats": 2}
+        vars(given).update(tiny)
+    return given
 
 
 if __name__ == "__main__":
