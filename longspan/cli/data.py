@@ -1,7 +1,7 @@
 """`data`: put data on disk, look at it, check it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -54,9 +54,8 @@ def data_prepare(
       longspan data prepare imdb --from-mirror http://mirror.example/data
     """
     from longspan.core import remote
-    from longspan.runs import data_settings
 
-    dataset, data = data_settings.settings(name, protocol, tier, overrides(changes))
+    dataset, data = _settings(name, protocol, tier, changes)
     with remote.mirrored(mirror):
         splits = dataset.prepare_official(data) if official else dataset.prepare(data, workers=workers)
     say(f"{name} ({splits.variant}) is ready in {dataset.status(data).folder}: {_counted(splits.counts)}.")
@@ -78,9 +77,7 @@ def data_import(
       longspan data import pathfinder ~/Downloads/lra_release.gz
       longspan data import pathfinder ~/lra_release --set split=seed42
     """
-    from longspan.runs import data_settings
-
-    dataset, data = data_settings.settings(name, protocol, tier, overrides(changes))
+    dataset, data = _settings(name, protocol, tier, changes)
     if not path.exists():
         raise DataMissing(f"{name} was to be read from {path}, where nothing is; get it from {dataset.meta.source}.")
     say(f"{name} is imported: {_counted(dataset.import_from(path, data).counts)}.")
@@ -94,10 +91,10 @@ def data_status(name: AnyDataset = None, as_json: Json = False) -> None:
     Example:
       longspan data status listops
     """
+    from longspan import datasets
     from longspan.cli import tables
-    from longspan.runs import data_settings
 
-    found = [(use.dataset.status(use.data), use.users) for use in data_settings.in_use(name)]
+    found = [(use.dataset.status(use.data), use.users) for use in datasets.uses(name)]
     if as_json:
         print_json([vars(status) | {"folder": str(status.folder), "for": users} for status, users in found])
     else:
@@ -112,9 +109,9 @@ def data_verify(name: AnyDataset = None) -> None:
     Example:
       longspan data verify listops
     """
-    from longspan.runs import data_settings
+    from longspan import datasets
 
-    uses = [use for use in data_settings.in_use(name) if use.dataset.status(use.data).ready]
+    uses = [use for use in datasets.uses(name) if use.dataset.status(use.data).ready]
     if not uses:
         raise DataMissing(
             f"Nothing of {name or 'any dataset'} is on disk to verify; longspan data prepare puts it there."
@@ -127,6 +124,15 @@ def data_verify(name: AnyDataset = None) -> None:
     if problems:
         raise CheckFailed(" ".join(problems))
     say(f"All hashes agree in {len(uses)} {'folder' if len(uses) == 1 else 'folders'}.")
+
+
+def _settings(name: str, protocol: str, tier: str, changes: list[str] | None) -> tuple[Any, Any]:
+    """A dataset, and what a protocol and tier ask of it with these settings changed."""
+    from longspan import datasets
+    from longspan.core.settings import override
+
+    dataset = datasets.get(name)
+    return dataset, override(dataset.preset(protocol, tier), overrides(changes))
 
 
 def _counted(counts: dict[str, int]) -> str:

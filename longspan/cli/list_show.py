@@ -61,9 +61,11 @@ def show(
         for kind, entry in catalogue.find(name).items():
             tables.print_entry(kind, entry, tables.console())
         return
-    from longspan.runs.data_settings import examples_of
+    from longspan import datasets
+    from longspan.core.settings import override
 
-    dataset, data = examples_of(name, overrides(changes))
+    dataset, data = datasets.examples_of(name)
+    data = override(data, overrides(changes))
     if output is not None:
         dataset.draw_samples(data, samples, output)
         say(f"{samples} samples of {name} are in {output}.")
