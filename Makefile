@@ -1,6 +1,7 @@
 # make run        install what a run needs, train nine mechanisms on the two starter tasks (smoke), show the board
 # make test       lint, then all tests but the long ones          make test-full   the long ones too
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
+# make catalogue  describe the built-ins anew, after a change to attentions, tasks, backbones, datasets or suites
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ MECHANISMS := softmax local linear performer 'linformer(rank=16, sharing="key-va
 # Two test processes with one thread each are faster on two cores than two that fight over them.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: run test test-full lint docs clean
+.PHONY: run test test-full lint docs catalogue clean
 
 run: $(VENV)/.installed-run
 	$(BIN)/longspan run starter -a $(MECHANISMS) --tier smoke
@@ -31,6 +32,9 @@ lint: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/mkdocs build --strict
+
+catalogue: $(VENV)/.installed-run
+	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info

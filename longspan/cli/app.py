@@ -207,6 +207,17 @@ def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
+def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:
+    """The catalogue that was shipped where it is up to date, else a new one, which imports torch."""
+    from longspan.results.catalogue import shipped
+
+    if (content := shipped(kinds)) is None:
+        from longspan.api import catalogue
+
+        content = catalogue(kinds)
+    return content
+
+
 class ProgressBar:
     """A bar on stderr while many things are done one after another; nothing where stderr is no terminal."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.app import Cards, Format, Out, Pattern, app, say
+from longspan.cli.app import Cards, Format, Out, Pattern, app, catalogue, say
 from longspan.core.errors import CheckFailed, DataMissing, UsageError
 
 
@@ -97,15 +97,18 @@ def report(
 
 
 def _catalogue(out: Path) -> dict[str, Any] | None:
-    """Written anew where everything it needs is installed, else the one written last, if any."""
-    from longspan import catalogue
+    """The catalogue, kept beside the cards for the day when torch is missing; then the one kept last, if any."""
+    from longspan.core import atomic
+    from longspan.results.catalogue import read
 
     path = out / "catalogue.json"
     try:
-        return catalogue.write(path)
+        content = catalogue()
     except ModuleNotFoundError as error:
         say(f"Without {error.name} the catalogue cannot be renewed; the last one is used if there is one.", error=True)
-    return catalogue.read(path) if path.exists() else None
+        return read(path) if path.exists() else None
+    atomic.write_json(path, content)
+    return content
 
 
 def _serve(site: Path, port: int) -> None:

@@ -1,12 +1,12 @@
 """`list` and `show`: what there is."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.app import Changes, Json, Kind, app, overrides, print_json, say
-from longspan.core.errors import UsageError
+from longspan.cli.app import Changes, Json, Kind, app, catalogue, overrides, print_json, say
+from longspan.core.errors import UnknownName, UsageError, did_you_mean
 
 
 @app.command("list")
@@ -21,17 +21,16 @@ def list_(
       longspan list attentions
       longspan list --json > catalogue.json     the catalogue that reports are built from
     """
-    from longspan import catalogue
     from longspan.cli import tables
 
-    content = catalogue.catalogue((str(kind),) if kind else None)
+    kinds = [str(kind)] if kind else list(map(str, Kind))
+    content = catalogue(kinds)
     if as_json:
         print_json(content)
     else:
-        for name in catalogue.KINDS:
-            if name in content:
-                for table in tables.list_tables(name, content[name]):
-                    tables.console().print(table)
+        for name in kinds:
+            for table in tables.list_tables(name, content[name]):
+                tables.console().print(table)
     for problem in content["problems"]:
         say(problem["sentence"], error=True)
 
@@ -52,13 +51,12 @@ def show(
       longspan show pathfinder --samples 8 -o x.png --set size=64
       longspan show image --samples 8 -o x.png
     """
-    from longspan import catalogue
     from longspan.cli import tables
 
     if (output or changes) and not samples:
         raise UsageError("-o and --set belong to --samples N, which was not given; add it.")
     if not samples:
-        for kind, entry in catalogue.find(name).items():
+        for kind, entry in _entries(name).items():
             tables.print_entry(kind, entry, tables.console())
         return
     from longspan import datasets
@@ -74,3 +72,22 @@ def show(
         if not isinstance(sample.content, str):
             raise UsageError(f"{name} holds images, which a terminal cannot show; add -o FILE.png to draw them.")
         print(f"{sample.label}\t{sample.content}")
+
+
+def _entries(name: str) -> dict[str, dict[str, Any]]:
+    """Every kind that knows the name, with its entry: `listops` is both a task and a dataset."""
+    if any(mark in name for mark in ":("):
+        from longspan.api import describe
+
+        return {"attentions": describe("attentions", name)}
+    content = catalogue()
+    found = {kind: entry for kind in map(str, Kind) for entry in content[kind] if entry["name"] == name}
+    for problem in content["problems"]:
+        if problem["name"] == name:
+            from longspan.api import describe
+
+            found[problem["kind"]] = describe(problem["kind"], name)  # raises what the plug-in raised
+    if not found:
+        known = {entry["name"] for kind in map(str, Kind) for entry in content[kind]}
+        raise UnknownName(f"Nothing is named {name!r}.{did_you_mean(name, known)}")
+    return found

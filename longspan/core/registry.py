@@ -51,9 +51,9 @@ class Registry:
         """The entry-point group in which other packages offer their own."""
         return self.package
 
-    def names(self) -> list[str]:
+    def names(self, *, plugins: bool = True) -> list[str]:
         """All names of this package and of installed entry points, without importing a single one."""
-        return sorted(set(self._own()) | {point.name for point in entry_points(group=self.group)})
+        return sorted({*self._own(), *(point.name for point in entry_points(group=self.group) if plugins)})
 
     def _own(self) -> dict[str, str]:
         """Where each name of this package lies."""

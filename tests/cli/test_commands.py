@@ -16,7 +16,7 @@ from longspan.core.errors import PluginError
 from longspan.results.store import Store
 from tests.results.factory import make_card, write_predictions
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 VERBS = ["list", "show", "check", "data", "run", "runs", "measure", "params", "board", "report", "verify"]
 VERBS += ["probe", "analyze", "new", "doctor"]
 DATA_VERBS = ["prepare", "import", "status", "verify"]
@@ -70,10 +70,25 @@ def test_alone_it_shows_its_help_and_every_verb():
     assert all(f"\n  {verb} " in result.stdout for verb in VERBS)
 
 
-def test_help_and_version_need_no_torch():
-    for words in (["--help"], ["--version"], ["run", "--help"]):
-        done = _without_torch(*words)
-        assert done.returncode == 0, done.stderr
+LISTED = ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"]
+NO_TORCH = [["--help"], ["--version"], ["run", "--help"], ["list"], ["list", "--json"], *(["list", k] for k in LISTED)]
+NO_TORCH += [["show", "softmax"], ["show", "listops"], ["board", "lra"], ["data", "status"], ["data", "status", "imdb"]]
+NO_TORCH += [["data", "prepare", "listops", "--tier", "smoke"], ["show", "listops", "--samples", "1"]]
+
+
+@pytest.mark.parametrize("words", NO_TORCH, ids=" ".join)
+def test_what_needs_no_torch_never_imports_it(folder, words):
+    done = _without_torch(*words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_data_are_imported_and_verified_without_torch(folder):
+    small = ["--set", "train=8", "--set", "valid=4", "--set", "test=8"]
+    assert _without_torch("data", "import", "listops", "nowhere", cwd=folder).returncode == 3
+    assert _without_torch("data", "prepare", "listops", "--tier", "smoke", cwd=folder).returncode == 0
+    assert _without_torch("data", "verify", cwd=folder).returncode == 0
+    assert _without_torch("data", "prepare", "pathfinder", "--tier", "smoke", *small, cwd=folder).returncode == 0
 
 
 def _without_torch(*words, cwd=None):
