@@ -124,7 +124,6 @@ def print_json(content: Any) -> None:
 Kind = StrEnum("Kind", ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"])
 Format = StrEnum("Format", ["terminal", "markdown", "md", "csv", "latex", "json", "html"])
 Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float64"])
-Launcher = StrEnum("Launcher", ["local"])
 Startable = StrEnum("Startable", ["attention"])
 Mode = StrEnum("Mode", ["train", "inference", "both"])
 Work = StrEnum("Work", ["forward", "train", "decode"])

@@ -1,4 +1,4 @@
-"""What this machine has and what it lacks: one finding per line, each with what to do about it."""
+"""What this machine has and what it lacks: one line each, each with what to do about it."""
 
 import os
 import platform
@@ -38,14 +38,11 @@ OPTIONAL = {
     "tensorboard": ("tensorboard", "no TensorBoard logs (CSV logs stay)", "pip install tensorboard"),
     "PIL": ("pillow", "no image import and no contact sheets", "pip install pillow"),
     "pynvml": ("nvidia-ml-py", "no energy on cards", "pip install 'longspan[energy]'"),
-    "ray": ("ray", "no Ray launcher", "pip install 'longspan[ray]'"),
-    "submitit": ("submitit", "no Slurm launcher", "pip install 'longspan[slurm]'"),
-    "librosa": ("librosa", "no speech tasks", "pip install 'longspan[tts]'"),
 }
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing looked at: `broken` when something required does not work, `lacks` when an optional one is absent."""
 
     name: str
@@ -54,7 +51,7 @@ class Finding:
     advice: str = ""
 
 
-def examine(out: str | Path = "out") -> list[Finding]:
+def examine(out: str | Path = "out") -> list[Diagnosis]:
     """Look at everything; nothing found wrong stops the looking."""
     from longspan.datasets.base import data_root
 
@@ -72,66 +69,70 @@ def examine(out: str | Path = "out") -> list[Finding]:
     ]
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {available_cpus()} cores"
     if sys.version_info < MINIMUM_PYTHON:
         wanted = ".".join(map(str, MINIMUM_PYTHON))
-        return Finding("python", "broken", found, f"install Python {wanted} or newer")
-    return Finding("python", "has", found)
+        return Diagnosis("python", "broken", found, f"install Python {wanted} or newer")
+    return Diagnosis("python", "has", found)
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> Iterator[Diagnosis]:
     """torch itself, then the accelerator it sees."""
     try:
         torch = import_module("torch")
     except Exception as error:  # a broken build raises anything from ImportError to OSError
-        yield Finding("torch", "broken", _reason(error), "install torch to check, run and measure; reading cards works")
+        yield Diagnosis(
+            "torch", "broken", _reason(error), "install torch to check, run and measure; reading cards works"
+        )
         return
-    yield Finding("torch", "has", torch.__version__)
+    yield Diagnosis("torch", "has", torch.__version__)
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         described = ", ".join(f"{p.name} ({p.total_memory / 2**30:.0f} GiB)" for p in names)
-        yield Finding("GPU", "has", described)
+        yield Diagnosis("GPU", "has", described)
     else:
-        yield Finding("GPU", "lacks", "none that torch can use", "runs use the CPU; keep to --tier smoke there")
+        yield Diagnosis("GPU", "lacks", "none that torch can use", "runs use the CPU; keep to --tier smoke there")
     yield _exact_attention("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
 
 
-def _exact_attention(device: str, dtype: "torch.dtype") -> Finding:
+def _exact_attention(device: str, dtype: "torch.dtype") -> Diagnosis:
     """The kernels that softmax(kernel=...) can ask for here."""
     from longspan.kernels.backends import available
 
     found = available(device, dtype)
     words = ", ".join(name if masks else f"{name} (not with a mask)" for name, masks in found.items())
-    return Finding("exact attention", "has", f"{words} and plain, for {str(dtype).removeprefix('torch.')} on {device}")
+    return Diagnosis(
+        "exact attention", "has", f"{words} and plain, for {str(dtype).removeprefix('torch.')} on {device}"
+    )
 
 
-def _required(module: str, library: str) -> Finding:
+def _required(module: str, library: str) -> Diagnosis:
     if not _present(module):
-        return Finding(library, "broken", "not installed", f"pip install {library}")
-    return Finding(library, "has", installed(library) or "present")
+        return Diagnosis(library, "broken", "not installed", f"pip install {library}")
+    return Diagnosis(library, "has", installed(library) or "present")
 
 
-def _optional(module: str, library: str, missed: str, remedy: str) -> Finding:
+def _optional(module: str, library: str, missed: str, remedy: str) -> Diagnosis:
     if not _present(module):
-        return Finding(library, "lacks", missed, remedy)
-    return Finding(library, "has", installed(library) or "present")
+        return Diagnosis(library, "lacks", missed, remedy)
+    return Diagnosis(library, "has", installed(library) or "present")
 
 
-def _triton() -> Finding:
+def _triton() -> Diagnosis:
     if not _present("triton"):
-        return Finding("triton", "lacks", "fused kernels fall back to torch", "it comes with the CUDA build of torch")
-    return Finding("triton", "has", installed("triton") or "present")
+        return Diagnosis("triton", "lacks", "fused kernels fall back to torch", "it comes with the CUDA build of torch")
+    return Diagnosis("triton", "has", installed("triton") or "present")
 
 
-def _browser() -> Finding:
+def _browser() -> Diagnosis:
     for name in ("chromium", "google-chrome", "chromium-browser"):
         if path := shutil.which(name):
-            return Finding("Chromium", "has", path)
-    return Finding("Chromium", "lacks", "the site's own tests are skipped", "install Chromium to run them")
+            return Diagnosis("Chromium", "has", path)
+    return Diagnosis("Chromium", "lacks", "the site's own tests are skipped", "install Chromium to run them")
 
 
-def _folder(name: str, path: Path) -> Finding:
+def _folder(name: str, path: Path) -> Diagnosis:
     """Whether files can be written there; the folder itself is not made."""
     place = _nearest(path)
     try:
@@ -139,16 +140,16 @@ def _folder(name: str, path: Path) -> Finding:
             pass
     except OSError as error:
         advice = "choose another with LONGSPAN_DATA" if name == "data folder" else "choose another with --out"
-        return Finding(name, "broken", f"{path} cannot be written ({error.strerror})", advice)
-    return Finding(name, "has", f"{path} {'is' if path.exists() else 'can be made and is'} writable")
+        return Diagnosis(name, "broken", f"{path} cannot be written ({error.strerror})", advice)
+    return Diagnosis(name, "has", f"{path} {'is' if path.exists() else 'can be made and is'} writable")
 
 
-def _room(path: Path) -> Finding:
+def _room(path: Path) -> Diagnosis:
     free = shutil.disk_usage(_nearest(path)).free
     found = f"{free / 2**30:.1f} GiB free"
     if free < ROOM_BYTES:
-        return Finding("disk", "lacks", found, f"free some: full tiers want {ROOM_BYTES / 2**30:.0f} GiB")
-    return Finding("disk", "has", found)
+        return Diagnosis("disk", "lacks", found, f"free some: full tiers want {ROOM_BYTES / 2**30:.0f} GiB")
+    return Diagnosis("disk", "has", found)
 
 
 def _nearest(path: Path) -> Path:

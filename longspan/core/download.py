@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from longspan.core.atomic import storage_errors, write_json, write_text
-from longspan.core.crc32c import crc32c_file
 from longspan.core.errors import CorruptFile, StorageError
 from longspan.core.lock import only_one
 from longspan.core.remote import Body, Remote, Source, ask, readable
@@ -84,9 +83,6 @@ def _verify(file: Path, path: Path, source: Source, remote: Remote | None) -> No
     expected = [("published", {"size": source.size, "md5": source.md5, "sha256": source.sha256})]
     if remote is not None:
         expected.append(("announced by the server", {"size": remote.size, "md5": remote.md5}))
-        if remote.crc32c and not (remote.md5 or source.md5 or source.sha256):
-            seen["crc32c"] = crc32c_file(file)
-            expected.append(("announced by the server", {"crc32c": remote.crc32c}))
     if not (source.md5 or source.sha256) and lock.exists():
         first = f"seen at the first download ({lock.name}; remove it if the file was meant to change)"
         expected.append((first, _read(lock)))

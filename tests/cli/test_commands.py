@@ -187,7 +187,6 @@ def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
         (["run", "listops", "-a", "softmax", "--protocol", "lra"], "lra-paper"),
         (["run", "listops", "-a", "softmax", "--tier", "smok"], "Did you mean 'smoke'?"),
         (["run", "listops", "-a", "softmax", "--seeds", "0"], "--seeds"),
-        (["run", "listops", "-a", "softmax", "--launcher", "fax"], "local"),
         (["run", "listops", "-a", "softmax", "--set", "recipe.step=5"], "recipe.step"),
         (["run", "listops", "-a", "softmax", "--set", "recipe.steps=many"], "takes int"),
         (["run", "listops", "-a", "softmax", "--set", "recipe.steps"], "name=value"),
