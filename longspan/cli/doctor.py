@@ -1,4 +1,4 @@
-"""What this machine has and what it lacks: one line each, each with what to do about it."""
+"""What this machine has and what it lacks, and what to do about it."""
 
 import os
 import platform
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 MINIMUM_PYTHON = (3, 11)
-ROOM_BYTES = 5 * 2**30  # room for the data, checkpoints and weights of a few full runs
+DISK_BYTES = 5 * 2**30  # for the data, checkpoints and weights of a few full runs
 
-# import name -> distribution; without one of these the package cannot do its work
+# import name -> distribution; the package does not work without them
 REQUIRED = {
     "lightning": "lightning",
     "numpy": "numpy",
@@ -30,7 +30,7 @@ REQUIRED = {
     "jinja2": "jinja2",
     "safetensors": "safetensors",
 }
-# import name -> (distribution, what is missed without it, how to get it)
+# import name -> (distribution, what does not work without it, how to install it)
 OPTIONAL = {
     "numba": ("numba", "data generation runs uncompiled, many times slower", "pip install numba"),
     "plotly": ("plotly", "no report site", "pip install plotly"),
@@ -43,7 +43,7 @@ OPTIONAL = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing looked at: `broken` when something required does not work, `lacks` when an optional one is absent."""
+    """The state of one thing: `broken` when a required one does not work, `lacks` when an optional one is absent."""
 
     name: str
     status: Literal["has", "lacks", "broken"]
@@ -51,8 +51,8 @@ class Diagnosis:
     advice: str = ""
 
 
-def examine(out: str | Path = "out") -> list[Diagnosis]:
-    """Look at everything; nothing found wrong stops the looking."""
+def diagnose(out: str | Path = "out") -> list[Diagnosis]:
+    """Diagnose everything; a problem does not stop the rest."""
     from longspan.datasets.base import data_root
 
     out = Path(out)
@@ -61,11 +61,11 @@ def examine(out: str | Path = "out") -> list[Diagnosis]:
         *_torch(),
         *(_required(module, library) for module, library in REQUIRED.items()),
         _triton(),
-        *(_optional(module, *words) for module, words in OPTIONAL.items()),
+        *(_optional(module, *about) for module, about in OPTIONAL.items()),
         _browser(),
         _folder("output folder", out),
         _folder("data folder", data_root()),
-        _room(out),
+        _disk(out),
     ]
 
 
@@ -78,33 +78,30 @@ def _python() -> Diagnosis:
 
 
 def _torch() -> Iterator[Diagnosis]:
-    """torch itself, then the accelerator it sees."""
+    """torch, the GPUs it sees, and the attention kernels it has."""
     try:
         torch = import_module("torch")
     except Exception as error:  # a broken build raises anything from ImportError to OSError
-        yield Diagnosis(
-            "torch", "broken", _reason(error), "install torch to check, run and measure; reading cards works"
-        )
+        advice = "install torch to check, run and measure; boards and reports work without it"
+        yield Diagnosis("torch", "broken", _reason(error), advice)
         return
     yield Diagnosis("torch", "has", torch.__version__)
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        described = ", ".join(f"{p.name} ({p.total_memory / 2**30:.0f} GiB)" for p in names)
-        yield Diagnosis("GPU", "has", described)
+        gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        yield Diagnosis("GPU", "has", ", ".join(f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)" for gpu in gpus))
     else:
-        yield Diagnosis("GPU", "lacks", "none that torch can use", "runs use the CPU; keep to --tier smoke there")
+        yield Diagnosis("GPU", "lacks", "none that torch can use", "runs use the CPU; use --tier smoke there")
     yield _exact_attention("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16)
 
 
 def _exact_attention(device: str, dtype: "torch.dtype") -> Diagnosis:
-    """The kernels that softmax(kernel=...) can ask for here."""
+    """The kernels that softmax(kernel=...) can use here."""
     from longspan.kernels.backends import available
 
     found = available(device, dtype)
     words = ", ".join(name if masks else f"{name} (not with a mask)" for name, masks in found.items())
-    return Diagnosis(
-        "exact attention", "has", f"{words} and plain, for {str(dtype).removeprefix('torch.')} on {device}"
-    )
+    name = str(dtype).removeprefix("torch.")
+    return Diagnosis("exact attention", "has", f"{words} and plain, for {name} on {device}")
 
 
 def _required(module: str, library: str) -> Diagnosis:
@@ -133,7 +130,7 @@ def _browser() -> Diagnosis:
 
 
 def _folder(name: str, path: Path) -> Diagnosis:
-    """Whether files can be written there; the folder itself is not made."""
+    """Whether files can be written there; the folder itself is not created."""
     place = _nearest(path)
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -141,19 +138,19 @@ def _folder(name: str, path: Path) -> Diagnosis:
     except OSError as error:
         advice = "choose another with LONGSPAN_DATA" if name == "data folder" else "choose another with --out"
         return Diagnosis(name, "broken", f"{path} cannot be written ({error.strerror})", advice)
-    return Diagnosis(name, "has", f"{path} {'is' if path.exists() else 'can be made and is'} writable")
+    return Diagnosis(name, "has", f"{path} {'is' if path.exists() else 'can be created and is'} writable")
 
 
-def _room(path: Path) -> Diagnosis:
+def _disk(path: Path) -> Diagnosis:
     free = shutil.disk_usage(_nearest(path)).free
     found = f"{free / 2**30:.1f} GiB free"
-    if free < ROOM_BYTES:
-        return Diagnosis("disk", "lacks", found, f"free some: full tiers want {ROOM_BYTES / 2**30:.0f} GiB")
+    if free < DISK_BYTES:
+        return Diagnosis("disk", "lacks", found, f"free some space: full tiers need {DISK_BYTES / 2**30:.0f} GiB")
     return Diagnosis("disk", "has", found)
 
 
 def _nearest(path: Path) -> Path:
-    """The folder itself or the closest one above it that exists."""
+    """The folder itself, or its closest parent that exists."""
     path = Path(os.path.abspath(path))
     while not path.exists():
         path = path.parent
@@ -163,7 +160,7 @@ def _nearest(path: Path) -> Path:
 def _present(module: str) -> bool:
     try:
         return util.find_spec(module) is not None
-    except (ImportError, ValueError):  # half removed, or hidden on purpose
+    except (ImportError, ValueError):  # half uninstalled, or hidden on purpose
         return False
 
 

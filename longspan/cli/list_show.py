@@ -1,4 +1,4 @@
-"""`list` and `show`: what there is."""
+"""`list` and `show`: what there is. Both need torch only for mechanisms and tasks of your own."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +11,10 @@ from longspan.core.errors import UnknownName, UsageError, did_you_mean
 
 @app.command("list")
 def list_(
-    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything when left out.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything if left out.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is, with one line each.
+    """List what there is, one line each.
 
     \b
     Examples:
@@ -39,10 +39,10 @@ def list_(
 def show(
     name: Annotated[str, typer.Argument(help="An attention (with options, or a file of yours), task, dataset...")],
     samples: Annotated[int | None, typer.Option("--samples", metavar="N", min=1, help="Show N fresh examples.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples into a PNG file.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples to a PNG file.")] = None,
     changes: Changes = None,
 ) -> None:
-    """Show one of them whole: formula, options, patterns, paper, cost; rules; examples.
+    """Show everything about one of them: formula, options, patterns, paper, cost, settings, examples.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def show(
     from longspan.cli import tables
 
     if (output or changes) and not samples:
-        raise UsageError("-o and --set belong to --samples N, which was not given; add it.")
+        raise UsageError("-o and --set need --samples N, which was not given; add it.")
     if not samples:
         for kind, entry in _entries(name).items():
             tables.print_entry(kind, entry, tables.console())
@@ -70,12 +70,12 @@ def show(
         return
     for sample in dataset.samples(data, samples):
         if not isinstance(sample.content, str):
-            raise UsageError(f"{name} holds images, which a terminal cannot show; add -o FILE.png to draw them.")
+            raise UsageError(f"{name} has images, which a terminal cannot show; add -o FILE.png to draw them.")
         print(f"{sample.label}\t{sample.content}")
 
 
 def _entries(name: str) -> dict[str, dict[str, Any]]:
-    """Every kind that knows the name, with its entry: `listops` is both a task and a dataset."""
+    """The entries of this name by kind: `listops` is both a task and a dataset."""
     if any(mark in name for mark in ":("):
         from longspan.api import describe
 

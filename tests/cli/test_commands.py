@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -275,11 +277,11 @@ def test_a_broken_promise_is_named_and_exits_with_1(folder):
     assert [report["ok"] for report in json.loads(done.stdout)] == [False, True]
 
 
-def test_a_check_counts_even_where_its_result_cannot_be_kept(folder):
+def test_a_check_counts_even_where_its_result_cannot_be_saved(folder):
     (folder / "out").write_text("a file where a folder should be")
     result = call("check", "softmax", "--pattern", "NS", "--quick")
     assert result.exit_code == 0
-    assert "was not kept" in result.stderr
+    assert "was not saved" in result.stderr
 
 
 def test_new_writes_a_file_that_passes_check_and_never_overwrites(folder):
@@ -312,12 +314,22 @@ def test_a_run_goes_from_data_to_board_and_is_not_run_twice(folder):
     assert call("runs").stdout.startswith("No unfinished runs")
 
 
-def test_a_narrow_terminal_breaks_texts_but_never_cuts_them_off(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    for words in (["list"], ["show", "listops"], ["params", "--tier", "smoke"], ["data", "status"], ["doctor"]):
+PARAMS = ["params", "forecasting_etth1_univariate", "-a", "softmax", "linformer(rank=16, sharing='key-value')"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["list"], ["show", "listops"], [*PARAMS, "--tier", "smoke"], ["data", "status"]],
+    ids=lambda words: words[0],
+)
+def test_a_narrow_terminal_breaks_texts_but_never_cuts_them_off(monkeypatch, words):
+    shown = {}
+    for width in (60, 100, 300):
+        monkeypatch.setenv("COLUMNS", str(width))
         result = call(*words)
         assert result.exit_code == 0, result.output
-        assert "…" not in result.stdout, words
+        shown[width] = Counter(re.sub(r"[\s─]", "", result.stdout))
+    assert shown[60] == shown[100] == shown[300]
 
 
 def test_a_failing_cell_does_not_stop_the_others(folder):
@@ -560,9 +572,12 @@ def test_conformance_results_below_results_are_not_taken_for_cards(folder, cards
 # --------------------------------------------------------------------------------------------------------------- doctor
 
 
-def test_doctor_says_what_is_there_and_what_to_do():
+@pytest.mark.parametrize("width", [60, 140])
+def test_doctor_says_what_is_there_and_what_to_do(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
     result = call("doctor")
     assert result.exit_code == 0, result.output
+    assert "…" not in result.stdout
     assert "torch" in result.stdout
     assert "numba" in result.stdout
 
