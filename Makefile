@@ -42,9 +42,10 @@ lint: $(VENV)/.installed-dev
 generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/python docs/make_architecture.py
+	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
 
 docs: $(VENV)/.installed-docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from longspan import attentions, suites
+from longspan.api import catalogue
 from longspan.attentions import Pattern
-from longspan.catalogue import Entry, catalogue
 from longspan.conformance import parameters
 from longspan.core import atomic
 from longspan.core.errors import LongspanError, PluginError
@@ -33,6 +33,7 @@ from longspan.core.spec import Spec
 from longspan.report.build import paper_link
 from longspan.results import conformance
 from longspan.results.board import CHANCE_ERRORS, is_above_chance
+from longspan.results.catalogue import Entry
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "mechanisms"

@@ -13,8 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longspan import attentions, catalogue, datasets, suites, tasks
-    from longspan.api import ask, params, run
+    from longspan import attentions, datasets, suites, tasks
+    from longspan.api import ask, catalogue, params, run
     from longspan.attentions.base import Attention, AttentionMeta, HeadwiseAttention, Pattern
     from longspan.conformance import check
     from longspan.multihead import MultiheadAttention
@@ -32,12 +32,13 @@ _HOMES = {
     "Store": "longspan.results.store",
     "ask": "longspan.api",
     "board": "longspan.results.board",
+    "catalogue": "longspan.api",
     "check": "longspan.conformance",
     "load": "longspan.runs",
     "params": "longspan.api",
     "run": "longspan.api",
 }
-_MODULES = ("attentions", "catalogue", "datasets", "suites", "tasks")
+_MODULES = ("attentions", "datasets", "suites", "tasks")
 
 __all__ = [
     "Attention",

@@ -1,21 +1,26 @@
-"""The verbs as functions, for notebooks and scripts: `longspan.run(...)`, `longspan.params(...)`.
+"""The commands as functions, for notebooks and scripts: `longspan.run(...)`, `longspan.params(...)`.
 
 What is a function elsewhere already (`check`, `load`, `board`) is offered as it is.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from longspan import attentions, probes, rules, runs, tasks
+from longspan import attentions, backbones, datasets, probes, rules, runs, suites, tasks
 from longspan.attentions import Pattern
-from longspan.core.errors import UnsupportedPattern, UsageError
+from longspan.core.errors import LongspanError, UnknownName, UnsupportedPattern, UsageError, did_you_mean
 from longspan.probes.ask import ask as put
 from longspan.published.sizes import Size, sizes
 from longspan.results.card import Card
+from longspan.results.catalogue import KINDS, SCHEMA, Entry, write_shipped
 from longspan.runs.load import subject_of
 
-__all__ = ["ask", "params", "run"]
+__all__ = ["ask", "catalogue", "describe", "params", "run"]
 
 Counted = tuple[str, str, str, str]  # task, mechanism, pattern, protocol
 
@@ -144,3 +149,143 @@ def _parameters(cell: Counted, tier: str, printed: Size | None) -> dict[str, Any
             "agrees": total == printed.derived and printed.reads_as_printed(total),
         },
     }
+
+
+# ---------------------------------------------------------------------------------------------------------- catalogue
+
+PROTOCOLS = {
+    "longspan": "one fixed recipe for every mechanism, correct masks, best-validation checkpoint",
+    "lra-paper": "Long Range Arena as its paper describes it, best-validation checkpoint",
+    "lra-released": "Long Range Arena as its released configurations run it, last checkpoint",
+    "cab-2023": "the Comprehensive Attention Benchmark as released in 2023",
+}
+
+
+def catalogue(kinds: Sequence[str] | None = None, *, plugins: bool = True) -> dict[str, Any]:
+    """Everything there is as plain data, or some kinds of it; what cannot be imported is listed under `problems`.
+
+    longspan.catalogue(["attentions"])["attentions"][0]["name"]
+    """
+    content: dict[str, Any] = {"schema": SCHEMA}
+    problems = []
+    for kind in kinds or KINDS:
+        content[kind] = []
+        for name in _names(kind, plugins):
+            try:
+                content[kind].append(describe(kind, name))
+            except LongspanError as error:
+                problems.append({"kind": kind, "name": name, "sentence": str(error)})
+    return content | {"problems": problems}
+
+
+def ship_catalogue() -> None:
+    """Write the catalogue that is shipped with the package, of built-ins alone: `make catalogue`."""
+    write_shipped(catalogue(plugins=False))
+
+
+def describe(kind: str, name: str) -> Entry:
+    """One entry. An attention may also be a string with options, or a file or module of the user's own."""
+    if kind not in _DESCRIBE:
+        raise UnknownName(f"No kind of thing called {kind!r}.{did_you_mean(kind, _DESCRIBE)}")
+    return _DESCRIBE[kind](name)
+
+
+def _names(kind: str, plugins: bool) -> list[str]:
+    if kind == "suites":
+        return suites.names()
+    if kind == "protocols":
+        return sorted(_protocol_tasks(_names("tasks", plugins)))
+    return import_module(f"longspan.{kind}").registry.names(plugins=plugins)
+
+
+def _protocol_tasks(names: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """protocol -> task -> tiers."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        with contextlib.suppress(LongspanError):  # a broken plug-in is reported where tasks are listed
+            for protocol, tier in tasks.get(name).protocols:
+                found.setdefault(protocol, {}).setdefault(name, []).append(tier)
+    return found
+
+
+def _attention(name: str) -> Entry:
+    mechanism = attentions.get(name)
+    meta = dataclasses.asdict(mechanism.meta)
+    return {
+        "name": str(mechanism),
+        **{key: meta[key] for key in sorted(meta)},
+        "patterns": [pattern.value for pattern in mechanism.meta.patterns],
+        "options": [
+            {"name": option.name, "type": option.type, "default": _plain(option.default)}
+            for option in mechanism.available_options()
+        ],
+        "formula": mechanism.formula,
+    }
+
+
+def _task(name: str) -> Entry:
+    task = tasks.get(name)
+    return {
+        "name": task.name,
+        **{field.name: getattr(task.meta, field.name) for field in dataclasses.fields(task.meta)},
+        "slots": {slot: pattern.value for slot, pattern in task.meta.slots.items()},
+        "dataset": task.dataset,
+        "protocols": [list(key) for key in task.protocols],
+        "settings": {f"{protocol}/{tier}": _plain(rules) for (protocol, tier), rules in task.protocols.items()},
+        "about": _module_words(type(task)),
+    }
+
+
+def _backbone(name: str) -> Entry:
+    about = backbones.describe(name)
+    return {"name": name, "title": about.split("\n", 1)[0], "about": about}
+
+
+def _dataset(name: str) -> Entry:
+    dataset = datasets.get(name)
+    return {
+        "name": dataset.name,
+        **{field.name: getattr(dataset.meta, field.name) for field in dataclasses.fields(dataset.meta)},
+        "settings": _plain(dataset.Data()),
+        "about": _module_words(type(dataset)),
+    }
+
+
+def _suite(name: str) -> Entry:
+    return _plain(suites.get(name))
+
+
+def _protocol(name: str) -> Entry:
+    known = _protocol_tasks(tasks.names())
+    if name not in known:
+        raise UnknownName(f"No protocol named {name!r}.{did_you_mean(name, known)}")
+    return {"name": name, "title": PROTOCOLS.get(name, "a protocol of a plug-in task"), "tasks": known[name]}
+
+
+_DESCRIBE: dict[str, Callable[[str], Entry]] = {
+    "attentions": _attention,
+    "tasks": _task,
+    "backbones": _backbone,
+    "datasets": _dataset,
+    "suites": _suite,
+    "protocols": _protocol,
+}
+
+
+def _module_words(cls: type) -> str:
+    return inspect.cleandoc(inspect.getmodule(cls).__doc__ or cls.__doc__ or "")
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses, tuples and enums as JSON has them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if value is inspect.Parameter.empty:
+        return "required"
+    raise UsageError(f"A catalogue holds plain values, got {value!r}.")

@@ -7,8 +7,8 @@ import pytest
 
 from docs import make_gallery as gallery
 from longspan import attentions
+from longspan.api import catalogue, describe
 from longspan.attentions import Pattern
-from longspan.catalogue import catalogue, describe
 from longspan.core.spec import Spec
 from longspan.results.board import is_above_chance
 

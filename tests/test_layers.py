@@ -16,7 +16,7 @@ LAYERS = [
     {"cli"},
     {"report"},
     {"analysis"},
-    {"api", "catalogue"},
+    {"api"},
     {"runs"},
     {"training", "efficiency", "probes", "rules"},
     {"tasks"},
@@ -33,6 +33,7 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "datasets": {"base", "corpus", "series"},
     "probes": {"base", "matrices", "ask"},
 }
+ROOT_MODULES = {"__init__", "__main__", "api", "multihead", "suites", "rules"}
 READING = ("core", "results", "suites", "published", "analysis", "report", "cli")
 
 
@@ -80,6 +81,10 @@ def part_of(module):
 
 def height(part):
     return next(len(LAYERS) - depth for depth, layer in enumerate(LAYERS) if part in layer)
+
+
+def test_the_root_holds_the_public_functions_and_nothing_else():
+    assert {path.stem for path in PACKAGE.glob("*.py")} == ROOT_MODULES
 
 
 def test_every_part_of_the_package_has_its_layer():

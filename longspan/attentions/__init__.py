@@ -24,7 +24,7 @@ from longspan.attentions.base import (
 from longspan.core.registry import Option, Registry, canonical_target, checked_options, own_options
 from longspan.core.spec import Spec, Value
 
-registry = Registry("attention", __name__, f"{__name__}.base:Attention", shelves=("released",))
+registry = Registry("attention", __name__, f"{__name__}.base:Attention", subpackages=("released",))
 
 
 @dataclass(frozen=True)

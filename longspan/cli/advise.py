@@ -1,4 +1,4 @@
-"""`crossover` and `advise`: which one, from which length on? Read from measurements; never imports torch."""
+"""`crossover` and `advise`: which mechanism, and from which length on? Answered from measurements, without torch."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -16,16 +16,23 @@ Pass = StrEnum("Pass", ["forward", "train"])
 
 @app.command()
 def crossover(
-    baseline: Annotated[str, typer.Option("--baseline", metavar="MECH", help="What is to be beaten.")] = "softmax",
-    method: Annotated[Method, typer.Option("--method", help="By measured points, or CAB's fits.")] = Method.measured,
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="MECH", help="The mechanism to compare with.")
+    ] = "softmax",
+    method: Annotated[
+        Method, typer.Option("--method", help="From measured points, or from CAB's fits.")
+    ] = Method.measured,
     quantity: Annotated[Quantity, typer.Option("--quantity", help="What is compared.")] = Quantity.time,
     mode: Annotated[Pass, typer.Option("--mode", help="Forward, or forward and backward.")] = Pass.forward,
     variant: Annotated[
-        Variant | None, typer.Option("--variant", help="Else that with the most lengths in common, graph first.")
+        Variant | None,
+        typer.Option("--variant", help="If left out, the one with the most common lengths, graph first."),
     ] = None,
-    pattern: Annotated[str | None, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC; else all.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC; all if left out.")
+    ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE.csv", help="Measurements from elsewhere, not cards.")
+        Path | None, typer.Option("--from", metavar="FILE.csv", help="Read measurements from a file instead of cards.")
     ] = None,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
     as_json: Json = False,
@@ -33,12 +40,12 @@ def crossover(
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
-    """Find the length from which on each mechanism is cheaper than the baseline: its efficiency length.
+    """Find the efficiency length of each mechanism: the length from which on it is cheaper than the baseline.
 
-    Cards are those that longspan measure MECH... leaves. A FILE.csv has a line for each mechanism and length, and in
-    its first line the names of its columns: mechanism, length and one of time_ms, memory_mib, energy_j; where
-    time_low_ms, time_high_ms (quartiles) and readings are there too, times get an interval. An empty cell was not
-    measured, oom did not fit.
+    Cards are those written by longspan measure MECH... A FILE.csv has one row per mechanism and length, and a header
+    with the columns mechanism, length and at least one of time_ms, memory_mib and energy_j. With time_low_ms,
+    time_high_ms (quartiles) and readings, times get a confidence interval. An empty cell means not measured, oom means
+    out of memory.
 
     \b
     mechanism,length,time_ms,memory_mib
@@ -77,22 +84,24 @@ def crossover(
 def advise(
     pattern: Annotated[str, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC or the full name.")],
     length: Annotated[int, typer.Option("--length", metavar="N", min=1, help="Tokens.")],
-    mode: Annotated[Work, typer.Option("--mode", help="What it is used for.")] = Work.forward,
-    exact_only: Annotated[bool, typer.Option("--exact-only", help="Nothing but softmax attention itself.")] = False,
+    mode: Annotated[Work, typer.Option("--mode", help="The use.")] = Work.forward,
+    exact_only: Annotated[
+        bool, typer.Option("--exact-only", help="Only mechanisms that compute softmax attention exactly.")
+    ] = False,
     memory_limit: Annotated[
-        float | None, typer.Option("--memory-limit", metavar="GiB", min=0.0, help="At the peak of a call.")
+        float | None, typer.Option("--memory-limit", metavar="GiB", min=0.0, help="Peak memory of one call.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="A part of a machine's name, like H200.")
+        str | None, typer.Option("--device", metavar="NAME", help="Part of a device name, like H200.")
     ] = None,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
     as_json: Json = False,
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
-    """Name the mechanism that was measured as the fastest for a use, with the cards that say so.
+    """Name the mechanism that was measured to be the fastest for a use, with the cards that show it.
 
-    What is exact is told apart from what computes another function, and scores stand beside where runs have them.
+    Exact mechanisms are listed apart from those that compute another function; scores are shown where runs have them.
 
     \b
     Examples:

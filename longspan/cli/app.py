@@ -1,4 +1,4 @@
-"""The command line: thin verbs over public functions, each imported only when its verb is called.
+"""What the commands share. Each is a thin layer over public functions, imported only when it is called.
 
 Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 130 stopped by Ctrl-C.
 An error is one sentence on stderr; `--debug`, anywhere on the line, shows the traceback instead.
@@ -16,10 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longspan.core.errors import (
-    LongspanError,
-    UsageError,
-)
+from longspan.core.errors import LongspanError, UsageError
 
 ORDER = (
     *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
@@ -31,16 +28,16 @@ UNEXPECTED = 4
 # -------------------------------------------------------------------------------------------------- errors as sentences
 
 
-class Verbs(TyperGroup):
-    """The group of all verbs, which ends every failure with one sentence and the right exit code."""
+class Commands(TyperGroup):
+    """The group of all commands; every failure ends with one sentence and the right exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Some verbs have two words."""
-        if (verb := " ".join(args[:2])) in self.commands:
-            return verb, self.commands[verb], args[2:]
+        """Some commands have two words."""
+        if (name := " ".join(args[:2])) in self.commands:
+            return name, self.commands[name], args[2:]
         return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Any:
@@ -58,7 +55,7 @@ class Verbs(TyperGroup):
 
 
 class SeveralMechanisms(TyperCommand):
-    """A verb whose `-a` takes several mechanisms in a row: `-a softmax linear` is `-a softmax -a linear`."""
+    """A command whose `-a` takes several mechanisms in a row: `-a softmax linear` is `-a softmax -a linear`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] in ATTENTION_FLAGS:
@@ -69,17 +66,18 @@ class SeveralMechanisms(TyperCommand):
 ATTENTION_FLAGS = ("-a", "--attention")
 
 
-class SeveralMeasured(TyperCommand):
-    """A verb whose choices take several words in a row."""
+class SeveralValues(TyperCommand):
+    """A command whose options take several values in a row: `--lengths 256 512`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(spread(args, (*ATTENTION_FLAGS, *MEASURED_FLAGS))))
+        return super().parse_args(ctx, list(spread(args, (*ATTENTION_FLAGS, *SEVERAL_FLAGS))))
 
 
-MEASURED_FLAGS = ("--lengths", "--mode", "--variant", "--pattern", "--trust")
+SEVERAL_FLAGS = ("--lengths", "--mode", "--variant", "--pattern", "--trust")
 
 
 def spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+    """Repeat a flag before each of its values."""
     flag, values = None, 0
     for word in words:
         if word in flags:
@@ -103,7 +101,7 @@ def explain(error: BaseException) -> tuple[str, int]:
         command = getattr(getattr(error, "ctx", None), "command_path", "longspan")
         return f"{tell().replace('Value error, ', '').rstrip('.')}. See {command} --help.", 2
     if isinstance(error, ModuleNotFoundError):
-        return f"This verb needs the package {error.name!r}, which is not installed; see longspan doctor.", 2
+        return f"This command needs the package {error.name!r}, which is not installed; see longspan doctor.", 2
     if isinstance(error, OSError):
         return f"Cannot use {error.filename or 'a file'} ({error.strerror or error}); check the disk and the folder.", 4
     return f"Unexpected {type(error).__name__}: {error} (--debug shows where; please report it).", UNEXPECTED
@@ -119,12 +117,11 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False))
 
 
-# --------------------------------------------------------------------------------------------------- words of the verbs
+# --------------------------------------------------------------------------------- arguments that several commands have
 
 Kind = StrEnum("Kind", ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"])
 Format = StrEnum("Format", ["terminal", "markdown", "md", "csv", "latex", "json", "html"])
 Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float64"])
-Launcher = StrEnum("Launcher", ["local"])
 Startable = StrEnum("Startable", ["attention"])
 Mode = StrEnum("Mode", ["train", "inference", "both"])
 Work = StrEnum("Work", ["forward", "train", "decode"])
@@ -133,7 +130,7 @@ Module = StrEnum("Module", ["core", "layer", "block"])
 Clock = StrEnum("Clock", ["wall", "compute"])
 TableFormat = StrEnum("TableFormat", ["terminal", "markdown", "md", "csv", "json"])
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of runs, cards, conformance and report.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of runs, cards, check results and report.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Pattern = Annotated[str | None, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC or the full name.")]
 Patterns = Annotated[
@@ -143,14 +140,14 @@ Patterns = Annotated[
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change one setting; may be repeated.")]
 Cards = Annotated[
     list[Path] | None,
-    typer.Option("--cards", metavar="DIR", help="Read cards here, not in OUT/cards and results; may be repeated."),
+    typer.Option("--cards", metavar="DIR", help="Cards are here, not in OUT/cards and results; may be repeated."),
 ]
-Protocol = Annotated[str, typer.Option("--protocol", metavar="P", help="The rules.")]
+Protocol = Annotated[str, typer.Option("--protocol", metavar="P", help="The set of rules.")]
 Tier = Annotated[str, typer.Option("--tier", metavar="T", help="smoke, lite or full.")]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app = typer.Typer(
-    cls=Verbs,
+    cls=Commands,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -162,7 +159,7 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """The console script."""
-    # Threads of torch that wait for one another would keep their cores busy, and stall one another on a shared machine.
+    # Waiting threads of torch would otherwise spin, and slow one another down on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()
 
@@ -171,7 +168,7 @@ def main() -> None:
 def longspan(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere on the line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may be anywhere on the line.")] = False,
 ) -> None:
     """The arena for long-sequence attention.
 
@@ -192,7 +189,7 @@ def longspan(
 
 
 def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
-    """`recipe.steps=500` as {"recipe.steps": 500}; what is no literal is a word."""
+    """`recipe.steps=500` as {"recipe.steps": 500}; what is not a Python literal is a string."""
     found: dict[str, Any] = {}
     for change in changes or ():
         name, equals, text = (part.strip() for part in change.partition("="))
@@ -207,8 +204,19 @@ def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
+def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:
+    """The shipped catalogue while it is up to date; else a new one, which imports torch."""
+    from longspan.results.catalogue import shipped
+
+    if (content := shipped(kinds)) is None:
+        from longspan.api import catalogue
+
+        content = catalogue(kinds)
+    return content
+
+
 class ProgressBar:
-    """A bar on stderr while many things are done one after another; nothing where stderr is no terminal."""
+    """A progress bar on stderr; nothing where stderr is not a terminal."""
 
     def __init__(self, total: int):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

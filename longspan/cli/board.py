@@ -1,11 +1,11 @@
-"""`board`, `report` and `verify`: against whom? The reading half, which never imports torch."""
+"""`board`, `report` and `verify`: what cards say. Never imports torch."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.app import Cards, Format, Out, Pattern, app, say
+from longspan.cli.app import Cards, Format, Out, Pattern, app, catalogue, say
 from longspan.core.errors import CheckFailed, DataMissing, UsageError
 
 
@@ -19,19 +19,20 @@ def board(
         str | None, typer.Option("--published", metavar="TABLE", help="Published rows: v0, v1, later, ... or none.")
     ] = None,
     metric: Annotated[
-        str | None, typer.Option("--metric", metavar="M", help="Rank one task by this metric of its cards: mae, loss.")
+        str | None, typer.Option("--metric", metavar="M", help="Rank one task by this metric: mae, loss.")
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.terminal,
-    snapshot: Annotated[str | None, typer.Option("--snapshot", metavar="NAME", help="Freeze it under a name.")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", metavar="NAME", help="Save it under a name, unchangeable.")
+    ] = None,
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
     """Rank mechanisms from cards; protocols, tiers and kinds of data never share a board.
 
-    Without --protocol or --tier there is a board for each that has cards. Full boards of lra show the published
-    leaderboard, version 1 (v1); v0 is that of the first paper, later are records that follow other rules. Full
-    boards of forecasting tasks show the settings that CAB published (cab-forecasting).
-    Snapshots lie in OUT/snapshots.
+    Without --protocol or --tier, every one that has cards gets a board. Full boards of lra also show the published
+    leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Full boards of
+    forecasting tasks show the settings that CAB published (cab-forecasting). Snapshots are saved in OUT/snapshots.
 
     \b
     Examples:
@@ -54,7 +55,7 @@ def board(
     if not views:
         where = ", ".join(map(str, folders)) or out / "cards"
         asked = f"{suite} ({protocol or 'any protocol'}, {tier or 'any tier'}, {pattern or 'any pattern'})"
-        raise DataMissing(f"No cards of {asked} in {where}; make some with longspan run {suite} -a softmax.")
+        raise DataMissing(f"No cards of {asked} in {where}; create some with longspan run {suite} -a softmax.")
     if snapshot is not None:
         if len(views) != 1:
             raise UsageError(f"A snapshot freezes one board, but {len(views)} match; add --protocol and --tier.")
@@ -65,8 +66,10 @@ def board(
 
 @app.command()
 def report(
-    output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Where it goes, if not OUT/report.")] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Show it at a local address until Ctrl-C.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="DIR", help="Where to write it; OUT/report if left out.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve it at a local address until Ctrl-C.")] = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port for --serve.")] = 8000,
     cards: Cards = None,
     out: Out = Path("out"),
@@ -97,15 +100,18 @@ def report(
 
 
 def _catalogue(out: Path) -> dict[str, Any] | None:
-    """Written anew where everything it needs is installed, else the one written last, if any."""
-    from longspan import catalogue
+    """The catalogue, also saved in `out`; without torch the one that was saved last, if any."""
+    from longspan.core import atomic
+    from longspan.results.catalogue import read
 
     path = out / "catalogue.json"
     try:
-        return catalogue.write(path)
+        content = catalogue()
     except ModuleNotFoundError as error:
-        say(f"Without {error.name} the catalogue cannot be renewed; the last one is used if there is one.", error=True)
-    return catalogue.read(path) if path.exists() else None
+        say(f"Without {error.name} the catalogue cannot be renewed; the saved one is used, if any.", error=True)
+        return read(path) if path.exists() else None
+    atomic.write_json(path, content)
+    return content
 
 
 def _serve(site: Path, port: int) -> None:
@@ -114,7 +120,7 @@ def _serve(site: Path, port: int) -> None:
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
-            """A page view needs no line."""
+            """No log line for a page view."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Quiet, directory=str(site))) as server:
         say(f"Serving at http://127.0.0.1:{server.server_port} until Ctrl-C.")

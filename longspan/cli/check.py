@@ -1,4 +1,4 @@
-"""`check`: is it right?"""
+"""`check`: does a mechanism keep its promises?"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,14 +18,18 @@ def check(
     every: Annotated[bool, typer.Option("--all", help="Every built-in and installed mechanism.")] = False,
     pattern: Pattern = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="bfloat16 is autocast; float64 for cpu.")] = Dtype.float32,
-    quick: Annotated[bool, typer.Option("--quick", help="A few seconds a pattern: fewer lengths and draws.")] = False,
+    dtype: Annotated[
+        Dtype, typer.Option("--dtype", help="bfloat16 means autocast; float64 only on a CPU.")
+    ] = Dtype.float32,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few seconds per pattern: fewer lengths and samples.")
+    ] = False,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
     """Prove or refute what a mechanism claims, in every pattern it declares.
 
-    Results are kept in OUT/conformance, where `report` finds them. Exit code 1 when a promise is broken.
+    Results are saved in OUT/conformance, where `report` finds them. Exit code 1 if a promise is broken.
 
     \b
     Examples:
@@ -46,8 +50,8 @@ def check(
             reports += conformance.check(mechanism, [one], device=device, dtype=str(dtype), profile=profile)
     try:
         save(out / "conformance", reports)
-    except StorageError as error:  # the answer counts, even where it cannot be kept
-        say(f"The result was not kept: {error}", error=True)
+    except StorageError as error:  # the result is still printed
+        say(f"The result was not saved: {error}", error=True)
     if as_json:
         print_json([report.to_json() for report in reports])
     elif len(reports) == 1:
@@ -64,8 +68,11 @@ def check(
 
 
 def _to_check(specs: list[str], every: bool, pattern: str | None) -> list[tuple[Any, Any]]:
-    """Pairs of mechanism and pattern; with --all, a pattern only narrows, and twins of released code, which repeat
-    its faults, are left out: name one to see which."""
+    """Pairs of mechanism and pattern.
+
+    --all skips mechanisms without the pattern, and those that reproduce the faults of released code: name them to
+    check them.
+    """
     from longspan import attentions
 
     if not specs and not every:

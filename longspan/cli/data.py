@@ -1,20 +1,20 @@
-"""`data`: put data on disk, look at it, check it."""
+"""`data`: prepare, import, inspect and verify datasets. Never imports torch."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from longspan.cli.app import Changes, Json, ProgressBar, Protocol, Tier, data_app, overrides, print_json, say
 from longspan.core.errors import CheckFailed, DataMissing
 
-Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset, as `longspan list datasets` shows it.")]
-AnyDataset = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A dataset; all when left out.")]
+Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see longspan list datasets.")]
+AnyDataset = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A dataset; all if left out.")]
 
 
 @data_app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """Put data on disk, look at it, check it. It lies in $LONGSPAN_DATA, else in out/data.
+    """Prepare, import, inspect and verify datasets. They are stored in $LONGSPAN_DATA, or in out/data.
 
     \b
     Examples:
@@ -33,19 +33,21 @@ def data_prepare(
     protocol: Protocol = "longspan",
     tier: Tier = "full",
     changes: Changes = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="All cores when left out.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; all cores if left out.")] = None,
     official: Annotated[
-        bool, typer.Option("--official", help="Download the published files also where they can be generated.")
+        bool, typer.Option("--official", help="Download the published files, even if they can be generated.")
     ] = False,
     mirror: Annotated[
         str | None,
-        typer.Option("--from-mirror", metavar="URL", help="Folder on a server with the same files ($LONGSPAN_MIRROR)."),
+        typer.Option(
+            "--from-mirror", metavar="URL", help="A server folder with the same files; also $LONGSPAN_MIRROR."
+        ),
     ] = None,
 ) -> None:
-    """Generate or download a dataset; a second call only checks it, an interrupted one goes on.
+    """Generate or download a dataset; a second call only checks it, an interrupted one is resumed.
 
-    Downloads are verified and lie in downloads/ beside the data; the archive of the Long Range Arena (8.2 GB) is read
-    as it arrives and not kept.
+    Downloads are verified and stored in downloads/ beside the data; the Long Range Arena archive (8.2 GB) is read while
+    it is downloaded and not stored.
 
     \b
     Examples:
@@ -54,9 +56,8 @@ def data_prepare(
       longspan data prepare imdb --from-mirror http://mirror.example/data
     """
     from longspan.core import remote
-    from longspan.runs import data_settings
 
-    dataset, data = data_settings.settings(name, protocol, tier, overrides(changes))
+    dataset, data = _settings(name, protocol, tier, changes)
     with remote.mirrored(mirror):
         splits = dataset.prepare_official(data) if official else dataset.prepare(data, workers=workers)
     say(f"{name} ({splits.variant}) is ready in {dataset.status(data).folder}: {_counted(splits.counts)}.")
@@ -70,7 +71,7 @@ def data_import(
     tier: Tier = "full",
     changes: Changes = None,
 ) -> None:
-    """Convert files that you have, unpacked or not; runs prefer them to generated data from then on.
+    """Convert files that you have, unpacked or not; from then on runs prefer them to generated data.
 
     \b
     Examples:
@@ -78,26 +79,24 @@ def data_import(
       longspan data import pathfinder ~/Downloads/lra_release.gz
       longspan data import pathfinder ~/lra_release --set split=seed42
     """
-    from longspan.runs import data_settings
-
-    dataset, data = data_settings.settings(name, protocol, tier, overrides(changes))
+    dataset, data = _settings(name, protocol, tier, changes)
     if not path.exists():
-        raise DataMissing(f"{name} was to be read from {path}, where nothing is; get it from {dataset.meta.source}.")
+        raise DataMissing(f"There is nothing at {path} to import {name} from; get it from {dataset.meta.source}.")
     say(f"{name} is imported: {_counted(dataset.import_from(path, data).counts)}.")
 
 
 @data_app.command("status")
 def data_status(name: AnyDataset = None, as_json: Json = False) -> None:
-    """Show what is on disk, for every setting that a task uses.
+    """Show what is on disk, for all settings that tasks use.
 
     \b
     Example:
       longspan data status listops
     """
+    from longspan import datasets
     from longspan.cli import tables
-    from longspan.runs import data_settings
 
-    found = [(use.dataset.status(use.data), use.users) for use in data_settings.in_use(name)]
+    found = [(use.dataset.status(use.data), use.users) for use in datasets.uses(name)]
     if as_json:
         print_json([vars(status) | {"folder": str(status.folder), "for": users} for status, users in found])
     else:
@@ -106,19 +105,17 @@ def data_status(name: AnyDataset = None, as_json: Json = False) -> None:
 
 @data_app.command("verify")
 def data_verify(name: AnyDataset = None) -> None:
-    """Hash every byte on disk and compare with the manifest. Exit code 1 on damage, 3 when nothing is there.
+    """Hash every file on disk and compare with its manifest. Exit code 1 if one is damaged, 3 if there is none.
 
     \b
     Example:
       longspan data verify listops
     """
-    from longspan.runs import data_settings
+    from longspan import datasets
 
-    uses = [use for use in data_settings.in_use(name) if use.dataset.status(use.data).ready]
+    uses = [use for use in datasets.uses(name) if use.dataset.status(use.data).ready]
     if not uses:
-        raise DataMissing(
-            f"Nothing of {name or 'any dataset'} is on disk to verify; longspan data prepare puts it there."
-        )
+        raise DataMissing(f"Nothing of {name or 'any dataset'} is on disk to verify; see longspan data prepare --help.")
     problems = []
     with ProgressBar(len(uses)) as advance:
         for use in uses:
@@ -126,7 +123,16 @@ def data_verify(name: AnyDataset = None) -> None:
             problems += use.dataset.verify(use.data)
     if problems:
         raise CheckFailed(" ".join(problems))
-    say(f"All hashes agree in {len(uses)} {'folder' if len(uses) == 1 else 'folders'}.")
+    say(f"All hashes match in {len(uses)} {'folder' if len(uses) == 1 else 'folders'}.")
+
+
+def _settings(name: str, protocol: str, tier: str, changes: list[str] | None) -> tuple[Any, Any]:
+    """A dataset, and its settings under a protocol and tier with some of them changed."""
+    from longspan import datasets
+    from longspan.core.settings import override
+
+    dataset = datasets.get(name)
+    return dataset, override(dataset.preset(protocol, tier), overrides(changes))
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -1,37 +1,36 @@
-"""`list` and `show`: what there is."""
+"""`list` and `show`: what there is. Both need torch only for mechanisms and tasks of your own."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.app import Changes, Json, Kind, app, overrides, print_json, say
-from longspan.core.errors import UsageError
+from longspan.cli.app import Changes, Json, Kind, app, catalogue, overrides, print_json, say
+from longspan.core.errors import UnknownName, UsageError, did_you_mean
 
 
 @app.command("list")
 def list_(
-    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything when left out.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything if left out.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is, with one line each.
+    """List what there is, one line each.
 
     \b
     Examples:
       longspan list attentions
       longspan list --json > catalogue.json     the catalogue that reports are built from
     """
-    from longspan import catalogue
     from longspan.cli import tables
 
-    content = catalogue.catalogue((str(kind),) if kind else None)
+    kinds = [str(kind)] if kind else list(map(str, Kind))
+    content = catalogue(kinds)
     if as_json:
         print_json(content)
     else:
-        for name in catalogue.KINDS:
-            if name in content:
-                for table in tables.list_tables(name, content[name]):
-                    tables.console().print(table)
+        for name in kinds:
+            for table in tables.list_tables(name, content[name]):
+                tables.console().print(table)
     for problem in content["problems"]:
         say(problem["sentence"], error=True)
 
@@ -40,10 +39,10 @@ def list_(
 def show(
     name: Annotated[str, typer.Argument(help="An attention (with options, or a file of yours), task, dataset...")],
     samples: Annotated[int | None, typer.Option("--samples", metavar="N", min=1, help="Show N fresh examples.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples into a PNG file.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples to a PNG file.")] = None,
     changes: Changes = None,
 ) -> None:
-    """Show one of them whole: formula, options, patterns, paper, cost; rules; examples.
+    """Show everything about one of them: formula, options, patterns, paper, cost, settings, examples.
 
     \b
     Examples:
@@ -52,23 +51,43 @@ def show(
       longspan show pathfinder --samples 8 -o x.png --set size=64
       longspan show image --samples 8 -o x.png
     """
-    from longspan import catalogue
     from longspan.cli import tables
 
     if (output or changes) and not samples:
-        raise UsageError("-o and --set belong to --samples N, which was not given; add it.")
+        raise UsageError("-o and --set need --samples N, which was not given; add it.")
     if not samples:
-        for kind, entry in catalogue.find(name).items():
+        for kind, entry in _entries(name).items():
             tables.print_entry(kind, entry, tables.console())
         return
-    from longspan.runs.data_settings import examples_of
+    from longspan import datasets
+    from longspan.core.settings import override
 
-    dataset, data = examples_of(name, overrides(changes))
+    dataset, data = datasets.examples_of(name)
+    data = override(data, overrides(changes))
     if output is not None:
         dataset.draw_samples(data, samples, output)
         say(f"{samples} samples of {name} are in {output}.")
         return
     for sample in dataset.samples(data, samples):
         if not isinstance(sample.content, str):
-            raise UsageError(f"{name} holds images, which a terminal cannot show; add -o FILE.png to draw them.")
+            raise UsageError(f"{name} has images, which a terminal cannot show; add -o FILE.png to draw them.")
         print(f"{sample.label}\t{sample.content}")
+
+
+def _entries(name: str) -> dict[str, dict[str, Any]]:
+    """The entries of this name by kind: `listops` is both a task and a dataset."""
+    if any(mark in name for mark in ":("):
+        from longspan.api import describe
+
+        return {"attentions": describe("attentions", name)}
+    content = catalogue()
+    found = {kind: entry for kind in map(str, Kind) for entry in content[kind] if entry["name"] == name}
+    for problem in content["problems"]:
+        if problem["name"] == name:
+            from longspan.api import describe
+
+            found[problem["kind"]] = describe(problem["kind"], name)  # raises what the plug-in raised
+    if not found:
+        known = {entry["name"] for kind in map(str, Kind) for entry in content[kind]}
+        raise UnknownName(f"Nothing is named {name!r}.{did_you_mean(name, known)}")
+    return found

@@ -1,6 +1,7 @@
-"""`measure`: how fast, how big? Of a mechanism by itself, or (`measure lra`) as Long Range Arena measured."""
+"""`measure`: time and memory of a mechanism alone, or (`measure lra`) of the network that Long Range Arena measured."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from longspan.cli.app import (
     Module,
     Out,
     ProgressBar,
-    SeveralMeasured,
+    SeveralValues,
     TableFormat,
     Variant,
     Work,
@@ -25,48 +26,53 @@ from longspan.cli.app import (
 from longspan.core.errors import CheckFailed, RunFailed, UsageError
 
 
-@app.command(cls=SeveralMeasured)
+@app.command(cls=SeveralValues)
 def measure(
     mechanisms: Annotated[list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mechanism but twins of released code.")] = False,
     lengths: Annotated[
         list[int] | None,
-        typer.Option("--lengths", metavar="N...", min=1, help="Powers of two from 256 when left out."),
+        typer.Option("--lengths", metavar="N...", min=1, help="Powers of two from 256 if left out."),
     ] = None,
-    pattern: Annotated[list[str] | None, typer.Option("--pattern", metavar="P...", help="NS, CS, NC, CC; NS.")] = None,
-    mode: Annotated[list[Work] | None, typer.Option("--mode", help="forward and train when left out.")] = None,
+    pattern: Annotated[
+        list[str] | None, typer.Option("--pattern", metavar="P...", help="NS, CS, NC, CC; NS if left out.")
+    ] = None,
+    mode: Annotated[list[Work] | None, typer.Option("--mode", help="forward and train if left out.")] = None,
     variant: Annotated[
-        list[Variant] | None, typer.Option("--variant", help="eager, and on a GPU graph, when left out.")
+        list[Variant] | None, typer.Option("--variant", help="eager, and on a GPU graph, if left out.")
     ] = None,
     module: Annotated[
         Module, typer.Option("--module", help="The mechanism alone, its layer, or a block.")
     ] = Module.core,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows in a call.")] = 4,
-    heads: Annotated[int, typer.Option("--heads", metavar="N", min=1, help="Of the mechanism.")] = 8,
-    dim: Annotated[int, typer.Option("--dim", metavar="N", min=1, help="Channels of a head.")] = 64,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
-    dtype: Annotated[Dtype | None, typer.Option("--dtype", help="bfloat16 on a GPU, float32 on a CPU.")] = None,
-    energy: Annotated[bool, typer.Option("--energy", help="Also joules, two seconds a point.")] = False,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Readings of a point.")] = 20,
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="They stop after so long.")] = 0.3,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Sequences per call.")] = 4,
+    heads: Annotated[int, typer.Option("--heads", metavar="N", min=1, help="Attention heads.")] = 8,
+    dim: Annotated[int, typer.Option("--dim", metavar="N", min=1, help="Channels per head.")] = 64,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
+    dtype: Annotated[
+        Dtype | None, typer.Option("--dtype", help="If left out, bfloat16 on a GPU and float32 on a CPU.")
+    ] = None,
+    energy: Annotated[bool, typer.Option("--energy", help="Also measure joules, two seconds per point.")] = False,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Readings per point.")] = 20,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", help="Time limit for the readings of a point.")
+    ] = 0.3,
     budget: Annotated[
-        float | None, typer.Option("--budget", metavar="S", help="Seconds for all; the next call does the rest.")
+        float | None, typer.Option("--budget", metavar="S", help="Seconds for everything; the next call continues.")
     ] = None,
     trust: Annotated[
         list[Path] | None,
-        typer.Option("--trust", metavar="FILE...", help="Of check --json, by this very code: not checked again."),
+        typer.Option("--trust", metavar="FILE...", help="Results of check --json with this code; not checked again."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure also what was measured.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what was measured already.")] = False,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
-    """Measure time, memory and distance from the roofline of a mechanism by itself, at growing lengths.
+    """Measure time, memory and distance from the roofline of mechanisms alone, at growing lengths.
 
-    A mechanism that breaks a promise, or is wrong at a length, gets no speed. One card per mechanism and pattern lies
-    in OUT/cards/measurements. A sweep that was stopped goes on where it was. Running out of memory is a result. The
-    exit code is 1 when a mechanism was refused, 4 when one could not run. For the tables of Long Range Arena: longspan
-    measure lra.
+    A mechanism that breaks a promise, or is wrong at a length, is not timed. One card per mechanism and pattern is
+    saved in OUT/cards/measurements. An interrupted sweep is resumed. Running out of memory is a result. The exit code
+    is 1 if a mechanism was refused, 4 if one could not run. Long Range Arena's own tables: longspan measure lra.
 
     \b
     Examples:
@@ -74,7 +80,6 @@ def measure(
       longspan measure my_attention.py:Mine --pattern CS --mode forward train decode
       longspan measure --all --pattern NS CS --variant eager graph compiled --budget 600
     """
-    from longspan.analysis.measure_table import render, views
     from longspan.core import environment
     from longspan.efficiency import sweep
     from longspan.efficiency.setup import Setup
@@ -83,7 +88,7 @@ def measure(
     asked = [*(mechanisms or ()), *(sweep.ranked() if every else ())]
     if not asked:
         raise UsageError(
-            "No mechanism was named to measure; name one, like longspan measure softmax, or ask for --all."
+            "No mechanism was named to measure; name one, as in longspan measure softmax, or ask for --all."
         )
     device = environment.choose_device(device)
     setup = Setup.usual(
@@ -101,12 +106,7 @@ def measure(
         seconds=seconds,
     )
     trusted = [report for path in trust or () for report in conformance.read(path)]
-    patterns = pattern or ["NS"]
-
-    def remark(sentence: str) -> None:
-        say(sentence, error=True)
-
-    pairs = sweep.pairs_of(asked, patterns, narrow=every)
+    pairs = sweep.pairs_of(asked, pattern or ["NS"], narrow=every)
     with ProgressBar(len(pairs) * len(setup.asked())) as advance:
         done = sweep.measure(
             pairs,
@@ -117,33 +117,38 @@ def measure(
             trusted=trusted,
             budget=budget,
             watch=advance,
-            remark=remark,
+            remark=partial(say, error=True),
         )
-    form = TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
-    if form is TableFormat.terminal:
-        for view in views(done.cards):
-            _print_times(view)
-    else:
-        print(render(done.cards, str(form)), end="")
+    _print_measurements(done.cards, _written_as(form, as_json))
     if done.left:
-        remark(f"The budget is spent and {done.left} points are left; the same command goes on with them.")
-    _complain(done.cards)
+        say(f"The budget is spent; {done.left} points are left, and the same command continues with them.", error=True)
+    _raise_failures(done.cards)
 
 
-def _print_times(view: Any) -> None:
+def _written_as(form: TableFormat, as_json: bool) -> TableFormat:
+    """The format that was asked for, by either option and under either name."""
+    return TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
+
+
+def _print_measurements(cards: Sequence[Any], form: TableFormat) -> None:
+    from longspan.analysis.measure_table import render, views
     from longspan.cli import tables
 
+    if form is not TableFormat.terminal:
+        print(render(cards, str(form)), end="")
+        return
     screen = tables.console()
-    heading, *lines = view.grid()
-    screen.print(tables.printable(view.title), style="bold")  # as wide as it is, whatever the table is
-    if view.possible:
-        screen.print(tables.table(heading, lines, right=heading[1:]))
-    for note in view.notes():
-        screen.print(tables.printable(note), style="dim")
+    for view in views(cards):
+        heading, *lines = view.grid()
+        screen.print(tables.printable(view.title), style="bold")  # not in the table, which may be narrower
+        if view.possible:
+            screen.print(tables.table(heading, lines, right=heading[1:]))
+        for note in view.notes():
+            screen.print(tables.printable(note), style="dim")
 
 
-def _complain(cards: Sequence[Any]) -> None:
-    """What could not run, or was not let, after everything else was said."""
+def _raise_failures(cards: Sequence[Any]) -> None:
+    """Exit code 4 if a mechanism could not run, else 1 if one was refused."""
     found: dict[str, list[str]] = {"fail": [], "refused": []}
     for card in cards:
         for point in card["points"]:
@@ -152,41 +157,45 @@ def _complain(cards: Sequence[Any]) -> None:
     if found["fail"]:
         raise RunFailed(f"Could not run: {'; '.join(dict.fromkeys(found['fail']))}.")
     if found["refused"]:
-        raise CheckFailed(f"No speed for: {'; '.join(dict.fromkeys(found['refused']))}.")
+        raise CheckFailed(f"Not timed: {'; '.join(dict.fromkeys(found['refused']))}.")
 
 
 # ----------------------------------------------------------------------------------------- as Long Range Arena measured
 
 
-@app.command("measure lra", cls=SeveralMeasured)
+@app.command("measure lra", cls=SeveralValues)
 def measure_lra(
     mechanisms: Annotated[
         list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.")
     ] = None,
     lengths: Annotated[
-        list[int] | None, typer.Option("--lengths", metavar="N...", min=1, help="1000 2000 3000 4000 when left out.")
+        list[int] | None, typer.Option("--lengths", metavar="N...", min=1, help="1000 2000 3000 4000 if left out.")
     ] = None,
     mode: Annotated[Mode, typer.Option("--mode", help="Training steps, inference steps, or both.")] = Mode.both,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Rows in a step.")] = 32,
-    layers: Annotated[int, typer.Option("--layers", metavar="N", min=1, help="Of the network.")] = 4,
-    heads: Annotated[int, typer.Option("--heads", metavar="N", min=1, help="Of each layer.")] = 8,
-    dim: Annotated[int, typer.Option("--dim", metavar="N", min=1, help="Channels.")] = 128,
-    mlp: Annotated[int, typer.Option("--mlp", metavar="N", min=1, help="Width of the MLPs.")] = 512,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
-    compiled: Annotated[bool, typer.Option("--compile", help="Let torch.compile fuse the layers.")] = False,
-    realistic_steps: Annotated[int, typer.Option("--realistic-steps", metavar="N", min=1, help="Wall clock.")] = 50,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Steps on a fixed batch.")] = 20,
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Each clock stops after so long.")] = 20.0,
-    again: Annotated[bool, typer.Option("--again", help="Measure also what has its card.")] = False,
-    clock: Annotated[Clock, typer.Option("--clock", help="Whose speed the table shows.")] = Clock.wall,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Sequences per step.")] = 32,
+    layers: Annotated[int, typer.Option("--layers", metavar="N", min=1, help="Layers of the network.")] = 4,
+    heads: Annotated[int, typer.Option("--heads", metavar="N", min=1, help="Heads per layer.")] = 8,
+    dim: Annotated[int, typer.Option("--dim", metavar="N", min=1, help="Model width.")] = 128,
+    mlp: Annotated[int, typer.Option("--mlp", metavar="N", min=1, help="MLP width.")] = 512,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the layers with torch.compile.")] = False,
+    realistic_steps: Annotated[
+        int, typer.Option("--realistic-steps", metavar="N", min=1, help="Training steps timed by wall clock.")
+    ] = 50,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Steps timed on a fixed batch.")] = 20,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", help="Time limit of each of these timings.")
+    ] = 20.0,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what has a card already.")] = False,
+    clock: Annotated[Clock, typer.Option("--clock", help="Which of the two timings the table shows.")] = Clock.wall,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
     """Measure as Long Range Arena did: steps per second and memory of its network, beside the published rows.
 
-    One card per mechanism lies in OUT/cards/measurements; what has its card is not measured again. Running out of
-    memory is a result. The exit code is 4 when a mechanism could not run for another reason.
+    One card per mechanism is saved in OUT/cards/measurements; what has a card is not measured again. Running out of
+    memory is a result. The exit code is 4 if a mechanism could not run for another reason.
 
     \b
     Examples:
@@ -213,7 +222,7 @@ def measure_lra(
     with ProgressBar(len(asked) * len(setup.lengths) * len(setup.modes)) as advance:
         cards = lra.measure(asked, setup, device=device, out=out, again=again, watch=advance)
     views = lra_efficiency.tables(cards, setup.modes)
-    form = TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
+    form = _written_as(form, as_json)
     if form is TableFormat.terminal:
         for view in views:
             _print_speeds(view, str(clock))
@@ -230,7 +239,7 @@ def measure_lra(
 
 
 def _print_speeds(view: Any, clock: Any) -> None:
-    """Speed and memory side by side where the screen is wide enough, else one below the other."""
+    """Speed and memory side by side if the terminal is wide enough, else one below the other."""
     from longspan.analysis.efficiency_table import footnotes, grid
     from longspan.cli import tables
 

@@ -1,4 +1,4 @@
-"""`new` and `doctor`: where to begin."""
+"""`new` and `doctor`: a first file, and the state of this machine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +11,10 @@ from longspan.core.errors import CheckFailed
 
 @app.command()
 def new(
-    kind: Annotated[Startable, typer.Argument(help="What to start.")],
+    kind: Annotated[Startable, typer.Argument(help="What to write.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The file is NAME.py, in this folder.")],
 ) -> None:
-    """Write a starting file that already passes `check`.
+    """Write a first version of a file, which already passes `check`.
 
     \b
     Example:
@@ -34,12 +34,11 @@ def doctor(out: Out = Path("out")) -> None:
     Example:
       longspan doctor
     """
-    from longspan.cli import doctor as examination
     from longspan.cli import tables
+    from longspan.cli.doctor import diagnose
 
-    findings = examination.examine(out)
-    rows = [(finding.name, finding.status, finding.found, finding.advice) for finding in findings]
+    found = diagnose(out)
+    rows = [(one.name, one.status, one.found, one.advice) for one in found]
     tables.console().print(tables.table(("what", "status", "found", "what to do"), rows))
-    broken = [finding.name for finding in findings if finding.status == "broken"]
-    if broken:
-        raise CheckFailed(f"Required and not working: {', '.join(broken)}; see what to do above.")
+    if broken := [one.name for one in found if one.status == "broken"]:
+        raise CheckFailed(f"Required but not working: {', '.join(broken)}; the table says what to do.")

@@ -1,4 +1,4 @@
-"""`probe` and `analyze`: questions asked of trained models, and answered from cards."""
+"""`probe` asks a question of trained models, `analyze` answers one from cards."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,20 +13,23 @@ def probe(
     question: Annotated[
         str, typer.Argument(metavar="QUESTION", help="span, rollout, embeddings, transfer, extrapolation, gap.")
     ],
-    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of runs with their weights.")],
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Run cards whose weights are still there.")],
     samples: Annotated[
-        int | None, typer.Option("--samples", metavar="N", min=1, help="Examples; what the question usually takes.")
+        int | None,
+        typer.Option(
+            "--samples", metavar="N", min=1, help="Number of examples; a default for each question if left out."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Which examples are drawn.")] = 0,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed for choosing the examples.")] = 0,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
     attention: Annotated[
-        str | None, typer.Option("--attention", metavar="MECH", help="Where a plug-in lies now: path/mine.py:Mine.")
+        str | None, typer.Option("--attention", metavar="MECH", help="Where a plug-in is now: path/mine.py:Mine.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also draw it: HTML, PDF and PNG.")] = None,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
-    """Put a question to trained models and keep each answer as a card in OUT/cards/probes.
+    """Ask a question of trained models and save each answer as a card in OUT/cards/probes.
 
     \b
     span        how far from a token lies what it attends to?
@@ -76,7 +79,7 @@ def _draw(finding: Any, folder: Path) -> None:
 def analyze(
     question: Annotated[
         str | None,
-        typer.Argument(metavar="[QUESTION]", help="One of those below; else all that have an answer."),
+        typer.Argument(metavar="[QUESTION]", help="One of those below; all that have an answer if left out."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Draw it: HTML, PDF and PNG.")] = None,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""`run`, `runs` and `params`: how good is it, and how large?"""
+"""`run` trains and scores, `runs` shows unfinished runs, `params` counts parameters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +12,11 @@ from longspan.cli.app import (
     UNEXPECTED,
     Changes,
     Json,
-    Launcher,
     Out,
     Patterns,
     Protocol,
-    SeveralMeasured,
     SeveralMechanisms,
+    SeveralValues,
     Tier,
     app,
     explain,
@@ -39,18 +38,17 @@ def run(
     protocol: Protocol = "longspan",
     tier: Tier = "smoke",
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds 0 to N-1.")] = 1,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or the better: auto.")] = "auto",
-    devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="Processes that share a run.")] = 1,
-    launcher: Annotated[Launcher, typer.Option("--launcher", help="Where runs are started.")] = Launcher.local,
-    real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, also in the smoke tier.")] = False,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
+    devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="Processes per run.")] = 1,
+    real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, even in the smoke tier.")] = False,
     changes: Changes = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
     out: Out = Path("out"),
 ) -> None:
-    """Train and score mechanisms on tasks. What is finished is not run again; what was interrupted goes on.
+    """Train and score mechanisms on tasks. Finished runs are not repeated, interrupted ones are resumed.
 
-    One cell is a task, a mechanism, a pattern and a seed. Slots of other patterns keep what the protocol has there;
-    --pattern NS+CS replaces two patterns at once. A cell that fails does not stop the others; the exit code is 4 when
+    A cell is a task, a mechanism, a pattern and a seed. Slots of other patterns keep the mechanism of the protocol;
+    --pattern NS+CS replaces two patterns at once. A cell that fails does not stop the others; the exit code is 4 if
     one failed. --set takes a run off the official board.
 
     \b
@@ -76,26 +74,13 @@ def run(
         )
     )
     for cell in cells:
-        runs.Plan.of(cell)  # refuses a wrong word before the first cell is run
+        runs.Plan.of(cell)  # refuses a wrong argument before the first cell is run
     device = choose_device(device)
     if dry_run:
         tables.console().print(tables.estimates_table([(c, estimate(c, device=device)) for c in cells], device))
         return
-    cards, codes = [], []
-    for number, cell in enumerate(cells, start=1):
-        if len(cells) > 1:
-            say(f"[{number}/{len(cells)}] {cell.task} · {cell.mechanism} · seed {cell.seed}", error=True)
-        try:
-            cards.append(runs.run(cell, out=out, device=device, devices=devices, real=real))
-        except KeyboardInterrupt:
-            say("Stopped. The state is saved; the same command goes on from there.", error=True)
-            raise typer.Exit(INTERRUPTED) from None
-        except Exception as error:  # whatever it is, the other cells still deserve their run
-            if getattr(context.find_root().command, "debug", False):
-                raise
-            sentence, code = explain(error)
-            say(sentence, error=True)
-            codes.append(code)
+    debug = getattr(context.find_root().command, "debug", False)
+    cards, codes = _run_all(cells, debug=debug, out=out, device=device, devices=devices, real=real)
     if cards:
         tables.console().print(tables.cards_table(cards))
         if note := _standin_note(cards):
@@ -108,20 +93,42 @@ def run(
         raise typer.Exit(codes[0] if len(set(codes)) == 1 else UNEXPECTED)
 
 
+def _run_all(cells: Sequence[Any], *, debug: bool, **how: Any) -> tuple[list[Any], list[int]]:
+    """Run one cell after another: the cards of those that succeed, the exit codes of those that fail."""
+    from longspan import runs
+
+    cards, codes = [], []
+    for number, cell in enumerate(cells, start=1):
+        if len(cells) > 1:
+            say(f"[{number}/{len(cells)}] {cell.task} · {cell.mechanism} · seed {cell.seed}", error=True)
+        try:
+            cards.append(runs.run(cell, **how))
+        except KeyboardInterrupt:
+            say("Stopped. The state is saved; the same command resumes the run.", error=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:  # one failure must not stop the other cells
+            if debug:
+                raise
+            sentence, code = explain(error)
+            say(sentence, error=True)
+            codes.append(code)
+    return cards, codes
+
+
 def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
-    """What a reader of scores must know where some were reached on made-up data."""
+    """A warning if scores were reached on stand-in data."""
     made_up = [(card["task"], card["dataset"]["name"]) for card in cards if card["dataset"]["variant"] == "standin"]
     if not made_up:
         return None
-    tasks, corpora = (list(dict.fromkeys(names)) for names in zip(*made_up, strict=True))
+    tasks, names = (list(dict.fromkeys(column)) for column in zip(*made_up, strict=True))
     return (
-        f"Made-up stand-in data: {', '.join(tasks)}. Those scores say only that the code runs. For the real data: "
-        f"longspan data prepare {' or '.join(corpora)}; --real refuses stand-ins."
+        f"Stand-in data: {', '.join(tasks)}. These scores only show that the code runs. For the real data: "
+        f"longspan data prepare {' or '.join(names)}; --real refuses stand-ins."
     )
 
 
 def _task_names(names: Sequence[str]) -> list[str]:
-    """Tasks, with suites replaced by theirs."""
+    """Task names, each suite replaced by its tasks."""
     from longspan import suites, tasks
 
     found = []
@@ -130,7 +137,7 @@ def _task_names(names: Sequence[str]) -> list[str]:
             absent = [task for task in suites.get(name).tasks if task not in tasks.names()]
             if absent:
                 rest = " ".join(task for task in suites.get(name).tasks if task not in absent)
-                raise UsageError(f"{name} needs {', '.join(absent)}, not in this version; name the others: {rest}.")
+                raise UsageError(f"{name} needs {', '.join(absent)}, not in this version; name the rest: {rest}.")
             found += suites.get(name).tasks
         elif name in tasks.names() or ":" in name:
             found.append(name)
@@ -140,7 +147,7 @@ def _task_names(names: Sequence[str]) -> list[str]:
 
 
 def _board_of(tasks: set[str]) -> str:
-    """The word under which `board` shows these tasks: the only one, else the smallest suite that has them all."""
+    """What `board` shows these tasks under: the task if there is one, else the smallest suite that has them all."""
     from longspan import suites
 
     if len(tasks) == 1:
@@ -154,7 +161,7 @@ def runs_(
     clean: Annotated[bool, typer.Option("--clean", help="Remove them.")] = False,
     out: Out = Path("out"),
 ) -> None:
-    """Show unfinished runs, which `run` with the same words takes up again.
+    """Show unfinished runs, which the same `run` command resumes.
 
     \b
     Example:
@@ -172,23 +179,24 @@ def runs_(
         say(f"No unfinished runs in {out / 'runs'}.")
 
 
-@app.command(cls=SeveralMeasured)
+@app.command(cls=SeveralValues)
 def params(
-    names: Annotated[list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; all when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; all if left out.")] = None,
     mechanisms: Annotated[
-        list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names; all when left out.")
+        list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names; all if left out.")
     ] = None,
     pattern: Patterns = None,
     protocol: Annotated[
-        str | None, typer.Option("--protocol", metavar="P", help="The rules; longspan, and for printed counts theirs.")
+        str | None,
+        typer.Option("--protocol", metavar="P", help="longspan if left out; published counts have their own."),
     ] = None,
     tier: Tier = "full",
     as_json: Json = False,
 ) -> None:
-    """Count the parameters of tasks' networks with mechanisms in their slots, against softmax in the same slots.
+    """Count the parameters of each task's network with each mechanism, compared with softmax in the same slots.
 
-    Each pattern of a network is replaced by itself; --pattern asks for one, or for several at once. Where a paper
-    prints the count of a network, that is shown beside.
+    Patterns of a network are replaced one at a time; --pattern chooses one, or several at once. Counts that papers
+    print are shown beside.
 
     \b
     Examples:

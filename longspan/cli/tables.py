@@ -1,6 +1,6 @@
-"""What the verbs print: lists, entries, findings and summaries as rich tables. Nothing here decides anything.
+"""What the commands print, as rich tables. Nothing here computes anything.
 
-Names may come from strangers' cards and files, so every text is shown as it is, never read as markup.
+Names may come from cards and files of others, so every text is printed literally, never parsed as markup.
 """
 
 import os
@@ -10,12 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDTH_IN_FILES = 140  # a pipe has no width of its own, and a table broken at 80 is hard to read in a log
-LONGEST_NAME = 20  # letters of a first column that is never broken
+WIDTH_IN_FILES = 140  # a pipe has no width, and tables wrapped at 80 are hard to read in a log
+LONGEST_NAME = 20  # characters up to which a first column is never wrapped
 STATUS_STYLE = {"kept": "green", "has": "green", "ok": "green", "ready": "green"}
 STATUS_STYLE |= {
     "broken": "bold red",
@@ -26,21 +27,28 @@ STATUS_STYLE |= {
 }
 
 
-def console(*, error: bool = False) -> Console:
+class Screen(Console):
+    """A console that leaves lines wider than the terminal to the terminal, where rich would cut them off."""
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        super().print(*objects, **{"crop": False, **settings})
+
+
+def console(*, error: bool = False) -> Screen:
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_IN_FILES
-    return Console(stderr=error, width=width, markup=False, highlight=False, soft_wrap=False)
+    return Screen(stderr=error, width=width, markup=False, highlight=False, soft_wrap=False)
 
 
 def say(sentence: str, *, error: bool = False) -> None:
-    """One line, as long as it is: only tables are fitted to the width."""
+    """Print one line, whatever its length: only tables are fitted to the width."""
     console(error=error).print(printable(sentence), soft_wrap=True)
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", right: Sequence[str] = ()
 ) -> Table:
-    """A plain table of texts; a cell that is a known status gets its colour."""
+    """A plain table of texts; a cell that is a known status is coloured."""
     made = Table(
         title=Text(title) if title else None,
         box=box.SIMPLE_HEAD,
@@ -49,20 +57,24 @@ def table(
         title_justify="left",
         title_style="bold",
     )
-    rows = list(rows)
-    short = all(len(str(row[0])) <= LONGEST_NAME for row in rows)
-    for name in columns:  # a narrow terminal breaks long texts, not names and numbers, and cuts nothing off
-        whole = name in right or name == "paper" or (name == columns[0] and short)
-        side, least = "right" if name in right else "left", None if whole else min(8, len(name))
-        made.add_column(Text(name), justify=side, overflow="fold", no_wrap=whole, min_width=least)
+    rows = [[printable(str(cell)) for cell in row] for row in rows]
+    short = all(len(row[0]) <= LONGEST_NAME for row in rows)
+    least = 2 * len(columns) + 1  # for what separates columns
+    for number, name in enumerate(columns):  # a narrow terminal wraps long texts, not names and numbers
+        whole = name in right or name == "paper" or (number == 0 and short)
+        width = max(cell_len(row[number]) for row in [columns, *rows]) if whole else min(8, len(name))
+        side = "right" if name in right else "left"
+        made.add_column(Text(name), justify=side, overflow="fold", no_wrap=whole, min_width=width)
+        least += width
     for row in rows:
-        texts = [printable(str(cell)) for cell in row]
-        made.add_row(*(Text(text, style=STATUS_STYLE.get(text, "")) for text in texts))
+        made.add_row(*(Text(text, style=STATUS_STYLE.get(text, "")) for text in row))
+    if least > console().width:  # rich would cut columns off
+        made.width = least
     return made
 
 
 def printable(text: str) -> str:
-    """The text without control characters, so that a name cannot disturb a terminal."""
+    """The text without control characters, which could change the terminal."""
     return "".join(letter if letter.isprintable() or letter in "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -70,7 +82,7 @@ def printable(text: str) -> str:
 
 
 def list_tables(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """One line each; twins of released code stand apart from the mechanisms they are twins of."""
+    """One line each; bug-compatible twins of released code are listed apart."""
     columns, line = _LINES[kind]
     groups = {kind.capitalize(): [], "Twins of released code (never ranked)": []}
     for entry in entries:
@@ -79,7 +91,7 @@ def list_tables(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Tab
 
 
 def _codes(patterns: Iterable[str]) -> str:
-    """`noncausal_self` as NS, and so on; several at once as NS+CS."""
+    """`noncausal_self` as NS, `noncausal_self+causal_self` as NS+CS."""
     return " ".join(
         "+".join("".join(word[:1] for word in one.split("_")).upper() for one in pattern.split("+"))
         for pattern in patterns
@@ -104,7 +116,7 @@ _LINES = {
     ),
     "backbones": (("name", "what it is"), lambda e: (e["name"], e["title"])),
     "datasets": (
-        ("name", "title", "size", "how it comes"),
+        ("name", "title", "size", "source"),
         lambda e: (e["name"], e["title"], e["size"], "generated here" if e["generated"] else e["source"]),
     ),
     "suites": (
@@ -119,12 +131,12 @@ _LINES = {
 
 
 def print_entry(kind: str, entry: Mapping[str, Any], to: Console) -> None:
-    """Everything about one thing: its words first, then its facts, then its tables."""
+    """Everything about one entry: its description, its facts, its tables."""
     singular = kind.removesuffix("s")
     to.print(Text(f"{entry['name']}", style="bold"), Text(f"  {singular}", style="dim"), sep="")
-    if words := entry.get("formula") or entry.get("about"):
+    if description := entry.get("formula") or entry.get("about"):
         to.print()
-        to.print(Text(printable(words)), soft_wrap=True)
+        to.print(Text(printable(description)), soft_wrap=True)
     to.print()
     facts = Table.grid(padding=(0, 3))
     facts.add_column(no_wrap=True)
@@ -147,7 +159,7 @@ def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("patterns", ", ".join(entry["patterns"])),
             (
                 "claims",
-                ", ".join(name.replace("_", " ") for name in claims if entry[name]) or "none beyond the formula",
+                ", ".join(name.replace("_", " ") for name in claims if entry[name]) or "none",
             ),
             ("dropout", {"weights": "on the weights", "none": "none"}[entry["dropout"]]),
             ("softmax when", entry["limit"]),
@@ -163,8 +175,8 @@ def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
     elif kind == "datasets":
         facts += [("source", entry["source"]), ("size", entry["size"])]
-        facts += [(name, entry[name]) for name in ("vocabulary", "classes") if entry[name]]  # a series has neither
-        facts += [("on disk", "generated on this machine" if entry["generated"] else "imported from files you have")]
+        facts += [(name, entry[name]) for name in ("vocabulary", "classes") if entry[name]]  # time series have neither
+        facts += [("obtained by", "generating it" if entry["generated"] else "downloading or importing it")]
     elif kind == "suites":
         facts += [("tasks", ", ".join(entry["tasks"])), ("metric", entry["metric"])]
     return [(name, str(text)) for name, text in facts if text != ""]
@@ -216,14 +228,14 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _scored(score: Mapping[str, Any], value: float) -> str:
-    """A score or its chance level."""
+    """A score, or the score of chance, in the unit of the task."""
     from longspan.results.board_table import percent, plain
 
     return plain(value) if score.get("unit", "percent") == "plain" else f"{percent(value)} %"
 
 
 def estimates_table(guesses: Sequence[tuple[Any, Any]], device: str) -> Table:
-    """Cells with what each would take."""
+    """What each cell is estimated to take."""
     rows = [
         (
             cell.task,
@@ -239,7 +251,7 @@ def estimates_table(guesses: Sequence[tuple[Any, Any]], device: str) -> Table:
     ]
     columns = ("task", "mechanism", "seed", "parameters", "steps", "time", "memory", "note")
     total = duration(sum(guess.seconds for _, guess in guesses))
-    return table(columns, rows, title=f"Estimated on {device}: {total} in all", right=columns[2:7])
+    return table(columns, rows, title=f"Estimated on {device}: {total} in total", right=columns[2:7])
 
 
 def unfinished_table(found: Sequence[Any]) -> Table:
@@ -281,14 +293,14 @@ def parameters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _printed(entry: Mapping[str, Any] | None) -> str:
-    """What a paper prints, and whether the count here agrees to the integer."""
+    """What a paper prints, and whether the exact count here agrees."""
     if entry is None:
         return ""
     return f"{entry['printed']}, agrees" if entry["agrees"] else f"{entry['printed']}, not {entry['derived']:,}"
 
 
 def print_conformance(reports: Sequence[Mapping[str, Any]], to: Console) -> None:
-    """Promises by patterns for one mechanism, a line each for several; then what exactly was broken."""
+    """For one mechanism promises by patterns, for several one line each; then what was broken and how."""
     several = len({report["mechanism"] for report in reports}) > 1
     to.print(_verdicts_table(reports) if several else _promises_table(reports))
     for report in reports:
@@ -324,7 +336,7 @@ def _verdicts_table(reports: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def print_finding(finding: Any, to: Console) -> None:
-    """An answered question: its table, then its notes."""
+    """An answer: its table, then its notes."""
     finding = finding.condensed()
     titles = [column.title for column in finding.columns]
     numbers = [column.title for column in finding.columns if column.kind != "text"]
@@ -335,12 +347,12 @@ def print_finding(finding: Any, to: Console) -> None:
 
 
 def data_table(found: Sequence[tuple[Any, Sequence[str]]]) -> Table:
-    """What is on disk for each setting, and who uses it."""
+    """What is on disk for each setting, and which tasks use it."""
     rows = [
         (
             status.dataset,
             ", ".join(users),
-            "ready" if status.ready else f"{status.shards} shards made" if status.shards else "absent",
+            "ready" if status.ready else f"{status.shards} shards done" if status.shards else "absent",
             status.variant or "",
             " / ".join(f"{status.counts[split]:,}" for split in ("train", "valid", "test")) if status.counts else "",
             size(status.bytes) if status.ready else "",
@@ -350,7 +362,7 @@ def data_table(found: Sequence[tuple[Any, Sequence[str]]]) -> Table:
     return table(("dataset", "used by", "status", "variant", "train / valid / test", "size"), rows, right=("size",))
 
 
-# ----------------------------------------------------------------------------------------- numbers as people read
+# ---------------------------------------------------------------------------------------------- readable numbers
 
 
 def count(number: float | None) -> str:
@@ -390,7 +402,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(when: float | str | datetime) -> str:
-    """A time as people write it, to the minute."""
+    """A date and time, to the minute."""
     if isinstance(when, (int, float)):
         when = datetime.fromtimestamp(when)
     elif isinstance(when, str):

@@ -1,1 +1,1 @@
-"""What everything else stands on; nothing here imports torch at module level."""
+"""What every other package uses; nothing here imports torch at module level."""

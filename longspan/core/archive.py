@@ -1,10 +1,10 @@
-"""Reading tar and zip archives as a stream, member by member, without trusting them and without unpacking the rest.
+"""Tar and zip archives read as a stream, member by member; untrusted, and without unpacking the rest.
 
     for member in members("lra_release.gz", ["listops-1000/basic_val.tsv"]):
         content = member.read()
 
-Refused, with the name of what was found: absolute names and `..`, links among what is wanted or out of the archive,
-devices, a wanted name that comes twice, and sizes beyond LARGEST (one member) and TOTAL (all of it, unpacked).
+Refused, with the name of the member: absolute names and `..`, links that are wanted or point outside the archive,
+devices, wanted names that occur twice, and sizes above LARGEST (one member) and TOTAL (everything, unpacked).
 """
 
 import bz2
@@ -27,13 +27,13 @@ from longspan.core.remote import Body, Remote, Source, ask, readable
 
 LARGEST = 16 << 30
 TOTAL = 64 << 30
-HEADER = 1 << 20  # a long name, or attributes
+HEADER = 1 << 20  # of extended headers: long names, attributes
 Wanted = Collection[str] | Callable[[str], bool]
 Entries = Generator[tuple[str, int, Callable[[], IO[bytes]]], None, None]  # name, size and opener of every file
 
 
 class Member(io.RawIOBase):
-    """A file inside an archive, readable until the next one is asked for. `name` is its whole path in there."""
+    """A file inside an archive, readable until the next member is requested. `name` is its full path there."""
 
     def __init__(self, name: str, size: int, file: IO[bytes], where: str):
         super().__init__()
@@ -63,17 +63,17 @@ class Member(io.RawIOBase):
 
 
 def members(archive: Path | str | IO[bytes], wanted: Wanted, *, where: str = "the stream") -> Iterator[Member]:
-    """The members that are wanted, in the order of the archive: a path, or a stream (of tar, packed or not).
+    """The wanted members of an archive (a path, or a stream of a tar, compressed or not), in its order.
 
-    `wanted` is a collection of names, each the end of one member's path: then the rest is not even read once all are
-    found, and an absent one is an error. Or it is a function from a member's path to True or False.
+    `wanted` is a collection of names, each the end of one member's path: reading stops when all are found, and a
+    missing one is an error. Or it is a function from a member's path to True or False.
     """
     if isinstance(archive, (str, Path)):
         path = Path(archive)
         try:
             handle = path.open("rb")
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise DataMissing(f"{path} was named as an archive, but there is no such file; check the name.") from error
+            raise DataMissing(f"There is no archive {path}; check the name.") from error
         with handle:
             kind = _kind(handle.peek(8))
             yield from _chosen(_zip(handle, str(path)) if kind == "zip" else _tar(handle, str(path)), wanted, str(path))
@@ -82,14 +82,14 @@ def members(archive: Path | str | IO[bytes], wanted: Wanted, *, where: str = "th
 
 
 def stream(source: Source | Remote, wanted: Wanted, *, progress: bool = True) -> Iterator[Member]:
-    """The wanted members of a tar archive straight from the network: nothing of it is kept on the disk."""
+    """The wanted members of a tar archive straight from the network; nothing is stored on disk."""
     remote = ask(source) if isinstance(source, Source) else source
     with transfer_bar(remote.source.filename, remote.size, show=progress) as heard, Body(remote, heard=heard) as body:
         yield from members(io.BufferedReader(body, 1 << 20), wanted, where=remote.source.address)
 
 
 def _chosen(entries: Entries, wanted: Wanted, where: str) -> Iterator[Member]:
-    """Open only what is wanted, once each, and stop when all names are found."""
+    """Open the wanted members, once each, and stop when all names are found."""
     names = set() if callable(wanted) else {name.strip("/") for name in wanted}
     taken: set[str] = set()
     with contextlib.closing(entries):
@@ -116,7 +116,7 @@ def _chosen(entries: Entries, wanted: Wanted, where: str) -> Iterator[Member]:
                 return
     if names - taken:
         absent = ", ".join(sorted(names - taken))
-        raise DataMissing(f"{where} has no {absent}; check that it is the archive that was meant.")
+        raise DataMissing(f"{where} has no {absent}; check that it is the right archive.")
 
 
 def _endings(name: str) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _endings(name: str) -> Iterator[str]:
 
 
 def _tar(file: IO[bytes], where: str) -> Entries:
-    """Name, size and opener of every file in a tar archive, whatever it is packed with; all of it is checked."""
+    """Name, size and opener of every file in a tar archive, compressed or not; all checksums are verified."""
     with _corruption(where):
         unpacked = _Unpacked(file, where)
         tar = tarfile.open(fileobj=unpacked, mode="r|", tarinfo=_Header, encoding="utf-8")  # type: ignore[call-overload]  # noqa: SIM115
@@ -170,7 +170,7 @@ def _zip(file: IO[bytes], where: str) -> Entries:
 
 
 def _safe(name: str, where: str, what: str = "") -> str:
-    """A member's name in one spelling; a name that leads out of the archive is refused."""
+    """A member's name, normalised; one that points outside the archive is refused."""
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or (len(name) > 1 and name[1] == ":"):
         raise CorruptFile(f"{where} holds {what}{name!r}, which points outside the archive; refused.")
@@ -182,7 +182,7 @@ def _no_link(name: str, where: str) -> IO[bytes]:
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is right or refused: tarfile takes a damaged or absent one, after the first, for a happy end."""
+    """A header that is valid or refused: tarfile takes a damaged or missing one, after the first, for the end."""
 
     @classmethod
     def frombuf(cls, buf, encoding, errors):
@@ -209,7 +209,7 @@ _EXTENSIONS = {
 
 
 class _Unpacked:
-    """The tar inside gzip, bzip2, xz or nothing, for tarfile to read. Unlike tarfile's own, it checks the checksums."""
+    """The tar inside gzip, bzip2, xz or nothing, for tarfile to read. Unlike tarfile, it verifies the checksums."""
 
     def __init__(self, file: IO[bytes], where: str):
         if not hasattr(file, "peek"):
@@ -230,7 +230,7 @@ class _Unpacked:
         return content
 
     def finish(self) -> None:
-        """Read to the end, so that the last checksum is compared."""
+        """Read to the end, so that the last checksum is verified."""
         while self.read(1 << 20):
             continue
 
@@ -245,7 +245,7 @@ def _kind(begin: bytes) -> str:
 
 
 def is_archive(path: Path | str) -> bool:
-    """Whether the file begins like an archive: packed or zip by its first bytes, a bare tar by its header."""
+    """Whether the file starts like an archive: compressed or zip by its first bytes, plain tar by its header."""
     path = Path(path)
     if not path.is_file():
         return False
@@ -261,13 +261,13 @@ def _too_large(where: str) -> CorruptFile:
 
 @contextlib.contextmanager
 def _corruption(what: str) -> Iterator[None]:
-    """Everything that a damaged archive can raise, as one sentence."""
+    """Report everything that a damaged archive can raise in one sentence."""
     try:
         yield
     except LongspanError:
         raise
     except (NotImplementedError, RuntimeError, ValueError) as error:
-        raise CorruptFile(f"{what} is packed in a way that cannot be read ({error}); unpack it yourself.") from error
+        raise CorruptFile(f"{what} has a compression that cannot be read ({error}); unpack it yourself.") from error
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the content

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new one, never half of either."""
+"""Atomic writes: a reader sees the old content or the new one, never a mixture."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ def write_json(path: Path, content: object) -> None:
 
 @contextlib.contextmanager
 def temporary_beside(path: Path) -> Iterator[Path]:
-    """A path to write to, renamed to `path` when the block ends well and removed when it does not."""
+    """A path to write to, renamed to `path` if the block succeeds and removed if it fails."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:80]}.", suffix=".part", dir=path.parent)
@@ -43,7 +43,7 @@ def temporary_beside(path: Path) -> Iterator[Path]:
 
 
 def replace_folder(finished: Path, target: Path) -> None:
-    """Put a finished folder in the place of `target`, which may exist; the old one goes after the new one stands."""
+    """Move a finished folder to `target`; an existing one is deleted only after the move."""
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
@@ -55,7 +55,7 @@ def replace_folder(finished: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a refused folder into a sentence."""
+    """Report a full disk or a folder without write permission in one sentence."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which files and addresses a piece of code reaches for, as the interpreter itself reports it."""
+"""Which files and network addresses code accesses, as reported by the interpreter's audit events."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _installed = False
 
 @contextmanager
 def reading() -> Iterator[list[str]]:
-    """The names of files opened and addresses called while this is active, in the order of the first time.
+    """The names of files opened and addresses contacted inside the block, in order of first access.
 
     >>> with reading() as read:
     ...     _ = [1, 2, 3]
@@ -24,7 +24,7 @@ def reading() -> Iterator[list[str]]:
     []
     """
     global _installed
-    if not _installed:  # a hook of this kind stays for the life of the process, silent unless someone watches
+    if not _installed:  # an audit hook cannot be removed; this one does nothing outside the block
         sys.addaudithook(_note)
         _installed = True
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""A piece of work as a CUDA graph: recorded once, replayed without the host. One home for the rules of recording."""
+"""CUDA graphs: work that is captured once and replayed without launch overhead on the host."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,9 +6,10 @@ from typing import Any
 
 
 def record(compute: Callable[[], Any], **how: Any) -> tuple[Callable[[], None], Any]:
-    """How to do it again, and the tensors in which the outcome then lies; nothing is computed yet.
+    """Capture `compute`: the function that replays it, and its static output tensors; nothing is computed yet.
 
-    `how` goes to `torch.cuda.graph`. What cannot be recorded raises what torch raises, and random numbers work as ever.
+    `how` is passed to `torch.cuda.graph`. If the capture fails, torch's error is raised and the random number generator
+    is usable again.
     """
     import torch
 
@@ -19,17 +20,17 @@ def record(compute: Callable[[], Any], **how: Any) -> tuple[Callable[[], None], 
         with torch.cuda.graph(graph, **how):
             outcome = compute()
     except BaseException:
-        generator.graphsafe_set_state(before)  # else it waits for the end of a recording that never comes
+        generator.graphsafe_set_state(before)  # else it stays in capture mode for ever
         raise
     return graph.replay, outcome
 
 
 @contextlib.contextmanager
 def aside(stream: Any) -> Iterator[None]:
-    """Work on this stream, not on that of everyone else, which a recording must not touch.
+    """Run the block on a side stream, as a capture must not use the default one.
 
-    Each waits for the other, after an error too: whoever frees the inputs next would have them overwritten under a
-    running kernel.
+    Each stream waits for the other, after an error too: else memory freed afterwards could be reused while a kernel
+    still reads it.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""Downloads that are resumed, verified and complete or absent; on urllib, since pooch cannot go on where it stopped.
+"""Downloads that are resumed and verified; a file is complete or absent. On urllib, since pooch cannot resume.
 
-`fetch` leaves `<name>` only when size and digests agree. Until then the bytes are in `<name>.part`, which the next call
-goes on with; one whose digest is wrong becomes `<name>.bad`, so that it is not resumed into the same error again. What
-was seen is written into `<name>.lock.json`: where nobody published a digest, later downloads must agree with it.
+`fetch` creates `<name>` only if size and digests match. Until then the bytes are in `<name>.part`, which the next call
+resumes; a file with a wrong digest becomes `<name>.bad`, so that it is not resumed. Size and digests are recorded in
+`<name>.lock.json`: where no digest is published, later downloads must match it.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from longspan.core.atomic import storage_errors, write_json, write_text
-from longspan.core.crc32c import crc32c_file
 from longspan.core.errors import CorruptFile, StorageError
 from longspan.core.lock import only_one
 from longspan.core.remote import Body, Remote, Source, ask, readable
@@ -24,7 +23,7 @@ PIECE = 1 << 20
 
 
 def fetch(source: Source, folder: Path | str, *, progress: bool = True) -> Path:
-    """The file in `folder`, downloaded if need be, and verified in either case.
+    """The file in `folder`, downloaded if it is not there, and verified in either case.
 
     >>> fetch(Source("https://data.example/x.tar.gz", "x.tar.gz", size=84_125_825, md5="7c2a..."), "out/data/downloads")
     ... # doctest: +SKIP
@@ -62,7 +61,7 @@ def _download(source: Source, path: Path, progress: bool) -> None:
 
 
 def _write(remote: Remote, part: Path, there: int, progress: bool) -> None:
-    """Append what is still missing to the unfinished file; from the start where the server has only whole files."""
+    """Append what is missing to the unfinished file; from the start if the server cannot send parts."""
     with (
         transfer_bar(remote.source.filename, remote.size, show=progress) as heard,
         Body(remote, there, heard) as body,
@@ -78,15 +77,12 @@ def _write(remote: Remote, part: Path, there: int, progress: bool) -> None:
 
 
 def _verify(file: Path, path: Path, source: Source, remote: Remote | None) -> None:
-    """Compare a complete file with all that is known of it: published, announced by the server, seen before."""
+    """Compare a complete file with the published digests, the server's, and those of the first download."""
     lock = path.with_name(f"{path.name}.lock.json")
     seen = digests(file)
     expected = [("published", {"size": source.size, "md5": source.md5, "sha256": source.sha256})]
     if remote is not None:
         expected.append(("announced by the server", {"size": remote.size, "md5": remote.md5}))
-        if remote.crc32c and not (remote.md5 or source.md5 or source.sha256):
-            seen["crc32c"] = crc32c_file(file)
-            expected.append(("announced by the server", {"crc32c": remote.crc32c}))
     if not (source.md5 or source.sha256) and lock.exists():
         first = f"seen at the first download ({lock.name}; remove it if the file was meant to change)"
         expected.append((first, _read(lock)))
@@ -104,7 +100,7 @@ def _mismatch(file: Path, path: Path, source: Source, expected: str, found: str)
     else:
         bad = path.with_name(f"{path.name}.bad")
         os.replace(file, bad)
-        advice = f"it is kept as {bad.name} and the next attempt begins anew."
+        advice = f"it is kept as {bad.name} and the next attempt starts from the beginning."
     return CorruptFile(f"{path} from {source.address} should have {expected}, found {found}; {advice}")
 
 
@@ -119,7 +115,7 @@ def _read(lock: Path) -> dict:
 
 
 def digests(path: Path) -> dict[str, int | str]:
-    """Size, md5 and sha256 of a file, in one reading."""
+    """Size, md5 and sha256 of a file, read once."""
     size, md5, sha256 = 0, hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with path.open("rb") as handle:
         while piece := handle.read(PIECE):
@@ -130,18 +126,18 @@ def digests(path: Path) -> dict[str, int | str]:
 
 
 def need_room(path: Path, size: int | None) -> None:
-    """Refuse before the first byte what the disk cannot hold."""
+    """Refuse a download that does not fit on the disk, before the first byte."""
     free = shutil.disk_usage(path.parent).free
     if size is not None and size > free:
         raise StorageError(
-            f"{path.name} needs {readable(size)} in {path.parent}, where {readable(free)} are free; make room, or name "
-            "another place in LONGSPAN_DATA."
+            f"{path.name} needs {readable(size)} in {path.parent}, where {readable(free)} are free; free some, or set "
+            "LONGSPAN_DATA to another folder."
         )
 
 
 @contextlib.contextmanager
 def transfer_bar(title: str, total: int | None, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """A bar with amount, speed and remaining time on a terminal, nothing elsewhere; gives what is told of new bytes."""
+    """A progress bar on a terminal, nothing elsewhere; yields the function to call with the number of new bytes."""
     if not (show and sys.stderr.isatty()):
         yield lambda count: None
         return

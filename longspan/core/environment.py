@@ -1,4 +1,4 @@
-"""The fingerprint of the machine and of the code: what a card must say so that a number can be understood later."""
+"""The hardware, the library versions and the version of the code, as every card records them."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ LIBRARIES = ("torch", "triton", "lightning", "numpy", "numba", "einops")
 
 
 def choose_device(asked: str) -> str:
-    """`cpu` or `cuda`: the one asked for, or for `auto` the better one that is here."""
+    """`cpu` or `cuda`: the one asked for; `auto` is `cuda` if there is a GPU."""
     import torch
 
     if asked not in ("auto", "cpu", "cuda"):
@@ -62,8 +62,8 @@ def installed(library: str) -> str | None:
 def code_version() -> dict[str, str | bool | None]:
     """The package version and, in a git checkout, the commit and whether files differ from it.
 
-    Where the code was copied without its history, or beside an older one, $LONGSPAN_COMMIT says which commit it is;
-    whether files differ from that is then not known.
+    $LONGSPAN_COMMIT names the commit where the code was copied without its history; whether files differ from it is
+    then unknown.
     """
     if said := os.environ.get("LONGSPAN_COMMIT"):
         return {"version": VERSION, "commit": said, "dirty": None}
@@ -74,7 +74,7 @@ def code_version() -> dict[str, str | bool | None]:
 
 
 def available_cpus() -> int:
-    """Cores this process may use, which containers often restrict below the machine's count."""
+    """Cores this process may use, which in a container can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
@@ -87,7 +87,7 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 def _cpu_name() -> str:
-    listing = Path("/proc/cpuinfo")  # on Linux; elsewhere platform has the best name there is
+    listing = Path("/proc/cpuinfo")  # Linux only
     for line in listing.read_text().splitlines() if listing.exists() else ():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

@@ -18,7 +18,7 @@ class UsageError(LongspanError, ValueError):
 
 
 class UnknownName(UsageError, LookupError):
-    """A name that no registry, option list or table knows."""
+    """A name that is not in a registry, an option list or a table."""
 
 
 class UnsupportedPattern(UsageError):
@@ -26,7 +26,7 @@ class UnsupportedPattern(UsageError):
 
 
 class PluginError(UsageError):
-    """A file, module or entry point of the user's could not be loaded."""
+    """A plug-in (file, module or entry point) could not be loaded."""
 
 
 class CorruptFile(LongspanError):
@@ -34,7 +34,7 @@ class CorruptFile(LongspanError):
 
 
 class StorageError(LongspanError):
-    """A folder cannot be written, or the disk is full."""
+    """A folder is not writable, or the disk is full."""
 
     exit_code = 4
 

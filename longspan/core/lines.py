@@ -1,6 +1,6 @@
-"""Lines of a table with free text in it: bytes that end at a line feed and nowhere else, with the place each stands at.
+"""Lines of a table as bytes, split at line feeds only, each with its file and line number.
 
-Texts hold carriage returns, form feeds and U+0085, at which Python's text files and `splitlines` would cut them.
+Texts contain carriage returns, form feeds and U+0085, where Python's text files and `splitlines` would split them.
 """
 
 import io
@@ -11,11 +11,11 @@ from typing import IO
 
 from longspan.core.errors import CorruptFile
 
-LONGEST = 64 << 20  # bytes of a line: what is longer is no table
+LONGEST = 64 << 20  # bytes; a file with a longer line is not a table
 
 
 def lines(file: Path | IO[bytes] | io.RawIOBase, where: str | None = None) -> Iterator[tuple[bytes, str]]:
-    """Every line without its end, and its place in words: `train.tsv, line 3`. A path that ends in .xz is unpacked."""
+    """Every line without its line feed, and its place: `train.tsv, line 3`. A path ending in .xz is decompressed."""
     if isinstance(file, Path):
         with lzma.open(file) if file.suffix == ".xz" else file.open("rb") as handle:
             yield from lines(handle, str(file))
@@ -29,4 +29,4 @@ def lines(file: Path | IO[bytes] | io.RawIOBase, where: str | None = None) -> It
                 raise CorruptFile(f"{where}, line {number} does not end within {LONGEST:,} bytes; it is not a table.")
             yield line.removesuffix(b"\n"), f"{where}, line {number}"
     except (lzma.LZMAError, EOFError) as error:
-        raise CorruptFile(f"{where}, after line {number}: cannot be unpacked ({error}); get it again.") from error
+        raise CorruptFile(f"{where}, after line {number}: cannot be decompressed ({error}); get it again.") from error

@@ -1,4 +1,4 @@
-"""One process at a time in a folder. The lock is the kernel's, so that it dies with its owner, even by kill -9."""
+"""A lock between processes, held by the kernel, so that it is released even after kill -9."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ def only_one(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path`; wait, with a line on stderr, while another process holds it."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system; publishing by rename keeps the data sound without them
+    except ImportError:  # no flock on this system; data stays intact without it, since folders appear by rename
         yield
         return
     with path.open("a") as handle:

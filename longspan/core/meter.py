@@ -1,4 +1,4 @@
-"""Clocks and memory counters that are right on every device: the device is synchronised before a clock is read."""
+"""Clocks, memory and energy counters. The device is synchronised before a clock is read."""
 
 import resource
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Seconds of device-complete work since the start or the last `lap`.
+    """Seconds since the start or the last `restart`, with all work on the device finished.
 
     >>> watch = Stopwatch("cpu")
     >>> watch.elapsed() >= 0
@@ -43,7 +43,7 @@ def reset_peak_memory(device: str) -> None:
 
 
 def peak_memory_bytes(device: str) -> int:
-    """Most bytes held so far: by tensors on a GPU, by the whole process on a CPU."""
+    """Peak memory so far: of tensors on a GPU, of the whole process on a CPU."""
     if str(device).startswith("cuda"):
         import torch
 
@@ -53,7 +53,7 @@ def peak_memory_bytes(device: str) -> int:
 
 
 class EnergyMeter:
-    """Joules that a GPU has used since the meter was made, by its own counter; None where there is no such counter."""
+    """Joules used by a GPU since the meter was created, by the GPU's own counter; None if it has no such counter."""
 
     def __init__(self, device: str):
         self._gpu = _first_gpu() if str(device).startswith("cuda") else None
@@ -68,7 +68,7 @@ class EnergyMeter:
 
 
 class Neighbours:
-    """Whether other processes were seen on the GPU, whenever one looked; None where that cannot be seen."""
+    """Whether `look` ever saw other processes on the GPU; None if the driver does not say."""
 
     def __init__(self, device: str):
         self._gpu = _first_gpu() if str(device).startswith("cuda") else None
@@ -81,7 +81,7 @@ class Neighbours:
 
 
 def _first_gpu() -> tuple[Any, Any] | None:
-    """NVIDIA's library and its handle of the first GPU, where there are both."""
+    """NVML and its handle of the first GPU, if both exist."""
     try:
         import pynvml
     except ImportError:
@@ -94,7 +94,7 @@ def _first_gpu() -> tuple[Any, Any] | None:
 
 
 def _ask(gpu: tuple[Any, Any] | None, question: Callable[[Any, Any], Any]) -> Any:
-    """The answer of the driver, or None: drivers and cards differ in what they can tell."""
+    """The driver's answer, or None if this driver or GPU does not support the query."""
     if gpu is None:
         return None
     nvml, handle = gpu

@@ -1,7 +1,7 @@
-"""Finding classes by name: the file name is the registered name, so adding a file is all it takes.
+"""Classes by name: the name of the file is the registered name, so adding a file registers its class.
 
-Three kinds of target: `performer` (a file of the package, or an entry point of an installed one),
-`path/to/file.py:Class`, and `package.module:Class`.
+A target is `performer` (a file of the package, or an entry point of an installed one), `path/to/file.py:Class` or
+`package.module:Class`.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from longspan.core.spec import Spec, Value
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a registered class, read off its constructor."""
+    """A keyword option of a registered class, taken from its constructor."""
 
     name: str
     type: str
@@ -32,13 +32,13 @@ class Option:
 
 
 class Registry:
-    """The classes of one kind (`attention`, `task`...), one per file of `package`, or of a shelf in it."""
+    """The classes of one kind (`attention`, `task`...), one per file of `package` and of these subpackages."""
 
     def __init__(
-        self, kind: str, package: str, base: str, skip: tuple[str, ...] = ("base",), shelves: tuple[str, ...] = ()
+        self, kind: str, package: str, base: str, skip: tuple[str, ...] = ("base",), subpackages: tuple[str, ...] = ()
     ):
         self.kind, self.package, self.skip = kind, package, skip
-        self.packages = (package, *(f"{package}.{shelf}" for shelf in shelves))
+        self.packages = (package, *(f"{package}.{name}" for name in subpackages))
         self._base = base  # "module:Class", imported only when needed
 
     @property
@@ -48,15 +48,15 @@ class Registry:
 
     @property
     def group(self) -> str:
-        """The entry-point group in which other packages offer their own."""
+        """The entry-point group in which installed packages register theirs."""
         return self.package
 
-    def names(self) -> list[str]:
-        """All names of this package and of installed entry points, without importing a single one."""
-        return sorted(set(self._own()) | {point.name for point in entry_points(group=self.group)})
+    def names(self, *, plugins: bool = True) -> list[str]:
+        """All names of this package, and of installed entry points, without importing what they name."""
+        return sorted({*self._own(), *(point.name for point in entry_points(group=self.group) if plugins)})
 
     def _own(self) -> dict[str, str]:
-        """Where each name of this package lies."""
+        """The module of each built-in name."""
         return {
             module.name: f"{package}.{module.name}"
             for package in self.packages
@@ -65,10 +65,10 @@ class Registry:
         }
 
     def find(self, target: str) -> type:
-        """The class behind a target; errors are sentences."""
+        """The class that a target names; an unknown one is answered with the nearest name."""
         if ":" in target:
             return self._from_plugin(target)
-        if own := self._own().get(target):  # an installed package cannot take the place of a built-in
+        if own := self._own().get(target):  # an installed package cannot replace a built-in
             return self._only_class(importlib.import_module(own))
         for point in entry_points(group=self.group):
             if point.name == target:
@@ -111,7 +111,7 @@ class Registry:
 
 
 def own_options(cls: type, shell: frozenset[str]) -> list[Option]:
-    """The keyword options that a class adds to the shell every class of its kind shares."""
+    """The keyword options of a class besides `shell`, those that all classes of its kind share."""
     options = {}
     for owner in reversed(cls.__mro__):
         if "__init__" not in vars(owner):
@@ -135,7 +135,7 @@ def checked_options(cls: type, given: Mapping[str, Value], shell: frozenset[str]
         if not _fits(value, expected):
             raise UsageError(
                 f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {value!r}; "
-                "give a value of that kind."
+                "give a value of that type."
             )
         if isinstance(value, int) and not isinstance(value, bool) and expected is float:
             value = float(value)
@@ -145,7 +145,7 @@ def checked_options(cls: type, given: Mapping[str, Value], shell: frozenset[str]
 
 
 def canonical_target(spec: Spec) -> str:
-    """How a target is written in cards: plug-in files by their name, so that no folder of a machine is recorded."""
+    """A target as cards record it: a plug-in file without its folder."""
     where, colon, name = spec.target.rpartition(":")
     return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else spec.target
 
@@ -159,7 +159,7 @@ def _import_file(path: Path) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:  # from the source itself: cached bytecode may be that of an edit within the same second
+    try:  # compiled from source: cached bytecode may be stale if the file was edited within the same second
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
@@ -168,7 +168,7 @@ def _import_file(path: Path) -> types.ModuleType:
 
 
 def _guarded(load: typing.Callable[[], Any], target: str, kind: str) -> Any:
-    """Import someone else's code; whatever it raises becomes one sentence."""
+    """Import a plug-in; whatever it raises is reported in one sentence."""
     try:
         return load()
     except LongspanError:
@@ -177,7 +177,7 @@ def _guarded(load: typing.Callable[[], Any], target: str, kind: str) -> Any:
         raise
     except BaseException as error:  # a plug-in may raise anything at all, SystemExit included
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise PluginError(f"The {kind} {target} could not be imported ({reason}); mend it, or see --debug.") from error
+        raise PluginError(f"The {kind} {target} could not be imported ({reason}); fix it, or see --debug.") from error
 
 
 def _annotations(cls: type) -> dict[str, Any]:

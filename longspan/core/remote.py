@@ -1,7 +1,7 @@
-"""A file on a web server, read like a file that lies here: where the connection drops, the next read goes on.
+"""A file on a web server, read like a local one: if the connection drops, the next read resumes.
 
-`ask` sends a HEAD request and returns what the server says of the file; `Body` is its content as a readable stream.
-A request that cannot be met ends as DataMissing, with the address, the size and the way to bring the file by hand.
+`ask` sends a HEAD request and returns what the server says about the file; `Body` is its content as a stream. A request
+that fails raises DataMissing, with the address, the size and how to import the file by hand.
 """
 
 import base64
@@ -23,17 +23,17 @@ from typing import Any
 
 from longspan.core.errors import DataMissing, UsageError
 
-MIRROR = "LONGSPAN_MIRROR"  # an address that stands for the folder of every file that is downloaded
+MIRROR = "LONGSPAN_MIRROR"  # the address of a folder with all files that are downloaded
 TIMEOUT_S = 30.0
-PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each new attempt; counted anew after every byte that arrives
-LATER = {408, 425, 429, 500, 502, 503, 504}  # answers that may be another one soon
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each retry; starts again after every byte that arrives
+LATER = {408, 425, 429, 500, 502, 503, 504}  # status codes worth a retry
 
 
 @dataclass(frozen=True)
 class Source:
-    """A published file. Digests are those its publisher or a well-known library printed, in hexadecimal.
+    """A published file. Digests are those of its publisher or of a well-known library, in hexadecimal.
 
-    `dataset` and `licence` only serve the sentences shown to the user.
+    `dataset` and `licence` are only used in messages.
     """
 
     url: str
@@ -46,26 +46,26 @@ class Source:
 
     @property
     def address(self) -> str:
-        """Where it is really asked for: `url`, or the file of that name in the folder that $LONGSPAN_MIRROR names."""
+        """Where it is downloaded from: `url`, or the file of that name at $LONGSPAN_MIRROR."""
         mirror = os.environ.get(MIRROR, "").strip()
         if mirror and not mirror.startswith(("http://", "https://")):
             raise UsageError(
-                f"{MIRROR} should begin with http:// or https://, got {mirror!r}; for files on a disk run: "
+                f"{MIRROR} should start with http:// or https://, got {mirror!r}; for local files run: "
                 f"longspan data import {self.dataset} PATH"
             )
         return f"{mirror.rstrip('/')}/{self.filename}" if mirror else self.url
 
     def missing(self, why: str) -> DataMissing:
-        """The error that says why the file could not be had, and what to do instead."""
+        """The error for a file that cannot be downloaded: why, and what to do instead."""
         return DataMissing(
-            f"{self.filename} ({readable(self.size)}) was asked for at {self.address}, but {why}; get it with a "
+            f"{self.filename} ({readable(self.size)}) cannot be downloaded from {self.address}: {why}; get it with a "
             f"browser or on another machine and run: longspan data import {self.dataset} PATH"
         )
 
 
 @contextlib.contextmanager
 def mirrored(address: str | None) -> Iterator[None]:
-    """Ask for every file at a mirror, as $LONGSPAN_MIRROR does; None changes nothing."""
+    """Download from a mirror, as with $LONGSPAN_MIRROR; None changes nothing."""
     before = os.environ.get(MIRROR)
     if address is not None:
         os.environ[MIRROR] = address
@@ -80,22 +80,22 @@ def mirrored(address: str | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Remote:
-    """What a server says of a file. Digests are of the bytes that it will send; None where it does not tell."""
+    """What a server says about a file. Digests are of the bytes that it will send, None if it does not say."""
 
     source: Source
     size: int | None
     md5: str | None = None
     crc32c: str | None = None
-    validator: str | None = None  # changes when the content does: a strong ETag, else the date of the last change
+    validator: str | None = None  # changes with the content: a strong ETag, else the modification date
 
     def facts(self) -> dict[str, Any]:
-        """For a manifest or a lock file: where from and which digests were announced."""
+        """For a manifest or a lock file: the address and the digests that the server announced."""
         told = {"size": self.size, "md5": self.md5, "crc32c": self.crc32c, "validator": self.validator}
         return {"url": self.source.url} | {name: value for name, value in told.items() if value is not None}
 
 
 def ask(source: Source) -> Remote:
-    """Ask the server about a file without fetching it; where HEAD is not allowed, by a GET that is closed at once."""
+    """Ask the server about a file without downloading it; if HEAD is refused, with a GET that is closed at once."""
     announce(source)
     try:
         response = _open(source, "HEAD")
@@ -111,7 +111,7 @@ def ask(source: Source) -> Remote:
 
 
 def announce(source: Source) -> None:
-    """Show the licence line of a corpus, once in a process."""
+    """Print the licence of a dataset, once per process."""
     if source.licence and source.dataset not in _announced:
         _announced.add(source.dataset)
         print(f"{source.dataset}: {source.licence}", file=sys.stderr, flush=True)
@@ -121,10 +121,10 @@ _announced: set[str] = set()
 
 
 class Body(io.RawIOBase):
-    """The bytes of a remote file from `start` on; dropped connections are taken up again at the byte they ended.
+    """The bytes of a remote file from `start` on; a dropped connection is resumed where it ended.
 
-    `position` is where the next byte belongs. It may be 0 after a `start` beyond 0: the server then sends only whole
-    files (or has a shorter one), and the reader has to begin anew. `heard` is told of every piece that arrives.
+    `position` is the offset of the next byte. It may be 0 even if `start` is not: the server sends only whole files (or
+    has a shorter one), and the reader has to start again. `heard` is called with the size of every piece.
     """
 
     def __init__(self, remote: Remote, start: int = 0, heard: Callable[[int], Any] | None = None):
@@ -166,7 +166,7 @@ class Body(io.RawIOBase):
         super().close()
 
     def _connect(self, first: bool = False) -> None:
-        """Ask for the bytes from `position` on; on the way, not at the start, a whole file is skipped up to there."""
+        """Request the bytes from `position` on; a resumed server that sends the whole file is read up to there."""
         headers = {}
         if self.position:
             headers["Range"] = f"bytes={self.position}-"
@@ -197,7 +197,7 @@ class Body(io.RawIOBase):
         self.response = response
 
     def _pause(self, words: str, error: Exception) -> None:
-        """Wait before the next attempt; when all are used up, say so."""
+        """Wait before the next attempt, or give up after the last one."""
         if self.response is not None:
             self.response.close()
             self.response = None
@@ -213,7 +213,7 @@ class Body(io.RawIOBase):
 
 
 class _Refused(Exception):
-    """An answer of the server that is not the file."""
+    """The server answered with an error status."""
 
     def __init__(self, code: int, words: str):
         super().__init__(words)
@@ -221,11 +221,11 @@ class _Refused(Exception):
 
 
 class _Unreachable(ConnectionError):
-    """No answer at all: no network, no such host, nobody listens there."""
+    """No answer: no network, no such host, or connection refused."""
 
 
 def _open(source: Source, method: str, headers: dict[str, str] | None = None) -> Any:
-    """A first request. It is repeated where the server asks for patience or drops it; no network at all is final."""
+    """A first request, retried if the server is busy or drops the connection; an unreachable server is final."""
     for pause in (*PAUSES_S, None):
         try:
             return _request(source, method, headers)
@@ -242,7 +242,7 @@ def _open(source: Source, method: str, headers: dict[str, str] | None = None) ->
 
 
 def _request(source: Source, method: str, headers: dict[str, str] | None = None) -> Any:
-    """The open response, status 200 or 206."""
+    """The open response, with status 200 or 206."""
     request = urllib.request.Request(
         source.address, method=method, headers={"User-Agent": "longspan"} | (headers or {})
     )
@@ -256,7 +256,7 @@ def _request(source: Source, method: str, headers: dict[str, str] | None = None)
         if isinstance(reason, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
             raise reason from error
         words = _words(reason) if isinstance(reason, Exception) else str(reason)
-        raise _Unreachable(f"there is no way to that server ({words})") from error
+        raise _Unreachable(f"the server cannot be reached ({words})") from error
     except TimeoutError as error:
         raise _Unreachable(f"the server did not answer within {TIMEOUT_S:.0f} seconds") from error
 
@@ -266,7 +266,7 @@ def _read_headers(source: Source, headers: Message) -> Remote:
         raise _page(source)
     length = headers.get("Content-Length", "")
     size = int(length) if length.isdigit() else None
-    # Google's storage may unpack a file while sending it; its digests and length are then of other bytes.
+    # Google Cloud Storage may decompress a file while sending it; its digests and length are then of other bytes.
     as_stored = headers.get("x-goog-stored-content-encoding", "identity") == headers.get("Content-Encoding", "identity")
     stored = headers.get("x-goog-stored-content-length", "")
     if size is None and as_stored and stored.isdigit():
@@ -286,12 +286,12 @@ def _google_digests(headers: Message) -> dict[str, str]:
         try:
             found[name] = base64.b64decode(value, validate=True).hex()
         except binascii.Error:
-            continue  # a digest that is none says nothing about the file
+            continue  # malformed: no information about the file
     return found
 
 
 def _content_range(headers: Message) -> tuple[int, int | None]:
-    """First byte and whole size of a partial answer: `Content-Range: bytes 100-199/200`."""
+    """First byte and total size of a partial response: `Content-Range: bytes 100-199/200`."""
     found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", "").strip())
     if found is None:
         return -1, None
@@ -317,7 +317,7 @@ def _words(error: BaseException) -> str:
 
 
 def readable(size: int | None) -> str:
-    """A size in words: `readable(84_125_825)` is '84.1 MB'."""
+    """A readable size: `readable(84_125_825)` is '84.1 MB'."""
     if size is None:
         return "size unknown"
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -1,10 +1,10 @@
-"""Seeds: one integer names every random stream of a run, and streams never share numbers."""
+"""Seeds: all random streams of a run are derived from one integer, and are independent of one another."""
 
 import hashlib
 
 
 def derive(seed: int, *names: object) -> int:
-    """A 63-bit seed for the stream called `names` under `seed`; unrelated streams for unrelated names.
+    """A 63-bit seed for the stream called `names` under `seed`; different names give independent streams.
 
     >>> derive(0, "shuffle", 3) == derive(0, "shuffle", 3) != derive(0, "shuffle", 4)
     True

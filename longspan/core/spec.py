@@ -1,4 +1,4 @@
-"""Strings that name a thing and its options: `performer(features=128)`, `my_file.py:Mine(window=4)`.
+"""Strings with a name and options: `performer(features=128)`, `my_file.py:Mine(window=4)`.
 
 The same string is used on the command line, in cards and on boards. It is parsed as a literal, never evaluated.
 """
@@ -19,7 +19,7 @@ _PLUGIN = re.compile(r".+:[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Spec:
-    """A target (`performer`, `path/file.py:Class` or `package.module:Class`) and its options, in order of name."""
+    """A target (`performer`, `path/file.py:Class` or `package.module:Class`) and its options, sorted by name."""
 
     target: str
     options: dict[str, Value] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def _parse_value(text: str, name: str, node: ast.expr) -> Value:
 
 
 def _tuples(value: object) -> object:
-    """Lists are tuples here, at any depth."""
+    """Lists become tuples, at any depth."""
     return tuple(_tuples(part) for part in value) if isinstance(value, list | tuple) else value
 
 
@@ -87,7 +87,7 @@ def _is_plain(value: object) -> TypeGuard[Value]:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
-        return value.bit_length() <= 256  # Python refuses to spell numbers of thousands of digits
+        return value.bit_length() <= 256  # Python refuses to print integers with thousands of digits
     return value is None or isinstance(value, str)
 
 

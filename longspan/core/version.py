@@ -1,3 +1,3 @@
-"""The version of the package, in the one place that needs no installation to be read."""
+"""The version of the package; this file is the only place that has it."""
 
 VERSION = "0.1.0"

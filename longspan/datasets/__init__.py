@@ -1,20 +1,55 @@
-"""The corpora, one file each: where from, layout, generator; `get(name).load(data)` gives memory-mapped splits.
+"""The datasets, one file each: where from, layout, generator; `get(name).load(data)` gives memory-mapped splits.
 
-from longspan.datasets import get, listops
-splits = get("listops").load(listops.Data())
+    from longspan.datasets import get, listops
+    splits = get("listops").load(listops.Data())
+
+Nothing here imports torch.
 """
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from longspan.core.registry import Registry
 from longspan.datasets.base import Dataset
 
-REGISTRY = Registry("dataset", "longspan.datasets", "longspan.datasets.base:Dataset", skip=("base", "corpus", "series"))
+registry = Registry("dataset", __name__, f"{__name__}.base:Dataset", skip=("base", "corpus", "series"))
+
+
+class Use(NamedTuple):
+    """One setting of a dataset, and who uses it: `longspan/full`, with the task in front where it has another name."""
+
+    dataset: Dataset
+    data: Any
+    users: tuple[str, ...]
 
 
 def names() -> list[str]:
     """All datasets by name."""
-    return REGISTRY.names()
+    return registry.names()
 
 
 def get(name: str) -> Dataset:
     """The dataset called `name`; an unknown one is answered with the nearest name."""
-    return REGISTRY.find(name)()
+    return registry.find(name)()
+
+
+def uses(name: str | None = None) -> Iterator[Use]:
+    """Every preset of one dataset or of all, each setting once."""
+    for dataset in map(get, [name] if name else names()):
+        users: dict[Any, list[str]] = {}
+        for task, settings in dataset.presets.items():
+            prefix = "" if task == dataset.name else f"{task} "
+            for (protocol, tier), data in settings.items():
+                users.setdefault(data, []).append(f"{prefix}{protocol}/{tier}")
+        for data, words in users.items():
+            yield Use(dataset, data, tuple(words))
+
+
+def examples_of(name: str) -> tuple[Dataset, Any]:
+    """A dataset with its default settings; by the name of a task, the dataset with the full settings of that task."""
+    if name not in names():
+        for dataset in map(get, names()):
+            if name in dataset.presets:
+                return dataset, dataset.presets[name]["longspan", "full"]
+    dataset = get(name)
+    return dataset, dataset.Data()

@@ -22,7 +22,7 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lines import lines
 from longspan.core.remote import Remote, Source, ask
 from longspan.core.seeding import derive
-from longspan.datasets.base import SPLITS, DatasetMeta, Split, Splits, check_counts, count_labels
+from longspan.datasets.base import SPLITS, DatasetMeta, Split, Splits, by_tier, check_counts, count_labels
 from longspan.datasets.corpus import BETWEEN, Corpus, apart, evenly
 from longspan.datasets.generation.arrays import write_array
 from longspan.datasets.generation.shards import Shard
@@ -56,6 +56,13 @@ class Data:
         check_counts(self)
         if not 1 <= self.length <= STORED:
             raise UsageError(f"A text is cut to 1 .. {STORED:,} bytes, got length={self.length}; choose one of these.")
+
+
+_LRA = by_tier(
+    full=dict.fromkeys(("longspan", "lra-paper", "lra-released"), Data()),
+    smoke=Data(length=192, train=2_000, valid=200, test=1_000, standin=True),
+)
+PRESETS = {"retrieval": _LRA, "retrieval_30k": _LRA}
 
 
 class Pair(NamedTuple):

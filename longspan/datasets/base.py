@@ -11,21 +11,22 @@ import shutil
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
 from longspan.core.atomic import replace_folder, storage_errors, write_json
-from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core.errors import CorruptFile, DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.core.lock import only_one
 from longspan.datasets.generation.arrays import hash_file, read_array, write_split
 from longspan.datasets.generation.shards import Shard, Shards
 
 SPLITS = ("train", "valid", "test")
 MANIFEST_SCHEMA = 1
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +137,16 @@ class Dataset(ABC):
 
     meta: ClassVar[DatasetMeta]
     Data: ClassVar[type]  # found by its name in the file of the class
+    presets: ClassVar[dict[str, dict[tuple[str, str], Any]]]  # PRESETS there: task -> (protocol, tier) -> Data
     generator: ClassVar[int] = 1  # raised when the same settings give other data
     made: ClassVar[Literal["generated", "standin"]] = "generated"  # what `make_shard` gives: the real thing or not
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if settings := getattr(sys.modules[cls.__module__], "Data", None):
+        module = sys.modules[cls.__module__]
+        if settings := getattr(module, "Data", None):
             cls.Data = settings
+        cls.presets = getattr(module, "PRESETS", {})
 
     @property
     def name(self) -> str:
@@ -175,6 +179,23 @@ class Dataset(ABC):
         raise UsageError(f"{self.name} holds text, so there is nothing to draw; ask for samples without -o.")
 
     # What everyone may ask of it
+
+    def preset(self, protocol: str, tier: str) -> Any:
+        """The settings under a protocol and tier: those of the first task that has them.
+
+        A dataset without presets has its defaults.
+        """
+        for settings in self.presets.values():
+            if (protocol, tier) in settings:
+                return settings[protocol, tier]
+        if not self.presets:
+            return self.Data()
+        known = {key for settings in self.presets.values() for key in settings}
+        protocols = sorted({one for one, _ in known})
+        if protocol not in protocols:
+            raise UnknownName(f"{self.name} has no protocol {protocol!r}.{did_you_mean(protocol, protocols)}")
+        tiers = sorted(one for of, one in known if of == protocol)
+        raise UnknownName(f"{self.name} under {protocol} has no tier {tier!r}.{did_you_mean(tier, tiers)}")
 
     def prepare(
         self,
@@ -388,6 +409,18 @@ def data_root(root: Path | str | None = None) -> Path:
 def count_labels(labels: np.ndarray) -> dict[str, int]:
     values, counts = np.unique(labels, return_counts=True)
     return {str(value): int(count) for value, count in zip(values, counts, strict=True)}
+
+
+def by_tier(full: Mapping[str, D], *, smoke: D, lite: D | None = None) -> dict[tuple[str, str], D]:
+    """The settings of one task by protocol and tier.
+
+    The protocol `longspan` alone has a smoke tier. The lite tier reads the full data, unless `longspan` has its own.
+    """
+    settings = {("longspan", "smoke"): smoke}
+    for protocol, data in full.items():
+        settings[protocol, "lite"] = lite if lite is not None and protocol == "longspan" else data
+        settings[protocol, "full"] = data
+    return settings
 
 
 def check_counts(data: Any) -> None:

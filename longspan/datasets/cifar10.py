@@ -28,7 +28,7 @@ from longspan.core.download import digests, fetch
 from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.remote import Source
 from longspan.core.seeding import derive
-from longspan.datasets.base import DatasetMeta, Split, Splits, check_counts, count_labels
+from longspan.datasets.base import DatasetMeta, Split, Splits, by_tier, check_counts, count_labels
 from longspan.datasets.corpus import Corpus, evenly
 from longspan.datasets.drawing.sheet import contact_sheet
 from longspan.datasets.generation.arrays import write_array
@@ -80,6 +80,14 @@ class Data:
         check_counts(self)
         if self.split not in get_args(Data.__annotations__["split"]):
             raise UsageError(f"CIFAR-10 is split by 'longspan' or 'seed42', got split={self.split!r}; pick one.")
+
+
+PRESETS = {
+    "image": by_tier(
+        full=dict.fromkeys(("longspan", "lra-paper", "lra-released"), Data()),
+        smoke=Data(train=2_000, valid=200, test=1_000, standin=True),
+    )
+}
 
 
 class Pictures(NamedTuple):

@@ -7,9 +7,12 @@ that the authors of S4 keep, for which no digest is published.
 """
 
 from longspan.core.remote import Source
-from longspan.datasets.series import Data, Series, series_meta, tenths
+from longspan.datasets.series import Data, Series, forecasts, series_meta, tenths
 
-__all__ = ["Data", "Ecl"]
+__all__ = ["PRESETS", "Data", "Ecl"]
+
+WINDOW = Data(past=336, prefix=336, horizon=960)
+PRESETS = forecasts("ecl", multivariate=WINDOW, univariate=WINDOW)
 
 
 class Ecl(Series):

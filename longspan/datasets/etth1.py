@@ -5,9 +5,15 @@ on, four for the test. The 3,020 rows after that are not used, as in the origina
 """
 
 from longspan.core.remote import Source
-from longspan.datasets.series import Data, Series, months, series_meta
+from longspan.datasets.series import Data, Series, forecasts, months, series_meta
 
-__all__ = ["Data", "Etth1"]
+__all__ = ["PRESETS", "Data", "Etth1"]
+
+PRESETS = forecasts(
+    "etth1",
+    multivariate=Data(past=336, prefix=336, horizon=720),
+    univariate=Data(past=168, prefix=168, horizon=720),
+)
 
 
 class Etth1(Series):

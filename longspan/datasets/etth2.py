@@ -4,9 +4,15 @@ Columns and parts are those of ETTh1: seven columns, `OT` the target, months 1 t
 """
 
 from longspan.core.remote import Source
-from longspan.datasets.series import Data, Series, months, series_meta
+from longspan.datasets.series import Data, Series, forecasts, months, series_meta
 
-__all__ = ["Data", "Etth2"]
+__all__ = ["PRESETS", "Data", "Etth2"]
+
+PRESETS = forecasts(
+    "etth2",
+    multivariate=Data(past=720, prefix=336, horizon=720),
+    univariate=Data(past=336, prefix=336, horizon=720),
+)
 
 
 class Etth2(Series):

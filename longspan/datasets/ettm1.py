@@ -5,9 +5,15 @@ in the original's scripts.
 """
 
 from longspan.core.remote import Source
-from longspan.datasets.series import Data, Series, months, series_meta
+from longspan.datasets.series import Data, Series, forecasts, months, series_meta
 
-__all__ = ["Data", "Ettm1"]
+__all__ = ["PRESETS", "Data", "Ettm1"]
+
+PRESETS = forecasts(
+    "ettm1",
+    multivariate=Data(past=672, prefix=384, horizon=672),
+    univariate=Data(past=384, prefix=384, horizon=672),
+)
 
 
 class Ettm1(Series):

@@ -21,7 +21,7 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lines import lines
 from longspan.core.remote import Source
 from longspan.core.seeding import derive
-from longspan.datasets.base import DatasetMeta, Split, Splits, check_counts, count_labels
+from longspan.datasets.base import DatasetMeta, Split, Splits, by_tier, check_counts, count_labels
 from longspan.datasets.corpus import Corpus, evenly
 from longspan.datasets.generation.arrays import hash_file, write_split
 from longspan.datasets.generation.shards import Shard
@@ -66,6 +66,25 @@ class Data:
             raise UsageError(f"A review is cut to at least 1 byte, got length={self.length}.")
         if self.validation not in get_args(Data.__annotations__["validation"]):
             raise UsageError(f"IMDb validates on 'held-out' or 'test', got validation={self.validation!r}; pick one.")
+
+
+def _text(length: int, released: int | None = None) -> dict[tuple[str, str], Data]:
+    """Reviews cut after `length` bytes; the originals validate on the test texts."""
+    full = {
+        "longspan": Data(length=length),
+        "lra-paper": Data(length=length, validation="test"),
+        "lra-released": Data(length=released or length, validation="test"),
+    }
+    return by_tier(full, smoke=Data(length=256, train=2_000, valid=200, test=1_000, standin=True))
+
+
+PRESETS = {
+    "text": _text(4_000, released=1_000),
+    "text_1k": _text(1_000),
+    "text_2k": _text(2_000),
+    "text_3k": _text(3_000),
+    "text_4k": _text(4_000),
+}
 
 
 class Review(NamedTuple):

@@ -25,7 +25,17 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.remote import ask
 from longspan.core.seeding import derive
 from longspan.datasets import lra_release
-from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, check_counts, count_labels, data_root
+from longspan.datasets.base import (
+    SPLITS,
+    Dataset,
+    DatasetMeta,
+    Sample,
+    Splits,
+    by_tier,
+    check_counts,
+    count_labels,
+    data_root,
+)
 from longspan.datasets.generation.arrays import write_split
 from longspan.datasets.generation.compiled import compiled_once
 from longspan.datasets.generation.shards import Shard
@@ -71,6 +81,14 @@ class Data:
             raise UsageError(
                 f"An expression needs max_depth and max_args of at least 2, got {self.max_depth} and {self.max_args}."
             )
+
+
+PRESETS = {
+    "listops": by_tier(
+        full=dict.fromkeys(("longspan", "lra-paper", "lra-released"), Data()),
+        smoke=Data(train=20_000, valid=500, test=2_000, longer_than=50, shorter_than=128, max_depth=5, max_args=8),
+    )
+}
 
 
 class ListOps(Dataset):

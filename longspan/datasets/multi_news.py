@@ -33,6 +33,7 @@ from longspan.datasets.base import (
     DatasetMeta,
     Split,
     Splits,
+    by_tier,
     canonical,
     check_counts,
     data_root,
@@ -99,6 +100,14 @@ class Data:
             raise UsageError(f"The vocabulary is 'own' or 'bart-base', got {self.vocabulary!r}; pick one.")
         if not bpe.FEWEST <= self.size <= LARGEST:
             raise UsageError(f"A vocabulary has {bpe.FEWEST} to {LARGEST:,} entries, got size={self.size}.")
+
+
+PRESETS = {
+    "summarization": by_tier(
+        full={"longspan": Data(valid=200), "cab-2023": Data(vocabulary="bart-base", valid=200)},
+        smoke=Data(source=128, target=32, size=512, train=2_000, valid=50, test=200, standin=True),
+    )
+}
 
 
 class Pair(NamedTuple):

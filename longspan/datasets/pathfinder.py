@@ -20,7 +20,7 @@ from longspan.core.errors import DataMissing, UsageError
 from longspan.core.remote import ask
 from longspan.core.seeding import derive
 from longspan.datasets import lra_release
-from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, check_counts, count_labels
+from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, by_tier, check_counts, count_labels
 from longspan.datasets.drawing.rules import FOLDER, RULES, counts
 from longspan.datasets.drawing.sheet import contact_sheet
 from longspan.datasets.generation.arrays import write_array, write_split
@@ -60,6 +60,19 @@ class Data:
             )
         if self.split not in get_args(Rule):
             raise UsageError(f"Pathfinder is split by {_list(get_args(Rule))}, got split={self.split!r}; pick one.")
+
+
+_PROTOCOLS = ("longspan", "lra-paper", "lra-released")
+PRESETS = {
+    "pathfinder": by_tier(
+        full=dict.fromkeys(_PROTOCOLS, Data(size=32, difficulty="hard")),
+        smoke=Data(size=32, difficulty="easy", train=2_000, valid=200, test=1_000),
+    ),
+    "pathx": by_tier(
+        full=dict.fromkeys(_PROTOCOLS, Data(size=128, difficulty="hard")),
+        smoke=Data(size=128, difficulty="easy", train=200, valid=20, test=100),
+    ),
+}
 
 
 class Pathfinder(Dataset):

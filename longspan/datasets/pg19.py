@@ -43,6 +43,7 @@ from longspan.datasets.base import (
     Split,
     Splits,
     Status,
+    by_tier,
     canonical,
     check_counts,
     data_root,
@@ -123,6 +124,23 @@ class Stream(Split):
     def first(self, tokens: int) -> "Stream":
         """Only the first tokens of the stream, as one row."""
         return replace(self, tokens=self.tokens[:tokens], **_rows(self.tokens[:tokens], tokens, "none"))
+
+
+PRESETS = {
+    "lm": by_tier(
+        full={"longspan": Data(), "cab-2023": Data(tokenizer="gpt2")},
+        lite=Data(vocabulary=8_192, train=200, valid=10, test=20),
+        smoke=Data(length=128, vocabulary=512, train=24, valid=4, test=4, standin=True),
+    ),
+    "mlm": by_tier(
+        full={
+            "longspan": Data(length=2_047),
+            "cab-2023": Data(length=2_047, breaks="complete", tokenizer="gpt2", scored="validation"),
+        },
+        lite=Data(length=2_047, vocabulary=8_192, train=200, valid=10, test=20),
+        smoke=Data(length=31, vocabulary=512, train=24, valid=4, test=4, standin=True),
+    ),
+}
 
 
 class Book(NamedTuple):

@@ -17,7 +17,7 @@ import lzma
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lines import lines
 from longspan.core.remote import Source
 from longspan.core.seeding import derive
-from longspan.datasets.base import SPLITS, DatasetMeta, Sample, Splits, check_counts, open_arrays
+from longspan.datasets.base import SPLITS, DatasetMeta, Sample, Splits, by_tier, check_counts, open_arrays
 from longspan.datasets.corpus import Corpus
 from longspan.datasets.generation.arrays import write_arrays
 from longspan.datasets.generation.shards import Shard
@@ -39,6 +39,7 @@ from longspan.datasets.standins.waves import make_waves
 
 Borders = tuple[tuple[int, int], ...]  # first row and end of the training, the validation and the test part
 TIME_FEATURES = 4  # hour, day of the week, of the month, of the year
+CAB_BATCH = 32
 LARGEST = 1 << 30  # bytes of a table: what is longer is not one of these
 STANDIN_BEGINS = datetime(2016, 7, 1, tzinfo=UTC)
 
@@ -73,6 +74,20 @@ class Data:
             raise UsageError(f"A series has 'all' or its 'target' forecast, got variables={self.variables!r}.")
         if self.standin and None in (self.train, self.valid, self.test):
             raise UsageError("A stand-in has as many windows as asked for; give train, valid and test.")
+
+
+def forecasts(dataset: str, multivariate: Data, univariate: Data) -> dict[str, dict[tuple[str, str], Data]]:
+    """The presets of the two tasks on a series; CAB left out windows that fill no batch."""
+    return {
+        task: by_tier(
+            full={"longspan": data, "cab-2023": replace(data, whole_batches=CAB_BATCH)},
+            smoke=Data(48, 24, 24, data.variables, train=400, valid=64, test=64, standin=True),
+        )
+        for task, data in (
+            (f"forecasting_{dataset}", multivariate),
+            (f"forecasting_{dataset}_univariate", replace(univariate, variables="target")),
+        )
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,12 @@ differ from the original in a few last digits and are taken as they are.
 """
 
 from longspan.core.remote import Source
-from longspan.datasets.series import Data, Series, series_meta, tenths
+from longspan.datasets.series import Data, Series, forecasts, series_meta, tenths
 
-__all__ = ["Data", "Weather"]
+__all__ = ["PRESETS", "Data", "Weather"]
+
+WINDOW = Data(past=720, prefix=336, horizon=720)
+PRESETS = forecasts("weather", multivariate=WINDOW, univariate=WINDOW)
 
 
 class Weather(Series):

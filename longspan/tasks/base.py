@@ -1,8 +1,6 @@
 """A task: data, a backbone, a loss and a score, under frozen and named rules."""
 
 import dataclasses
-import types
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from longspan import datasets
 from longspan.attentions import Pattern
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UnknownName, UsageError, did_you_mean
+from longspan.core.settings import override
 from longspan.datasets.base import Split, Splits
 
 
@@ -100,10 +99,7 @@ class Protocol:
 
     def override(self, changes: Mapping[str, Any]) -> "Protocol":
         """Typed changes by dotted name, as in {"recipe.steps": 500}; unknown names and wrong types are refused."""
-        protocol = self
-        for name, value in changes.items():
-            protocol = _replace(protocol, name, name.split("."), value)
-        return protocol
+        return override(self, changes)
 
 
 @dataclass(frozen=True)
@@ -237,48 +233,3 @@ class Feed(ABC):
     @abstractmethod
     def in_batches(self, rows: np.ndarray, size: int) -> Iterable[tuple[np.ndarray, Any]]:
         """These rows in batches, in whatever order is cheapest, each with the places of its rows."""
-
-
-def _replace(owner: Any, whole: str, path: list[str], value: Any) -> Any:
-    fields: dict[str, Any] = {f.name: f for f in dataclasses.fields(owner)} if _is_group(owner) else {}
-    if path[0] not in fields:
-        raise UnknownName(f"No setting {whole!r}.{did_you_mean(path[0], fields)}")
-    if len(path) > 1:
-        return dataclasses.replace(owner, **{path[0]: _replace(getattr(owner, path[0]), whole, path[1:], value)})
-    if _is_group(getattr(owner, path[0])):
-        inside = [f.name for f in dataclasses.fields(getattr(owner, path[0]))]
-        raise UsageError(f"{whole!r} is a group of settings; name one of {', '.join(f'{whole}.{n}' for n in inside)}.")
-    return dataclasses.replace(owner, **{path[0]: _typed(whole, value, fields[path[0]].type)})
-
-
-def _is_group(value: Any) -> bool:
-    return dataclasses.is_dataclass(value)
-
-
-def _typed(name: str, value: Any, expected: Any) -> Any:
-    choices = (
-        typing.get_args(expected) if typing.get_origin(expected) in (typing.Union, types.UnionType) else (expected,)
-    )
-    for choice in choices:
-        origin = typing.get_origin(choice)
-        if origin is typing.Literal and value in typing.get_args(choice):
-            return value
-        if choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if choice is int and isinstance(value, int) and not isinstance(value, bool):
-            return value
-        parts = typing.get_args(choice)
-        if origin is tuple and isinstance(value, tuple) and len(value) == len(parts):
-            return tuple(_typed(name, one, part) for one, part in zip(value, parts, strict=True))
-        if isinstance(choice, type) and choice not in (int, float) and isinstance(value, choice):
-            return value
-    wanted = " or ".join(_spell(choice) for choice in choices)
-    raise UsageError(f"Setting {name!r} takes {wanted}, got {value!r}; give a value of that kind.")
-
-
-def _spell(expected: Any) -> str:
-    if typing.get_origin(expected) is typing.Literal:
-        return " or ".join(repr(choice) for choice in typing.get_args(expected))
-    if typing.get_origin(expected) is tuple:
-        return f"({', '.join(_spell(part) for part in typing.get_args(expected))})"
-    return "None" if expected is type(None) else expected.__name__

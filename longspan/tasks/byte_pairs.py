@@ -12,19 +12,24 @@ from longspan.datasets import aan
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification
 
+DATA = aan.PRESETS["retrieval"]
 PAPER = Protocol(
-    data=aan.Data(),
+    data=DATA["lra-paper", "full"],
     model=Sizes(dim=128, heads=4, layers=4, mlp=512, features="four"),
     recipe=Recipe(steps=5_000, batch_size=32, learning_rate=0.5, warmup=8_000, evaluate_every=500),
 )
 RELEASED = Protocol(
-    data=aan.Data(),
+    data=DATA["lra-released", "full"],
     model=replace(PAPER.model, features="two", head_layers=3, pooling="first"),
     recipe=replace(PAPER.recipe, learning_rate=0.05, selection="last"),
 )
-LONGSPAN = replace(PAPER, recipe=replace(PAPER.recipe, learning_rate=5e-4, warmup=500, schedule="linear", clip=1.0))
+LONGSPAN = Protocol(
+    data=DATA["longspan", "full"],
+    model=PAPER.model,
+    recipe=replace(PAPER.recipe, learning_rate=5e-4, warmup=500, schedule="linear", clip=1.0),
+)
 SMOKE = Protocol(
-    data=aan.Data(length=192, train=2_000, valid=200, test=1_000, standin=True),
+    data=DATA["longspan", "smoke"],
     model=Sizes(dim=64, heads=2, layers=1, mlp=128, dropout=0.0, attention_dropout=0.0, features="four"),
     recipe=Recipe(
         steps=120,

@@ -13,8 +13,9 @@ from longspan.datasets import imdb
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification
 
+DATA = imdb.PRESETS["text"]
 PAPER = Protocol(
-    data=imdb.Data(validation="test"),
+    data=DATA["lra-paper", "full"],
     model=Sizes(dim=512, heads=8, layers=6, mlp=2048),
     recipe=Recipe(
         steps=20_000, batch_size=32, learning_rate=0.05, warmup=8_000, evaluate_every=1_000, selection="last"
@@ -22,7 +23,7 @@ PAPER = Protocol(
 )
 RELEASED = replace(PAPER, model=Sizes(dim=256, heads=4, layers=4, mlp=1024))
 LONGSPAN = Protocol(
-    data=imdb.Data(),
+    data=DATA["longspan", "full"],
     model=RELEASED.model,
     recipe=replace(
         PAPER.recipe,
@@ -36,7 +37,7 @@ LONGSPAN = Protocol(
     ),
 )
 SMOKE = Protocol(
-    data=imdb.Data(length=256, train=2_000, valid=200, test=1_000, standin=True),
+    data=DATA["longspan", "smoke"],
     model=Sizes(dim=64, heads=2, layers=1, mlp=128, dropout=0.0, attention_dropout=0.0),
     recipe=Recipe(
         steps=120,
@@ -60,15 +61,12 @@ class ByteText(Classification):
         return protocol.data.length
 
 
-def protocols(*, longspan: int, paper: int, released: int) -> dict[tuple[str, str], Protocol]:
-    """The rules with reviews cut after this many bytes."""
-    return {
+def protocols(task: str) -> dict[tuple[str, str], Protocol]:
+    """The rules of one of these tasks, which differ in how long the reviews are."""
+    rules = {
         ("longspan", "smoke"): SMOKE,
-        **_cut(LONGSPAN, longspan).tiers("longspan"),
-        **_cut(PAPER, paper).tiers("lra-paper"),
-        **_cut(RELEASED, released).tiers("lra-released"),
+        **LONGSPAN.tiers("longspan"),
+        **PAPER.tiers("lra-paper"),
+        **RELEASED.tiers("lra-released"),
     }
-
-
-def _cut(protocol: Protocol, length: int) -> Protocol:
-    return replace(protocol, data=replace(protocol.data, length=length))
+    return {key: replace(protocol, data=imdb.PRESETS[task][key]) for key, protocol in rules.items()}

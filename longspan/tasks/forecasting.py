@@ -25,11 +25,11 @@ from longspan import datasets
 from longspan.attentions import Pattern
 from longspan.backbones.informer import Informer, Sizes
 from longspan.backbones.slots import AttentionFactory
-from longspan.datasets.series import TIME_FEATURES, Data, Series, Windows
+from longspan.datasets.series import CAB_BATCH, TIME_FEATURES, Data, Series, Windows
 from longspan.metrics.forecasting import error_of_the_mean, over_windows, window_errors
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta
 
-BATCH = 32
+BATCH = CAB_BATCH
 EPOCHS = 6
 
 
@@ -153,12 +153,13 @@ def forecasting_task(title: str) -> TaskMeta:
 
 
 def protocols(
-    dataset: str, data: Data, *, encoder_layers: int = 2, decoder_layers: int = 1
+    task: str, *, dataset: str, encoder_layers: int = 2, decoder_layers: int = 1
 ) -> dict[tuple[str, str], Protocol]:
-    """The rules for windows of these lengths."""
-    epoch = _series(dataset).counts(data)["train"] // BATCH
+    """The rules of the task of this name, which settle how long its windows are."""
+    data = _series(dataset).presets[task]
+    epoch = _series(dataset).counts(data["longspan", "full"])["train"] // BATCH
     cab = Protocol(
-        data=replace(data, whole_batches=BATCH),
+        data=data["cab-2023", "full"],
         model=Network(
             encoder_layers=encoder_layers, decoder_layers=decoder_layers, self_slots="probsparse(released=True)"
         ),
@@ -181,12 +182,12 @@ def protocols(
         ),
     )
     longspan = Protocol(
-        data=data,
+        data=data["longspan", "full"],
         model=replace(cab.model, self_slots="softmax"),
         recipe=replace(cab.recipe, drop_last=False, evaluation_batch=4 * BATCH),
     )
     smoke = Protocol(
-        data=Data(48, 24, 24, data.variables, train=400, valid=64, test=64, standin=True),
+        data=data["longspan", "smoke"],
         model=Network(dim=32, heads=2, mlp=64, dropout=0.0, attention_dropout=0.0),
         recipe=Recipe(
             steps=80,

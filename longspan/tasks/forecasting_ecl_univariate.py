@@ -1,12 +1,9 @@
 """ECL, univariate: the consumption of a client, 960 hours ahead (CAB, arXiv:2210.07661)."""
 
-from longspan.datasets.ecl import Data
 from longspan.tasks.forecasting import Forecasting, forecasting_task, protocols
 
 
 class ForecastingEclUnivariate(Forecasting):
     meta = forecasting_task("ECL, univariate")
     dataset = "ecl"
-    protocols = protocols(
-        "ecl", Data(past=336, prefix=336, horizon=960, variables="target"), encoder_layers=3, decoder_layers=2
-    )
+    protocols = protocols("forecasting_ecl_univariate", dataset=dataset, encoder_layers=3, decoder_layers=2)

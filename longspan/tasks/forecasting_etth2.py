@@ -1,10 +1,9 @@
 """ETTh2: all seven readings of a second transformer, 720 hours ahead (CAB, arXiv:2210.07661)."""
 
-from longspan.datasets.etth2 import Data
 from longspan.tasks.forecasting import Forecasting, forecasting_task, protocols
 
 
 class ForecastingEtth2(Forecasting):
     meta = forecasting_task("ETTh2")
     dataset = "etth2"
-    protocols = protocols("etth2", Data(past=720, prefix=336, horizon=720))
+    protocols = protocols("forecasting_etth2", dataset=dataset)

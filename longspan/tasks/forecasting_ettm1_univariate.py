@@ -1,10 +1,9 @@
 """ETTm1, univariate: the oil temperature of a transformer, 672 quarters of an hour ahead (CAB, arXiv:2210.07661)."""
 
-from longspan.datasets.ettm1 import Data
 from longspan.tasks.forecasting import Forecasting, forecasting_task, protocols
 
 
 class ForecastingEttm1Univariate(Forecasting):
     meta = forecasting_task("ETTm1, univariate")
     dataset = "ettm1"
-    protocols = protocols("ettm1", Data(past=384, prefix=384, horizon=672, variables="target"))
+    protocols = protocols("forecasting_ettm1_univariate", dataset=dataset)

@@ -1,10 +1,9 @@
 """Weather: twelve readings of a weather station, 720 hours ahead (CAB, arXiv:2210.07661)."""
 
-from longspan.datasets.weather import Data
 from longspan.tasks.forecasting import Forecasting, forecasting_task, protocols
 
 
 class ForecastingWeather(Forecasting):
     meta = forecasting_task("Weather")
     dataset = "weather"
-    protocols = protocols("weather", Data(past=720, prefix=336, horizon=720), encoder_layers=3, decoder_layers=2)
+    protocols = protocols("forecasting_weather", dataset=dataset, encoder_layers=3, decoder_layers=2)

@@ -12,8 +12,9 @@ from longspan.datasets import cifar10
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
 
+DATA = cifar10.PRESETS["image"]
 RELEASED = Protocol(
-    data=cifar10.Data(),
+    data=DATA["lra-released", "full"],
     model=Sizes(
         dim=128,
         heads=8,
@@ -48,7 +49,7 @@ LONGSPAN = replace(
     recipe=replace(RELEASED.recipe, steps=17_500, selection="best"),
 )
 SMOKE = Protocol(
-    data=cifar10.Data(train=2_000, valid=200, test=1_000, standin=True),
+    data=DATA["longspan", "smoke"],
     model=Sizes(
         dim=32, heads=2, layers=1, mlp=32, dropout=0.0, attention_dropout=0.0, pooling="mean", positions="learned"
     ),

@@ -12,8 +12,9 @@ from longspan.datasets import listops
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
 
+DATA = listops.PRESETS["listops"]
 PAPER = Protocol(
-    data=listops.Data(),
+    data=DATA["lra-paper", "full"],
     model=Sizes(dim=512, heads=8, layers=6, mlp=2048),
     recipe=Recipe(steps=5_000, batch_size=32, learning_rate=0.05, warmup=1_000, evaluate_every=250),
 )
@@ -23,12 +24,12 @@ RELEASED = replace(
     recipe=replace(PAPER.recipe, selection="last", evaluate_every=50),
 )
 LONGSPAN = Protocol(
-    data=PAPER.data,
+    data=DATA["longspan", "full"],
     model=replace(PAPER.model, dropout=0.0, attention_dropout=0.0),
     recipe=replace(PAPER.recipe, learning_rate=2e-4, warmup=500, schedule="linear", clip=1.0, average=0.998),
 )
 SMOKE = Protocol(
-    data=listops.Data(train=20_000, valid=500, test=2_000, longer_than=50, shorter_than=128, max_depth=5, max_args=8),
+    data=DATA["longspan", "smoke"],
     model=Sizes(dim=64, heads=2, layers=2, mlp=128, dropout=0.0, attention_dropout=0.0),
     recipe=Recipe(
         steps=300,

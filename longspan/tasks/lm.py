@@ -22,8 +22,9 @@ from longspan.datasets.base import Split
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.language import LanguageTask, StreamFeed, language_task
 
+DATA = pg19.PRESETS["lm"]
 CAB = Protocol(
-    data=pg19.Data(tokenizer="gpt2"),
+    data=DATA["cab-2023", "full"],
     model=Sizes(dim=768, heads=12, layers=12, mlp=3_072, dropout=0.0, attention_dropout=0.1),
     recipe=Recipe(
         steps=125_000,
@@ -40,9 +41,9 @@ CAB = Protocol(
         evaluation_batch=8,
     ),
 )
-LONGSPAN = replace(CAB, data=pg19.Data(), recipe=replace(CAB.recipe, schedule="linear", clip=1.0))
+LONGSPAN = replace(CAB, data=DATA["longspan", "full"], recipe=replace(CAB.recipe, schedule="linear", clip=1.0))
 LITE = Protocol(
-    data=pg19.Data(vocabulary=8_192, train=200, valid=10, test=20),
+    data=DATA["longspan", "lite"],
     model=Sizes(dim=512, heads=8, layers=6, mlp=2_048, dropout=0.2, attention_dropout=0.0),
     recipe=replace(
         LONGSPAN.recipe,
@@ -58,7 +59,7 @@ LITE = Protocol(
     ),
 )
 SMOKE = Protocol(
-    data=pg19.Data(length=128, vocabulary=512, train=24, valid=4, test=4, standin=True),
+    data=DATA["longspan", "smoke"],
     model=Sizes(dim=64, heads=2, layers=2, mlp=128, attention_dropout=0.0),
     recipe=replace(LITE.recipe, steps=120, batch_size=8, learning_rate=3e-3, warmup=20, evaluate_every=60),
 )

@@ -29,8 +29,9 @@ from longspan.tasks.language import LanguageTask, StreamFeed, language_task
 
 SHARE, SHOW_MASK, SHOW_OTHER = 0.15, 0.8, 0.1  # to be predicted; and of these, by what they are hidden
 
+DATA = pg19.PRESETS["mlm"]
 CAB = Protocol(
-    data=pg19.Data(length=2_047, breaks="complete", tokenizer="gpt2", scored="validation"),
+    data=DATA["cab-2023", "full"],
     model=Sizes(dim=768, heads=12, layers=12, mlp=3_072, dropout=0.1, attention_dropout=0.1),
     recipe=Recipe(
         steps=125_000,
@@ -46,9 +47,9 @@ CAB = Protocol(
         evaluation_batch=32,
     ),
 )
-LONGSPAN = replace(CAB, data=pg19.Data(length=2_047), recipe=replace(CAB.recipe, clip=1.0))
+LONGSPAN = replace(CAB, data=DATA["longspan", "full"], recipe=replace(CAB.recipe, clip=1.0))
 LITE = Protocol(
-    data=pg19.Data(length=2_047, vocabulary=8_192, train=200, valid=10, test=20),
+    data=DATA["longspan", "lite"],
     model=Sizes(dim=512, heads=8, layers=6, mlp=2_048, dropout=0.1, attention_dropout=0.0),
     recipe=replace(
         LONGSPAN.recipe,
@@ -62,7 +63,7 @@ LITE = Protocol(
     ),
 )
 SMOKE = Protocol(
-    data=pg19.Data(length=31, vocabulary=512, train=24, valid=4, test=4, standin=True),
+    data=DATA["longspan", "smoke"],
     model=Sizes(dim=64, heads=2, layers=2, mlp=128, dropout=0.0, attention_dropout=0.0),
     recipe=replace(LITE.recipe, steps=240, batch_size=32, learning_rate=3e-3, warmup=20, evaluate_every=120),
 )

@@ -13,8 +13,9 @@ from longspan.datasets import pathfinder
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
 
+DATA = pathfinder.PRESETS["pathfinder"]
 RELEASED = Protocol(
-    data=pathfinder.Data(size=32, difficulty="hard"),
+    data=DATA["lra-released", "full"],
     model=Sizes(dim=32, heads=4, layers=4, mlp=32, inner=16, dropout=0.2, pooling="mean", hide_zeros=True),
     recipe=Recipe(
         steps=62_400,
@@ -37,7 +38,7 @@ LONGSPAN = replace(
     RELEASED, model=replace(RELEASED.model, hide_zeros=False), recipe=replace(RELEASED.recipe, selection="best")
 )
 SMOKE = Protocol(
-    data=pathfinder.Data(size=32, difficulty="easy", train=2_000, valid=200, test=1_000),
+    data=DATA["longspan", "smoke"],
     model=Sizes(dim=32, heads=2, layers=1, mlp=32, dropout=0.0, attention_dropout=0.0, pooling="mean"),
     recipe=replace(LONGSPAN.recipe, steps=60, batch_size=16, warmup=10, evaluate_every=30, evaluation_batch=64),
 )

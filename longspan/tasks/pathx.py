@@ -12,8 +12,9 @@ from longspan.datasets import pathfinder
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
 
+DATA = pathfinder.PRESETS["pathx"]
 RELEASED = Protocol(
-    data=pathfinder.Data(size=128, difficulty="hard"),
+    data=DATA["lra-released", "full"],
     model=Sizes(dim=32, heads=2, layers=1, mlp=32, inner=16, pooling="mean", positions="learned", hide_zeros=True),
     recipe=Recipe(
         steps=500_000,
@@ -37,7 +38,7 @@ LONGSPAN = replace(
     RELEASED, model=replace(RELEASED.model, hide_zeros=False), recipe=replace(RELEASED.recipe, selection="best")
 )
 SMOKE = Protocol(
-    data=pathfinder.Data(size=128, difficulty="easy", train=200, valid=20, test=100),
+    data=DATA["longspan", "smoke"],
     model=Sizes(dim=16, heads=1, layers=1, mlp=16, dropout=0.0, attention_dropout=0.0, pooling="mean"),
     recipe=replace(LONGSPAN.recipe, steps=3, batch_size=2, warmup=1, evaluate_every=3, evaluation_batch=4),
 )

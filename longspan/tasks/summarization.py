@@ -36,8 +36,9 @@ from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, 
 WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
 ROWS_AT_ONCE = 16  # whose logits over the whole vocabulary are held together in evaluation
 
+DATA = multi_news.PRESETS["summarization"]
 CAB = Protocol(
-    data=multi_news.Data(vocabulary="bart-base", valid=200),
+    data=DATA["cab-2023", "full"],
     model=Sizes(attention_dropout=0.0),
     recipe=Recipe(
         steps=50_000,
@@ -56,12 +57,12 @@ CAB = Protocol(
     ),
 )
 LONGSPAN = Protocol(
-    data=replace(CAB.data, vocabulary="own"),
+    data=DATA["longspan", "full"],
     model=Sizes(shortest=0),
     recipe=replace(CAB.recipe, clip=1.0, selection="best"),
 )
 SMOKE = Protocol(
-    data=multi_news.Data(source=128, target=32, size=512, train=2_000, valid=50, test=200, standin=True),
+    data=DATA["longspan", "smoke"],
     model=Sizes(
         dim=64,
         heads=4,

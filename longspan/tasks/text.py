@@ -10,4 +10,4 @@ from longspan.tasks.classification import encoder_task
 
 class Text(ByteText):
     meta = encoder_task("Text")
-    protocols = protocols(longspan=4_000, paper=4_000, released=1_000)
+    protocols = protocols("text")

@@ -6,4 +6,4 @@ from longspan.tasks.classification import encoder_task
 
 class Text1K(ByteText):
     meta = encoder_task("Text 1K")
-    protocols = protocols(longspan=1_000, paper=1_000, released=1_000)
+    protocols = protocols("text_1k")

@@ -6,4 +6,4 @@ from longspan.tasks.classification import encoder_task
 
 class Text2K(ByteText):
     meta = encoder_task("Text 2K")
-    protocols = protocols(longspan=2_000, paper=2_000, released=2_000)
+    protocols = protocols("text_2k")

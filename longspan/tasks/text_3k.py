@@ -6,4 +6,4 @@ from longspan.tasks.classification import encoder_task
 
 class Text3K(ByteText):
     meta = encoder_task("Text 3K")
-    protocols = protocols(longspan=3_000, paper=3_000, released=3_000)
+    protocols = protocols("text_3k")

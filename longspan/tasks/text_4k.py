@@ -6,4 +6,4 @@ from longspan.tasks.classification import encoder_task
 
 class Text4K(ByteText):
     meta = encoder_task("Text 4K")
-    protocols = protocols(longspan=4_000, paper=4_000, released=4_000)
+    protocols = protocols("text_4k")

@@ -228,7 +228,7 @@ def test_what_is_no_archive_or_not_there_is_told(tmp_path):
         list(members(tmp_path / "x.tar.gz", ["a"]))
     assert not archive.is_archive(tmp_path / "x.tar.gz")
     assert not archive.is_archive(tmp_path)
-    with pytest.raises(DataMissing, match="no such file"):
+    with pytest.raises(DataMissing, match="There is no archive"):
         list(members(tmp_path / "y.tar.gz", ["a"]))
     (tmp_path / "x.tar").write_bytes(tarred(FILES))
     with pytest.raises(DataMissing, match="has no data/y, data/z"):

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core import download, remote
-from longspan.core.crc32c import crc32c_file
 from longspan.core.download import Source, fetch
 from longspan.core.errors import CorruptFile, DataMissing, StorageError, UsageError
 from tests.loopback import Page, serving
@@ -181,41 +180,19 @@ def google(**digests):
     return {"x-goog-hash": ",".join(f"{name}={base64.b64encode(value).decode()}" for name, value in digests.items())}
 
 
-def crc32c(content: bytes) -> int:
-    """Bit by bit, as the standard has it."""
-    register = 0xFFFFFFFF
-    for byte in content:
-        register ^= byte
-        for _ in range(8):
-            register = (register >> 1) ^ (0x82F63B78 if register & 1 else 0)
-    return register ^ 0xFFFFFFFF
-
-
-@pytest.mark.parametrize("name", ["md5", "crc32c"])
-def test_what_google_announces_is_compared_where_nobody_published_a_digest(server, tmp_path, name):
-    page = server.pages["x.tar.gz"]
-    page.content = CONTENT[:20_000]
-    right = {"md5": hashlib.md5(page.content).digest(), "crc32c": crc32c(page.content).to_bytes(4, "big")}[name]
-    page.headers = google(**{name: right})
+def test_what_google_announces_is_compared_where_nobody_published_a_digest(server, tmp_path):
+    right = hashlib.md5(CONTENT).digest()
+    server.pages["x.tar.gz"].headers = google(md5=right)
     fetch(source(server), tmp_path / "right")
-    page.headers = google(**{name: right[::-1]})
-    with pytest.raises(
-        CorruptFile, match=f"{name} {right[::-1].hex()}, announced by the server, found {name} {right.hex()}"
-    ):
+    server.pages["x.tar.gz"].headers = google(md5=right[::-1])
+    sentence = f"md5 {right[::-1].hex()}, announced by the server, found md5 {right.hex()}"
+    with pytest.raises(CorruptFile, match=sentence):
         fetch(source(server), tmp_path / "wrong")
 
 
 def test_digests_of_bytes_that_are_stored_otherwise_than_sent_are_not_compared(server, tmp_path):
     server.pages["x.tar.gz"].headers = google(md5=b"0" * 16) | {"x-goog-stored-content-encoding": "gzip"}
     assert fetch(source(server), tmp_path).read_bytes() == CONTENT
-
-
-@given(st.binary(max_size=5_000))
-@settings(max_examples=30, deadline=None)
-def test_the_checksum_in_lanes_is_the_checksum(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "crc"
-    path.write_bytes(content)
-    assert crc32c_file(path) == f"{crc32c(content):08x}"
 
 
 def test_later_downloads_must_agree_with_the_first(server, tmp_path):
@@ -289,9 +266,9 @@ def test_a_server_that_does_not_tell_the_length_is_read_to_the_end(server, tmp_p
 def test_no_network_is_told_at_once(tmp_path):
     with serving({}) as gone:
         address = gone.url
-    with pytest.raises(DataMissing, match=r"there is no way to that server.*data import"):
+    with pytest.raises(DataMissing, match=r"the server cannot be reached.*data import"):
         fetch(Source(f"{address}/x.zip", "x.zip"), tmp_path)
-    with pytest.raises(DataMissing, match="there is no way to that server"):
+    with pytest.raises(DataMissing, match="the server cannot be reached"):
         fetch(Source("http://no-such-host.invalid/x.zip", "x.zip"), tmp_path)
 
 
@@ -308,7 +285,7 @@ def test_a_mirror_takes_the_place_of_the_address(server, tmp_path, monkeypatch):
     far = Source("https://far.invalid/deep/x.tar.gz", "x.tar.gz", md5=MD5)
     assert fetch(far, tmp_path).read_bytes() == CONTENT
     monkeypatch.setenv(remote.MIRROR, str(tmp_path))
-    with pytest.raises(UsageError, match="should begin with http"):
+    with pytest.raises(UsageError, match="should start with http"):
         fetch(far, tmp_path / "other")
 
 

@@ -28,7 +28,7 @@ def test_a_packed_file_is_unpacked_and_a_damaged_one_is_refused(tmp_path):
     with pytest.raises(CorruptFile, match=r"x\.tsv\.xz"):
         list(lines(path))
     path.write_bytes(b"not packed at all")
-    with pytest.raises(CorruptFile, match="cannot be unpacked"):
+    with pytest.raises(CorruptFile, match="cannot be decompressed"):
         list(lines(path))
 
 

@@ -94,7 +94,7 @@ def test_an_installed_package_offers_its_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert {"mean_of_means", "bomb"} <= set(attentions.names())
     assert str(attentions.get("mean_of_means(power=3)")) == "mean_of_means(power=3)"
-    with pytest.raises(PluginError, match=r"bomb could not be imported \(RuntimeError: wrong\); mend it"):
+    with pytest.raises(PluginError, match=r"bomb could not be imported \(RuntimeError: wrong\); fix it"):
         attentions.get("bomb")
     with pytest.raises(PluginError, match="other is not a subclass of"):
         attentions.get("other")
@@ -209,5 +209,5 @@ def test_defaults_are_left_out_and_whole_numbers_serve_as_fractions(given, kept)
 
 @pytest.mark.parametrize("given", [{"rate": "fast"}, {"rate": True}, {"size": 2.0}, {"mode": "b"}, {"sizes": 3}])
 def test_values_of_another_kind_are_refused(given):
-    with pytest.raises(UsageError, match="give a value of that kind"):
+    with pytest.raises(UsageError, match="give a value of that type"):
         checked(**given)

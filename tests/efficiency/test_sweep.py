@@ -451,7 +451,7 @@ def test_the_verb_ends_with_1_when_a_mechanism_is_refused_and_4_when_one_cannot_
     assert refused.exit_code == 1
     assert "REFUSED" in refused.stdout
     assert "linear" in refused.stdout
-    assert refused.stderr.startswith("No speed for: planted.py:Hungry as noncausal_self (it breaks 'no future leak'")
+    assert refused.stderr.startswith("Not timed: planted.py:Hungry as noncausal_self (it breaks 'no future leak'")
     failed = call(planted("Broken"), "--lengths", "48", out=tmp_path, reports=reports)
     assert failed.exit_code == 4
     assert "Could not run: planted.py:Broken" in failed.stderr

@@ -1,4 +1,4 @@
-"""Starting files: `longspan new attention mine` writes one that already passes `longspan check`."""
+"""First versions of files: `longspan new attention mine` writes one that already passes `longspan check`."""
 
 import keyword
 import re
@@ -10,11 +10,11 @@ from longspan.core.errors import UsageError
 
 
 def new_attention(name: str, folder: str | Path = ".") -> Path:
-    """Write `<name>.py` with a working mechanism to change; a file that is there already stays untouched."""
+    """Write `<name>.py` with a working mechanism to edit; an existing file is never overwritten."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UsageError(
-            f"An attention is named like a Python file, in small letters, digits and underscores, got {name!r}; "
-            "take a name like my_attention."
+            f"The name of an attention has lower-case letters, digits and underscores, got {name!r}; "
+            "use one like my_attention."
         )
     from jinja2 import Environment, StrictUndefined
 
@@ -23,7 +23,7 @@ def new_attention(name: str, folder: str | Path = ".") -> Path:
     text = template.render(file=f"{name}.py", cls=class_name(name), title=name.replace("_", " ").capitalize())
     path = Path(folder) / f"{name}.py"
     if path.exists():
-        raise UsageError(f"{path} is there already and stays as it is; choose another name or move the file.")
+        raise UsageError(f"{path} exists and is not overwritten; choose another name or move the file.")
     with storage_errors(path), path.open("x", encoding="utf-8") as file:
         file.write(text)
     return path

@@ -1,0 +1,62 @@
+"""Typed changes to frozen dataclasses of settings, by dotted name: `override(protocol, {"recipe.steps": 500})`."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from longspan.core.errors import UnknownName, UsageError, did_you_mean
+
+S = TypeVar("S")
+
+
+def override(settings: S, changes: Mapping[str, Any]) -> S:
+    """A copy with these settings changed; unknown names and values of the wrong type are refused."""
+    for name, value in changes.items():
+        settings = _replace(settings, name, name.split("."), value)
+    return settings
+
+
+def _replace(owner: Any, name: str, path: list[str], value: Any) -> Any:
+    fields: dict[str, Any] = {f.name: f for f in dataclasses.fields(owner)} if _is_group(owner) else {}
+    if path[0] not in fields:
+        raise UnknownName(f"No setting {name!r}.{did_you_mean(path[0], fields)}")
+    if len(path) > 1:
+        return dataclasses.replace(owner, **{path[0]: _replace(getattr(owner, path[0]), name, path[1:], value)})
+    if _is_group(group := getattr(owner, path[0])):
+        inside = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(group))
+        raise UsageError(f"{name!r} is a group of settings; name one of {inside}.")
+    return dataclasses.replace(owner, **{path[0]: _typed(name, value, fields[path[0]].type)})
+
+
+def _is_group(value: Any) -> bool:
+    return dataclasses.is_dataclass(value)
+
+
+def _typed(name: str, value: Any, expected: Any) -> Any:
+    is_union = typing.get_origin(expected) in (typing.Union, types.UnionType)
+    choices = typing.get_args(expected) if is_union else (expected,)
+    for choice in choices:
+        origin = typing.get_origin(choice)
+        if origin is typing.Literal and value in typing.get_args(choice):
+            return value
+        if choice is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if choice is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        parts = typing.get_args(choice)
+        if origin is tuple and isinstance(value, tuple) and len(value) == len(parts):
+            return tuple(_typed(name, one, part) for one, part in zip(value, parts, strict=True))
+        if isinstance(choice, type) and choice not in (int, float) and isinstance(value, choice):
+            return value
+    wanted = " or ".join(_type_name(choice) for choice in choices)
+    raise UsageError(f"Setting {name!r} takes {wanted}, got {value!r}; give a value of that type.")
+
+
+def _type_name(expected: Any) -> str:
+    if typing.get_origin(expected) is typing.Literal:
+        return " or ".join(repr(choice) for choice in typing.get_args(expected))
+    if typing.get_origin(expected) is tuple:
+        return f"({', '.join(_type_name(part) for part in typing.get_args(expected))})"
+    return "None" if expected is type(None) else expected.__name__
