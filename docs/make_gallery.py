@@ -30,7 +30,7 @@ from longspan.conformance import parameters
 from longspan.core import atomic
 from longspan.core.errors import LongspanError, PluginError
 from longspan.core.spec import Spec
-from longspan.report.build import paper_link
+from longspan.report.templating import paper_link
 from longspan.results import conformance
 from longspan.results.board import CHANCE_ERRORS, is_above_chance
 from longspan.results.catalogue import Entry

@@ -8,8 +8,10 @@ from pathlib import Path
 from longspan.analysis.finding import Finding
 from longspan.core import atomic
 from longspan.core.environment import installed
-from longspan.report import figures, lab
-from longspan.report.build import asset, environment, plotly_source
+from longspan.report import paper_figure, plotly_figure
+from longspan.report.build import asset, plotly_source
+from longspan.report.question_figures import describe
+from longspan.report.templating import environment
 
 
 def write(finding: Finding, folder: Path) -> list[Path]:
@@ -18,7 +20,7 @@ def write(finding: Finding, folder: Path) -> list[Path]:
     with atomic.storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     atomic.write_bytes(path, page(finding).encode())
-    return [path, *figures.draw(finding, folder)]
+    return [path, *paper_figure.draw(finding, folder)]
 
 
 def page(finding: Finding) -> str:
@@ -27,7 +29,7 @@ def page(finding: Finding) -> str:
 
     env = environment({"version": installed("longspan") or "", "look": {}, "task_titles": {}})
     return env.get_template("answer.html").render(
-        item={"finding": finding, "panels": lab.panels(finding)},
+        item={"finding": finding, "figures": [*map(plotly_figure.render, describe(finding))]},
         style=Markup(asset("site.css")),
         script=Markup(asset("site.js")),
         plotly=Markup(plotly_source()),

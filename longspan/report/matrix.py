@@ -15,7 +15,7 @@ CODES = {name: code for code, name in PATTERNS.items()}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MatrixCell:
     """`undeclared` where the catalogue says that the mechanism has no such pattern."""
 
     status: Literal["kept", "broken", "unchecked", "undeclared"]
@@ -23,9 +23,9 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Line:
+class MatrixRow:
     mechanism: str
-    cells: Mapping[tuple[str, str, str], Verdict]
+    cells: Mapping[tuple[str, str, str], MatrixCell]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Matrix:
 
     places: tuple[tuple[str, str], ...]
     patterns: tuple[str, ...]
-    rows: tuple[Line, ...]
+    rows: tuple[MatrixRow, ...]
     kept: int
     checked: int
 
@@ -42,7 +42,7 @@ class Matrix:
 def matrix(verdicts: Sequence[Mapping[str, Any]], declared: Mapping[str, Sequence[str]]) -> Matrix:
     """One cell per mechanism, pattern, device and precision; the order of patterns is that of the papers."""
     found = {
-        (verdict["mechanism"], verdict["device"], verdict["dtype"], verdict["pattern"]): _verdict(verdict)
+        (verdict["mechanism"], verdict["device"], verdict["dtype"], verdict["pattern"]): _cell(verdict)
         for verdict in verdicts
     }
     places = tuple(sorted({(device, dtype) for _, device, dtype, _ in found}))
@@ -56,21 +56,36 @@ def matrix(verdicts: Sequence[Mapping[str, Any]], declared: Mapping[str, Sequenc
             for place in places
             for pattern in patterns
         }
-        rows.append(Line(mechanism, cells))
+        rows.append(MatrixRow(mechanism, cells))
     kept = sum(verdict.status == "kept" for verdict in found.values())
     return Matrix(places, patterns, tuple(rows), kept, len(found))
 
 
-def _verdict(verdict: Mapping[str, Any]) -> Verdict:
+def _cell(verdict: Mapping[str, Any]) -> MatrixCell:
     statuses = [promise["status"] for promise in verdict["promises"]]
     counts = {status: statuses.count(status) for status in ("kept", "broken", "not applicable")}
     words = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     broken = [promise["promise"] for promise in verdict["promises"] if promise["status"] == "broken"]
     words += f" ({', '.join(broken)})" if broken else ""
-    return Verdict("kept" if verdict["ok"] else "broken", shown(f"{words}; {verdict['profile']} profile"))
+    return MatrixCell("kept" if verdict["ok"] else "broken", shown(f"{words}; {verdict['profile']} profile"))
 
 
-def _missing(pattern: str, declared: Sequence[str] | None) -> Verdict:
+def _missing(pattern: str, declared: Sequence[str] | None) -> MatrixCell:
     if declared is not None and pattern not in declared:
-        return Verdict("undeclared", "not a pattern of this mechanism")
-    return Verdict("unchecked", "not checked here")
+        return MatrixCell("undeclared", "not a pattern of this mechanism")
+    return MatrixCell("unchecked", "not checked here")
+
+
+def conformance_table(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Promises down, patterns (and devices) across."""
+    columns = [
+        {
+            "pattern": verdict["pattern"],
+            "where": f"{verdict['device']}, {verdict['dtype']}, {verdict['profile']}",
+            "ok": verdict["ok"],
+            "by_promise": {promise["promise"]: promise for promise in verdict["promises"]},
+        }
+        for verdict in verdicts
+    ]
+    promises = list(dict.fromkeys(name for column in columns for name in column["by_promise"]))
+    return {"columns": columns, "promises": promises}

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from longspan.analysis import Evidence
+from longspan.analysis import Evidence, gather
 from longspan.report.build import build
-from tests.analysis.answers import lab_cards
+from tests.analysis.answers import fill, lab_cards
 from tests.report.example import (
     CATALOGUE,
     CONFORMANCE,
@@ -30,7 +30,7 @@ FLAGS = [
     "--no-first-run",
 ]
 PAGES = ["index", "curves", "cost", "questions", "mechanisms", "mechanism/performer", "published", "problems"]
-PAGES += ["full/index", "full/mechanism/s4", "full/efficiency", "lab/efficiency", "conformance"]
+PAGES += ["full/index", "full/mechanism/s4", "full/efficiency", "lab/efficiency", "answers/questions", "conformance"]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,8 @@ def site(tmp_path_factory):
     build(example_cards(), out, CATALOGUE, CONFORMANCE)
     cards = full_cards()
     build(cards, out / "full", CATALOGUE, evidence=example_evidence(cards))
+    answers = gather([fill(tmp_path_factory.mktemp("answers") / "cards")])
+    build(answers.runs, out / "answers", CATALOGUE, evidence=answers)
     build([], out / "lab", CATALOGUE, evidence=Evidence(measurements=lab_cards("guest", HOSTILE_TITLE)))
     return out
 
@@ -162,6 +164,21 @@ def test_a_figure_has_views_and_a_legend_that_hides(open_page):
     figure.get_by_role("button", name="Performer").click()
     assert figure.locator(".scatterlayer .trace").count() < before
     assert figure.get_by_role("button", name="Performer").get_attribute("aria-pressed") == "false"
+
+
+def test_lines_without_names_beside_them_have_a_legend_on_a_desk_too(open_page):
+    page = open_page("answers/questions")
+    assert page.locator("#extrapolation").get_by_role("button", name="Softmax").is_visible()
+    assert page.locator("#tradeoff .keys").is_hidden()
+
+
+def test_the_rows_of_an_image_are_numbered_beside_it(open_page):
+    page = open_page("answers/questions")
+    figure = page.locator("#embeddings .plot")
+    figure.get_by_role("button", name="positions").click()
+    image = figure.locator(".heatmaplayer image").bounding_box()
+    number = figure.locator(".yaxislayer-above text").first.bounding_box()
+    assert number["x"] + number["width"] == pytest.approx(image["x"], abs=20)
 
 
 def test_wide_tables_scroll_in_their_box_and_keep_names_and_notes_in_sight(open_page):

@@ -15,9 +15,12 @@ from longspan import published
 from longspan.core.errors import StorageError, UsageError
 from longspan.report import build as building
 from longspan.report import printed
-from longspan.report.build import ReportError, build, paper_link, script_json, slug, verdicts_on
+from longspan.report.build import ReportError, build
+from longspan.report.fairness import verdicts_on
+from longspan.report.look import HUES, looks
 from longspan.report.matrix import matrix
-from longspan.report.plots import HUES, label_places, looks
+from longspan.report.pages import slug
+from longspan.report.templating import paper_link, script_json
 from longspan.results.board_table import FREE_NOTE, FREE_TITLE
 from longspan.results.store import Store
 from tests.report.example import CATALOGUE, CONFORMANCE, HOSTILE, RULES, example_cards, example_evidence, full_cards
@@ -371,11 +374,6 @@ def test_mechanisms_keep_one_look_and_looks_differ():
     assert looks(reversed([*names, "softmax"])) == given
     assert len({(look.colour, look.dash) for look in given.values()}) == len(given)
     assert given["softmax"].colour == "--hue-0"
-
-
-def test_labels_of_neighbours_go_to_different_sides():
-    places = label_places([(1.0, 1.0), (1.01, 1.0), (5.0, 5.0)], ["Performer", "cosFormer", "far"])
-    assert places[0] != places[1]
 
 
 READER = """

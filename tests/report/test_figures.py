@@ -11,10 +11,15 @@ import pytest
 
 from longspan import analysis
 from longspan.analysis import Evidence, gather
-from longspan.report import figures, lab, questions
+from longspan.report import paper_figure
 from longspan.report.answer import page, write
 from longspan.report.build import asset, build, plotly_source
-from longspan.report.plots import HUES, INKS
+from longspan.report.labels import overlap, place_labels
+from longspan.report.look import HUES
+from longspan.report.marks import Axis, Figure, FigureView, LineMark, PointsMark, ReferenceMark
+from longspan.report.paper_figure import COLOURS, FigureError, canvas, draw, label_points
+from longspan.report.plotly_figure import render
+from longspan.report.question_figures import describe
 from tests.analysis.answers import fill
 
 HOSTILE = "<img src=x onerror=alert(1)>$x^2$"
@@ -79,20 +84,18 @@ def test_a_page_that_stands_alone_loads_nothing(found, question):
 
 
 def test_the_same_cards_give_the_same_files(found, tmp_path):
-    first, second = (figures.draw(found["gap"], tmp_path / name) for name in ("one", "two"))
+    first, second = (draw(found["gap"], tmp_path / name) for name in ("one", "two"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_the_views_are_plain_json_and_every_trace_can_be_hidden(found):
     for question, finding in found.items():
-        panels = lab.panels(finding)
-        assert panels or question in TABLES
-        for view in (
-            view for panel in json.loads(json.dumps(panels, allow_nan=False)) for view in panel["figure"]["views"]
-        ):
+        figures = [render(figure) for figure in describe(finding)]
+        assert figures or question in TABLES
+        for view in (view for figure in json.loads(json.dumps(figures, allow_nan=False)) for view in figure["views"]):
             assert view["traces"]
-            assert all("meta" in trace for trace in view["traces"])
-            assert {"label", "x", "y"} <= set(view)
+            assert all("group" in trace["meta"] for trace in view["traces"])
+            assert {"label", "x", "y", "layout", "labelled"} <= set(view)
 
 
 def test_names_are_text_everywhere(tmp_path):
@@ -101,37 +104,86 @@ def test_names_are_text_everywhere(tmp_path):
     for finding in analysis.answers(evidence):
         text = page(finding).replace(plotly_source(), "")
         assert "<img" not in text
-        figure = json.dumps(lab.panels(finding))
+        figure = json.dumps([render(figure) for figure in describe(finding)])
         for trace_name in re.findall(r'"(?:name|text)": "([^"]*)"', figure):
             assert "<" not in html.unescape(trace_name) or "&lt;" in trace_name
         if finding.question in ("span", "transfer", "decode"):
-            assert figures.draw(finding, tmp_path / "drawn")
+            assert draw(finding, tmp_path / "drawn")
 
 
 def test_paper_and_site_share_their_colours():
-    lights = dict(re.findall(r"--hue-(\d): light-dark\((#[0-9a-f]{6}),", asset("site.css")))
-    assert [lights[str(hue)] for hue in range(HUES + 1)] == list(INKS)
+    lights = dict(re.findall(r"(--[\w-]+): light-dark\((#[0-9a-f]{6}),", asset("site.css")))
+    assert {name: lights[name] for name in COLOURS} == COLOURS
+    assert {f"--hue-{hue}" for hue in range(HUES + 1)} < set(COLOURS)
 
 
-def test_labels_of_bubbles_do_not_cover_one_another():
-    finding = analysis.answer("tradeoff", Evidence())
-    panel = next(panel for panel in finding.figure if panel.label == "published (lra-v1)")
-    with figures._canvas() as pyplot:
-        figure, axes = pyplot.subplots(figsize=(3.4, 2.9))
-        look = figures.looks(questions.mechanisms([finding]))
-        figures._bubbles(axes, panel, look, panel.by_speed, "speed", "memory_gb")
-        figure.draw_without_rendering()
-        labels = figures.label_bubbles(axes, panel.points, "speed", "memory_gb")
-        boxes = [label.get_window_extent() for label in labels]
-        pyplot.close(figure)
-    assert len(boxes) == len(panel.points)
-    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+def test_labels_of_points_do_not_cover_one_another():
+    views = [view for figure in describe(analysis.answer("tradeoff", Evidence())) for view in figure.views]
+    assert views
+    with canvas() as pyplot:
+        for view in views:
+            drawn, axes = pyplot.subplots(figsize=(3.4, 2.9))
+            paper_figure._draw_view(axes, view)
+            drawn.draw_without_rendering()
+            boxes = [label.get_window_extent() for label in label_points(axes, view)]
+            pyplot.close(drawn)
+            assert len(boxes) == sum(isinstance(mark, PointsMark) for mark in view.marks)
+            assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+
+
+def test_labels_of_neighbours_go_to_different_sides():
+    points, sizes = [(100.0, 50.0), (105.0, 50.0), (900.0, 250.0)], [(60.0, 15.0)] * 3
+    (first, _, one), (second, _, other), _ = place_labels(points, [5.0] * 3, sizes, (0.0, 0.0, 1000.0, 300.0))
+    assert first != second
+    assert overlap(one, other) == 0
+
+
+@pytest.mark.parametrize("question", [question for question in analysis.QUESTIONS if question not in TABLES])
+def test_every_colour_of_a_figure_is_named(found, question):
+    """A view of several mechanisms has a legend, or names beside its points."""
+    for view in (view for figure in describe(found[question]) for view in figure.views):
+        if view.images or view.labelled:
+            continue
+        marks = [mark for mark in view.marks if isinstance(mark, LineMark | PointsMark)]
+        assert all(mark.name for mark in marks if mark.colour.startswith("--hue"))
+        assert any(mark.name for mark in marks)
+
+
+def drawn_axes(view):
+    """The axes of a paper figure with this one view, and the layout of the same view on the site."""
+    figure = Figure([view])
+    with canvas() as pyplot:
+        drawn = paper_figure.render(pyplot, [figure])
+        pyplot.close(drawn)
+    return drawn.axes[0], render(figure)["views"][0]
+
+
+def test_rows_of_one_name_stay_two_rows_on_the_site_and_on_paper():
+    points = PointsMark(x=[1.0, 2.0], y=[0, 1], colour="--hue-1", name="train")
+    axes, view = drawn_axes(FigureView("rows", [points], Axis("x"), Axis(rows=["Softmax", "Softmax"])))
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == view["layout"]["yaxis"]["ticktext"]
+    assert view["layout"]["yaxis"]["tickvals"] == [0, 1]
+    assert view["layout"]["yaxis"]["range"] == list(axes.get_ylim())
+    assert view["traces"][0]["y"] == [0, 1]
+
+
+def test_axes_have_the_same_scales_and_ticks_on_the_site_and_on_paper():
+    line = LineMark(x=[1024.0, 4096.0, 8192.0], y=[1.0, None, 100.0], colour="--hue-1", name="Softmax")
+    x, y = Axis("tokens", log=True, ticks={1024: "1K", 8192: "8K"}), Axis("time", log=True)
+    axes, view = drawn_axes(FigureView("growth", [line, ReferenceMark("x", 4096, "trained at 4,096")], x, y))
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert {view["layout"][axis]["type"] for axis in ("xaxis", "yaxis")} == {"log"}
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == view["layout"]["xaxis"]["ticktext"] == ["1K", "8K"]
+    assert view["traces"][0]["y"] == [1.0, None, 100.0]
+    (note,) = view["layout"]["annotations"]
+    assert note["text"] in [text.get_text() for text in axes.texts]
+    assert 10 ** note["x"] == pytest.approx(4096)  # annotations of a logarithmic axis are placed by exponents
 
 
 def test_a_missing_matplotlib_is_one_sentence(found, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(figures.FigureError, match="matplotlib"):
-        figures.draw(found["gap"], tmp_path)
+    with pytest.raises(FigureError, match="matplotlib"):
+        draw(found["gap"], tmp_path)
 
 
 def test_the_site_has_a_page_of_questions(evidence, tmp_path):

@@ -66,47 +66,32 @@ function colour(name) {
 
 function resolved(value) {
   if (typeof value === "string") return value.startsWith("--") ? colour(value) : value;
-  if (!value || typeof value !== "object" || Array.isArray(value)) return value;
-  const untouched = new Set(["name", "meta"]);  // words of others, never names of our colours
+  if (Array.isArray(value)) return value.every((item) => item?.constructor === Object) ? value.map(resolved) : value;
+  if (!value || typeof value !== "object") return value;
+  const untouched = new Set(["name", "meta", "text"]);  // may come from a card: never the name of a colour
   const entries = Object.entries(value).map(([key, item]) => [key, untouched.has(key) ? item : resolved(item)]);
   return Object.fromEntries(entries);
 }
 
-function layoutOf(figure, view, narrow) {
+function layoutOf(view, narrow) {
   const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map(colour);
-  const points = figure.kind === "points";
   const family = getComputedStyle(document.body).fontFamily;
   const axis = { gridcolor: line, zeroline: false, linecolor: line, tickcolor: line, fixedrange: narrow };
-  const note = { xref: "paper", showarrow: false };
   const layout = {
     font: { family, size: 12.5, color: quiet },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 44, r: narrow ? 14 : 28, t: 34, b: 46 },
-    xaxis: {
-      ...axis, title: { text: view.x, standoff: 10, font: { size: 12.5 } },
-      showgrid: points, rangemode: points ? "normal" : "tozero",
-    },
+    xaxis: { ...axis, title: { text: view.x, standoff: 10, font: { size: 12.5 } } },
     yaxis: { ...axis },
-    hovermode: points ? "closest" : "x unified",
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: line, font: { family, color: ink, size: 12 } },
-    showlegend: false, shapes: [],
+    showlegend: false,
     annotations: [{
-      ...note, yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", xshift: -34, yshift: 10,
-      text: view.y, font: { size: 12.5, color: quiet },
+      xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", xshift: -34, yshift: 10,
+      showarrow: false, text: view.y, font: { size: 12.5, color: quiet },
     }],
   };
-  if (view.chance !== undefined) {
-    const level = { y0: view.chance, y1: view.chance };
-    layout.shapes.push({
-      type: "line", xref: "paper", x0: 0, x1: 1, ...level, line: { color: quiet, width: 1, dash: "dot" },
-    });
-    layout.annotations.push({
-      ...note, x: 1, y: view.chance, xanchor: "right", yanchor: "bottom",
-      text: "chance", font: { size: 11, color: quiet },
-    });
-  }
   if (view.height) layout.height = view.height;
-  return merged(layout, resolved(view.layout ?? {}));
+  return merged(layout, resolved(view.layout));
 }
 
 // What a figure says about its own axes goes before what all figures share; lists are joined.
@@ -168,15 +153,21 @@ class Figure {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = view.label;
-      button.addEventListener("click", () => { this.shown = index; this.draw(); });
+      button.addEventListener("click", () => this.switchTo(index));
       this.bar.append(button);
     });
+  }
+
+  switchTo(index) {
+    this.shown = index;
+    Plotly.purge(this.canvas);  // the square axes of an image would keep the domain of the last view
+    this.draw();
   }
 
   draw() {
     const view = this.content.views[this.shown];
     const narrow = this.element.clientWidth < 560;
-    const labelled = this.content.kind === "points" && !narrow;
+    const labelled = view.labelled && !narrow;
     const traces = view.traces.filter((trace) => !this.hidden.has(trace.meta.group));
     const drawn = traces.map((trace) => {
       const own = resolved(trace);
@@ -186,7 +177,7 @@ class Figure {
       button.setAttribute("aria-pressed", String(index === this.shown));
     });
     this.canvas.style.height = view.height ? `${view.height}px` : "";  // before Plotly measures it
-    Plotly.react(this.canvas, drawn, layoutOf(this.content, view, narrow), { displayModeBar: false, responsive: true });
+    Plotly.react(this.canvas, drawn, layoutOf(view, narrow), { displayModeBar: false, responsive: true });
     this.canvas.setAttribute("aria-hidden", "true");
     this.keys.hidden = labelled;
     if (!labelled) this.listKeys(view);

@@ -1,0 +1,150 @@
+"""A figure as plain data: marks on axes, and views that a reader switches between. No drawing library is imported here.
+
+`plotly_figure.py` draws the same data for the site, `paper_figure.py` for a paper. Colours are names of style-sheet
+variables (`--hue-3`): the page resolves them for its theme, the paper has its own table. Sizes and widths are pixels of
+the site. Names may come from strangers' cards; the renderers clean and escape them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+GREY = "--line-strong"  # what belongs to no mechanism: fronts, roofs, intervals
+Values = Sequence[float | None]  # None: no mark here, and a line is interrupted
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineMark:
+    """`hover` has one text per point; without it the pointer passes over the line."""
+
+    x: Values
+    y: Values
+    colour: str = GREY
+    dash: str = "solid"
+    width: float = 2.0
+    symbol: str = ""  # at each point, if any
+    size: float = 6.0
+    name: str = ""  # in the legend, if any
+    group: str = ""  # marks of one group are hidden together
+    hover: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointsMark:
+    x: Values
+    y: Values
+    colour: str
+    symbol: str = "circle"
+    size: float = 10.0  # diameter
+    outline: bool = False  # in the colour of the ground, for points that overlap
+    interval: tuple[float, float] | None = None  # of y, where there is one point
+    labels: Sequence[str] = ()  # written beside the points
+    name: str = ""
+    group: str = ""
+    hover: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandMark:
+    x: Values
+    low: Values
+    high: Values
+    colour: str
+    group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarMark:
+    """Horizontal, from zero, in row `y`; `spread` is drawn to both sides of its end."""
+
+    x: float
+    y: int
+    colour: str
+    spread: float | None = None
+    group: str = ""
+    hover: str = ""
+
+
+@dataclass(frozen=True)
+class TextMark:
+    """Words to the right of a place."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class ReferenceMark:
+    """A dotted line through the whole of the axes, at a value of one of them."""
+
+    axis: Literal["x", "y"]
+    value: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageMark:
+    """Values as colours, in square pixels, rows from the top down. A view may have a grid of images."""
+
+    values: Any  # [rows columns], NaN where nothing is drawn
+    colours: Literal["grey", "cividis"]
+    low: float
+    high: float
+    bar: str = ""  # label of the colour bar, if there is one
+    title: str = ""
+    row: int = 0
+    column: int = 0
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The values of the first and the last colour, which must differ."""
+        return self.low, self.high if self.high > self.low else self.low + 1.0
+
+
+Mark = LineMark | PointsMark | BandMark | BarMark | TextMark | ReferenceMark | ImageMark
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`rows` are names in place of numbers, the first at the top; marks then count from 0."""
+
+    label: str = ""
+    log: bool = False
+    ticks: Mapping[float, str] | None = None  # None: the renderer chooses
+    from_zero: bool = False
+    rows: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class FigureView:
+    """One set of axes, or a grid of images."""
+
+    label: str
+    marks: Sequence[Mark]
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    height: int | None = None  # on the site
+    compare: bool = False  # a pointer at some x is told the values of all lines
+    medium: Literal["both", "site", "paper"] = "both"
+    heading: str = ""  # shared by views that belong together; on paper these stand side by side
+    side: str = ""  # the same without a heading
+
+    @property
+    def title(self) -> str:
+        return f"{self.heading}: {self.label}" if self.heading else self.label
+
+    @property
+    def images(self) -> list[ImageMark]:
+        return [mark for mark in self.marks if isinstance(mark, ImageMark)]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether names stand beside the points, so that no legend is needed."""
+        return any(isinstance(mark, PointsMark) and mark.labels for mark in self.marks)
+
+
+@dataclass(frozen=True)
+class Figure:
+    views: Sequence[FigureView]
+    title: str = ""  # empty where a question has a single figure

@@ -1,0 +1,330 @@
+"""Figures for papers: a PDF and a PNG of an answered question, drawn with matplotlib in the colours of the site.
+
+draw(finding, Path("figures"))      # figures/tradeoff.pdf, figures/tradeoff.png
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from longspan.analysis.finding import Finding
+from longspan.core.atomic import storage_errors, temporary_beside
+from longspan.core.errors import LongspanError
+from longspan.report.labels import place_labels
+from longspan.report.marks import (
+    Axis,
+    BandMark,
+    BarMark,
+    Figure,
+    FigureView,
+    ImageMark,
+    LineMark,
+    Mark,
+    PointsMark,
+    ReferenceMark,
+    TextMark,
+    Values,
+)
+from longspan.report.question_figures import describe
+from longspan.results.board import shown
+
+WIDTH = 6.75  # inches: the text width of most conference styles
+DPI = 300
+LINE, SIZE = 0.6, 0.45  # points on paper for a pixel of the site, of line widths and of markers
+COLOURS = {  # those of the light theme
+    **{
+        f"--hue-{number}": colour
+        for number, colour in enumerate(
+            ("#1a1c20", "#0072b2", "#d55e00", "#00845f", "#b5518b", "#b07c00", "#3c96cf", "#7a7000")
+        )
+    },
+    "--ink": "#1a1c20",
+    "--quiet": "#5f656e",
+    "--line": "#e5e5e0",
+    "--line-strong": "#a9adb3",
+    "--surface": "#ffffff",
+}
+INK, QUIET = COLOURS["--ink"], COLOURS["--quiet"]
+MAPS = {"grey": "gray", "cividis": "cividis"}
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKERS = {
+    "": "",
+    "circle": "o",
+    "diamond": "D",
+    "square": "s",
+    "triangle-up": "^",
+    "triangle-left": "<",
+    "triangle-right": ">",
+    "cross": "P",
+    "star": "*",
+    "line-ns-open": "|",
+}
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8,
+    "axes.labelcolor": QUIET,
+    "axes.edgecolor": COLOURS["--line-strong"],
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": COLOURS["--line"],
+    "grid.linewidth": 0.6,
+    "xtick.color": QUIET,
+    "ytick.color": INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "pdf.fonttype": 42,
+    "text.parse_math": False,  # names of mechanisms are text, whatever they contain
+}
+
+
+class FigureError(LongspanError):
+    """A figure cannot be drawn on this machine."""
+
+
+def draw(finding: Finding, folder: Path) -> list[Path]:
+    """The finding as `<question>.pdf` and `<question>.png` in the folder; nothing where there is nothing to draw."""
+    figures = describe(finding)
+    if not figures:
+        return []
+    with canvas() as pyplot:
+        drawn = render(pyplot, figures)
+        paths = [folder / f"{finding.question}.{suffix}" for suffix in ("pdf", "png")]
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            with temporary_beside(path) as part:
+                made = {"CreationDate": None} if path.suffix == ".pdf" else None  # the same cards, the same bytes
+                drawn.savefig(part, format=path.suffix[1:], dpi=DPI, bbox_inches="tight", metadata=made)
+        pyplot.close(drawn)
+    return paths
+
+
+@contextmanager
+def canvas() -> Iterator[Any]:
+    """matplotlib's pyplot in the style of these figures, drawing to files only."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise FigureError(
+            "Paper figures are drawn with matplotlib, which is not installed; run `pip install matplotlib`."
+        ) from None
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context(STYLE):
+        yield pyplot
+
+
+def render(pyplot: Any, figures: Sequence[Figure]) -> Any:
+    """All views in one grid, one legend below them."""
+    rows = [row for figure in figures for row in _rows(figure)]
+    columns = max(len(row) for _, row in rows)
+    heights = [max(_height(view, columns) for view in row) + (0.12 if above else 0.0) for above, row in rows]
+    names = {_legend_name(mark, view) for _, row in rows for view in row for mark in view.marks} - {""}
+    width = WIDTH * max(1.0, columns / 2.5)
+    abreast = max(1, int(width / (0.5 + 0.063 * max(map(len, names), default=1))))  # names in a line of the legend
+    size = (width, sum(heights) + 0.17 * math.ceil(len(names) / abreast))
+    drawn = pyplot.figure(figsize=size, layout="constrained")
+    grid = drawn.add_gridspec(len(rows), columns, height_ratios=heights)
+    labelled = []
+    for line, (above, row) in enumerate(rows):
+        for column, view in enumerate(row):
+            if len(view.images) > 1:
+                _draw_images(drawn.add_subfigure(grid[line, :]), view)
+                continue
+            axes = drawn.add_subplot(grid[line, column])
+            axes.set_title(("\n" if above else "") + shown(view.label), linespacing=1.5)
+            if column == 0:  # as wide as the row, so that the layout must not see it
+                axes.annotate(shown(above), (0, 1), (0, 18), "axes fraction", "offset points").set_in_layout(False)
+            _draw_view(axes, view)
+            labelled += [(axes, view)] if view.labelled else []
+    _draw_legend(drawn, abreast)
+    drawn.draw_without_rendering()  # places are known from here on
+    for axes, view in labelled:
+        label_points(axes, view)
+    return drawn
+
+
+def _rows(figure: Figure) -> list[tuple[str, list[FigureView]]]:
+    """Views that stand side by side, each row with what is written above it: the first has the title of the figure."""
+    views = [view for view in figure.views if view.medium != "site"]
+    keyed = groupby(enumerate(views), key=lambda pair: pair[1].heading or pair[1].side or pair[0])
+    rows = [[view for _, view in group] for _, group in keyed]
+    return [(row[0].heading or (figure.title if place == 0 else ""), row) for place, row in enumerate(rows)]
+
+
+def _height(view: FigureView, columns: int) -> float:
+    """In inches."""
+    if view.y.rows:
+        return 0.75 + 0.2 * len(view.y.rows)
+    if len(view.images) > 1:
+        return 2.05 * WIDTH / max(1 + max(image.column for image in view.images), 4) + 0.7
+    return 2.9 if columns <= 2 else 2.7
+
+
+def _legend_name(mark: Mark, view: FigureView) -> str:
+    return shown(mark.name) if isinstance(mark, LineMark | PointsMark) and not view.labelled else ""
+
+
+# ---------------------------------------------------------------------------------------------------------- one by one
+
+
+def _draw_view(axes: Any, view: FigureView) -> None:
+    for order, mark in enumerate(view.marks):
+        _draw_mark(axes, mark, view, order + 1)
+    if view.images:
+        axes.set(xlabel=view.x.label, ylabel=view.y.label)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        for axis, spec in ((axes.xaxis, view.x), (axes.yaxis, view.y)):
+            _set_ticks(axis, spec)
+        return
+    if view.labelled:
+        axes.margins(x=0.16, y=0.16)
+    elif any(isinstance(mark, TextMark) for mark in view.marks):
+        axes.margins(x=0.12)
+    axes.set(xscale="log" if view.x.log else "linear", yscale="log" if view.y.log else "linear")
+    axes.set(xlabel=shown(view.x.label), ylabel=shown(view.y.label))
+    axes.minorticks_off()
+    for axis, spec in ((axes.xaxis, view.x), (axes.yaxis, view.y)):
+        _set_ticks(axis, spec)
+    if view.x.from_zero:
+        axes.set_xlim(left=0)
+    axes.grid(visible=True, axis="x" if view.y.rows else "both")
+    if view.y.rows:
+        axes.set_ylim(len(view.y.rows) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+
+
+def _set_ticks(axis: Any, spec: Axis) -> None:
+    ticks = dict(enumerate(spec.rows)) if spec.rows else spec.ticks
+    if ticks is not None:
+        axis.set_ticks(list(ticks), [shown(text) for text in ticks.values()])
+
+
+def _draw_mark(axes: Any, mark: Mark, view: FigureView, order: int) -> None:
+    label = _legend_name(mark, view) or None
+    match mark:
+        case LineMark():
+            width, dash = LINE * mark.width, DASHES[mark.dash]
+            marker = {"marker": MARKERS[mark.symbol], "markersize": SIZE * mark.size}
+            drawn = {"color": COLOURS[mark.colour], "linewidth": width, "linestyle": dash, "label": label, **marker}
+            axes.plot(_floats(mark.x), _floats(mark.y), zorder=order, **drawn)
+        case PointsMark():
+            _draw_points(axes, mark, label, order)
+        case BandMark():
+            colour = COLOURS[mark.colour]
+            axes.fill_between(mark.x, mark.low, mark.high, color=colour, alpha=0.13, linewidth=0, zorder=order)
+        case BarMark():
+            axes.barh(mark.y, mark.x, color=COLOURS[mark.colour], height=0.62, zorder=order)
+            if mark.spread is not None:
+                axes.errorbar(mark.x, mark.y, xerr=mark.spread, color=QUIET, linewidth=1, capsize=2, zorder=order)
+        case TextMark():
+            offset = {"xytext": (5, 0), "textcoords": "offset points"}
+            axes.annotate(shown(mark.text), (mark.x, mark.y), va="center", color=QUIET, fontsize=7, **offset)
+        case ReferenceMark():
+            _draw_reference(axes, mark)
+        case ImageMark():
+            _draw_image(axes, mark)
+
+
+def _floats(values: Values) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _draw_points(axes: Any, points: PointsMark, label: str | None, order: int) -> None:
+    colour, marker, area = COLOURS[points.colour], MARKERS[points.symbol], (SIZE * points.size) ** 2
+    place = {"marker": marker, "clip_on": False}
+    if marker == "|":  # the white border keeps a tick visible on a dark bar
+        axes.scatter(points.x, points.y, s=1.1 * area, color="white", linewidths=3.4, zorder=order, **place)
+        axes.scatter(points.x, points.y, s=area, color=colour, linewidths=1.4, label=label, zorder=order, **place)
+        return
+    edge = {"edgecolors": "white", "linewidths": 0.8, "alpha": 0.85} if points.outline else {"linewidths": 0.4}
+    axes.scatter(points.x, points.y, s=area, color=colour, label=label, zorder=order, **edge, **place)
+    if points.interval:
+        axes.vlines(points.x, *points.interval, color=colour, linewidth=0.8, zorder=order)
+
+
+def _draw_reference(axes: Any, mark: ReferenceMark) -> None:
+    line = {"color": QUIET, "linestyle": ":", "linewidth": 0.8, "zorder": 1}
+    words = {"fontsize": 7, "color": QUIET, "ha": "right", "textcoords": "offset points"}
+    if mark.axis == "x":
+        axes.axvline(mark.value, **line)
+        place = {"xy": (mark.value, 1), "xytext": (-3, -1), "xycoords": ("data", "axes fraction"), "va": "top"}
+    else:
+        axes.axhline(mark.value, **line)
+        place = {"xy": (1, mark.value), "xytext": (0, 2), "xycoords": ("axes fraction", "data")}
+    axes.annotate(shown(mark.label), **place, **words)
+
+
+def _draw_image(axes: Any, image: ImageMark) -> None:
+    low, high = image.limits
+    drawn = axes.imshow(image.values, cmap=MAPS[image.colours], vmin=low, vmax=high, interpolation="nearest")
+    if image.bar:
+        bar = axes.figure.colorbar(drawn, ax=axes, label=image.bar, extend="both", fraction=0.045, pad=0.02)
+        bar.outline.set_visible(False)
+
+
+def _draw_images(part: Any, view: FigureView) -> None:
+    """A grid of images without axes."""
+    words = "\n".join(filter(None, (shown(view.label), shown(view.y.label))))
+    part.suptitle(words, fontsize=8, x=0.01, ha="left", linespacing=1.4)
+    images = view.images
+    shape = (1 + max(image.row for image in images), 1 + max(image.column for image in images))
+    grid = part.subplots(*shape, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for image in images:
+        _draw_image(grid[image.row, image.column], image)
+        grid[image.row, image.column].set_title(shown(image.title), fontsize=7, loc="center")
+
+
+def _draw_legend(drawn: Any, abreast: int) -> None:
+    """One legend for all axes, below them; a name that is drawn in two ways is in it twice."""
+    found: dict[tuple, tuple[Any, str]] = {}
+    for axes in drawn.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            colour = handle.get_color() if hasattr(handle, "get_color") else tuple(handle.get_facecolor()[0])
+            style = handle.get_linestyle() if hasattr(handle, "get_color") else ""
+            found.setdefault((label, colour, style), (handle, label))
+    if found:
+        handles, labels = zip(*found.values(), strict=True)
+        drawn.legend(handles, labels, loc="outside lower left", ncols=min(abreast, len(labels)), handlelength=2.6)
+
+
+def label_points(axes: Any, view: FigureView) -> list[Any]:
+    """A name beside every point, at the freest place around it or further away, with a line back to its point."""
+    from matplotlib import patheffects
+
+    halo = [patheffects.withStroke(linewidth=2, foreground="white")]
+    points = [mark for mark in view.marks if isinstance(mark, PointsMark) and mark.labels]
+    scale = axes.figure.dpi / 72  # pixels to a point
+    centres = [axes.transData.transform((mark.x[0], mark.y[0])) for mark in points]
+    radii = [SIZE * mark.size / 2 * scale for mark in points]
+    texts = [
+        axes.text(0, 0, shown(mark.labels[0]), fontsize=7, color=INK, ha="center", va="center", zorder=len(points) + 9)
+        for mark in points
+    ]
+    extents = [text.get_window_extent() for text in texts]
+    sizes = [(extent.width, extent.height) for extent in extents]
+    distances = [2.5 * away * scale for away in (1.0, 3.0, 6.0, 9.0)]
+    places = place_labels(centres, radii, sizes, axes.get_window_extent().extents, distances)
+    into = axes.transData.inverted().transform
+    for text, (x, y), (_, distance, box) in zip(texts, centres, places, strict=True):
+        text.set_path_effects(halo)
+        text.set_position(into(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)))
+        if distance > distances[0]:
+            edge = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))  # of the label, nearest to the point
+            axes.plot(*zip(into((x, y)), into(edge), strict=True), color=QUIET, linewidth=0.6, zorder=1)
+    return texts

@@ -1,0 +1,157 @@
+"""The Jinja environment of the report: what its templates may call."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from longspan import suites
+from longspan.analysis import efficiency_table, lra_efficiency
+from longspan.report import printed
+from longspan.report.fairness import verdicts_on
+from longspan.results import board_table, render
+from longspan.results.board import STANDIN_NOTE, Board, Cell, Row, device_of, shown
+from longspan.results.card import Card
+
+
+def environment(site: Mapping[str, Any]):
+    """The templates, with what all of them may use."""
+    import jinja2
+    from markupsafe import Markup
+
+    env = jinja2.Environment(
+        loader=jinja2.PackageLoader("longspan.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.globals.update(
+        site=site,
+        paper_link=paper_link,
+        base_name=base_name,
+        task_title=lambda name: site["task_titles"].get(name, suites.heading(name)),
+        look_of=lambda mechanism: site["look"][shown(mechanism)],
+        device_of=device_of,
+        score_of=_score_of,
+        cell_hint=_cell_hint,
+        has_spread=_has_spread,
+        score_text=render.score_text,
+        deviation_text=board_table.deviation_text,
+        difference_text=board_table.difference_text,
+        score_words=_score_words,
+        several_patterns=_several_patterns,
+        meter=_meter,
+        seeds=render.seeds_text,
+        board_notes=_board_notes,
+        board_spread=board_table.spread_text,
+        verdicts_on=verdicts_on,
+        speed_text=efficiency_table.speed_text,
+        memory_text=efficiency_table.memory_text,
+        length_text=efficiency_table.length_text,
+        speed_notes=efficiency_table.footnotes,
+        speed_hint=_speed_hint,
+        spread_text=printed.spread_text,
+        free_title=board_table.FREE_TITLE,
+        free_note=board_table.FREE_NOTE,
+    )
+    env.filters.update(
+        shown=lambda value: shown(str(value)),
+        percent=render.percent,
+        amount=render.count_text,
+        rate=render.rate_text,
+        power=lambda cost: str(cost).replace("^2", "²").replace("^3", "³"),
+        options=options_of,
+        script_json=lambda value: Markup(script_json(value)),
+    )
+    return env
+
+
+def base_name(mechanism: str) -> str:
+    """`performer(features=64)` is `performer`; a plug-in keeps its path."""
+    return shown(mechanism.split("(", 1)[0].strip() or mechanism)
+
+
+def options_of(mechanism: str) -> str:
+    """What tells a row from its plain title: `features=64`, or the path of a plug-in."""
+    if ":" in mechanism.split("(", 1)[0]:
+        return shown(mechanism)
+    return shown(mechanism.partition("(")[2].removesuffix(")"))
+
+
+def _score_of(card: Card) -> str:
+    score = card["score"]
+    return (render.percent if score.get("unit", "percent") == "percent" else render.plain)(score["value"])
+
+
+def _cell_hint(view: Board, cell: Cell) -> str:
+    """What a pointer resting on a score learns."""
+    words = [f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"]
+    if cell.interval:
+        low, high = (render.score_text(view, end) for end in cell.interval)
+        words.append(f"95 % interval {low} to {high}")
+    words.append(f"{cell.count:,} test examples")
+    if cell.chance is not None:
+        words.append(f"chance {render.score_text(view, cell.chance)}")
+    return ", ".join(words)
+
+
+def _score_words(view: Board) -> str:
+    """What the numbers of a board are."""
+    unit = " in percent" if view.suite.unit == "percent" else "" if view.suite.higher_is_better else ", lower is better"
+    return f"test {view.suite.metric}{unit}, mean over seeds"
+
+
+def _several_patterns(view: Board) -> bool:
+    return len({row.pattern for row in (*view.rows, *view.fidelity, *view.free)}) > 1
+
+
+def _has_spread(rows: Iterable[Row]) -> bool:
+    """Whether any score has a spread, so that all must leave room for one."""
+    return any(cell.std is not None for row in rows for cell in row.cells.values())
+
+
+def _meter(view: Board, rows: Iterable[Row], task: str, cell: Cell) -> int:
+    """How far a score goes from chance to the best of its column in the same table, in percent.
+
+    Where chance is not known, from 0, or from the worst of the column where lower is better.
+    """
+    sign = 1 if view.suite.higher_is_better else -1
+    values = [sign * value for row in rows if (value := row.cells[task].value) is not None]
+    unknown = 0.0 if view.suite.higher_is_better else min(values, default=0.0)
+    floor = unknown if cell.chance is None else sign * cell.chance
+    span = max(values, default=floor) - floor
+    reach = sign * (cell.value or 0.0) - floor
+    return round(100 * min(max(reach / span, 0.0), 1.0)) if span > 0 else 0
+
+
+def _board_notes(view: Board) -> list[str]:
+    """What stands below a board: printed errors, its own notes, what `vs` means. The page says the rules once."""
+    flags = [f"{board_table.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
+    own = (note for note in view.notes if note != STANDIN_NOTE)
+    return [*flags, *own, *board_table.difference_notes(view)]
+
+
+def _speed_hint(cell: lra_efficiency.Cell) -> str:
+    """What a pointer resting on a speed learns."""
+    words = [cell.doubts[0], cell.reason or ""]
+    if cell.quartiles:
+        words.append("half of the steps at {} to {} per second".format(*map(render.rate_text, cell.quartiles)))
+    if cell.compute_steps_per_second is not None:
+        words.append(f"compute alone {render.rate_text(cell.compute_steps_per_second)} steps/s")
+    if cell.examples_per_second is not None:
+        words.append(f"{render.rate_text(cell.examples_per_second)} examples/s")
+    return ", ".join(word for word in words if word)
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element: no character in it can begin or end a tag."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def paper_link(paper: str) -> str | None:
+    """Where a paper can be read: arXiv numbers and web addresses become links, anything else stays text."""
+    if number := re.fullmatch(r"arXiv:(\d{4}\.\d{4,5})(v\d+)?", paper):
+        return f"https://arxiv.org/abs/{number[1]}"
+    return paper if re.fullmatch(r"https?://[^\s\"'<>]+", paper) else None
