@@ -18,18 +18,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels import bounded_memory
+from longspan.kernels.landmark.pieces import weighted_sums
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.tall_skinny import over_few_keys, pooled
 
 
 @dataclass
-class Slots(DecodeState):
+class SlotSums(DecodeState):
     """Weighted sums with the sum of weights as last column, all relative to the largest logit of the slot so far."""
 
     keys: Float[Tensor, "b h r c_plus_1"]
@@ -84,31 +85,29 @@ class ABC(HeadwiseAttention):
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> Slots:
+    ) -> SlotSums:
         with without_autocast(k):
             k, v = at_least_single(k), at_least_single(v)
             a_key, a_value = bounded_memory.logits(k, v, self.control_key, self.control_value, key_mask)
             (keys, largest_key), (values, largest_value) = _pool(a_key, k), _pool(a_value, v)
-        return Slots(keys, values, largest_key, largest_value)
+        return SlotSums(keys, values, largest_key, largest_value)
 
     def advance(
         self,
         q: Float[Tensor, "b h c"],
         k: Float[Tensor, "b h c"] | None,
         v: Float[Tensor, "b h e"] | None,
-        state: Slots,
-    ) -> tuple[Float[Tensor, "b h e"], Slots]:
+        state: SlotSums,
+    ) -> tuple[Float[Tensor, "b h e"], SlotSums]:
         if k is not None and v is not None:
             new = self.begin(k[:, :, None], v[:, :, None])
             keys, largest_key = _merge(state.keys, state.largest_key, new.keys, new.largest_key)
             values, largest_value = _merge(state.values, state.largest_value, new.values, new.largest_value)
-            state = Slots(keys, values, largest_key, largest_value)
-        return self._read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
-
-    def _read(self, q: Float[Tensor, "b h n c"], state: Slots) -> Float[Tensor, "b h n e"]:
+            state = SlotSums(keys, values, largest_key, largest_value)
         with without_autocast(q):
-            q = at_least_single(q)
-            return over_few_keys(q, _mean(state.keys) / q.shape[-1] ** 0.5, _mean(state.values))
+            keys, values = _mean(state.keys), _mean(state.values)
+            y = F.scaled_dot_product_attention(q[:, :, None].to(keys.dtype), keys, values)
+        return y[:, :, 0].to(q.dtype), state
 
 
 def _pool(
@@ -120,7 +119,7 @@ def _pool(
         return x.new_zeros(*a.shape[:2], a.shape[3], x.shape[3] + 1), a.new_full((*a.shape[:2], a.shape[3], 1), nothing)
     largest = a.detach().amax(dim=2).clamp(min=nothing)
     weights = (a - largest[:, :, None]).exp()
-    return torch.cat([pooled(weights, x), weights.sum(dim=2)[..., None]], dim=-1), largest[..., None]
+    return torch.cat([weighted_sums(weights, x), weights.sum(dim=2)[..., None]], dim=-1), largest[..., None]
 
 
 def _merge(

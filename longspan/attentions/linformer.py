@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.tall_skinny import fused_over_few_keys, pooled_alike
+from longspan.kernels.landmark.pieces import fused_attention, project_length
 
 
 @dataclass
-class Slots(DecodeState):
-    """The context, summarised once."""
+class ProjectedContext(DecodeState):
+    """E^T k and F^T v of the context, computed once."""
 
     k: Float[Tensor, "b h r c"]
     v: Float[Tensor, "b h r e"]
@@ -73,12 +73,12 @@ class Linformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        slots = self.begin(k, v, key_mask=key_mask)
-        return fused_over_few_keys(q, slots.k, slots.v, dropout=self.dropout if self.training else 0.0)
+        projected = self.begin(k, v, key_mask=key_mask)
+        return fused_attention(q, projected.k, projected.v, dropout=self.dropout if self.training else 0.0)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> Slots:
+    ) -> ProjectedContext:
         m, longest = k.shape[2], self.to_key_slots.shape[-2]
         if m > longest:
             raise UsageError(
@@ -86,22 +86,19 @@ class Linformer(HeadwiseAttention):
             )
         if key_mask is not None:
             k, v = (u.masked_fill(~key_mask[:, None, :, None], 0) for u in (k, v))
-        return Slots(_fill(self.to_key_slots, k), _fill(self.to_value_slots, v))
+        e, f = (matrix[..., :m, :] for matrix in (self.to_key_slots, self.to_value_slots))
+        return ProjectedContext(project_length(e, k), project_length(f, v))
 
     def advance(
         self,
         q: Float[Tensor, "b h c"],
         k: Float[Tensor, "b h c"] | None,
         v: Float[Tensor, "b h e"] | None,
-        state: Slots,
-    ) -> tuple[Float[Tensor, "b h e"], Slots]:
+        state: ProjectedContext,
+    ) -> tuple[Float[Tensor, "b h e"], ProjectedContext]:
         return F.scaled_dot_product_attention(q[:, :, None], state.k, state.v)[:, :, 0], state
 
 
 def _matrix(shape: tuple[int, ...]) -> nn.Parameter:
     bound = shape[-1] ** -0.5
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
-
-
-def _fill(matrix: Float[Tensor, "*h longest r"], u: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
-    return pooled_alike(matrix[..., : u.shape[2], :], u)

@@ -11,12 +11,11 @@ convolution of v along the tokens, with that many taps, one filter per head. All
 at least, because A+ magnifies rounding. Paper: arXiv:2102.03902.
 
 Departs from the paper in: segments are cut over the real tokens of each row, whose number need not be a multiple of
-`landmarks`; the starting scale belongs to each matrix. The authors' code takes one scale for a whole batch
-(`start="batch"`) and cuts the padded width, zeros included (`segments="width"`): with these two settings a row depends
-on its neighbours in the batch and on the amount of padding.
+`landmarks`; Z_0 is scaled for each matrix. In the authors' code (`cab_nystromformer(code="authors")`) a row depends on
+its neighbours in the batch and on the amount of padding.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,11 +25,10 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.few_keys import few_keys
-from longspan.kernels.few_queries import few_queries
+from longspan.kernels.landmark import landmark_attend, landmark_pool
+from longspan.kernels.pooling import segment_means
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.pseudo_inverse import Start, pseudo_inverse
-from longspan.kernels.segment_means import segment_means
+from longspan.kernels.pseudo_inverse import pseudo_inverse
 
 
 class Nystromformer(HeadwiseAttention):
@@ -53,8 +51,6 @@ class Nystromformer(HeadwiseAttention):
         landmarks: int = 64,
         iterations: int = 6,
         conv: int = 0,
-        start: Start = "matrix",
-        segments: Literal["real", "width"] = "real",
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, **shell)
@@ -66,8 +62,7 @@ class Nystromformer(HeadwiseAttention):
             )
         if conv and self.pattern.cross:
             raise UsageError(f"conv={conv} runs along the queries' own values; leave it out as {self.pattern}.")
-        self.landmarks, self.iterations, self.segments = landmarks, iterations, segments
-        self.start: Start = start
+        self.landmarks, self.iterations = landmarks, iterations
         self.conv = (
             nn.Conv2d(heads, heads, (conv, 1), padding=(conv // 2, 0), groups=heads, bias=False) if conv else None
         )
@@ -83,15 +78,13 @@ class Nystromformer(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
             if min(q.shape[2], k.shape[2]) <= self.landmarks:
-                keys, values = (_erased(at_least_single(u), key_mask) for u in (k, v))
-                shift = None if key_mask is None else _only(key_mask, k.shape[1])
-                y = few_keys(q, keys / q.shape[-1] ** 0.5, values, shift=shift, query_mask=query_mask)
+                keys, values = _erase(at_least_single(k), key_mask), _erase(at_least_single(v), key_mask)
+                y = landmark_attend(q, keys / q.shape[-1] ** 0.5, values, key_mask=key_mask, query_mask=query_mask)
             else:
                 y = self._nystrom(q, k, v, key_mask, query_mask)
             if self.conv is not None:
-                values = _erased(at_least_single(v), key_mask)
-                weight = self.conv.weight.to(values.dtype)
-                y = y + F.conv2d(values, weight, padding=self.conv.padding, groups=self.heads)  # pyright: ignore[reportArgumentType]
+                values, weight = _erase(at_least_single(v), key_mask), self.conv.weight
+                y = y + F.conv2d(values, weight.to(values.dtype), padding="same", groups=self.heads)
         return y.to(q.dtype)
 
     def _nystrom(
@@ -103,38 +96,31 @@ class Nystromformer(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b h n e"]:
         """F A+ B v where a row has more tokens than landmarks on both sides, and softmax attention where it has not."""
-        cut_q, cut_k = (query_mask, key_mask) if self.segments == "real" else (None, None)
-        landmark_q, _ = segment_means(_erased(q, query_mask), self.landmarks, cut_q)
-        landmark_k, occupied = segment_means(_erased(k, key_mask), self.landmarks, cut_k)
+        landmark_q, _ = segment_means(q, self.landmarks, query_mask)
+        landmark_k, occupied = segment_means(k, self.landmarks, key_mask)
         scaled_q, scaled_k = (landmark / q.shape[-1] ** 0.5 for landmark in (landmark_q, landmark_k))
-        bv, _ = few_queries(scaled_q, k, v, key_mask=key_mask)
+        bv, _ = landmark_pool(scaled_q, k, v, key_mask=key_mask)
 
-        few_k, few_q = (self._few(cut, len(q), q.device) for cut in (cut_k, cut_q))
+        few_q, few_k = self._few(query_mask), self._few(key_mask)
         a = torch.softmax(landmark_q @ scaled_k.mT, dim=-1)
-        if cut_k is not None or cut_q is not None:
-            a = torch.where(few_k | few_q, torch.eye(self.landmarks, dtype=a.dtype, device=a.device), a)
-        y = pseudo_inverse(a, self.iterations, self.start) @ bv
-        if cut_k is not None:  # few keys: every landmark is a key, F is the softmax matrix itself
-            y = torch.where(few_k, segment_means(_erased(v, cut_k), self.landmarks, cut_k)[0], y)
-        shift = None if cut_k is None else _only(occupied, q.shape[1])
-        y = few_keys(q, scaled_k, y, shift=shift, query_mask=query_mask)
-        if cut_q is not None:  # few queries: every landmark is a query, B v is the answer itself
-            place = (cut_q.cumsum(dim=1) - 1).clamp(0, self.landmarks - 1)
+        few = few_q if few_k is None else few_k if few_q is None else few_q | few_k
+        if few is not None:
+            a = torch.where(few, torch.eye(self.landmarks, dtype=a.dtype, device=a.device), a)
+        y = pseudo_inverse(a, self.iterations) @ bv
+        if few_k is not None:  # every landmark is a key, so that F is the softmax matrix itself
+            y = torch.where(few_k, segment_means(v, self.landmarks, key_mask)[0], y)
+        occupied = None if key_mask is None else occupied
+        y = landmark_attend(q, scaled_k, y, key_mask=occupied, query_mask=query_mask)
+        if few_q is not None and query_mask is not None:  # every landmark is a query, so that B v is the answer itself
+            place = (query_mask.cumsum(dim=1) - 1).clamp(0, self.landmarks - 1)
             own = bv.gather(2, place[:, None, :, None].expand(-1, bv.shape[1], -1, bv.shape[3]))
-            y = torch.where(few_q & ~few_k, own.to(y.dtype), y)
+            y = torch.where(few_q if few_k is None else few_q & ~few_k, own.to(y.dtype), y)
         return y
 
-    def _few(self, mask: Bool[Tensor, "b n"] | None, batch: int, device: torch.device) -> Bool[Tensor, "b 1 1 1"]:
+    def _few(self, mask: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b 1 1 1"] | None:
         """The rows with no more tokens than landmarks; without a mask there is none here."""
-        if mask is None:
-            return torch.zeros(batch, 1, 1, 1, dtype=torch.bool, device=device)
-        return rearrange(mask.sum(dim=1) <= self.landmarks, "b -> b 1 1 1")
+        return None if mask is None else rearrange(mask.sum(dim=1) <= self.landmarks, "b -> b 1 1 1")
 
 
-def _erased(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
+def _erase(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
     return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)
-
-
-def _only(mask: Bool[Tensor, "b m"], heads: int) -> Float[Tensor, "b {heads} m"]:
-    """What the logits of keys begin with: 0, and -inf for those that are not there."""
-    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -torch.inf)[:, None].expand(-1, heads, -1)

@@ -38,8 +38,8 @@ from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
 from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import left_align, real
+from longspan.kernels.pooling import running_mean
 from longspan.kernels.precision import at_least_single
-from longspan.kernels.running_mean import running_mean
 from longspan.kernels.running_sum import running_sum
 from longspan.kernels.running_topk import records
 from longspan.kernels.sampled_qk import sampled_qk

@@ -37,8 +37,8 @@ from longspan.kernels.cache import append
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import left_align
 from longspan.kernels.paired_blocks import is_faster, paired_blocks
+from longspan.kernels.pooling import running_mean
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.running_mean import running_mean
 from longspan.kernels.running_sum import running_sum
 from longspan.kernels.sinkhorn_normalize import balance
 

@@ -10,14 +10,13 @@ sequence:
     kind = "dense"               R_i = relu(x_i W1) W2 + b2, a number for each place, from token i alone
     kind = "factorised_dense"    R_ij = a_i[j mod r] b_i[j div r], a_i and b_i each made as in "dense", r near sqrt(m)
 
-`dot` mixes in what attention usually does, R <- alpha R + (1 - alpha) q k^T / sqrt(c), with a learned alpha that starts
-at a half. Random scores are drawn with a variance of 1; `frozen` ones stay as they were drawn. In cross attention rows
-belong to places (or tokens) of the target and columns to places of the context, whose content counts by its values
-alone unless `dot` is on. A full random matrix is far beyond Long Range Arena's limit of 10 % more parameters; the
-default, two numbers times `rank` for each place and head, stays below it for ListOps and not in the tiny networks of
-Pathfinder.
+`dot` mixes in dot products, R <- alpha R + (1 - alpha) q k^T / sqrt(c), with a learned alpha that starts at a half.
+Random scores are drawn with a variance of 1; `frozen` ones stay as they were drawn. In cross attention rows belong to
+places (or tokens) of the target and columns to places of the context. A full random matrix is far beyond Long Range
+Arena's limit of 10 % more parameters; the default, two numbers times `rank` for each place and head, stays below it for
+ListOps and not in the tiny networks of Pathfinder.
 
-Where R is the same for every row of a batch, and nothing is padded, so are the weights: they are made once, and a
+Where R is the same for every row of a batch, and nothing is padded, so are the weights: they are computed once, and a
 dropped weight is dropped in all rows. R = A B^T alone is exact attention with A for queries and B for keys: where that
 is faster and no weight is dropped torch's fused kernel computes it, in memory linear in the length. Paper:
 arXiv:2005.00743. Departs from the paper in: both factors of the factorised dense kind come from one hidden layer, and a
@@ -29,7 +28,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -37,16 +35,14 @@ from torch import Tensor, nn
 from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
-from longspan.kernels.factor_attention import factor_attention, is_better
+from longspan.kernels.factor_attention import factor_attention, score_attention
 from longspan.kernels.packing import Layout, left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
 
-Kind = Literal["random", "factorised_random", "dense", "factorised_dense"]
-
 
 @dataclass
-class Values(DecodeState):
-    """Values (and keys, where they are compared) with the real ones marked, and the place of the next query."""
+class ValueCache(DecodeState):
+    """Values (and keys, where they are compared), which of them are real, and the place of the next query."""
 
     v: Float[Tensor, "b h m e"]
     k: Float[Tensor, "b h m c"] | None
@@ -75,7 +71,7 @@ class Synthesizer(Attention):
         heads: int,
         pattern: Pattern,
         *,
-        kind: Kind = "factorised_random",
+        kind: Literal["random", "factorised_random", "dense", "factorised_dense"] = "factorised_random",
         rank: int = 8,
         dot: bool = False,
         frozen: bool = False,
@@ -128,13 +124,13 @@ class Synthesizer(Attention):
         """The outputs for the tokens x, which stand at the first places, from all tokens of the source."""
         k, v = self._keys_and_values(source)
         n, m = x.shape[1], source.shape[1]
-        causal, dropout = self.pattern is Pattern.CAUSAL_SELF, self.dropout if self.training else 0.0
-        if self._is_product and n > 1 and not dropout and is_better(self.row_factors[:, :n], v, key_mask):
-            self._needs_room(n, m)
-            y = factor_attention(self.row_factors[:, :n], self.column_factors[:, :m], v, key_mask, causal=causal)
+        how = {"causal": self.pattern is Pattern.CAUSAL_SELF, "dropout": self.dropout if self.training else 0.0}
+        if self.kind == "factorised_random" and not self.dot:
+            self._check_room(n, m)
+            y = factor_attention(self.row_factors[:, :n], self.column_factors[:, :m], v, key_mask, **how)
         else:
-            y = weigh(self._scores(x, slice(n), k, m), v, key_mask, causal=causal, dropout=dropout)
-        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
+            y = score_attention(self._scores(x, slice(n), k, m), v, key_mask, **how)
+        return self._merge(y)
 
     def prefill(
         self,
@@ -143,30 +139,28 @@ class Synthesizer(Attention):
         *,
         mask: Bool[Tensor, "b n"] | None = None,
         context_mask: Bool[Tensor, "b m"] | None = None,
-    ) -> tuple[Float[Tensor, "b n d"], Values]:
+    ) -> tuple[Float[Tensor, "b n d"], ValueCache]:
         self._needs_decoding()
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
-        source, key_mask = self._source(x, context, mask, context_mask)
-        place = x.new_full((len(x),), x.shape[1], dtype=torch.long) if mask is None else mask.sum(dim=1)
+        (source, visible), (aligned, place) = self._source(x, context, mask, context_mask), left_align(x, mask)
         if not self.pattern.cross:
-            source, _ = left_align(source, mask)
-            key_mask = real(place, x.shape[1])
-        elif key_mask is None:
-            key_mask = torch.ones(source.shape[:2], dtype=torch.bool, device=x.device)
+            source, visible = aligned, real(place, x.shape[1])
+        elif visible is None:
+            visible = torch.ones(source.shape[:2], dtype=torch.bool, device=x.device)
         k, v = self._keys_and_values(source)
-        return y, Values(v, k, key_mask, place)
+        return y, ValueCache(v, k, visible, place)
 
-    def step(self, x_t: Float[Tensor, "b d"], state: Values) -> tuple[Float[Tensor, "b d"], Values]:
+    def step(self, x_t: Float[Tensor, "b d"], state: ValueCache) -> tuple[Float[Tensor, "b d"], ValueCache]:
         self._needs_decoding()
         if not self.pattern.cross:
             k, v = self._keys_and_values(x_t[:, None])
             v = append(state.v, v[:, :, 0], state.place)
             k = append(state.k, k[:, :, 0], state.place) if k is not None and state.k is not None else None
             state = replace(state, v=v, k=k, visible=real(state.place + 1, v.shape[2]))
-        if self.pattern.cross and "random" in self.kind and int(state.place.max()) >= self.rows:
-            raise UsageError(f"This synthesizer was built for at most {self.rows} tokens; build it for more.")
-        y = weigh(self._scores(x_t[:, None], state.place, state.k, state.v.shape[2]), state.v, state.visible)
-        y = self.out(rearrange(y, "b h 1 e -> b (h e)").to(self.out.weight.dtype))
+        elif "random" in self.kind:
+            self._check_room(int(state.place.max()) + 1, state.v.shape[2])
+        scores = self._scores(x_t[:, None], state.place, state.k, state.v.shape[2])
+        y = self._merge(score_attention(scores, state.v, state.visible))[:, 0]
         return y, replace(state, place=state.place + 1)
 
     def _keys_and_values(
@@ -182,30 +176,25 @@ class Synthesizer(Attention):
         m: int,
     ) -> Float[Tensor, "#b h n m"]:
         """R for these tokens, which stand at these places (one place for each row, or the same range for all)."""
-        scores = self._synthetic(x, places, m)
-        if k is None:
-            return scores
-        q = self._split(self.query(x))
-        synthetic, compared = self.shares.softmax(dim=0)
-        return synthetic * scores + compared * at_least_single(q @ k.mT) / q.shape[-1] ** 0.5
-
-    def _synthetic(
-        self, x: Float[Tensor, "b n d"], places: slice | Int[Tensor, " b"], m: int
-    ) -> Float[Tensor, "#b h n m"]:
-        self._needs_room(x.shape[1], m)
+        self._check_room(x.shape[1], m)
         if "dense" in self.kind:
             hidden = self._split(self.hidden(x).relu())
             first, *second = (at_least_single(to(hidden)) for to in self.to_places)
             scores = einsum(second[0], first, "b h n i, b h n j -> b h n i j").flatten(3) if second else first
-            return scores[..., :m]
-        with without_autocast(x):
-            if self.kind == "random":
-                rows = self.scores[:, places, :m]
-            else:
-                rows = self.row_factors[:, places] @ self.column_factors[:, :m].mT
-        return rows[None] if isinstance(places, slice) else rearrange(rows, "h b m -> b h 1 m")
+            scores = scores[..., :m]
+        else:
+            with without_autocast(x):
+                if self.kind == "random":
+                    rows = self.scores[:, places, :m]
+                else:
+                    rows = self.row_factors[:, places] @ self.column_factors[:, :m].mT
+            scores = rows[None] if isinstance(places, slice) else rearrange(rows, "h b m -> b h 1 m")
+        if k is None:
+            return scores
+        q, (synthetic, compared) = self._split(self.query(x)), self.shares.softmax(dim=0)
+        return synthetic * scores + compared * at_least_single(q @ k.mT) / q.shape[-1] ** 0.5
 
-    def _needs_room(self, n: int, m: int) -> None:
+    def _check_room(self, n: int, m: int) -> None:
         if m > self.columns or ("random" in self.kind and n > self.rows):
             longest = f"{self.columns} keys" + (f" and {self.rows} queries" if "random" in self.kind else "")
             raise UsageError(
@@ -213,13 +202,11 @@ class Synthesizer(Attention):
                 "build it for more or cut the input."
             )
 
-    @property
-    def _is_product(self) -> bool:
-        """Whether the scores are a product of two tables, and nothing else."""
-        return self.kind == "factorised_random" and not self.dot
-
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
         return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
+
+    def _merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
+        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
 
     def _longest(self, name: Literal["max_length", "max_context"]) -> int:
         longest = getattr(self, name)
@@ -245,29 +232,3 @@ class ToPlaces(nn.Module):
 
     def forward(self, x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n m"]:
         return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
-
-
-def weigh(
-    scores: Float[Tensor, "#b h n m"],
-    v: Float[Tensor, "b h m e"],
-    key_mask: Bool[Tensor, "b m"] | None = None,
-    *,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b h n e"]:
-    """The softmax of the scores over the real keys (up to the own place when causal), times v; 0 if there is none.
-
-    Scores without a batch are exponentiated once for all rows, unless padding makes the rows differ.
-    """
-    i, j = (torch.arange(length, device=v.device) for length in scores.shape[2:])
-    visible = j <= i[:, None] if causal else torch.ones_like(scores[0, 0], dtype=torch.bool)
-    least = torch.finfo(scores.dtype).min
-    if len(scores) == len(v) or key_mask is not None:
-        visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
-        weights = scores.masked_fill(~visible, least).softmax(dim=-1).masked_fill(~visible, 0)
-        return F.dropout(weights, dropout).to(v.dtype) @ v
-    scores = scores[0].masked_fill(~visible, least)
-    weights = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
-    with without_autocast(v):
-        y = einsum(F.dropout(weights, dropout).to(v.dtype), v, "h n m, b h m e -> b h n e")
-    return y / weights.sum(dim=-1, keepdim=True)

@@ -1,21 +1,26 @@
-"""Exact attention whose scores are a product of two tables, the same for every row of a batch.
+"""Attention with given scores: a table, or a product of two tables that is the same for every row of a batch.
 
-    y = softmax(A B^T) v      A: a row of `rank` numbers for each query, B: one for each key, in each head
+    score_attention     y = softmax(R) v
+    factor_attention    y = softmax(A B^T) v      A: a row of `rank` numbers for each query, B: one for each key
 
-With A for queries and B for keys torch's fused kernel does it, and no weight is ever stored. That kernel wants queries,
-keys and values of one width. A and B are far narrower, and what fills them up can be of use:
+With A for queries and B for keys torch's fused kernel computes it, and no weight is stored. That kernel wants queries,
+keys and values of one width. A and B are far narrower, and the columns that fill them up are put to use:
 
-    precision   where v is of half precision A and B are cut into what that holds and the rest, A = A1 + A2, and
+    precision   where v is of half precision A and B are split into what that holds and the rest, A = A1 + A2, and
                 A B^T = (A1, A1, A2) (B1, B2, B1)^T but for A2 B2^T: about 2^-16 of it is lost instead of 2^-8
     padding     one more column: beside B 0 for real keys and -10,000 for padding, which then weighs nothing, beside A
                 1, or 0 for a query that sees no real key; the fastest kernel takes no mask
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
+
+from longspan.kernels.precision import without_autocast
 
 HIDDEN = -1e4  # which float16 holds
 WIDEST = 256  # of torch's flash kernel
@@ -24,12 +29,14 @@ FEW_WEIGHTS = 2**23  # in single precision on a GPU
 MOST_WEIGHTS = 2**29  # that are kept
 
 
-def is_better(rows: Float[Tensor, "h n r"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None) -> bool:
-    """Whether this is a better way than to make the weights and keep them, once for all rows if none is padded.
+def is_faster(rows: Float[Tensor, "h n r"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None) -> bool:
+    """Whether the fused kernel is better than to compute all weights, once for all rows if none is padded.
 
     In half precision on a GPU it is; elsewhere if every row would have weights of its own, if there are few rows (on a
-    GPU: few weights), or more weights than memory is for. Float64 has no fused kernel on a GPU.
+    GPU: few weights), or more weights than memory is for; not for a single query. Float64 has no fused kernel on a GPU.
     """
+    if rows.shape[1] == 1:
+        return False
     on_gpu, weights = v.device.type == "cuda", rows.shape[0] * rows.shape[1] * v.shape[2]
     if on_gpu and v.dtype in (torch.bfloat16, torch.float16):
         return 3 * rows.shape[2] + 1 <= WIDEST
@@ -46,8 +53,17 @@ def factor_attention(
     key_mask: Bool[Tensor, "b m"] | None = None,
     *,
     causal: bool = False,
+    dropout: float = 0.0,
+    impl: Literal["auto", "weights", "fused"] = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """softmax(rows columns^T) v over the real keys (up to the own place when causal: n = m); 0 if there is none."""
+    """softmax(rows columns^T) v over the real keys (up to the own place when causal: n = m); 0 if there is none.
+
+    By weights that are computed once, or by torch's fused kernel, which drops none of them.
+    """
+    if dropout or impl == "weights" or (impl == "auto" and not is_faster(rows, v, key_mask)):
+        with without_autocast(v):
+            scores = (rows @ columns.mT)[None]
+        return score_attention(scores, v, key_mask, causal=causal, dropout=dropout)
     a, b = _factors(rows, columns, v.dtype)
     seen = hidden = None
     if key_mask is not None:
@@ -88,3 +104,29 @@ def _filled(x: Float[Tensor, "*rows c"], least: int) -> Float[Tensor, "*rows w"]
     """With columns of zeros up to a width of at least this, and a multiple of 8, which kernels ask for."""
     width = -(-max(least, x.shape[-1]) // 8) * 8
     return F.pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x
+
+
+def score_attention(
+    scores: Float[Tensor, "#b h n m"],
+    v: Float[Tensor, "b h m e"],
+    key_mask: Bool[Tensor, "b m"] | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h n e"]:
+    """softmax(scores) v over the real keys (up to the own place when causal: n = m); 0 if there is none.
+
+    Scores without a batch are exponentiated once for all rows, unless padding makes the rows differ.
+    """
+    i, j = (torch.arange(length, device=v.device) for length in scores.shape[2:])
+    visible = j <= i[:, None] if causal else torch.ones_like(scores[0, 0], dtype=torch.bool)
+    least = torch.finfo(scores.dtype).min
+    if len(scores) == len(v) or key_mask is not None:
+        visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
+        weights = scores.masked_fill(~visible, least).softmax(dim=-1).masked_fill(~visible, 0)
+        return F.dropout(weights, dropout).to(v.dtype) @ v
+    scores = scores[0].masked_fill(~visible, least)
+    weights = (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
+    with without_autocast(v):
+        y = einsum(F.dropout(weights, dropout).to(v.dtype), v, "h n m, b h m e -> b h n e")
+    return y / weights.sum(dim=-1, keepdim=True)

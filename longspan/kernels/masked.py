@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels import few_queries
+from longspan.kernels import landmark
 from longspan.kernels.precision import at_least_single
 
 LONG = 1024  # keys from which on a row is worth cutting: below, a launch takes longer than what it saves
@@ -40,12 +40,12 @@ def attend_once(
 
     On a GPU long rows are cut into parts: torch's fused kernels leave a row with a mask to one program.
     """
-    if k.shape[2] < LONG or not few_queries.is_faster(q[:, :, None], k, v):
+    if k.shape[2] < LONG or not landmark.is_faster(q[:, :, None], k, v):
         return masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
     b, h, c = q.shape
     if visible.shape[1] > 1:  # heads that see different keys are rows of their own
         q, k, v, visible = (u.flatten(0, 1)[:, None] for u in (q, k, v, visible))
-    y, _ = few_queries.few_queries(at_least_single(q)[:, :, None] / c**0.5, k, v, key_mask=visible[:, 0])
+    y, _ = landmark.landmark_pool(at_least_single(q)[:, :, None] / c**0.5, k, v, key_mask=visible[:, 0])
     return y.reshape(b, h, -1).to(v.dtype)
 
 

@@ -1,6 +1,7 @@
 """Synthesizer: scores without comparison, from places or from single tokens, cut to the length at hand."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import ALL_PATTERNS, synthesizer
-from longspan.attentions.synthesizer import weigh
 from longspan.conformance import check
 from longspan.core.errors import UsageError
-from longspan.kernels.factor_attention import FEW_ROWS
+from longspan.kernels import factor_attention as kernel
+from longspan.kernels.factor_attention import FEW_ROWS, factor_attention, score_attention
 
 NS, CS, NC, CC = ALL_PATTERNS
 KINDS = ["random", "factorised_random", "dense", "factorised_dense"]
@@ -94,15 +95,17 @@ def test_scores_shared_by_the_batch_weigh_as_scores_of_each_row(causal):
     mask = torch.rand(3, 9) < torch.tensor([[1.0], [0.6], [0.0]])
     each = scores.expand(3, -1, -1, -1)
     for key_mask in (None, mask):
-        torch.testing.assert_close(weigh(scores, v, key_mask, causal=causal), weigh(each, v, key_mask, causal=causal))
-    assert not weigh(scores, v, mask)[2].any()
+        torch.testing.assert_close(
+            score_attention(scores, v, key_mask, causal=causal), score_attention(each, v, key_mask, causal=causal)
+        )
+    assert not score_attention(scores, v, mask)[2].any()
 
 
 def test_a_padded_key_with_a_far_greater_score_changes_nothing():
     scores, v = torch.randn(1, 2, 9, 9).requires_grad_(), torch.randn(3, 2, 9, 4)
     mask = torch.arange(9) < torch.tensor([[9], [5], [1]])
-    found = weigh(scores + 200 * (torch.arange(9) == 7), v, mask)
-    torch.testing.assert_close(found[1:], weigh(scores, v, mask)[1:])
+    found = score_attention(scores + 200 * (torch.arange(9) == 7), v, mask)
+    torch.testing.assert_close(found[1:], score_attention(scores, v, mask)[1:])
     (gradient,) = torch.autograd.grad(found.sum(), scores)
     assert gradient.isfinite().all()
 
@@ -110,7 +113,7 @@ def test_a_padded_key_with_a_far_greater_score_changes_nothing():
 def test_a_dropped_weight_is_dropped_in_all_rows():
     torch.manual_seed(0)
     units = torch.eye(9, dtype=torch.float64).expand(2, 2, 9, 9)
-    weights = weigh(randn(1, 2, 9, 9), units, dropout=0.5)
+    weights = score_attention(randn(1, 2, 9, 9), units, dropout=0.5)
     assert torch.equal(weights[0] == 0, weights[1] == 0)
     assert 0.3 < (weights == 0).double().mean() < 0.7
 
@@ -118,11 +121,11 @@ def test_a_dropped_weight_is_dropped_in_all_rows():
 # ------------------------------------------------------------------------------------- scores that are a product
 
 
-def with_gradients(layer, x, context, masks, law=False):
-    """Outputs and all gradients, on request by weights that are made once."""
+def with_gradients(layer, x, context, masks, by_weights=False):
+    """Outputs and all gradients, on request by weights that are computed once."""
     with pytest.MonkeyPatch.context() as patch:
-        if law:
-            patch.setattr(synthesizer, "is_better", lambda *call: False)
+        if by_weights:
+            patch.setattr(synthesizer, "factor_attention", partial(factor_attention, impl="weights"))
         y = layer(x, context, **masks)
     w = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     leaves = [u for u in (x, context) if u is not None] + list(layer.parameters())
@@ -146,7 +149,7 @@ def test_exact_attention_with_the_factors_is_the_same_function(pattern, n, m, ro
     context = randn(rows, m, 8).requires_grad_() if pattern.cross else None
     name, flags = "context_mask" if pattern.cross else "mask", st.lists(st.booleans(), min_size=m, max_size=m)
     masks = {name: torch.tensor([data.draw(flags) for _ in range(rows)])} if masked else {}
-    found, expected = (with_gradients(layer, x, context, masks, law) for law in (False, True))
+    found, expected = (with_gradients(layer, x, context, masks, by_weights) for by_weights in (False, True))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -173,7 +176,9 @@ def test_half_precision_rounds_values_and_not_scores(pattern, masked):
 @pytest.mark.parametrize("dropout, training, fused", [(0.5, True, False), (0.5, False, True), (0.0, True, True)])
 def test_weights_that_may_be_dropped_are_made_once(monkeypatch, dropout, training, fused):
     layer, calls = build(dropout=dropout).train(training), []
-    monkeypatch.setattr(synthesizer, "weigh", lambda *rest, **how: calls.append(how) or weigh(*rest, **how))
+    monkeypatch.setattr(
+        kernel, "score_attention", lambda *rest, **how: calls.append(how) or score_attention(*rest, **how)
+    )
     layer(randn(2, 9, 6))
     assert bool(calls) is not fused
 
@@ -277,7 +282,7 @@ def test_more_places_than_were_built_are_refused():
         build("kind=dense", NC)(randn(1, 3, 6), randn(1, 18, 6))
     layer = build(pattern=CC)
     _, state = layer.prefill(randn(1, 14, 6), randn(1, 5, 6))
-    with pytest.raises(UsageError, match="at most 14 tokens"):
+    with pytest.raises(UsageError, match="14 queries"):
         layer.step(randn(1, 6), state)
 
 

@@ -82,6 +82,7 @@ def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
 
 MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a change here changes every result
     "abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # 32 slots for each channel of a head
+    "authors_lara": (8_948_746 + 4 * 2 * (64**2 + 3 * 64), 26_530 + 4 * 2 * (4**2 + 3 * 4)),  # as lara
     "bigbird": (8_948_746, 26_530),
     "cab_abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # as abc
     "cab_lara": (8_948_746, 26_530),

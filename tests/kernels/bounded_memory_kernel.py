@@ -1,6 +1,6 @@
-"""The Triton kernels of running softmax against the law, on a GPU or in Triton's interpreter.
+"""The Triton kernels of running softmax against the reference, on a GPU or in Triton's interpreter.
 
-`test_running_softmax.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_bounded_memory.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longspan.attentions import Pattern
 from longspan.kernels import bounded_memory
-from longspan.kernels.bounded_memory import operator, shapes
+from longspan.kernels.bounded_memory import operator
 from tests.attentions.agreement import headwise
 from tests.kernels.agreement import assert_agrees, by_triton, exact
 from tests.kernels.device import DEVICE, on_a_gpu
@@ -34,8 +34,8 @@ CASES = {
 def large_tiles(monkeypatch):
     """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
     if DEVICE == "cpu":
-        for which, (_, warps) in list(shapes.TILES.items()):
-            monkeypatch.setitem(shapes.TILES, which, (64, warps))
+        for which, (_, warps) in list(operator.TILES.items()):
+            monkeypatch.setitem(operator.TILES, which, (64, warps))
 
 
 def follow(n, **problem):
@@ -50,7 +50,7 @@ def follow(n, **problem):
 
 @pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize("case", CASES)
-def test_outputs_and_gradients_are_those_of_the_law(case):
+def test_outputs_and_gradients_are_those_of_the_reference(case):
     follow(70, **CASES[case])
 
 
@@ -78,7 +78,7 @@ def test_any_lengths_and_widths_agree(n, m, causal, masked, slots, widths):
 @pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_parts_of_a_long_row_add_up(causal, monkeypatch):
-    monkeypatch.setattr(shapes, "SHORTEST", 64)
+    monkeypatch.setattr(operator.MemoryShape, "SHORTEST", 64)
     follow(140, causal=causal, masked=True)
 
 
@@ -138,7 +138,7 @@ def test_what_padding_holds_never_matters():
 
 
 @pytest.mark.usefixtures("large_tiles")
-def test_no_two_runs_differ_in_a_bit():
+def test_it_is_deterministic():
     inputs, options = draw(64, device=DEVICE)
     one, other = (outcome(inputs, options, "triton") for _ in range(2))
     assert all(map(torch.equal, one, other))
@@ -163,10 +163,10 @@ def test_the_mechanism_is_itself_by_the_kernel(pattern, control, monkeypatch):
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 40, 6, device=DEVICE) for _ in "qkv")
     layer, mask = headwise(f"abc(slots=5, control={control})", pattern, heads=1).to(DEVICE), torch.rand(1, 40) < 0.8
-    law = layer.attend(q.double(), k.double(), v.double(), key_mask=mask.to(DEVICE))
+    reference = layer.attend(q.double(), k.double(), v.double(), key_mask=mask.to(DEVICE))
     calls = by_triton(monkeypatch, bounded_memory, "attend")
     found = layer.float().attend(q, k, v, key_mask=mask.to(DEVICE))
-    torch.testing.assert_close(found.double(), law, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(found.double(), reference, atol=2e-5, rtol=2e-5)
     assert len(calls) == 1
 
 

@@ -16,8 +16,8 @@ from longspan.attentions import Pattern
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.layer_norm import operator as norming
 from longspan.kernels.layer_norm import triton as norm_kernel
-from longspan.kernels.running_mean import operator as running
-from longspan.kernels.running_mean import running_mean
+from longspan.kernels.pooling import operator as pooling
+from longspan.kernels.pooling import running_mean
 from longspan.kernels.running_topk import operator as recording
 from longspan.kernels.running_topk import records
 from longspan.kernels.running_topk import triton as record_kernel
@@ -124,7 +124,7 @@ def test_records_are_those_of_the_law(n, among, seed, kind):
 def test_torch_finds_nothing_wrong_with_the_operators():
     a, x, matrix = draw((1, 2, 9, 3), (1, 2, 9, 4), (1, 1, 3, 3))
     check(weighted.forward, a, x, None)
-    check(running.forward, x, hide(1, 9))
+    check(pooling.running_mean, x, hide(1, 9))
     check(norming.forward, x, *draw((4,), (4,)), 1e-5)
     check(balancing.forward, matrix, matrix.detach()[:, :1] < 9, 2)
     budget = torch.arange(9, device=DEVICE)[None]

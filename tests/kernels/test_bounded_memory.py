@@ -1,4 +1,4 @@
-"""Running softmax: chunks give what slots written out give, whatever the logits; the kernels follow the law."""
+"""Running softmax: chunks give what slots written out give, whatever the logits; the kernels follow the reference."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
 from longspan.kernels import bounded_memory
-from longspan.kernels.bounded_memory import shapes
+from longspan.kernels.bounded_memory.operator import MemoryShape
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from tests.kernels.agreement import exact
@@ -35,11 +35,11 @@ def written_out(q, k, v, a, b=None, *, causal, key_mask=None):
 
 @given(st.integers(1, 40), st.integers(1, 40), st.booleans(), st.booleans(), st.booleans())
 @settings(deadline=None, max_examples=25)
-def test_the_law_is_the_formula_token_by_token(n, m, causal, shared, masked):
+def test_the_reference_is_the_formula_token_by_token(n, m, causal, shared, masked):
     how = {"causal": causal, "shared": shared, "masked": masked}
     inputs, options = draw(n, n if causal else m, rows=2, dtype=torch.float64, **how)
-    law = bounded_memory.attend(*inputs, **options, impl="reference")
-    torch.testing.assert_close(law, written_out(*inputs, **options))
+    reference = bounded_memory.attend(*inputs, **options, impl="reference")
+    torch.testing.assert_close(reference, written_out(*inputs, **options))
 
 
 @pytest.mark.parametrize("spread", [1.0, 60.0])
@@ -66,8 +66,8 @@ def test_logits_of_any_size_stay_exact_in_single_precision():
     with torch.no_grad():
         for x in inputs:
             x.copy_(x.round())  # so that the logits themselves are exact
-    y, law = (bounded_memory.attend(*x, **options) for x in (inputs, exact(inputs)))
-    torch.testing.assert_close(y.double(), law, atol=1e-5, rtol=1e-5)
+    y, reference = (bounded_memory.attend(*x, **options) for x in (inputs, exact(inputs)))
+    torch.testing.assert_close(y.double(), reference, atol=1e-5, rtol=1e-5)
 
 
 def test_half_precision_is_summed_in_single_precision_also_under_autocast():
@@ -101,18 +101,18 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(problem, words):
         bounded_memory.attend(*inputs, **options, impl="triton")
 
 
-def test_operations_count_logits_slots_and_readings_forth_and_back():
+def test_operations_count_logits_slots_and_readings_forward_and_backward():
     q, k, v, a, b = (2, 3, 10, 8), (2, 3, 20, 8), (2, 3, 20, 4), (8, 5), (4, 5)
-    forth = formulas()[torch.ops.longspan.bounded_memory]
-    back = formulas()[torch.ops.longspan.bounded_memory_backward]
-    assert forth(q, k, v, a, b, None, False) == 2 * 6 * 5 * (20 * (12 + 12) + 10 * 12)
-    assert forth(q, k, v, a, None, None, False) == 2 * 6 * 5 * (20 * (8 + 12) + 10 * 12)
-    assert back(v, q, k, v, a, b, None, (), False) == 2 * forth(q, k, v, a, b, None, False)
+    forward = formulas()[torch.ops.longspan.bounded_memory]
+    backward = formulas()[torch.ops.longspan.bounded_memory_backward]
+    assert forward(q, k, v, a, b, None, False) == 2 * 6 * 5 * (20 * (12 + 12) + 10 * 12)
+    assert forward(q, k, v, a, None, None, False) == 2 * 6 * 5 * (20 * (8 + 12) + 10 * 12)
+    assert backward(v, (), q, k, v, a, b, None, False) == 2 * forward(q, k, v, a, b, None, False)
 
 
 @needs_triton
 @pytest.mark.parametrize("choice", ROUNDS)
-def test_the_kernels_follow_the_law(choice):
+def test_the_kernels_follow_the_reference(choice):
     assert_passes("bounded_memory_kernel.py", *choice)
 
 
@@ -120,15 +120,15 @@ def test_the_kernels_follow_the_law(choice):
 @pytest.mark.full
 @pytest.mark.parametrize("dtype, slots, limit_kib", [("bf16", 16, 64), ("bf16", 64, 160), ("fp32", 16, 48)])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", ["_sum_up", "_attend", "_back_to_queries", "_back_to_keys"])
+@pytest.mark.parametrize("name", ["_pool", "_attend", "_backward_queries", "_backward_keys"])
 def test_they_compile_for_a_large_gpu_within_the_memory_on_its_chip(name, causal, dtype, slots, limit_kib):
     from longspan.kernels.bounded_memory import triton as kernels
 
     kernel = getattr(kernels, name)
-    constants = shapes.Shape(32, 64, 64, slots, 2 if dtype == "bf16" else 4, causal).constants
+    constants = MemoryShape(32, 64, 64, slots, 2 if dtype == "bf16" else 4, causal).constants
     constants |= {"SHARED": False, "MASKED": True}
-    single = ("A", "B", "sums", "found", "moments", "dsums", "dfound", "dcontrols")
+    single = ("A", "B", "sums", "states", "moments", "dsums", "dstates", "dcontrols")
     kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "scale": "fp32"}
-    kinds |= dict.fromkeys(("heads", "n", "share", "parts", "back_parts"), "i32")
+    kinds |= dict.fromkeys(("heads", "n", "share", "parts", "backward_parts"), "i32")
     built = compiled(kernel, constants, kinds, otherwise=f"*{dtype}", multiples=STRIDES)
     assert built.metadata.shared <= limit_kib * 1024

@@ -1,5 +1,7 @@
 """Attention by two tables: torch's fused kernel computes what the explicit matrix of scores says, and as finely."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,11 +9,12 @@ from hypothesis import strategies as st
 
 from longspan.conformance.counting import count
 from longspan.kernels.backends import chosen
-from longspan.kernels.factor_attention import factor_attention, is_better
+from longspan.kernels.factor_attention import factor_attention, is_faster
 from tests.kernels.in_a_process import assert_passes
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 HALF = [torch.bfloat16, torch.float16]
+fused = partial(factor_attention, impl="fused")
 
 
 def tables(h, n, m, rank, size=1.0):
@@ -19,7 +22,7 @@ def tables(h, n, m, rank, size=1.0):
     return tuple(size**0.5 * rank**-0.25 * torch.randn(h, length, rank, dtype=torch.float64) for length in (n, m))
 
 
-def law(rows, columns, v, key_mask=None, *, causal=False):
+def explicit(rows, columns, v, key_mask=None, *, causal=False):
     scores = (rows @ columns.mT)[None]
     visible = torch.ones_like(scores, dtype=torch.bool)
     visible = visible.tril() if causal else visible
@@ -38,8 +41,8 @@ def errors(problem, dtypes, **how):
     """How far outputs and gradients are from those in double precision, beside their size."""
     *tensors, mask = problem
     coarse = [u.to(dtype) for u, dtype in zip(tensors, dtypes, strict=True)]
-    found = with_gradients(factor_attention, *coarse, mask, **how)
-    expected = with_gradients(law, *(u.double() for u in coarse), mask, **how)
+    found = with_gradients(fused, *coarse, mask, **how)
+    expected = with_gradients(explicit, *(u.double() for u in coarse), mask, **how)
     assert [u.dtype for u in found] == [dtypes[2], *dtypes]
     return [float((one - other).norm() / other.norm()) for one, other in zip(found, expected, strict=True)]
 
@@ -56,7 +59,7 @@ def test_outputs_and_gradients_are_those_of_the_explicit_matrix(device, causal, 
         gaps = data.draw(st.lists(st.booleans(), min_size=m, max_size=m))
         mask = torch.tensor([[True] * m, gaps, [False] * m], device=device)
     problem = [u.to(device) for u in (*tables(2, n, m, rank), torch.randn(3, 2, m, e, dtype=torch.float64))]
-    found, expected = (with_gradients(f, *problem, mask, causal=causal) for f in (factor_attention, law))
+    found, expected = (with_gradients(f, *problem, mask, causal=causal) for f in (fused, explicit))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
     if masked:
@@ -94,7 +97,9 @@ def test_tables_of_single_precision_lose_nothing_beside_values_of_half(device, d
         assert max(gradients) < fold * unit
         assert max(errors(problem, [dtype] * 3, causal=causal)) < fold * unit
     *tables, v, mask = problem
-    exact, rounded = (law(*(u.to(d).double() for u in tables), v, mask, causal=causal) for d in (torch.float32, dtype))
+    exact, rounded = (
+        explicit(*(u.to(d).double() for u in tables), v, mask, causal=causal) for d in (torch.float32, dtype)
+    )
     assert (rounded - exact).norm() / exact.norm() > unit  # scores of 30 would show tables that are merely rounded
 
 
@@ -104,7 +109,7 @@ def test_memory_is_linear_in_the_length(causal, masked):
     def peak(n):
         rows, columns = (torch.randn(2, n, 8, requires_grad=True) for _ in range(2))
         v, mask = torch.randn(1, 2, n, 16, requires_grad=True), torch.arange(n)[None] < n - 9 if masked else None
-        return count(lambda: factor_attention(rows, columns, v, mask, causal=causal).sum().backward()).peak_bytes
+        return count(lambda: fused(rows, columns, v, mask, causal=causal).sum().backward()).peak_bytes
 
     assert peak(1024) < 2.1 * peak(512)
 
@@ -124,7 +129,7 @@ def test_a_gpu_computes_it_without_a_matrix(monkeypatch, masked):
         for e in (3, 16, 64, 100):
             *problem, mask = draw("cuda", masked=masked, size=1, e=e)
             rows, columns, v = (u.float() for u in problem)
-            factor_attention(rows, columns, v.to(dtype), mask, causal=True)
+            fused(rows, columns, v.to(dtype), mask, causal=True)
     assert "math" not in seen
 
 
@@ -135,8 +140,8 @@ def test_callers_can_be_compiled():
 
 def test_weights_are_made_once_where_many_rows_share_them():
     rows, few, many = torch.zeros(2, 9, 8), torch.zeros(4, 2, 9, 8), torch.zeros(32, 2, 9, 8)
-    assert is_better(rows, few, None)
-    assert not is_better(rows, many, None)
-    assert is_better(rows, many, torch.ones(32, 9, dtype=torch.bool))
+    assert is_faster(rows, few, None)
+    assert not is_faster(rows, many, None)
+    assert is_faster(rows, many, torch.ones(32, 9, dtype=torch.bool))
     longest, values = torch.empty(2, 2**15, 8, device="meta"), torch.empty(32, 2, 2**15, 8, device="meta")
-    assert is_better(longest, values, None)  # rather than keep 2^31 weights
+    assert is_faster(longest, values, None)  # rather than keep 2^31 weights

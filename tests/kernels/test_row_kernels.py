@@ -11,7 +11,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from longspan.kernels.layer_norm import layer_norm
-from longspan.kernels.running_mean import running_mean
+from longspan.kernels.pooling import running_mean
 from longspan.kernels.running_topk import records
 from longspan.kernels.sinkhorn_normalize import balance
 from longspan.kernels.weighted_means import weighted_means
@@ -109,8 +109,11 @@ COMPILED = [
     ("weighted_means", "_means", CHUNK | {"MASKED": False}, 1),
     ("weighted_means", "_back", WHOLE | {"MASKED": True}, 4),
     ("weighted_means", "_back", CHUNK | {"MASKED": False}, 1),
-    *(("running_mean", "_sums", TILES | {"BACK": back, "MASKED": True}, 4) for back in (False, True)),
-    *(("running_mean", "_means", TILES | {"BACK": back, "MASKED": True}, 4) for back in (False, True)),
+    *(
+        ("pooling", name, TILES | {"BACKWARD": backward, "MASKED": True}, 4)
+        for name in ("_running_sums", "_running_means")
+        for backward in (False, True)
+    ),
     ("records", "_records", {"LEVELS": 5, "L": 16, "T": 4096}, 16),
     *(
         ("balancing", name, {"ROWS": rows, "T": 32, "W": 64}, 4)
@@ -128,7 +131,7 @@ COMPILED = [
 def test_they_compile_for_a_large_gpu(package, name, constants, warps):
     kernel = getattr(import_module(f"longspan.kernels.{package}.triton"), name)
     single = ("log", "through", "sums")
-    half = "*bf16" if package in ("weighted_means", "running_mean", "layer_norm") else "*fp32"
+    half = "*bf16" if package in ("weighted_means", "pooling", "layer_norm") else "*fp32"
     kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed", "chosen"), "*u8")
     kinds |= dict.fromkeys(("counts", "budget"), "*i32") | dict.fromkeys(("heads", "n", "m", "share", "apart"), "i32")
     if package == "layer_norm":

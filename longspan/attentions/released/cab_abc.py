@@ -25,16 +25,16 @@ from longspan.kernels.precision import at_least_single, without_autocast
 
 
 @dataclass
-class Normalisers(DecodeState):
-    """The logarithm of the sum of weights so far, for each slot of the key and of the value memory."""
+class RunningNormalisers(DecodeState):
+    """The log-sum-exp of the logits so far, for each slot of the key and of the value memory."""
 
     keys: Float[Tensor, "b h r"]
     values: Float[Tensor, "b h r"]
 
 
 @dataclass
-class Slots(DecodeState):
-    """The context of a cross pattern, summarised once."""
+class PooledContext(DecodeState):
+    """The slots of the context of a cross pattern, pooled once."""
 
     keys: Float[Tensor, "b h r c"]
     values: Float[Tensor, "b h r e"]
@@ -84,7 +84,7 @@ class CABABC(HeadwiseAttention):
         with without_autocast(k):
             # one more logit that weighs nothing, so that an empty prefix has a sum as well
             logits = (F.pad(a, (0, 0, 0, 1), value=_least(a)) for a in self._logits(k, v, key_mask))
-            return Normalisers(*(a.logsumexp(dim=2) for a in logits))
+            return RunningNormalisers(*(a.logsumexp(dim=2) for a in logits))
 
     def advance(
         self,
@@ -97,7 +97,7 @@ class CABABC(HeadwiseAttention):
             return _read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
         with without_autocast(q):
             a, b = (logits[:, :, 0] for logits in self._logits(k[:, :, None], v[:, :, None], None))
-            state = Normalisers(torch.logaddexp(state.keys, a), torch.logaddexp(state.values, b))
+            state = RunningNormalisers(torch.logaddexp(state.keys, a), torch.logaddexp(state.values, b))
             return (_gate(q, k, (a - state.keys).exp(), (b - state.values).exp()) * v).to(v.dtype), state
 
     def _logits(
@@ -112,16 +112,16 @@ class CABABC(HeadwiseAttention):
 
     def _slots(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> Slots:
+    ) -> PooledContext:
         """The slots of all keys and values at once; 0 where none is real."""
         with without_autocast(k):
             weights = (a.softmax(dim=2) for a in self._logits(k, v, key_mask))
             if key_mask is not None:
                 weights = (p.masked_fill(~key_mask[:, None, :, None], 0) for p in weights)
-            return Slots(*(p.mT @ at_least_single(u) for p, u in zip(weights, (k, v), strict=True)))
+            return PooledContext(*(p.mT @ at_least_single(u) for p, u in zip(weights, (k, v), strict=True)))
 
 
-def _read(q: Float[Tensor, "b h n c"], slots: Slots) -> Float[Tensor, "b h n e"]:
+def _read(q: Float[Tensor, "b h n c"], slots: PooledContext) -> Float[Tensor, "b h n e"]:
     with without_autocast(q):
         return F.scaled_dot_product_attention(q.to(slots.keys.dtype), slots.keys, slots.values)
 

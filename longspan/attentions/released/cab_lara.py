@@ -23,8 +23,8 @@ from torch import Tensor
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import tile_heads_first
+from longspan.kernels.pooling import segment_means
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.segment_means import segment_means
 
 
 class CABLARA(HeadwiseAttention):

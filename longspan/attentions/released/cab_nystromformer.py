@@ -1,20 +1,22 @@
-"""Nystromformer as CAB released it: logits divided twice by sqrt(c), and masks that belong to other rows.
+"""Nystromformer as released, by CAB and by its authors: rows of a batch change one another, and padding counts.
 
-    y = F A+ (B v)      F = softmax(q K'^T / c)   A = softmax(Q' K'^T / c)   B = softmax(Q' k^T / c)
+    y = F A+ (B v)      F = softmax(q K'^T / s)   A = softmax(Q' K'^T / s)   B = softmax(Q' k^T / s)
 
-with A+, the landmarks Q', K' and the convolution `conv` of v as in `nystromformer`. The idea divides by sqrt(c); here q
-and k are both divided by it. Further: the means run over the padded width, the zeros of padded keys included and padded
-queries as they are; where the width is no multiple of `landmarks`, the shorter segments come first; the start of A+ is
-scaled by the largest column sum of the whole batch, so that its rows change one another; and the mask is repeated heads
-first where the data lie batch first, so that head h of row b is masked as row (b heads + h) mod batch. With one row, or
-one head, every mask is where it belongs. A width of at most `landmarks` gets softmax attention, at that temperature and
-with that mask.
+with A+, the landmarks Q', K' and the convolution `conv` of v as in `nystromformer`. In both releases the means run over
+the padded width, zeros of padding included, and Z_0 is scaled by the largest column sum of the whole batch. A width of
+at most `landmarks` gets softmax attention.
 
-Code: Shark-NLP/CAB, efficient_attention/modules/nystrom_attention.py. Departs from it in: a head all of whose keys are
-padded gives 0, not NaN; all of it is computed in single precision at least.
+    code = "cab"      s = c: q and k are both divided by sqrt(c). Padded queries count as they are. Where the width is
+                      no multiple of `landmarks` the shorter segments come first. The mask is repeated heads first and
+                      the data lie batch first: head h of row b is masked as row (b heads + h) mod batch
+    code = "authors"  s = sqrt(c), and masks are where they belong
+
+Code: Shark-NLP/CAB, efficient_attention/modules/nystrom_attention.py; mlpen/Nystromformer,
+LRA/code/attention_nystrom.py. Departs from it in: a head all of whose keys are padded gives 0, not NaN; all is computed
+in single precision at least.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +27,9 @@ from torch import Tensor, nn
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import masked_attention, tile_heads_first
+from longspan.kernels.pooling import segment_means
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.pseudo_inverse import pseudo_inverse
-from longspan.kernels.segment_means import segment_means
-
-ITERATIONS = 6
 
 
 class CABNystromformer(HeadwiseAttention):
@@ -43,15 +43,26 @@ class CABNystromformer(HeadwiseAttention):
         remark="Logits are divided by the head width, not its root, and rows are masked with the lengths of others.",
     )
 
-    def __init__(self, dim: int, heads: int, pattern: Pattern, *, landmarks: int = 16, conv: int = 0, **shell: Any):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        landmarks: int = 16,
+        iterations: int = 6,
+        conv: int = 0,
+        code: Literal["cab", "authors"] = "cab",
+        **shell: Any,
+    ):
         super().__init__(dim, heads, pattern, **shell)
-        if landmarks < 1:
-            raise UsageError(f"cab_nystromformer needs at least 1 landmark, got landmarks={landmarks}.")
+        if landmarks < 1 or iterations < 1:
+            raise UsageError(f"cab_nystromformer needs at least 1 landmark and step, got {landmarks} and {iterations}.")
         if conv and (conv < 0 or conv % 2 == 0):
             raise UsageError(
                 f"conv counts the taps of a centred filter, got {conv}; choose an odd number, or 0 for none."
             )
-        self.landmarks = landmarks
+        self.landmarks, self.iterations, self.code = landmarks, iterations, code
         self.conv = (
             nn.Conv2d(heads, heads, (conv, 1), padding=(conv // 2, 0), groups=heads, bias=False) if conv else None
         )
@@ -65,23 +76,28 @@ class CABNystromformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        given = q.dtype
+        dtype, cab = q.dtype, self.code == "cab"
         with without_autocast(q):
-            q, k, v = at_least_single(q) / q.shape[-1] ** 0.5, at_least_single(k), at_least_single(v)
-            visible = None if key_mask is None else tile_heads_first(key_mask, self.heads)
-            if visible is not None:
+            q, k, v = at_least_single(q), at_least_single(k), at_least_single(v)
+            visible = None
+            if cab:
+                q = q / q.shape[-1] ** 0.5
+            elif query_mask is not None:
+                q = q.masked_fill(~rearrange(query_mask, "b n -> b 1 n 1"), 0)
+            if key_mask is not None:
+                rows = rearrange(key_mask, "b m -> b 1 m").expand(-1, self.heads, -1)
+                visible = tile_heads_first(key_mask, self.heads) if cab else rows
                 k, v = (u.masked_fill(~rearrange(visible, "b h m -> b h m 1"), 0) for u in (k, v))
             if q.shape[2] <= self.landmarks:
                 y = _softmax(q, k, v, visible)
             else:
                 landmark_q, landmark_k = (segment_means(u, self.landmarks, longer="last")[0] for u in (q, k))
                 a = torch.softmax(landmark_q @ landmark_k.mT / q.shape[-1] ** 0.5, dim=-1)
-                bv = _softmax(landmark_q, k, v, visible)
-                y = _softmax(q, landmark_k, pseudo_inverse(a, ITERATIONS, "batch") @ bv, None)
+                inverse = pseudo_inverse(a, self.iterations, norm=a.sum(dim=-2).max().reshape(1, 1, 1, 1))
+                y = _softmax(q, landmark_k, inverse @ _softmax(landmark_q, k, v, visible), None)
             if self.conv is not None:
-                weight = self.conv.weight.to(v.dtype)
-                y = y + F.conv2d(v, weight, padding=self.conv.padding, groups=self.heads)  # pyright: ignore[reportArgumentType]
-        return y.to(given)
+                y = y + F.conv2d(v, self.conv.weight.to(v.dtype), padding="same", groups=self.heads)
+        return y.to(dtype)
 
 
 def _softmax(

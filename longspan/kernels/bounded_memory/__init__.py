@@ -7,8 +7,7 @@
 over the real keys s; not causal, over all of them. A slot that has seen nothing holds 0. Sums run in float32 or better,
 the result has the type of v, and the slots of all moments are never stored. `reference` defines the answer; where it
 would write out pairs of tokens, `chunked` takes its place. `triton` takes float32 or bfloat16 and up to 64 slots for
-heads up to 64 wide, 32 for heads up to 128, rounds weights to the type of its inputs, needs no copy of them whatever
-the order of their axes, and gives the same bits in every run.
+heads up to 64 wide, 32 for heads up to 128, rounds weights to the type of its inputs, and is deterministic.
 """
 
 from typing import Literal
@@ -18,14 +17,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.kernels.bounded_memory import chunked, operator, reference
+from longspan.kernels.bounded_memory.operator import MemoryShape
 from longspan.kernels.bounded_memory.reference import logits
-from longspan.kernels.bounded_memory.shapes import LARGE, LARGE_BYTES, LARGEST, WIDEST, Shape
 from longspan.kernels.dispatch import choose, lack_of_room
 from longspan.kernels.precision import at_least_single, without_autocast
 
 __all__ = ["attend", "logits"]
 
 Implementation = Literal["auto", "reference", "chunked", "triton"]
+WIDEST = 128  # channels of a head
+LARGEST = 64 * 64  # channels times slots: two memories of one row and head have to stay on chip
+LARGE, LARGE_BYTES = 64 * 16, 160 * 1024  # above this size they need more shared memory than small GPUs have
 
 
 def attend(
@@ -48,12 +50,12 @@ def attend(
         kernel = impl in ("auto", "triton") and choose(impl, "bounded_memory", q, reason)
         if kernel == "triton":
             return operator.forward(q, k, v, control_key, control_value, key_mask, causal)[0]
-        given = v.dtype
+        dtype = v.dtype
         q, k, v = map(at_least_single, (q, k, v))
         a, b = logits(k, v, control_key, control_value, key_mask)
         if causal and impl != "reference":
-            return chunked.attend(q, k, v, a, b).to(given)
-        return reference.attend(q, k, v, a, b, causal).to(given)
+            return chunked.attend(q, k, v, a, b).to(dtype)
+        return reference.attend(q, k, v, a, b, causal).to(dtype)
 
 
 def _unsupported_reason(
@@ -62,13 +64,13 @@ def _unsupported_reason(
     v: Float[Tensor, "b h m e"],
     control_key: Float[Tensor, "c r"],
 ) -> str:
-    """What keeps the kernels from these tensors, if anything."""
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
     if not (q.numel() and k.numel() and v.numel()):
         return "there are no tokens"
-    shape = Shape.of(q, v, control_key, causal=True)
-    if shape.width > WIDEST or shape.memory > LARGEST:
+    shape = MemoryShape.of(q, v, control_key, causal=True)
+    memory = shape.width * shape.slots
+    if shape.width > WIDEST or memory > LARGEST:
         found = f"{shape.width} and {shape.slots}, both filled up to powers of two"
         return f"heads must be at most {WIDEST} wide and that times the slots at most {LARGEST}, got {found}"
-    return lack_of_room(q, LARGE_BYTES) if shape.memory > LARGE else ""
+    return lack_of_room(q, LARGE_BYTES) if memory > LARGE else ""

@@ -1,20 +1,78 @@
-"""The Triton kernels as one operator of torch with its gradient, which torch.compile takes into its graph unopened.
-
-Signatures of operators are read by torch, which knows tensors but no shapes; those of `attend` say them.
-"""
+"""Bounded memory as a torch operator, and the shapes its kernels are compiled for."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.bounded_memory.shapes import Shape
-from longspan.kernels.flops import counts
-from longspan.kernels.launch import empty_like, readable
+from longspan.kernels.launch import NARROWEST, Shape, empty_like, next_power_of_2, readable
+from longspan.kernels.operator import differentiate, like, operator
+
+# Tokens of a tile and warps of a program, by bytes of a number and whether heads are wider than 64 or slots more than
+# 16. What a program needs grows with them until it no longer fits the registers. Tiles of 64 tokens would go through
+# the tensor cores a warp group at a time, and Triton 3.6 compiles that into wrong code here.
+TILES = {(2, False): (32, 2), (2, True): (32, 8), (4, False): (16, 8), (4, True): (16, 8)}
 
 
-@torch.library.custom_op("longspan::bounded_memory", mutates_args=())
+@dataclass(frozen=True)
+class MemoryShape(Shape):
+    PROGRAMS: ClassVar[int] = 1024  # a few times as many as the largest GPUs hold at once
+
+    c: int
+    e: int
+    r: int
+    size: int  # bytes of a number
+    causal: bool
+
+    @classmethod
+    def of(
+        cls, q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h m e"], control: Float[Tensor, "c r"], causal: bool
+    ) -> "MemoryShape":
+        return cls(q.shape[0] * q.shape[1], q.shape[3], v.shape[3], control.shape[1], v.element_size(), causal)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        C, E, R = next_power_of_2(self.c), next_power_of_2(self.e), self.slots
+        T, warps = TILES[self.size, max(C, E) > 64 or R > NARROWEST]
+        sizes = {"c": self.c, "e": self.e, "r": self.r, "C": C, "E": E, "R": R, "D": self.width, "T": T}
+        return sizes | {"CAUSAL": self.causal, "num_warps": warps, "num_stages": 2}
+
+    @property
+    def width(self) -> int:
+        """Channels of both memories, filled up to a power of two."""
+        return max(next_power_of_2(self.c), next_power_of_2(self.e))
+
+    @property
+    def slots(self) -> int:
+        return next_power_of_2(self.r)
+
+    def states(self, m: int) -> tuple[int, int, int, int, int]:
+        """Both memories before each part and after the last: S [width, slots], and below it two rows, z and m."""
+        return self.parts(m) + 1, self.pairs, 2, self.width + 2, self.slots
+
+
+def _forward_fake(q: Any, k: Any, v: Any, control_key: Any, control_value: Any, key_mask: Any, causal: bool) -> Any:
+    states = MemoryShape.of(q, v, control_key, causal).states(k.shape[2])
+    return empty_like(q, v.shape[3], v.dtype), q.new_empty(states, dtype=torch.float32)
+
+
+def _backward_fake(
+    dy: Any, states: Any, q: Any, k: Any, v: Any, control_key: Any, control_value: Any, *rest: Any
+) -> Any:
+    e = 0 if control_value is None else v.shape[3]
+    return *like(q, k, v), torch.empty_like(control_key), control_key.new_empty(e, control_key.shape[1])
+
+
+def _flops(q: Any, k: Any, v: Any, a: Any, b: Any, *rest: Any) -> int:
+    """Logits of every key and value, both into the slots, queries against these, whatever is done within a tile."""
+    logits = k[3] if b is None else k[3] + v[3]
+    return 2 * math.prod(q[:2]) * a[1] * (k[2] * (logits + k[3] + v[3]) + q[2] * (q[3] + v[3]))
+
+
+@operator("bounded_memory", fake=_forward_fake, flops=_flops)
 def forward(
     q: Tensor,
     k: Tensor,
@@ -24,79 +82,41 @@ def forward(
     key_mask: Tensor | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """y; and for the way back the slots that each part of a row begins with."""
+    """y, and for the backward pass the slots that each part of a row begins with."""
     from longspan.kernels.bounded_memory import triton
 
-    shape, q = Shape.of(q, v, control_key, causal), readable(q)
-    given = triton.given(k, v, control_key, control_value, key_mask)
+    shape, q = MemoryShape.of(q, v, control_key, causal), readable(q)
+    source = triton.Source.of(k, v, control_key, control_value, key_mask)
     y = empty_like(q, v.shape[3], v.dtype)
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        found = triton.sum_up(shape, given)
-        triton.attend(shape, q, given, found, y)
-    return y, found
+        states = triton.pool(shape, source)
+        triton.attend(shape, q, source, states, y)
+    return y, states
 
 
-@forward.register_fake
-def _(q, k, v, control_key, control_value, key_mask, causal):
-    kept = Shape.of(q, v, control_key, causal).kept(k.shape[2])
-    return empty_like(q, v.shape[3], v.dtype), q.new_empty(kept, dtype=torch.float32)
-
-
-@torch.library.custom_op("longspan::bounded_memory_backward", mutates_args=())
+@operator("bounded_memory_backward", fake=_backward_fake, flops=lambda dy, states, *inputs: 2 * _flops(*inputs))
 def backward(
     dy: Tensor,
+    states: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     control_key: Tensor,
     control_value: Tensor | None,
     key_mask: Tensor | None,
-    found: Tensor,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and of both controls; without a control of values the last one is empty."""
     from longspan.kernels.bounded_memory import triton
 
-    shape, dy, q, found = Shape.of(q, v, control_key, causal), readable(dy), readable(q), found.contiguous()
-    given = triton.given(k, v, control_key, control_value, key_mask)
-    dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
+    shape, dy, q, states = MemoryShape.of(q, v, control_key, causal), readable(dy), readable(q), states.contiguous()
+    source = triton.Source.of(k, v, control_key, control_value, key_mask)
+    dq, dk, dv = like(q, k, v)
     with torch.cuda.device_of(q):
-        moments, dfound = triton.back_to_queries(shape, dy, q, given, found, dq)
-        da, db = triton.back_to_keys(shape, dy, q, given, found, moments, dfound, dk, dv).unbind()
+        moments, dstates = triton.backward_queries(shape, dy, q, source, states, dq)
+        da, db = triton.backward_keys(shape, dy, q, source, states, moments, dstates, dk, dv).unbind()
     (c, r), e = control_key.shape, 0 if control_value is None else v.shape[3]
     return dq, dk, dv, da[:c, :r].to(control_key.dtype, copy=True), db[:e, :r].to(control_key.dtype, copy=True)
 
 
-@backward.register_fake
-def _(dy, q, k, v, control_key, control_value, key_mask, found, causal):
-    dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
-    e = 0 if control_value is None else v.shape[3]
-    return dq, dk, dv, torch.empty_like(control_key), control_key.new_empty(e, control_key.shape[1])
-
-
-def _remember(ctx, inputs, output) -> None:
-    *tensors, causal = inputs
-    ctx.save_for_backward(*tensors, output[1])
-    ctx.causal = causal
-    ctx.set_materialize_grads(False)  # nobody differentiates the slots
-
-
-def _gradients(ctx, dy, _):
-    *inputs, found = ctx.saved_tensors
-    dq, dk, dv, da, db = backward(dy, *inputs, found, ctx.causal)
-    return dq, dk, dv, da, None if inputs[4] is None else db, None, None
-
-
-forward.register_autograd(_gradients, setup_context=_remember)
-
-
-@counts(torch.ops.longspan.bounded_memory)
-def _bounded_memory(q: Any, k: Any, v: Any, a: Any, b: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    """Logits of every key and value, both into the slots, queries against these, whatever is done within a tile."""
-    logits = k[3] if b is None else k[3] + v[3]
-    return 2 * math.prod(q[:2]) * a[1] * (k[2] * (logits + k[3] + v[3]) + q[2] * (q[3] + v[3]))
-
-
-@counts(torch.ops.longspan.bounded_memory_backward)
-def _bounded_memory_back(dy: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    return 2 * _bounded_memory(*rest)
+differentiate(forward, backward, saved=(1,))

@@ -1,4 +1,4 @@
-"""Running softmax with every slot of every moment written out: the law."""
+"""Running softmax with every slot of every moment written out."""
 
 import torch
 from einops import einsum, rearrange

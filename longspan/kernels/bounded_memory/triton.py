@@ -1,20 +1,20 @@
 """Running softmax in Triton: logits, slots, softmax and reading without a tensor between, causal or not.
 
-Both memories go the same way, keys x = k asked by g = q, and values x = v, which on the way back are asked by g = dy.
-With l_t = log sum_{s <= t} exp(a_s) for each slot f, the slots are X_t = sum_{s <= t} exp(a_s - l_t) x_s, and
+Both memories go the same way: keys x = k are read by g = q, and values x = v, in the backward pass, by g = dy. With
+l_t = log sum_{s <= t} exp(a_s) for each slot f, the slots are X_t = sum_{s <= t} exp(a_s - l_t) x_s, and
 
     compare   rho_tf = g_t . X_tf                  scores of q, and the gradient of p from dy
     mix       sum_f p_tf X_tf                      y from p, and dq from the gradient u of scores
-    back      dx_s = sum_{t >= s} sum_f p_tf exp(a_sf - l_tf) g_t
+    backward  dx_s = sum_{t >= s} sum_f p_tf exp(a_sf - l_tf) g_t
               da_sf = sum_{t >= s} p_tf exp(a_sf - l_tf) (g_t . x_s - rho_tf)
 
 Rows are cut into parts, each of several tiles, and a program owns one part of one head. First every part is summed by
-itself, S = sum_s exp(a_s - m) x_s and z = sum_s exp(a_s - m) with m the largest logit; one kernel then walks along the
-parts and gives each the sums it finds. Then a part goes through its tiles with the slots in registers. On the way back
-it is the same from the end, with N = sum_t p_t exp(l - l_t) g_t and its own column sum_t p_t exp(l - l_t) rho_t,
-relative to the level l before the tokens they have seen. So no exponent between tiles is ever positive.
+itself, S = sum_s exp(a_s - m) x_s and z = sum_s exp(a_s - m) with m the largest logit; one kernel then scans the parts
+and gives each the sums before it. Then a part goes through its tiles with the slots in registers. Backward is the same
+from the end, with N = sum_t p_t exp(l - l_t) g_t and a column of its own, sum_t p_t exp(l - l_t) rho_t, relative to the
+lse l before the tokens they have seen. So no exponent between tiles is ever positive.
 
-Within a tile the weight of a pair is cut in two at a level `top`, so that all pairs of all slots are matrix products:
+Within a tile the weight of a pair is split in two at a logit `top`, so that all pairs of all slots are matrix products:
 
     exp(a_s - l_t) = exp(a_s - top) exp(top - l_t)
 
@@ -25,7 +25,7 @@ There are as many passes as such leaps, which is nearly always one, and never mo
 
 Tiles of bfloat16 meet in tensor cores. A matrix of sums, of products q . k or of controls goes in as two of them, its
 rounded self and the rest. Weights are rounded once, before they are summed, so that slots are means all the same.
-Products of float32 are not rounded at all. No two runs differ.
+Products of float32 are not rounded at all. The kernels are deterministic.
 """
 
 import math
@@ -37,10 +37,10 @@ from typing import (  # a Triton function is no Python function, and its annotat
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from longspan.kernels.bounded_memory.shapes import Shape
+from longspan.kernels.bounded_memory.operator import MemoryShape
 from longspan.kernels.launch import as_bytes, readable, strides
 from longspan.kernels.tiles import (
     dot,
@@ -57,13 +57,13 @@ from longspan.kernels.tiles import (
     visible,
 )
 
-LOWEST = tl.constexpr(-1e37)  # the logit of a hidden token, and the level of a slot that has seen nothing
+LOWEST = tl.constexpr(-1e37)  # the logit of a hidden token, and the lse of a slot that has seen nothing
 REACH = tl.constexpr(60.0)  # far from 88, where exp overflows; exp(60 - 88) is nothing beside 1
 NEAREST = tl.constexpr(math.exp(-60.0))
-WALKED = 1024  # numbers of the slots that one program takes along the parts
+SCANNED = 1024  # numbers of the slots that one program scans
 
 
-class Given(NamedTuple):
+class Source(NamedTuple):
     """What both directions know: keys, values, how they are written, and which of them exist."""
 
     k: Float[Tensor, "b h m c"]
@@ -72,9 +72,16 @@ class Given(NamedTuple):
     control_value: Float[Tensor, "e r"] | None
     mask: UInt8[Tensor, "b m"] | None
 
+    @classmethod
+    def of(
+        cls, k: Tensor, v: Tensor, control_key: Tensor, control_value: Tensor | None, mask: Tensor | None
+    ) -> "Source":
+        control_value = None if control_value is None else control_value.contiguous()
+        return cls(readable(k), readable(v), control_key.contiguous(), control_value, as_bytes(mask))
+
     @property
     def pointers(self) -> list[Tensor]:
-        """What is not there becomes a tensor that nobody looks at."""
+        """What is absent becomes a tensor that is never read."""
         k, v, a, b, mask = self
         return [k, v, a, a if b is None else b, k if mask is None else mask]
 
@@ -83,147 +90,134 @@ class Given(NamedTuple):
         return {"SHARED": self.control_value is None, "MASKED": self.mask is not None}
 
 
-def given(
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    control_key: Float[Tensor, "c r"],
-    control_value: Float[Tensor, "_ r"] | None,
-    mask: Bool[Tensor, "b m"] | None,
-) -> Given:
-    control_value = None if control_value is None else control_value.contiguous()
-    return Given(readable(k), readable(v), control_key.contiguous(), control_value, as_bytes(mask))
-
-
-def sum_up(shape: Shape, given: Given) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:
-    """Both memories as each part finds them, and as the last one leaves them: S, below it z, below that m."""
-    heads, m = given.k.shape[1:3]
-    parts = shape.parts(m)
-    sums = given.k.new_empty(parts, *shape.kept(m)[1:], dtype=torch.float32)
-    _sum_up[(shape.pairs, parts)](
-        sums, heads, m, shape.share(m), *given.pointers, *strides(given.k, given.v), **given.flags, **shape.constants
-    )
-    return _along(sums, back=False)
+def pool(shape: MemoryShape, source: Source) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:
+    """Both memories before each part and after the last: S, below it z, below that m."""
+    heads, m = source.k.shape[1:3]
+    sums = source.k.new_empty(shape.parts(m), *shape.states(m)[1:], dtype=torch.float32)
+    _pool[(shape.pairs, len(sums))](
+        sums, heads, m, shape.tokens_per_part(m), *source.pointers, *strides(source.k, source.v), **source.flags,
+        **shape.constants,
+    )  # fmt: skip
+    return _scan_parts(sums, backward=False)
 
 
 def attend(
-    shape: Shape,
+    shape: MemoryShape,
     q: Float[Tensor, "b h n c"],
-    given: Given,
-    found: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
+    source: Source,
+    states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
     y: Float[Tensor, "b h n e"],
 ) -> None:
     """Fill in y."""
     heads, n = q.shape[1:3]
     _attend[(shape.pairs, shape.parts(n))](
-        q, found, y, heads, n, shape.share(n), len(found) - 1, shape.c**-0.5, *given.pointers,
-        *strides(q, given.k, given.v, y), **given.flags, **shape.constants,
+        q, states, y, heads, n, shape.tokens_per_part(n), len(states) - 1, shape.c**-0.5, *source.pointers,
+        *strides(q, source.k, source.v, y), **source.flags, **shape.constants,
     )  # fmt: skip
 
 
-def back_to_queries(
-    shape: Shape,
+def backward_queries(
+    shape: MemoryShape,
     dy: Float[Tensor, "b h n e"],
     q: Float[Tensor, "b h n c"],
-    given: Given,
-    found: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
+    source: Source,
+    states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
     dq: Float[Tensor, "b h n c"],
 ) -> tuple[Float[Tensor, "4 pairs _ r"], Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]]:
-    """Fill in dq; gives l and rho of both memories, which only the causal form needs, and N as each part finds it."""
+    """Fill in dq; returns l and rho of both memories, which only the causal form needs, and N after each part."""
     (heads, n), parts = q.shape[1:3], shape.parts(q.shape[2])
-    moments = found.new_empty(4, shape.pairs, n if shape.causal else 0, shape.slots)
-    dsums = found.new_empty(parts, *found.shape[1:])
-    _back_to_queries[(shape.pairs, parts)](
-        dy, q, found, dq, moments, dsums, heads, n, shape.share(n), len(found) - 1, shape.c**-0.5, *given.pointers,
-        *strides(dy, q, given.k, given.v, dq), **given.flags, **shape.constants,
+    moments = states.new_empty(4, shape.pairs, n if shape.causal else 0, shape.slots)
+    dsums = states.new_empty(parts, *states.shape[1:])
+    _backward_queries[(shape.pairs, parts)](
+        dy, q, states, dq, moments, dsums, heads, n, shape.tokens_per_part(n), len(states) - 1, shape.c**-0.5,
+        *source.pointers, *strides(dy, q, source.k, source.v, dq), **source.flags, **shape.constants,
     )  # fmt: skip
-    return moments, _along(dsums, back=True)
+    return moments, _scan_parts(dsums, backward=True)
 
 
-def back_to_keys(
-    shape: Shape,
+def backward_keys(
+    shape: MemoryShape,
     dy: Float[Tensor, "b h n e"],
     q: Float[Tensor, "b h n c"],
-    given: Given,
-    found: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
+    source: Source,
+    states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
     moments: Float[Tensor, "4 pairs _ r"],
-    dfound: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
+    dstates: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
     dk: Float[Tensor, "b h m c"],
     dv: Float[Tensor, "b h m e"],
 ) -> Float[Tensor, "2 d r"]:
-    """Fill in dk and dv; gives the gradients of both controls."""
+    """Fill in dk and dv; returns the gradients of both controls."""
     (heads, m), parts = dk.shape[1:3], shape.parts(dk.shape[2])
-    dcontrols = found.new_empty(parts * shape.pairs, 2, shape.width, shape.slots)
-    _back_to_keys[(shape.pairs, parts)](
-        dy, q, found, moments, dfound, dk, dv, dcontrols, heads, m, shape.share(m), len(found) - 1, len(dfound) - 1,
-        shape.c**-0.5, *given.pointers, *strides(dy, q, given.k, given.v, dk, dv), **given.flags, **shape.constants,
+    dcontrols = states.new_empty(parts * shape.pairs, 2, shape.width, shape.slots)
+    _backward_keys[(shape.pairs, parts)](
+        dy, q, states, moments, dstates, dk, dv, dcontrols, heads, m, shape.tokens_per_part(m), len(states) - 1,
+        len(dstates) - 1, shape.c**-0.5, *source.pointers, *strides(dy, q, source.k, source.v, dk, dv),
+        **source.flags, **shape.constants,
     )  # fmt: skip
     return dcontrols.sum(dim=0)
 
 
-def _along(sums: Float[Tensor, "p pairs 2 d_plus_2 r"], *, back: bool) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:
-    """The sums of all parts before each, or `back` of all after it, and behind them those of all."""
+def _scan_parts(
+    sums: Float[Tensor, "p pairs 2 d_plus_2 r"], *, backward: bool
+) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:
+    """The sums of all parts before each, or `backward` of all after it, and behind them those of all."""
     parts, pairs, two, rows, r = sums.shape
-    found = sums.new_empty(parts + 1, *sums.shape[1:])
-    grid = (pairs * two, triton.cdiv((rows - 1) * r, WALKED))
-    _walk[grid](sums, found, parts, D=rows - 2, R=r, BLOCK=WALKED, BACK=back)
-    return found
+    states = sums.new_empty(parts + 1, *sums.shape[1:])
+    grid = (pairs * two, triton.cdiv((rows - 1) * r, SCANNED))
+    _scan[grid](sums, states, parts, D=rows - 2, R=r, BLOCK=SCANNED, BACKWARD=backward)
+    return states
 
 
 @triton.jit
 @no_type_check
-def _sum_up(
+def _pool(
     sums, heads, n, share, k, v, A, B, mask, k_b, k_h, k_t, v_b, v_h, v_t,
     c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
     D: tl.constexpr, T: tl.constexpr, CAUSAL: tl.constexpr, SHARED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     row, head, first, last = part(heads, n, share)
     k, v, mask = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h), of(mask, row, head, n, 0)
-    A_high, A_low = _control(A, k, c, r, C, R)
-    if not SHARED:
-        B_high, B_low = _control(B, v, e, r, E, R)
+    A_high, A_low, B_high, B_low = _controls(A, B, k, v, c, e, r, C, E, R, SHARED)
     Sk, zk, mk = tl.zeros([C, R], tl.float32), tl.zeros([R], tl.float32), tl.full([R], LOWEST, tl.float32)
     Sv, zv, mv = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32), tl.full([R], LOWEST, tl.float32)
     for start in tl.range(first, last, T, disable_licm=True):
         tokens = start + tl.arange(0, T)
         there = visible(mask, tokens, last, MASKED)
         tk, tv = load(k, tokens, k_t, there, c, C), load(v, tokens, v_t, there, e, E)
-        a = _logits(tk, A_high, A_low, there)  # [T, R]
-        b = a
-        if not SHARED:
-            b = _logits(tv, B_high, B_low, there)
-        Sk, zk, mk = _pass(Sk, zk, mk, a, tk)
-        Sv, zv, mv = _pass(Sv, zv, mv, b, tv)
+        a, b = _both_logits(tk, tv, A_high, A_low, B_high, B_low, there, SHARED)  # [T, R] each
+        Sk, zk, mk = _write(Sk, zk, mk, a, tk)
+        Sv, zv, mv = _write(Sv, zv, mv, b, tv)
     _store_slots(sums, 0, Sk, zk, mk, C, R, D)
     _store_slots(sums, 1, Sv, zv, mv, E, R, D)
 
 
 @triton.jit
 @no_type_check
-def _walk(sums, found, parts, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, BACK: tl.constexpr):
-    """Sums relative to levels that never fall; on the way back the levels are negative, for there they never rise."""
+def _scan(sums, states, parts, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr):
+    """Sums relative to maxima that never fall; backward they are negative lse, which never fall that way."""
     memory, memories = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real, slot = at < (D + 1) * R, at % R
     total, top = tl.zeros([BLOCK], tl.float32), tl.full([BLOCK], LOWEST, tl.float32)
     for step in range(parts + 1):
         part = step
-        if BACK:
+        if BACKWARD:
             part = tl.where(step < parts, parts - 1 - step, parts)
         place = (part * memories + memory) * ((D + 2) * R)
-        tl.store(found + place + at, total, mask=real)
-        tl.store(found + place + (D + 1) * R + at, top, mask=at < R)
+        tl.store(states + place + at, total, mask=real)
+        tl.store(states + place + (D + 1) * R + at, top, mask=at < R)
         here = real & (step < parts)
-        level = tl.load(sums + place + (D + 1) * R + slot, mask=here, other=LOWEST)
-        higher = tl.maximum(top, level)
+        largest = tl.load(sums + place + (D + 1) * R + slot, mask=here, other=LOWEST)
+        higher = tl.maximum(top, largest)
         own = tl.load(sums + place + at, mask=here, other=0.0)
-        total = total * tl.exp(top - higher) + own * tl.exp(level - higher)
+        total = total * tl.exp(top - higher) + own * tl.exp(largest - higher)
         top = higher
 
 
 @triton.jit
 @no_type_check
 def _attend(
-    q, found, y, heads, n, share, parts, scale, k, v, A, B, mask,
+    q, states, y, heads, n, share, parts, scale, k, v, A, B, mask,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t,
     c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
     D: tl.constexpr, T: tl.constexpr, CAUSAL: tl.constexpr, SHARED: tl.constexpr, MASKED: tl.constexpr,
@@ -231,12 +225,10 @@ def _attend(
     row, head, first, last = part(heads, n, share)
     q, y = of(q, row, head, q_b, q_h), of(y, row, head, y_b, y_h)
     k, v, mask = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h), of(mask, row, head, n, 0)
-    Sk, zk, mk = _load_slots(found, 0, parts, C, R, D, CAUSAL)
-    Sv, zv, mv = _load_slots(found, 1, parts, E, R, D, CAUSAL)
+    Sk, zk, mk = _load_slots(states, 0, parts, C, R, D, CAUSAL)
+    Sv, zv, mv = _load_slots(states, 1, parts, E, R, D, CAUSAL)
     if CAUSAL:
-        A_high, A_low = _control(A, k, c, r, C, R)
-        if not SHARED:
-            B_high, B_low = _control(B, v, e, r, E, R)
+        A_high, A_low, B_high, B_low = _controls(A, B, k, v, c, e, r, C, E, R, SHARED)
     else:
         Sk, Sv = _mean(Sk, zk), _mean(Sv, zv)
     for start in tl.range(first, last, T, disable_licm=True):
@@ -246,14 +238,11 @@ def _attend(
         if CAUSAL:
             there = visible(mask, tokens, last, MASKED)
             tk, tv = load(k, tokens, k_t, there, c, C), load(v, tokens, v_t, there, e, E)
-            a = _logits(tk, A_high, A_low, there)
-            b = a
-            if not SHARED:
-                b = _logits(tv, B_high, B_low, there)
+            a, b = _both_logits(tk, tv, A_high, A_low, B_high, B_low, there, SHARED)
             rho, _, _ = _compare(tq, tk, a, Sk, zk, mk, R, T)  # [T, R]
             out = _mix(_softmax(rho, scale, r, R), tv, b, Sv, zv, mv, R, T)
-            Sk, zk, mk = _pass(Sk, zk, mk, a, tk)
-            Sv, zv, mv = _pass(Sv, zv, mv, b, tv)
+            Sk, zk, mk = _write(Sk, zk, mk, a, tk)
+            Sv, zv, mv = _write(Sv, zv, mv, b, tv)
         else:
             p = _softmax(dot_sums(tq, Sk), scale, r, R)
             out = dot_sums(p.to(tq.dtype), tl.trans(Sv))
@@ -262,8 +251,8 @@ def _attend(
 
 @triton.jit
 @no_type_check
-def _back_to_queries(
-    dy, q, found, dq, moments, dsums, heads, n, share, parts, scale, k, v, A, B, mask,
+def _backward_queries(
+    dy, q, states, dq, moments, dsums, heads, n, share, parts, scale, k, v, A, B, mask,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
     c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
     D: tl.constexpr, T: tl.constexpr, CAUSAL: tl.constexpr, SHARED: tl.constexpr, MASKED: tl.constexpr,
@@ -271,16 +260,14 @@ def _back_to_queries(
     row, head, first, last = part(heads, n, share)
     q, dy, dq = of(q, row, head, q_b, q_h), of(dy, row, head, g_b, g_h), of(dq, row, head, dq_b, dq_h)
     k, v, mask = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h), of(mask, row, head, n, 0)
-    Sk, zk, mk = _load_slots(found, 0, parts, C, R, D, CAUSAL)
-    Sv, zv, mv = _load_slots(found, 1, parts, E, R, D, CAUSAL)
+    Sk, zk, mk = _load_slots(states, 0, parts, C, R, D, CAUSAL)
+    Sv, zv, mv = _load_slots(states, 1, parts, E, R, D, CAUSAL)
     Nk, nk = tl.zeros([C, R], tl.float32), tl.zeros([R], tl.float32)
     Nv, nv = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
-    begin_k, begin_v = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)  # not causal, there is one level
+    begin_k, begin_v = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)  # not causal, l is the same for all
     if CAUSAL:
-        A_high, A_low = _control(A, k, c, r, C, R)
-        if not SHARED:
-            B_high, B_low = _control(B, v, e, r, E, R)
-        begin_k, begin_v = _level(zk, mk), _level(zv, mv)
+        A_high, A_low, B_high, B_low = _controls(A, B, k, v, c, e, r, C, E, R, SHARED)
+        begin_k, begin_v = _lse(zk, mk), _lse(zv, mv)
     else:
         Sk, Sv = _mean(Sk, zk), _mean(Sv, zv)
     for start in tl.range(first, last, T, disable_licm=True):
@@ -290,29 +277,26 @@ def _back_to_queries(
         if CAUSAL:
             there = visible(mask, tokens, last, MASKED)
             tk, tv = load(k, tokens, k_t, there, c, C), load(v, tokens, v_t, there, e, E)
-            a = _logits(tk, A_high, A_low, there)
-            b = a
-            if not SHARED:
-                b = _logits(tv, B_high, B_low, there)
+            a, b = _both_logits(tk, tv, A_high, A_low, B_high, B_low, there, SHARED)
             rk, sums, tops = _compare(tq, tk, a, Sk, zk, mk, R, T)  # [T, R] each
-            lk = _level(sums, tops)
+            lk = _lse(sums, tops)
             rv, sums, tops = _compare(tg, tv, b, Sv, zv, mv, R, T)
-            lv = _level(sums, tops)
+            lv = _lse(sums, tops)
             _store_moment(moments, 0, lk, start, n, last, R, T)
             _store_moment(moments, 1, lv, start, n, last, R, T)
             _store_moment(moments, 2, rk, start, n, last, R, T)
             _store_moment(moments, 3, rv, start, n, last, R, T)
             p, u = _coefficients(rk, rv, scale, r, R)
             out = _mix(u, tk, a, Sk, zk, mk, R, T)
-            Sk, zk, mk = _pass(Sk, zk, mk, a, tk)
-            Sv, zv, mv = _pass(Sv, zv, mv, b, tv)
+            Sk, zk, mk = _write(Sk, zk, mk, a, tk)
+            Sv, zv, mv = _write(Sv, zv, mv, b, tv)
         else:
             rk, rv = dot_sums(tq, Sk), dot_sums(tg, Sv)
             p, u = _coefficients(rk, rv, scale, r, R)
             out = dot_sums(u.to(tq.dtype), tl.trans(Sk))
             lk, lv = tl.zeros([T, R], tl.float32), tl.zeros([T, R], tl.float32)
-        Nk, nk = _pass_back(Nk, nk, u, rk, lk, begin_k, tq)
-        Nv, nv = _pass_back(Nv, nv, p, rv, lv, begin_v, tg)
+        Nk, nk = _write_backward(Nk, nk, u, rk, lk, begin_k, tq)
+        Nv, nv = _write_backward(Nv, nv, p, rv, lv, begin_v, tg)
         store(dq, out, tokens, dq_t, inside, c, C)
     _store_slots(dsums, 0, Nk, nk, -begin_k, C, R, D)
     _store_slots(dsums, 1, Nv, nv, -begin_v, E, R, D)
@@ -320,8 +304,8 @@ def _back_to_queries(
 
 @triton.jit
 @no_type_check
-def _back_to_keys(
-    dy, q, found, moments, dfound, dk, dv, dcontrols, heads, n, share, parts, back_parts, scale, k, v, A, B, mask,
+def _backward_keys(
+    dy, q, states, moments, dstates, dk, dv, dcontrols, heads, n, share, parts, backward_parts, scale, k, v, A, B, mask,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
     D: tl.constexpr, T: tl.constexpr, CAUSAL: tl.constexpr, SHARED: tl.constexpr, MASKED: tl.constexpr,
@@ -330,16 +314,14 @@ def _back_to_keys(
     q, dy = of(q, row, head, q_b, q_h), of(dy, row, head, g_b, g_h)
     k, v, mask = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h), of(mask, row, head, n, 0)
     dk, dv = of(dk, row, head, dk_b, dk_h), of(dv, row, head, dv_b, dv_h)
-    A_high, A_low = _control(A, k, c, r, C, R)
-    if not SHARED:
-        B_high, B_low = _control(B, v, e, r, E, R)
-    Nk, nk, _ = _load_slots(dfound, 0, back_parts, C, R, D, CAUSAL)
-    Nv, nv, _ = _load_slots(dfound, 1, back_parts, E, R, D, CAUSAL)
+    A_high, A_low, B_high, B_low = _controls(A, B, k, v, c, e, r, C, E, R, SHARED)
+    Nk, nk, _ = _load_slots(dstates, 0, backward_parts, C, R, D, CAUSAL)
+    Nv, nv, _ = _load_slots(dstates, 1, backward_parts, E, R, D, CAUSAL)
     dA, dB = tl.zeros([C, R], tl.float32), tl.zeros([E, R], tl.float32)
     if not CAUSAL:
-        _, zk, mk = _load_slots(found, 0, parts, C, R, D, CAUSAL)
-        _, zv, mv = _load_slots(found, 1, parts, E, R, D, CAUSAL)
-        end_k, end_v = _level(zk, mk), _level(zv, mv)
+        _, zk, mk = _load_slots(states, 0, parts, C, R, D, CAUSAL)
+        _, zv, mv = _load_slots(states, 1, parts, E, R, D, CAUSAL)
+        end_k, end_v = _lse(zk, mk), _lse(zv, mv)
     tiles = tl.cdiv(tl.maximum(last - first, 0), T)
     for turn in tl.range(tiles, disable_licm=True):
         start = first + (tiles - 1 - turn) * T  # from the end, for N grows that way
@@ -356,9 +338,9 @@ def _back_to_keys(
             rv = _load_moment(moments, 3, start, n, last, 0.0, R, T)
             p, u = _coefficients(rk, rv, scale, r, R)
             tg = load(dy, tokens, g_t, inside, e, E)
-            gv, gb, Nv, nv = _back(tg, tv, p, rv, b, Nv, nv, moments, 1, start, n, last, R, T)
+            gv, gb, Nv, nv = _backward_tile(tg, tv, p, rv, b, Nv, nv, moments, 1, start, n, last, R, T)
         else:
-            gv, gb = _back_from_later(tv, b, end_v, Nv, nv)
+            gv, gb = _backward_from_later(tv, b, end_v, Nv, nv)
         if not SHARED:
             gv = dot(gb.to(tv.dtype), tl.trans(B_high), gv)
             dB = dot(tl.trans(tv), gb.to(tv.dtype), dB)
@@ -367,9 +349,9 @@ def _back_to_keys(
         a = _logits(tk, A_high, A_low, there)
         if CAUSAL:
             tq = load(q, tokens, q_t, inside, c, C)
-            gk, ga, Nk, nk = _back(tq, tk, u, rk, a, Nk, nk, moments, 0, start, n, last, R, T)
+            gk, ga, Nk, nk = _backward_tile(tq, tk, u, rk, a, Nk, nk, moments, 0, start, n, last, R, T)
         else:
-            gk, ga = _back_from_later(tk, a, end_k, Nk, nk)
+            gk, ga = _backward_from_later(tk, a, end_k, Nk, nk)
         if SHARED:
             ga += gb
         gk = dot(ga.to(tk.dtype), tl.trans(A_high), gk)
@@ -384,7 +366,7 @@ def _back_to_keys(
 @triton.jit
 @no_type_check
 def _compare(g, x, a, S, z, m, R: tl.constexpr, T: tl.constexpr):
-    """rho [T, R], and the sums of weights with the levels they are relative to; 0 where nothing was seen."""
+    """rho [T, R], and the sums of weights with the logits they are relative to; 0 where nothing was seen."""
     pairs, ones = _causal(dot(g, tl.trans(x), tl.zeros([T, T], tl.float32)), False, T), _ones(x, False, T)
     rho, sums, tops = tl.zeros([T, R], tl.float32), tl.zeros([T, R], tl.float32), tl.zeros([T, R], tl.float32)
     far, top = dot_sums(g, S), tl.maximum(m, tl.max(a, axis=0))
@@ -426,41 +408,41 @@ def _mix(p, x, a, S, z, m, R: tl.constexpr, T: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _back(g, x, p, rho, a, N, n, moments, which, start, tokens, last, R: tl.constexpr, T: tl.constexpr):
-    """dx [T, C] and da [T, R] from the tokens of a tile and all after it; and N and n before the tile."""
+def _backward_tile(g, x, p, rho, a, N, n, moments, which, start, tokens, last, R: tl.constexpr, T: tl.constexpr):
+    """dx [T, C] and da [T, R] from the tokens of a tile and all after it, and N and n before the tile."""
     begin = _moment_at(moments, which, start - 1, tokens, R)
     end = _moment_at(moments, which, tl.minimum(start + T, last) - 1, tokens, R)
-    level = _load_moment(moments, which, start, tokens, last, LOWEST, R, T)
-    weights, near = _back_from_tile(g, x, p, rho, a, level, begin, R, T)
-    dx, da = _back_from_later(x, a, end, N, n)
+    lse = _load_moment(moments, which, start, tokens, last, LOWEST, R, T)
+    weights, near = _backward_within(g, x, p, rho, a, lse, begin, R, T)
+    dx, da = _backward_from_later(x, a, end, N, n)
     fade = tl.exp(begin - end)
-    N, n = _pass_back(N * fade[None, :], n * fade, p, rho, level, begin, g)
+    N, n = _write_backward(N * fade[None, :], n * fade, p, rho, lse, begin, g)
     return dot(weights, g, dx), da + near, N, n
 
 
 @triton.jit
 @no_type_check
-def _back_from_later(x, a, end, N, n):
-    """dx and da from the tokens after a tile that ends at this level."""
+def _backward_from_later(x, a, end, N, n):
+    """dx and da from the tokens after a tile at whose end the lse is `end`."""
     weights = _weights(a, end, x)
     return dot_sums(weights, tl.trans(N)), weights.to(tl.float32) * (dot_sums(x, N) - n[None, :])
 
 
 @triton.jit
 @no_type_check
-def _back_from_tile(g, x, p, rho, a, level, begin, R: tl.constexpr, T: tl.constexpr):
+def _backward_within(g, x, p, rho, a, lse, begin, R: tl.constexpr, T: tl.constexpr):
     """What the tokens of a tile add to da, and the weights of all pairs [s, t] with which they add to dx."""
     pairs, ones = _causal(dot(x, tl.trans(g), tl.zeros([T, T], tl.float32)), True, T), _ones(x, True, T)
     weights, da = tl.zeros([T, T], tl.float32), tl.zeros([T, R], tl.float32)
-    left, top = level, tl.maximum(begin, tl.max(a, axis=0))
+    left, top = lse, tl.maximum(begin, tl.max(a, axis=0))
     leaps, more, passes = _leaps(top, begin), 1, 0
     while more > 0:
         now = (left > LOWEST) & (left >= top[None, :] - REACH)
         until = tl.where(now, p * tl.exp(tl.minimum(top[None, :] - left, REACH)), 0.0).to(x.dtype)
         since = _weights(a, top, x)
         weights = dot(since, tl.trans(until), weights)
-        through = dot_sums(ones, until.to(tl.float32) * rho)
-        da += since.to(tl.float32) * (dot_single(pairs, until, tl.zeros([T, R], tl.float32)) - through)
+        delta = dot_sums(ones, until.to(tl.float32) * rho)
+        da += since.to(tl.float32) * (dot_single(pairs, until, tl.zeros([T, R], tl.float32)) - delta)
         more, passes = 0, passes + 1
         if leaps & (passes < T):
             left = tl.where(now, LOWEST, left)
@@ -471,7 +453,7 @@ def _back_from_tile(g, x, p, rho, a, level, begin, R: tl.constexpr, T: tl.conste
 
 @triton.jit
 @no_type_check
-def _pass(S, z, m, a, x):
+def _write(S, z, m, a, x):
     """The slots after the tokens of a tile, relative to their largest logit."""
     top = tl.maximum(m, tl.max(a, axis=0))
     weights, fade = _weights(a, top, x), tl.exp(m - top)
@@ -480,9 +462,9 @@ def _pass(S, z, m, a, x):
 
 @triton.jit
 @no_type_check
-def _pass_back(N, n, p, rho, level, begin, g):
-    """N and n with the tokens of a tile, relative to the level before it."""
-    weights = tl.where(level > LOWEST, p * tl.exp(tl.minimum(begin[None, :] - level, 0.0)), 0.0).to(g.dtype)
+def _write_backward(N, n, p, rho, lse, begin, g):
+    """N and n with the tokens of a tile, relative to the lse before it."""
+    weights = tl.where(lse > LOWEST, p * tl.exp(tl.minimum(begin[None, :] - lse, 0.0)), 0.0).to(g.dtype)
     return dot(tl.trans(g), weights, N), n + tl.sum(weights.to(tl.float32) * rho, axis=0)
 
 
@@ -496,7 +478,7 @@ def _weights(a, top, like):
 @triton.jit
 @no_type_check
 def _leaps(top, before):
-    """Whether some slot grew so much that one level may not reach all tokens of a tile."""
+    """Whether some slot grew so much that one `top` may not reach all tokens of a tile."""
     return tl.max(top - before, axis=0) > REACH / 2
 
 
@@ -509,17 +491,17 @@ def _top(a, before, still):
 
 @triton.jit
 @no_type_check
-def _causal(pairs, BACK: tl.constexpr, T: tl.constexpr):
-    """Pairs [t, s], or on the way back [s, t], with 0 for s after t."""
+def _causal(pairs, BACKWARD: tl.constexpr, T: tl.constexpr):
+    """Pairs [t, s], or backward [s, t], with 0 for s after t."""
     rows, columns = tl.arange(0, T)[:, None], tl.arange(0, T)[None, :]
-    return tl.where((rows <= columns) if BACK else (rows >= columns), pairs, 0.0)
+    return tl.where((rows <= columns) if BACKWARD else (rows >= columns), pairs, 0.0)
 
 
 @triton.jit
 @no_type_check
-def _ones(like, BACK: tl.constexpr, T: tl.constexpr):
-    """What sums up all s up to each t, or on the way back all t from each s on."""
-    return _causal(tl.full([T, T], 1.0, tl.float32), BACK, T).to(like.dtype)
+def _ones(like, BACKWARD: tl.constexpr, T: tl.constexpr):
+    """A matrix that sums over all s up to each t, or backward over all t from each s on."""
+    return _causal(tl.full([T, T], 1.0, tl.float32), BACKWARD, T).to(like.dtype)
 
 
 @triton.jit
@@ -540,7 +522,7 @@ def _coefficients(rho_k, rho_v, scale, r: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _level(z, m):
+def _lse(z, m):
     return tl.where(z > 0, m + tl.log(tl.where(z > 0, z, 1.0)), LOWEST)
 
 
@@ -552,9 +534,16 @@ def _mean(S, z):
 
 @triton.jit
 @no_type_check
-def _control(A, x, c: tl.constexpr, r: tl.constexpr, C: tl.constexpr, R: tl.constexpr):
-    """A [C, R] rounded to the type of x, and the rest."""
-    return halves(load_matrix(A, 0, c, r, C, R).to(tl.float32), x)
+def _controls(
+    A, B, k, v, c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
+    SHARED: tl.constexpr,
+):  # fmt: skip
+    """A [C, R] rounded to the type of k, and the rest; likewise B [E, R], if it exists."""
+    A_high, A_low = halves(load_matrix(A, 0, c, r, C, R).to(tl.float32), k)
+    B_high, B_low = A_high, A_low
+    if not SHARED:
+        B_high, B_low = halves(load_matrix(B, 0, e, r, E, R).to(tl.float32), v)
+    return A_high, A_low, B_high, B_low
 
 
 @triton.jit
@@ -562,6 +551,16 @@ def _control(A, x, c: tl.constexpr, r: tl.constexpr, C: tl.constexpr, R: tl.cons
 def _logits(x, A_high, A_low, there):
     """x A [T, R], LOWEST for hidden tokens."""
     return tl.where(there[:, None], dot_halves(x, A_high, A_low), LOWEST)
+
+
+@triton.jit
+@no_type_check
+def _both_logits(k, v, A_high, A_low, B_high, B_low, there, SHARED: tl.constexpr):
+    a = _logits(k, A_high, A_low, there)
+    b = a
+    if not SHARED:
+        b = _logits(v, B_high, B_low, there)
+    return a, b
 
 
 @triton.jit
@@ -596,15 +595,15 @@ def _moment(which, n, R: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _load_slots(found, which, parts, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr, OF_PART: tl.constexpr):
-    """S, z and m as this part finds them, or as the last one leaves them."""
+def _load_slots(states, which, parts, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr, OF_PART: tl.constexpr):
+    """S, z and m before this part, or after the last one."""
     part = parts
     if OF_PART:
         part = tl.program_id(1)
-    found += _slots(part, which, R, D)
+    states += _slots(part, which, R, D)
     slots = tl.arange(0, R)
-    S = tl.load(found + tl.arange(0, C)[:, None] * R + slots[None, :])
-    return S, tl.load(found + D * R + slots), tl.load(found + (D + 1) * R + slots)
+    S = tl.load(states + tl.arange(0, C)[:, None] * R + slots[None, :])
+    return S, tl.load(states + D * R + slots), tl.load(states + (D + 1) * R + slots)
 
 
 @triton.jit

@@ -2,13 +2,9 @@
 
     Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4      Z_0 = A^T / (|A|_1 |A|_inf)
 
-The rows of A sum to 1, so that |A|_inf is 1 up to rounding. |A|_1 belongs to each matrix (`start="matrix"`) or is, as
-in the authors' code, the largest of the whole batch (`start="batch"`): then a row depends on its neighbours in the
-batch. `reference` is the law; `triton`, for float32 matrices of up to 64 rows, keeps a matrix on the chip until it is
-inverted.
+The rows of A sum to 1, so that |A|_inf is 1 up to rounding. `reference` defines the answer; `triton`, for float32
+matrices of up to 64 rows, keeps a matrix on chip until it is inverted.
 """
-
-from typing import Literal
 
 import torch
 from einops import reduce
@@ -18,18 +14,22 @@ from torch import Tensor
 from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.pseudo_inverse import operator, reference
 
-Start = Literal["matrix", "batch"]
 LARGEST = 64  # matrix of which a program can hold several
 
 
 def pseudo_inverse(
-    a: Float[Tensor, "b h r r"], iterations: int, start: Start, *, impl: Implementation = "auto"
+    a: Float[Tensor, "b h r r"],
+    iterations: int,
+    *,
+    norm: Float[Tensor, "#b #h 1 1"] | None = None,
+    impl: Implementation = "auto",
 ) -> Float[Tensor, "b h r r"]:
-    """The iterative Moore-Penrose inverse of row-stochastic matrices."""
+    """The iterative Moore-Penrose inverse of row-stochastic matrices; `norm` takes the place of |A|_1."""
+    if norm is None:
+        norm = reduce(a, "b h i j -> b h 1 j", "sum").amax(dim=-1, keepdim=True)
     if impl == "reference":
-        return reference.pseudo_inverse(a, iterations, start)
-    columns = reduce(a, "b h i j -> b h 1 j", "sum").amax(dim=-1, keepdim=True)  # |A|_1
-    z = a.mT / (columns if start == "matrix" else columns.max())
+        return reference.pseudo_inverse(a, norm, iterations)
+    z = a.mT / norm
     if choose(impl, "pseudo_inverse", a, _unsupported_reason(a)) == "triton":
         return operator.forward(a, z, iterations)[0]
     batch, minus_a, z = a.shape[:2], -a.flatten(0, 1), z.flatten(0, 1)
@@ -42,7 +42,6 @@ def pseudo_inverse(
 
 
 def _unsupported_reason(a: Float[Tensor, "b h r r"]) -> str:
-    """What keeps the kernel from these matrices, if anything."""
     if a.dtype != torch.float32 or not 0 < a.shape[-1] <= LARGEST or not a.numel():
         return f"it takes float32 matrices of 1 to {LARGEST} rows, got {a.dtype} and {a.shape[-1]}"
     return ""

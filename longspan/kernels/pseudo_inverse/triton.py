@@ -1,11 +1,11 @@
-"""The pseudo-inverse in Triton: a program has one matrix and does all steps, so that only every Z is written.
+"""The pseudo-inverse in Triton: a program owns one matrix and does all steps, and writes only the Z of each.
 
-    forth   N = -A Z      S = 7 N + N N      F = 15 N + N S      Z' = (13 Z + Z F) / 4
-    back    dF = Z^T dZ' / 4      dS = N^T dF      dN = 15 dF + dF S^T + 7 dS + dS N^T + N^T dS
-            dA -= dN Z^T          dZ = (13 dZ' + dZ' F^T) / 4 - A^T dN
+    forward   N = -A Z      S = 7 N + N N      F = 15 N + N S      Z' = (13 Z + Z F) / 4
+    backward  dF = Z^T dZ' / 4      dS = N^T dF      dN = 15 dF + dF S^T + 7 dS + dS N^T + N^T dS
+              dA -= dN Z^T          dZ = (13 dZ' + dZ' F^T) / 4 - A^T dN
 
-Back N, S and F come again from Z. Products are those of tensor cores, in which every number goes as three parts
-("tf32x3"): as exact as float32, and not much slower.
+Backward recomputes N, S and F from Z. Products run in tensor cores as three terms ("tf32x3"): as exact as float32, and
+not much slower.
 """
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
@@ -19,7 +19,7 @@ from torch import Tensor
 from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import load_matrix, store_matrix
 
-HOW = {"num_warps": 4, "num_stages": 1}
+LAUNCH = {"num_warps": 4, "num_stages": 1}
 
 
 def invert(
@@ -27,16 +27,16 @@ def invert(
 ) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "steps b h r r"]]:
     """The last Z, and all before it."""
     (b, h, r, _), z, steps = a.shape, torch.empty_like(a), a.new_empty(iterations, *a.shape)
-    _invert[(b * h,)](a, start, z, steps, iterations, r=r, R=next_power_of_2(r), **HOW)
+    _invert[(b * h,)](a, start, z, steps, iterations, r=r, R=next_power_of_2(r), **LAUNCH)
     return z, steps
 
 
-def back(
+def backward(
     dz: Float[Tensor, "b h r r"], a: Float[Tensor, "b h r r"], steps: Float[Tensor, "steps b h r r"]
 ) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "b h r r"]]:
     """The gradients of A and of Z_0."""
     (b, h, r, _), da, dstart = a.shape, torch.empty_like(a), torch.empty_like(a)
-    _back[(b * h,)](dz, a, steps, da, dstart, len(steps), r=r, R=next_power_of_2(r), **HOW)
+    _backward[(b * h,)](dz, a, steps, da, dstart, len(steps), r=r, R=next_power_of_2(r), **LAUNCH)
     return da, dstart
 
 
@@ -54,7 +54,7 @@ def _invert(a, start, z, steps, iterations, r: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _back(dz, a, steps, da, dstart, iterations, r: tl.constexpr, R: tl.constexpr):
+def _backward(dz, a, steps, da, dstart, iterations, r: tl.constexpr, R: tl.constexpr):
     pair, many = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     A, g, dA = load_matrix(a, pair, r, r, R, R), load_matrix(dz, pair, r, r, R, R), tl.zeros([R, R], tl.float32)
     for step in range(iterations):

@@ -42,10 +42,8 @@ def replay(vector: Vector) -> Replay | str:
         "weighting": WEIGHTINGS[sizes["mis_type"]],
         "beta": sizes["alpha_coeff"],
         "antithetic": sizes["antithetics"],
-        "compare": "queries",
-        "segments": "width",
     }
-    spec = f"lara({', '.join(f'{name}={value}' for name, value in options.items())})"
+    spec = f"authors_lara({', '.join(f'{name}={value}' for name, value in options.items())})"
     return in_order_of_cells(sampled(spec, vector), sizes["grid"], sizes["landmarks"])
 
 

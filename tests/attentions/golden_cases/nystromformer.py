@@ -7,4 +7,4 @@ def replay(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
     options = f"landmarks={sizes['landmarks']}, iterations={sizes['iterations']}, conv={sizes['conv_kernel'] or 0}"
     parameters = {"conv.weight": "param_conv_weight"} if sizes["conv_kernel"] else {}
-    return headwise(f"nystromformer({options}, start=batch, segments=width)", vector, parameters)
+    return headwise(f"cab_nystromformer({options}, code=authors)", vector, parameters)

@@ -9,7 +9,8 @@ from torch.func import functional_call
 
 from longspan import attentions
 from longspan.attentions.released.lra_synthesizer import LRASynthesizer
-from longspan.attentions.synthesizer import Synthesizer, weigh
+from longspan.attentions.synthesizer import Synthesizer
+from longspan.kernels.factor_attention import score_attention
 from tests.attentions.parity import Replay, Vector
 
 
@@ -68,7 +69,7 @@ class _Core(nn.Module):
         layer = self.layer
         if isinstance(layer, Synthesizer):
             n = x.shape[1]
-            return weigh(layer._scores(x, slice(n), None, n), v, mask, causal=layer.pattern.causal)
+            return score_attention(layer._scores(x, slice(n), None, n), v, mask, causal=layer.pattern.causal)
         assert isinstance(layer, LRASynthesizer)
         return layer.attend(layer.scores(x), v, q if layer.dot else None, k if layer.dot else None, mask)
 

@@ -64,6 +64,15 @@ def test_it_computes_what_was_released_in_outputs_and_gradients(n, masked, conv)
         torch.testing.assert_close(one, other)
 
 
+def test_the_authors_code_divides_by_the_root_and_masks_the_row_itself():
+    layer, (q, k, v) = build("cab_nystromformer(landmarks=6, code=authors)"), tensors(5)
+    mask = torch.arange(5) < torch.tensor([[5], [3], [1]])
+    weights = (q @ k.mT / 2).masked_fill(~mask[:, None, None], -torch.inf).softmax(dim=-1)
+    found = layer.attend(q, k, v, key_mask=mask, query_mask=mask)
+    real = mask[:, None].expand(-1, 2, -1)
+    torch.testing.assert_close(found[real], (weights @ v)[real])
+
+
 def test_a_head_is_masked_as_the_row_it_is_mistaken_for():
     mask = torch.eye(3, dtype=torch.bool)
     rows = tile_heads_first(mask, 2).long().argmax(dim=-1)

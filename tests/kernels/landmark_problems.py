@@ -1,4 +1,4 @@
-"""Problems for the tests of kernels that set many tokens against a few: random tensors and masks."""
+"""Random tensors and masks for the tests of landmark attention."""
 
 import torch
 

@@ -1,12 +1,9 @@
-"""Lopsided products: pieces give what one product gives, in outputs and in gradients, with rows that see nothing."""
+"""Products of a long side with a short one: pieces give what one product gives, in outputs and in gradients."""
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from longspan.kernels import tall_skinny
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.landmark import pieces
 
 
 def draw(*shapes, seed=0):
@@ -25,7 +22,7 @@ def assert_agree(found, expected, leaves):
 @pytest.mark.parametrize("length", [0, 1, 63, 512, 1000, 1536])
 def test_a_sum_over_pieces_is_the_sum(length):
     x, y = draw((length, 3), (length, 5))
-    assert_agree(tall_skinny.pooled(x, y), x.mT @ y, (x, y))
+    assert_agree(pieces.weighted_sums(x, y), x.mT @ y, (x, y))
 
 
 @pytest.mark.parametrize("heads", [(), (2,)])
@@ -33,7 +30,7 @@ def test_a_sum_over_pieces_is_the_sum(length):
 def test_one_matrix_for_all_rows_gets_the_gradient_of_all(length, heads):
     (y,) = draw((length, 5))
     x = torch.randn(*heads, length, 3, dtype=torch.float64).requires_grad_()
-    assert_agree(tall_skinny.pooled_alike(x, y), x.mT @ y, (x, y))
+    assert_agree(pieces.project_length(x, y), x.mT @ y, (x, y))
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
@@ -41,7 +38,7 @@ def test_the_other_gets_its_gradient_where_one_is_frozen(frozen):
     (y,) = draw((8, 5))
     leaves = [torch.randn(8, 3, dtype=torch.float64).requires_grad_(), y]
     leaves[frozen] = leaves[frozen].detach()
-    (found,) = torch.autograd.grad(tall_skinny.pooled_alike(*leaves).sum(), [leaves[1 - frozen]])
+    (found,) = torch.autograd.grad(pieces.project_length(*leaves).sum(), [leaves[1 - frozen]])
     (expected,) = torch.autograd.grad((leaves[0].mT @ leaves[1]).sum(), [leaves[1 - frozen]])
     torch.testing.assert_close(found, expected)
 
@@ -53,19 +50,4 @@ def test_pieces_as_heads_or_rows_are_attention(n, outside):
     if outside:
         q = q.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    assert_agree(tall_skinny.fused_over_few_keys(q, k, v), expected, (q, k, v))
-
-
-@given(st.sampled_from([1, 2, 63, 512, 1024]), st.integers(1, 5), st.booleans(), st.integers(0, 9))
-@settings(deadline=None, max_examples=20)
-def test_pieces_agree_with_attention_written_out(n, m, masked, seed):
-    q, k, v = draw((n, 4), (m, 4), (m, 3), seed=seed)
-    mask = torch.rand(2, m, generator=torch.Generator().manual_seed(seed)) < 0.5 if masked else None
-    seen = torch.ones(2, m, dtype=torch.bool) if mask is None else mask
-    expected = masked_attention(2 * q, k, v, seen[:, None, None])  # which divides by sqrt(4)
-    assert_agree(tall_skinny.over_few_keys(q, k, v, mask), expected, (q, k, v))
-
-
-def test_logits_of_any_size_stay_finite():
-    q, k, v = (1e4 * x.float() for x in draw((512, 4), (3, 4), (3, 3)))
-    assert tall_skinny.over_few_keys(q, k, v).isfinite().all()
+    assert_agree(pieces.fused_attention(q, k, v), expected, (q, k, v))

@@ -1,17 +1,45 @@
-"""Many queries over a few keys, with all weights at once: the law. Queries come in pieces, which keep a GPU busy."""
+"""Landmark attention with all weights written out. The many come in pieces, which keep a GPU busy."""
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from longspan.kernels.landmark.pieces import in_pieces
 from longspan.kernels.precision import at_least_single
-from longspan.kernels.tall_skinny import in_pieces
 
 FLOOR = 1e-8  # of the second factor
 
 
-def few_keys(
+def landmark_pool(
+    q: Float[Tensor, "b h r c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
+    key_mask: Bool[Tensor, "b m"] | None,
+    key_norm: float,
+) -> tuple[Float[Tensor, "b h r e"], Float[Tensor, "b h r"]]:
+    k, v = at_least_single(k), at_least_single(v)
+    if key_mask is not None:
+        k, v = (u.masked_fill(~key_mask[:, None, :, None], 0) for u in (k, v))
+    k, v = in_pieces(k), in_pieces(v)
+    scores = q[:, :, None] @ k.mT  # [b h g r s]
+    if key_norm:
+        scores = scores - key_norm * k.square().sum(dim=-1)[..., None, :]
+    hidden = None if key_mask is None else ~in_pieces(key_mask[:, None])[..., None, :]
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    largest = scores.detach().amax(dim=(2, 4), keepdim=True)
+    weights = (scores - largest).exp()
+    if hidden is not None:
+        weights = weights.masked_fill(hidden, 0)
+    total = weights.sum(dim=(2, 4))
+    seen = total > 0
+    total = torch.where(seen, total, 1)
+    lse = torch.where(seen, total.log() + largest[:, :, 0, :, 0], 0)
+    return (weights @ v).sum(dim=2) / total[..., None], lse
+
+
+def landmark_attend(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h r c"],
     v: Float[Tensor, "b h r e"],
@@ -21,7 +49,7 @@ def few_keys(
     query_mask: Bool[Tensor, "b n"] | None,
     beta: float,
 ) -> Float[Tensor, "b h n e"]:
-    given, q = q.dtype, at_least_single(q)
+    dtype, q = q.dtype, at_least_single(q)
     q = q if query_mask is None else q.masked_fill(~query_mask[:, None, :, None], 0)
     q, hidden = in_pieces(q), None
     logits = q @ k[:, :, None].mT  # [b h g s r]
@@ -35,13 +63,13 @@ def few_keys(
         weights = weights * (rearrange(base, "b h r -> b h 1 1 r") + beta * t).clamp(min=FLOOR)
         total = weights.sum(dim=-1, keepdim=True)
         weights = weights / torch.where(total > 0, total, 1)
-    return (weights @ v[:, :, None]).flatten(2, 3).to(given)
+    return (weights @ v[:, :, None]).flatten(2, 3).to(dtype)
 
 
 def _softmax(
     logits: Float[Tensor, "b h g s r"], hidden: Bool[Tensor, "b h 1 1 r"] | None
 ) -> Float[Tensor, "b h g s r"]:
-    """0 for what is hidden, also where all is."""
+    """0 for hidden keys, also where all are."""
     if hidden is None:
         return logits.softmax(dim=-1)
     return logits.masked_fill(hidden, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(hidden, 0)

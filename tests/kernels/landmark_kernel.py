@@ -1,6 +1,6 @@
-"""The Triton kernels that set many tokens against a few, against their laws, on a GPU or in Triton's interpreter.
+"""The Triton kernels of landmark attention and normed means against their references, on a GPU or in the interpreter.
 
-`test_few.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_landmark.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
 import pytest
@@ -11,20 +11,14 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import Pattern, lara, nystromformer
 from longspan.kernels import masked
-from longspan.kernels.few_keys import few_keys
-from longspan.kernels.few_keys import operator as keys_operator
-from longspan.kernels.few_keys import triton as keys_kernel
-from longspan.kernels.few_queries import few_queries, shapes
-from longspan.kernels.few_queries import operator as queries_operator
-from longspan.kernels.few_queries import triton as queries_kernel
-from longspan.kernels.normed_means import normed_means
-from longspan.kernels.normed_means import operator as means_operator
-from longspan.kernels.normed_means import triton as means_kernel
-from longspan.kernels.segment_means import borders
+from longspan.kernels.landmark import landmark_attend, landmark_pool, operator
+from longspan.kernels.pooling import borders, normed_means
+from longspan.kernels.pooling import operator as pooling_operator
+from longspan.kernels.pooling import triton as pooling_kernel
 from tests.kernels.agreement import assert_agrees, by_triton, gradients, outcome
 from tests.kernels.device import DEVICE, on_a_gpu
-from tests.kernels.few_problems import TOLERANCE, mask_of, normal
 from tests.kernels.graphs import assert_one_graph, check, replayed
+from tests.kernels.landmark_problems import TOLERANCE, mask_of, normal
 from tests.kernels.memory import channel_by_channel, token_by_token
 
 
@@ -32,17 +26,16 @@ from tests.kernels.memory import channel_by_channel, token_by_token
 def large_tiles(monkeypatch):
     """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
     if DEVICE == "cpu":
-        tables = [table for kernel in (keys_kernel, queries_kernel) for table in (kernel.FORTH, kernel.BACK)]
-        for tiles in (*tables, means_kernel.SHAPES):
-            monkeypatch.setitem(tiles, (4, False), (64, 8, 2))
+        monkeypatch.setitem(operator.TILES, 4, (64, 8))
+        monkeypatch.setitem(pooling_kernel.SHAPES, (4, False), (64, 8, 2))
 
 
 def leaves_of(kind, n, *, r=5, c=16, e=16, rows=1, heads=1, dtype=torch.float32, device=DEVICE, size=1.0):
     """The tensors of a call that want gradients; those of the many come in `dtype`."""
     few, many = (rows, heads, r), (rows, heads, n)
-    if kind == "queries":
+    if kind == "pool":
         shapes_of = {"q": (*few, c), "k": (*many, c), "v": (*many, e)}
-    elif kind == "keys":
+    elif kind == "attend":
         shapes_of = {"q": (*many, c), "k": (*few, c), "v": (*few, e), "shift": few, "center": (*few, c), "base": few}
     else:
         shapes_of = {"x": (*many, c), "weight": (c, c), "bias": (c,)}
@@ -54,14 +47,14 @@ def leaves_of(kind, n, *, r=5, c=16, e=16, rows=1, heads=1, dtype=torch.float32,
 
 def call(kind, impl, *, mask=None, segments=5, plain=False):
     """The function that makes outputs of those leaves."""
-    if kind == "queries":
-        return lambda q, k, v: few_queries(q, k, v, half=0.0 if plain else 0.06, key_mask=mask, impl=impl)
+    if kind == "pool":
+        return lambda q, k, v: landmark_pool(q, k, v, key_norm=0.0 if plain else 0.06, key_mask=mask, impl=impl)
     if kind == "means":
         return lambda x, weight, bias: normed_means(x, weight, bias, segments, mask, impl=impl)[:1]
     if plain:
-        return lambda q, k, v, *unused: (few_keys(q, k, v, query_mask=mask, impl=impl),)
+        return lambda q, k, v, *unused: (landmark_attend(q, k, v, query_mask=mask, impl=impl),)
     return lambda q, k, v, shift, center, base: (
-        few_keys(q, k, v, shift=shift, factor=(center, base, 0.8), query_mask=mask, impl=impl),
+        landmark_attend(q, k, v, shift=shift, factor=(center, base, 0.8), query_mask=mask, impl=impl),
     )
 
 
@@ -70,16 +63,16 @@ def follow(kind, n, *, masked=False, plain=False, segments=5, rows=1, dtype=torc
     leaves = leaves[:3] if plain else leaves
     mask = mask_of(rows, n, device=DEVICE) if masked else None
     how = {"mask": mask, "plain": plain, "segments": segments}
-    fast, law, tolerance = call(kind, "triton", **how), call(kind, "reference", **how), TOLERANCE[dtype]
-    assert_agrees(fast, law, leaves, atol=tolerance, rtol=tolerance, least=1.0)
+    fast, reference, tolerance = call(kind, "triton", **how), call(kind, "reference", **how), TOLERANCE[dtype]
+    assert_agrees(fast, reference, leaves, atol=tolerance, rtol=tolerance, least=1.0)
 
 
-KINDS = ("queries", "keys", "means")
+KINDS = ("pool", "attend", "means")
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_and_gradients_are_those_of_the_law(kind, dtype):
+def test_outputs_and_gradients_are_those_of_the_reference(kind, dtype):
     follow(kind, 130, dtype=dtype)
 
 
@@ -88,7 +81,7 @@ def test_hidden_tokens_and_rows_of_nothing_else_agree(kind):
     follow(kind, 70, masked=True, rows=2, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("kind", ["queries", "keys"])
+@pytest.mark.parametrize("kind", ["pool", "attend"])
 def test_plain_attention_is_softmax_attention(kind):
     follow(kind, 70, plain=True)
 
@@ -101,7 +94,7 @@ def test_awkward_lengths_agree(kind, n):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_a_long_row_add_up(kind, monkeypatch):
-    monkeypatch.setattr(shapes, "SHORTEST", 64)
+    monkeypatch.setattr(operator.LandmarkShape, "SHORTEST", 64)
     follow(kind, 200, masked=True, dtype=torch.bfloat16)
 
 
@@ -127,34 +120,34 @@ def test_one_query_of_decoding_is_attention_over_what_it_may_see(heads, monkeypa
     visible = torch.rand(2, heads, 70, generator=torch.Generator().manual_seed(2)).to(DEVICE) < 0.4
     visible[0, 0] = False
     expected = masked.masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
-    monkeypatch.setattr(masked.few_queries, "is_faster", lambda *x: True)
+    monkeypatch.setattr(masked.landmark, "is_faster", lambda *x: True)
     monkeypatch.setattr(masked, "LONG", 70)
-    calls = by_triton(monkeypatch, masked.few_queries, "few_queries")
+    calls = by_triton(monkeypatch, masked.landmark, "landmark_pool")
     torch.testing.assert_close(masked.attend_once(q, k, v, visible), expected, atol=1e-5, rtol=1e-5)
     assert calls
 
 
 def test_a_key_that_is_not_there_counts_nowhere():
-    q, k, v, shift, center, base = leaves_of("keys", 40, rows=2)
+    q, k, v, shift, center, base = leaves_of("attend", 40, rows=2)
     shift[0, :, 3] = -torch.inf
     there = [0, 1, 2, 4]
-    y = few_keys(q, k, v, shift=shift, factor=(center, base, 0.8), impl="triton")
+    y = landmark_attend(q, k, v, shift=shift, factor=(center, base, 0.8), impl="triton")
     few = [x[:1, :, there] for x in (k, v, shift, center, base)]
-    one = few_keys(q[:1], few[0], few[1], shift=few[2], factor=(few[3], few[4], 0.8), impl="triton")
+    one = landmark_attend(q[:1], few[0], few[1], shift=few[2], factor=(few[3], few[4], 0.8), impl="triton")
     torch.testing.assert_close(y[:1], one, atol=1e-5, rtol=1e-5)
-    assert not few_keys(q, k, v, shift=torch.full_like(shift, -torch.inf), impl="triton").any()
+    assert not landmark_attend(q, k, v, shift=torch.full_like(shift, -torch.inf), impl="triton").any()
 
 
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_huge_tokens_stay_finite_forth_and_back(kind, dtype):
+def test_huge_tokens_stay_finite_forward_and_backward(kind, dtype):
     leaves = [x.requires_grad_() for x in leaves_of(kind, 70, dtype=dtype, size=1e4)]
     assert all(x.isfinite().all() for x in outcome(call(kind, "triton"), leaves))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_two_runs_differ_in_a_bit(kind, monkeypatch):
-    monkeypatch.setattr(shapes, "SHORTEST", 64)
+def test_they_are_deterministic(kind, monkeypatch):
+    monkeypatch.setattr(operator.LandmarkShape, "SHORTEST", 64)
     leaves = [x.requires_grad_() for x in leaves_of(kind, 130, dtype=torch.bfloat16)]
     one, other = (outcome(call(kind, "triton"), leaves) for _ in range(2))
     assert all(map(torch.equal, one, other))
@@ -162,25 +155,25 @@ def test_no_two_runs_differ_in_a_bit(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_may_lie_in_memory_in_any_order(kind):
-    def forth_and_back(reorder):
+    def forward_and_backward(reorder):
         leaves = [reorder([x])[0] if x.ndim == 4 else x for x in leaves_of(kind, 20, heads=2)]
         return outcome(call(kind, "triton"), [x.requires_grad_() for x in leaves])
 
-    expected = forth_and_back(lambda tensors: tensors)
+    expected = forward_and_backward(lambda tensors: tensors)
     for reorder in (token_by_token, channel_by_channel):
-        assert all(map(torch.equal, forth_and_back(reorder), expected))
+        assert all(map(torch.equal, forward_and_backward(reorder), expected))
 
 
 def test_torch_finds_nothing_wrong_with_the_operators():
-    q, k, v = (x.requires_grad_() for x in leaves_of("queries", 20))
-    check(queries_operator.forward, q, k, v, None, 0.1)
-    few = [x.requires_grad_() for x in leaves_of("keys", 20)]
-    check(keys_operator.forward, *few, None, 0.8)
-    check(keys_operator.forward, *few[:3], *[None] * 4, 0.0)
+    q, k, v = (x.requires_grad_() for x in leaves_of("pool", 20))
+    check(operator.pool, q, k, v, None, 0.1)
+    few = [x.requires_grad_() for x in leaves_of("attend", 20)]
+    check(operator.attend, *few, None, 0.8)
+    check(operator.attend, *few[:3], *[None] * 4, 0.0)
     x, weight, bias = (x.requires_grad_() for x in leaves_of("means", 20))
     mask = mask_of(1, 20, device=DEVICE)
     for beside in ((None, None), (mask, borders(mask, 5)[0])):
-        check(means_operator.forward, x, weight, bias, *beside, 5, 1e-5)
+        check(pooling_operator.normed_means, x, weight, bias, *beside, 5, 1e-5)
 
 
 def layer_of(spec, pattern=Pattern.NONCAUSAL_SELF, dim=16, heads=1):
@@ -191,7 +184,8 @@ def layer_of(spec, pattern=Pattern.NONCAUSAL_SELF, dim=16, heads=1):
     return layer
 
 
-LARA, NYSTROM = ["normed_means"] * 2 + ["few_queries", "few_keys"], ["few_queries", "pseudo_inverse", "few_keys"]
+LARA = ["normed_means", "normed_means", "landmark_pool", "landmark_attend"]
+NYSTROM = ["landmark_pool", "pseudo_inverse", "landmark_attend"]
 
 
 @pytest.mark.parametrize(
@@ -212,14 +206,14 @@ def test_mechanisms_are_themselves_by_the_kernels_with_gradients_of_all_paramete
     mask = torch.rand(b, n, generator=torch.Generator().manual_seed(0)).to(DEVICE) < 0.8
     mask[1, 5:] = False  # fewer tokens than landmarks
 
-    def forth_and_back(dtype):
+    def forward_and_backward(dtype):
         leaf = x.to(dtype).requires_grad_()
         y = layer.to(dtype)(leaf, *([context.to(dtype)] if pattern.cross else []), mask=mask)
         return y, *gradients(y, [leaf, *layer.parameters()])
 
-    expected = forth_and_back(torch.float64)
+    expected = forward_and_backward(torch.float64)
     calls = by_triton(monkeypatch, lara if expected_calls is LARA else nystromformer, *set(expected_calls))
-    found = forth_and_back(torch.float32)
+    found = forward_and_backward(torch.float32)
     assert calls == expected_calls
     for one, other in zip(found, expected, strict=True):
         size = max(1.0, float(other.detach().abs().max()))
@@ -229,8 +223,8 @@ def test_mechanisms_are_themselves_by_the_kernels_with_gradients_of_all_paramete
 def test_all_go_into_one_compiled_graph_for_any_length():
     def attend(q, k, v, weight, bias):
         few = normed_means(q * 1, weight, bias, 5, impl="triton")[0]
-        y, level = few_queries(few, k, v, half=0.1, impl="triton")
-        return few_keys(q, few, y, shift=level, factor=(few, level, 0.5), impl="triton") * 2
+        y, lse = landmark_pool(few, k, v, key_norm=0.1, impl="triton")
+        return landmark_attend(q, few, y, shift=lse, factor=(few, lse, 0.5), impl="triton") * 2
 
     def leaves(n):
         _, weight, bias = leaves_of("means", n)
@@ -249,7 +243,7 @@ def test_at_real_size_bfloat16_agrees(kind):
 
 @on_a_gpu
 @pytest.mark.parametrize("spec", ["lara", "nystromformer"])
-def test_compiled_mechanisms_are_themselves_forth_and_back(spec):
+def test_compiled_mechanisms_are_themselves_forward_and_backward(spec):
     layer = layer_of(spec, dim=128, heads=2)
     compiled = torch.compile(layer.attend, fullgraph=True, dynamic=True)
     for n in (1024, 1536):
@@ -263,7 +257,7 @@ def test_compiled_mechanisms_are_themselves_forth_and_back(spec):
 @on_a_gpu
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("spec", ["lara", "nystromformer"])
-def test_a_graph_records_mechanisms_forth_and_back(spec, training):
+def test_a_graph_records_mechanisms_forward_and_backward(spec, training):
     layer = layer_of(spec, dim=128, heads=2).train(training)
     x = normal(2, 2048, 128, device=DEVICE).requires_grad_()
 
