@@ -179,7 +179,7 @@ def catalogue(kinds: Sequence[str] | None = None, *, plugins: bool = True) -> di
 
 
 def ship_catalogue() -> None:
-    """Write the catalogue that is shipped with the package, of built-ins alone: `make catalogue`."""
+    """Write the catalogue that is shipped with the package, of built-ins alone: `make generated`."""
     write_shipped(catalogue(plugins=False))
 
 

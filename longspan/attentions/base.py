@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, did_you_mean
-from longspan.kernels.cache import append
+from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.packing import Layout, left_align, real
 
 
@@ -137,6 +137,33 @@ class KeyValueCache(DecodeState):
         return KeyValueCache(append(self.k, k, self.lengths), append(self.v, v, self.lengths), self.lengths + 1)
 
 
+@dataclass
+class KeyValueRing(DecodeState):
+    """The last keys and values; the token at position p of a row lies in slot p modulo the number of slots."""
+
+    k: Float[Tensor, "b h s c"]
+    v: Float[Tensor, "b h s e"]
+    lengths: Int[Tensor, " b"]
+
+    @classmethod
+    def of(
+        cls, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None, slots: int
+    ) -> "KeyValueRing":
+        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), mask)
+        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), mask)
+        return cls(fill_ring(keys, lengths, slots), fill_ring(values, lengths, slots), lengths)
+
+    def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"]) -> "KeyValueRing":
+        """One more token in each row, in place of the oldest."""
+        t = self.lengths
+        return KeyValueRing(put_in_ring(self.k, k, t), put_in_ring(self.v, v, t), t + 1)
+
+    @property
+    def positions(self) -> Int[Tensor, "b s"]:
+        """Of the token in each slot, negative where there is none."""
+        return ring_positions(self.lengths - 1, self.k.shape[2])
+
+
 class Attention(nn.Module, ABC):
     """A mechanism in its slot: `forward(x, context) -> like x`, and decoding step by step for causal patterns."""
 
@@ -230,6 +257,11 @@ class Attention(nn.Module, ABC):
     def projections(self) -> Iterator[nn.Linear]:
         """The linear maps around the mechanism, whose initialisation belongs to the backbone."""
         return (child for child in self.children() if isinstance(child, nn.Linear))
+
+    @property
+    def active_dropout(self) -> float:
+        """The dropout of weights: none in evaluation."""
+        return self.dropout if self.training else 0.0
 
     def _needs_decoding(self) -> None:
         if not self.pattern.causal:

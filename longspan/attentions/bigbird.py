@@ -11,23 +11,22 @@ over the real keys (the construction that the paper calls ITC). The causal form 
 others from 1 ... u - 2, and of these only j <= i. A key counts once however often it is named, so a row of few blocks
 is softmax attention by itself. Which blocks are random is decided by a table of integers drawn at construction, one
 for each head, query block (in turn, after 1024 blocks) and choice, taken modulo the number of candidates. That number
-depends on u alone when causal, else on u and N, so that neither later tokens nor padding change what a token sees;
-with `ends` = "width" N is the last block of the padded batch instead, as in other people's code, which breaks that
-promise. Paper: arXiv:2007.14062. Departs from the paper in: the causal form, which it leaves to full attention.
+depends on u alone when causal, else on u and N, so that neither later tokens nor padding change what a token sees.
+Paper: arXiv:2007.14062. Departs from the paper in: the causal form, which it leaves to full attention.
 """
 
-from typing import Any, Literal
+from collections.abc import Hashable
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.block_sparse import block_sparse, choose
-from longspan.kernels.masked import attend_once, masked_attention
+from longspan.kernels.block_sparse import block_sparse, sample_without_replacement, with_global_queries
+from longspan.kernels.masked import attend_once, masked_weights
 
 TABLE = 1024  # query blocks with random numbers of their own
 
@@ -47,21 +46,11 @@ class BigBird(HeadwiseAttention):
         remark="CAB's table denies it causal self attention; with its random blocks drawn from the past it has one.",
     )
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        pattern: Pattern,
-        *,
-        block: int = 64,
-        random: int = 3,
-        ends: Literal["row", "width"] = "row",
-        **shell: Any,
-    ):
+    def __init__(self, dim: int, heads: int, pattern: Pattern, *, block: int = 64, random: int = 3, **shell: Any):
         super().__init__(dim, heads, pattern, **shell)
         if block < 1 or random < 0:
             raise UsageError(f"bigbird needs blocks of 1 token and 0 random ones at least, got {block=}, {random=}.")
-        self.block, self.ends = block, ends
+        self.block = block
         self.register_buffer("draws", torch.randint(2**31, (heads, TABLE, random)))
 
     def attend(
@@ -73,15 +62,31 @@ class BigBird(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        n, causal, dropout = q.shape[2], self.pattern.causal, self.dropout if self.training else 0.0
-        block = self.block if self.block < n else n  # min() would stay a formula in a graph for any length
-        u, last = torch.arange(-(-n // block), device=q.device)[None], self._last(n, key_mask, q.device)
-        rules = {"block": block, "causal": causal, "key_mask": key_mask, "dropout": dropout, "pattern": self.draws}
-        # The ends as single keys: whoever sees them is everybody, too much work for one block of keys on the way back.
-        columns, ends = self._columns(last, block), 1 if causal else 2
-        y = block_sparse(q, k, v, lambda: self._lists(u, last[:, None])[..., ends:], columns=columns, **rules)
+        last = self._last(q.shape[2], key_mask, q.device)
+        return self.attend_with(q, k, v, last, key_mask=key_mask, query_mask=query_mask, cache_key=self.draws)
+
+    def attend_with(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        last: Int[Tensor, " _b"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+        cache_key: Hashable | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        """`attend` with these as the last blocks N; a `cache_key` promises that they are the same without a mask."""
+        n, causal = q.shape[2], self.pattern.causal
+        block = self.block if self.block < n else n  # min() would stay a formula in a graph compiled for any length
+        rules = {"causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
+        # The ends as global keys: every query sees them, too much work for one block of keys in the backward pass.
+        ends, u = self._end_positions(last, block), torch.arange(-(-n // block), device=q.device)[None]
+        lists = lambda: self._lists(u, last[:, None])[..., 1 if causal else 2 :]  # noqa: E731
+        y = block_sparse(q, k, v, lists, block=block, global_keys=ends[:, None], cache_key=cache_key, **rules)
         if not causal:
-            y = self._with_open_ends(y, q, k, v, last, block, key_mask, dropout)
+            all_exist = key_mask is None and n % block == 0 and n > block
+            y = with_global_queries(y, q, k, v, ends, **rules, all_exist=all_exist)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(
@@ -101,10 +106,7 @@ class BigBird(HeadwiseAttention):
         else:
             end = (i[:, 0] < self.block) | (i[:, 0] // self.block == last[:, None])
             seen = seen | end[:, None, :, None]
-        hidden = ~(seen if key_mask is None else seen & key_mask[:, None, None, :])
-        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
-        p = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
-        return p.masked_fill(hidden, 0).to(q.dtype)
+        return masked_weights(q, k, seen if key_mask is None else seen & key_mask[:, None, None, :])
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -122,56 +124,27 @@ class BigBird(HeadwiseAttention):
 
     def _last(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, " _b"]:
         """The last block of each row, once when all rows are full."""
-        if mask is None or self.ends == "width":
+        if mask is None:
             return torch.full((1,), (n - 1) // self.block, device=device)
         return (mask * torch.arange(n, device=device)).amax(dim=1) // self.block
 
-    def _columns(self, last: Int[Tensor, " _b"], block: int) -> Int[Tensor, "_b 1 keys"]:
-        """The places in the blocks that every query sees, -1 for none."""
-        within = torch.arange(block, device=last.device).expand(len(last), 1, -1)
-        last = last[:, None, None]
-        return (
-            within if self.pattern.causal else torch.cat([within, (last * block + within).where(last > 0, -1)], dim=2)
-        )
+    def _end_positions(self, last: Int[Tensor, " _b"], block: int) -> Int[Tensor, "_b keys"]:
+        """The positions of the blocks that every query sees, -1 for none."""
+        within = torch.arange(block, device=last.device).expand(len(last), -1)
+        if self.pattern.causal:
+            return within
+        last = last[:, None]
+        return torch.cat([within, (last * block + within).where(last > 0, -1)], dim=1)
 
     def _lists(self, u: Int[Tensor, "_b g"], last: Int[Tensor, "_b 1"]) -> Int[Tensor, "b h g s"]:
-        """The key blocks that query block u sees, -1 for none."""
+        """The key blocks that query block u sees, -1 for none; first those that every block sees."""
         u, last = torch.broadcast_tensors(u, last)
         before = (u - 2).clamp(min=0)  # candidates 1 ... u - 2
         after = torch.zeros_like(u) if self.pattern.causal else (last - u - 2).clamp(min=0)  # u + 2 ... last - 1
         draws = rearrange(self.draws[:, u % TABLE], "h b g r -> b h g r")
         u, last, before, after = (repeat(x, "b g -> b h g 1", h=self.heads) for x in (u, last, before, after))
-        rank = choose(draws, (before + after)[..., 0])
+        rank = sample_without_replacement(draws, (before + after)[..., 0])
         random = torch.where(rank < before, 1 + rank, rank - before + u + 2).masked_fill(rank < 0, -1)
         window = u + torch.arange(-1, 1 if self.pattern.causal else 2, device=u.device)
         ends = [torch.zeros_like(u)] if self.pattern.causal else [torch.zeros_like(u), last]
         return torch.cat([*ends, window, random], dim=-1)
-
-    def _with_open_ends(
-        self,
-        y: Float[Tensor, "b h n e"],
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h n c"],
-        v: Float[Tensor, "b h n e"],
-        last: Int[Tensor, " _b"],
-        block: int,
-        key_mask: Bool[Tensor, "b n"] | None,
-        dropout: float,
-    ) -> Float[Tensor, "b h n e"]:
-        """The same rows, but those of the first and of the last block see everything."""
-        n, place = q.shape[2], torch.arange(q.shape[2], device=q.device)
-        if key_mask is None:  # every row ends where the width does
-            start = (n - 1) // block * block
-            ends = q if start <= block else torch.cat([q[:, :, :block], q[:, :, start:]], dim=2)
-            rows = F.scaled_dot_product_attention(ends, k, v, dropout_p=dropout)
-            if start <= block:
-                return rows
-            return y.index_copy(2, torch.cat([place[:block], place[start:]]), rows.to(y.dtype))
-        at_end = (last[:, None] * block + torch.arange(block, device=q.device)).clamp(max=n - 1).expand(len(q), -1)
-        at_end = repeat(at_end, "b s -> b h s c", h=q.shape[1], c=q.shape[3])
-        q = torch.cat([q[:, :, :block], q.gather(2, at_end)], dim=2)
-        first, final = masked_attention(q, k, v, key_mask[:, None, None], dropout=dropout).split(block, dim=2)
-        first = F.pad(first, (0, 0, 0, n - block))
-        final = repeat(final, "b h s e -> b h (g s) e", g=-(-n // block))[:, :, :n]
-        y = torch.where((place < block)[:, None], first, y)
-        return torch.where((place // block == last[:, None])[:, None, :, None], final, y)

@@ -20,16 +20,21 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import (
+    SELF_PATTERNS,
+    AttentionMeta,
+    DecodeState,
+    HeadwiseAttention,
+    KeyValueCache,
+    KeyValueRing,
+    Pattern,
+)
 from longspan.core.errors import UsageError
-from longspan.kernels import ring
-from longspan.kernels.block_sparse import block_sparse
-from longspan.kernels.masked import masked_attention
-from longspan.kernels.packing import left_align
+from longspan.kernels.block_sparse import block_sparse, with_global_queries
+from longspan.kernels.masked import masked_attention, masked_weights
 
 BLOCK = 64  # queries that are computed together at least: a tile of the fused kernels
 
@@ -87,49 +92,37 @@ class Longformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        places = self._first_real(q.shape[2], key_mask, q.device).expand(q.shape[0], -1)
-        pattern = ("longformer", self.global_tokens)
-        return self.attend_with(q, k, v, places, key_mask=key_mask, query_mask=query_mask, pattern=pattern)
+        positions = self._global_positions(q.shape[2], key_mask, q.device)
+        cache_key = ("longformer", self.global_tokens)
+        masks = {"key_mask": key_mask, "query_mask": query_mask}
+        return self.attend_with(q, k, v, positions.expand(q.shape[0], -1), **masks, cache_key=cache_key)
 
     def attend_with(
         self,
         q: Float[Tensor, "b h n c"],
         k: Float[Tensor, "b h m c"],
         v: Float[Tensor, "b h m c"],
-        places: Int[Tensor, "b t"],
+        positions: Int[Tensor, "b t"],
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
-        pattern: Hashable | None = None,
+        cache_key: Hashable | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        """`attend` with global tokens at these places of each row, -1 for none; `pattern` names them if they are fixed
-        for full rows, and then there are as many in each.
+        """`attend` with global tokens at these positions of each row, -1 for none.
 
-        With projections of their own q, k and v hold both sets in each head: ordinary channels, then global ones.
+        A `cache_key` promises that rows without padding always have these positions, none of them -1. With projections
+        of their own q, k and v hold both sets in each head: ordinary channels, then global ones.
         """
-        n, dropout = q.shape[2], self.dropout if self.training else 0.0
+        n, causal = q.shape[2], self.pattern.causal
         (q, q_global), (k, k_global), (v, v_global) = self._both(q), self._both(k), self._both(v)
         block = max(self.reach, BLOCK)
         block = block if block < n else n  # min() would stay a formula in a graph compiled for any length
-        y = block_sparse(
-            *(q, k, v, (1, 0 if self.pattern.causal else 1)),
-            block=block,
-            reach=self.reach,
-            causal=self.pattern.causal,
-            columns=places[:, None],
-            key_mask=key_mask,
-            dropout=dropout,
-            pattern=pattern,
-        )
-        if places.shape[1]:
-            there = places.clamp(min=0)
-            seen = self._seen_globally(there, n, key_mask) & (places >= 0)[..., None]
-            rows = masked_attention(_take(q_global, there), k_global, v_global, seen[:, None], dropout=dropout)
-            index = repeat(places.where(places >= 0, n), "b t -> b h t e", h=y.shape[1], e=y.shape[3])
-            if pattern is not None and key_mask is None:
-                y = y.scatter(2, index, rows.to(y.dtype))
-            else:  # a place of -1 is written to a row after the last, which is cut off again
-                y = F.pad(y, (0, 0, 0, 1)).scatter(2, index, rows.to(y.dtype))[:, :, :n]
+        rules = {"causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
+        places = {"global_keys": positions[:, None], "cache_key": cache_key}
+        y = block_sparse(q, k, v, (1, 0 if causal else 1), block=block, reach=self.reach, **places, **rules)
+        if positions.shape[1]:
+            all_exist = cache_key is not None and key_mask is None
+            y = with_global_queries(y, q_global, k_global, v_global, positions, **rules, all_exist=all_exist)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(
@@ -142,51 +135,39 @@ class Longformer(HeadwiseAttention):
         n = q.shape[2]
         (q, q_global), (k, k_global) = self._both(q), self._both(k)
         i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
-        places = self._first_real(n, key_mask, q.device)
-        is_global = (places[:, :, None] == j).any(dim=1)
-        everything = self._seen_globally(j[None], n, key_mask)
-        ordinary = everything & (((i - j).abs() <= self.reach) | is_global[:, None, :])
-        hidden = ~torch.where(is_global[..., None], everything, ordinary)[:, None]
-        scores = torch.where(is_global[:, None, :, None], q_global @ k_global.mT, q @ k.mT) / q.shape[-1] ** 0.5
-        scores = scores.masked_fill(hidden, -torch.inf)
-        p = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
-        return p.masked_fill(hidden, 0).to(q.dtype)
+        is_global = (self._global_positions(n, key_mask, q.device)[:, :, None] == j).any(dim=1)[:, None]  # [b 1 n]
+        everything = (j <= i if self.pattern.causal else (j >= 0).expand(n, n))[None, None]
+        everything = everything if key_mask is None else everything & key_mask[:, None, None, :]
+        ordinary = everything & (((i - j).abs() <= self.reach) | is_global[:, :, None, :])
+        globally = masked_weights(q_global, k_global, everything)
+        return torch.where(is_global[..., None], globally, masked_weights(q, k, ordinary))
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Window:
-        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
-        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
-        slots, first = self.reach + 1, max(0, self.global_tokens - keys.shape[1])
-        k_global, v_global = (
-            rearrange(F.pad(u, (0, 0, 0, 0, 0, first))[:, : self.global_tokens], "b t h c -> b h t c")
-            for u in (keys, values)
-        )
-        return Window(ring.fill(keys, lengths, slots), ring.fill(values, lengths, slots), k_global, v_global, lengths)
+        near, whole = KeyValueRing.of(k, v, key_mask, slots=self.reach + 1), KeyValueCache.of(k, v, key_mask)
+        missing = max(0, self.global_tokens - k.shape[2])
+        k_global, v_global = (F.pad(u[:, :, : self.global_tokens], (0, 0, 0, missing)) for u in (whole.k, whole.v))
+        return Window(near.k, near.v, k_global, v_global, near.lengths)
 
     def advance(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h c"], state: Window
     ) -> tuple[Float[Tensor, "b h e"], Window]:
         t, index = state.lengths, torch.arange(self.global_tokens, device=q.device)
-        here = (index == t[:, None])[:, None, :, None]
-        state = Window(
-            ring.put(state.k, k, t),
-            ring.put(state.v, v, t),
-            torch.where(here, k[:, :, None], state.k_global),
-            torch.where(here, v[:, :, None], state.v_global),
-            t + 1,
-        )
-        near = ring.places(t, self.reach + 1) >= self.global_tokens  # a global token is not seen as a near one as well
+        ring, here = KeyValueRing(state.k, state.v, t).plus(k, v), (index == t[:, None])[:, None, :, None]
+        k_global = torch.where(here, k[:, :, None], state.k_global)
+        v_global = torch.where(here, v[:, :, None], state.v_global)
+        near = ring.positions >= self.global_tokens  # a global token is not seen as a near one as well
         far = index <= t[:, None]
-        (q, q_global), (keys, keys_global) = self._both(q[:, :, None]), self._both(state.k_global)
-        values, values_global = self._both(state.v_global)
-        keys = torch.cat([self._both(state.k)[0], keys], dim=2)
-        values = torch.cat([self._both(state.v)[0], values], dim=2)
+        (q, q_global), (keys, keys_global) = self._both(q[:, :, None]), self._both(k_global)
+        values, values_global = self._both(v_global)
+        keys = torch.cat([self._both(ring.k)[0], keys], dim=2)
+        values = torch.cat([self._both(ring.v)[0], values], dim=2)
         y = masked_attention(q, keys, values, torch.cat([near, far], dim=-1)[:, None, None])
         if self.own and self.global_tokens:  # all that a global query may see are global tokens before it
             rows = masked_attention(q_global, keys_global, values_global, far[:, None, None])
             y = torch.where((t < self.global_tokens)[:, None, None, None], rows, y)
-        return y[:, :, 0], state
+        return y[:, :, 0], Window(ring.k, ring.v, k_global, v_global, ring.lengths)
 
     def projections(self) -> Iterator[nn.Linear]:
         return (module for module in self.modules() if isinstance(module, nn.Linear))
@@ -198,21 +179,14 @@ class Longformer(HeadwiseAttention):
         ordinary, globally = u.chunk(2, dim=-1)
         return ordinary, globally
 
-    def _first_real(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b t"]:
-        """The places of the global tokens, -1 where a row has too few."""
-        place, first = torch.arange(n, device=device), self.global_tokens if self.global_tokens < n else n
+    def _global_positions(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b t"]:
+        """Of the first real tokens of each row, -1 for none."""
+        first = self.global_tokens if self.global_tokens < n else n
+        j = torch.arange(n, device=device)
         if mask is None:
-            return place[None, :first]
-        places = torch.where(mask, place, n).topk(first, dim=1, largest=False).values
-        return places.where(places < n, -1)
-
-    def _seen_globally(
-        self, there: Int[Tensor, "_b t"], n: int, key_mask: Bool[Tensor, "b n"] | None
-    ) -> Bool[Tensor, "_b t n"]:
-        """Which keys a global query at these places sees."""
-        j = torch.arange(n, device=there.device)
-        seen = j <= there[..., None] if self.pattern.causal else (j >= 0).expand(*there.shape, n)
-        return seen if key_mask is None else seen & key_mask[:, None, :]
+            return j[None, :first]
+        positions = torch.where(mask, j, n).topk(first, dim=1, largest=False).values
+        return positions.where(positions < n, -1)
 
 
 class Pair(nn.Linear):
@@ -226,8 +200,3 @@ class Pair(nn.Linear):
     def forward(self, x: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens twice"]:
         both = [u.unflatten(-1, (self.heads, -1)) for u in (super().forward(x), self.globally(x))]
         return torch.cat(both, dim=-1).flatten(-2)
-
-
-def _take(x: Float[Tensor, "b h n c"], places: Int[Tensor, "_b t"]) -> Float[Tensor, "b h t c"]:
-    b, h, _, c = x.shape
-    return x.gather(2, repeat(places.expand(b, -1), "b t -> b h t c", h=h, c=c))

@@ -46,12 +46,11 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels import ring
-from longspan.kernels.filling import fill_up
+from longspan.kernels.cache import fill_ring, put_in_ring, ring_positions
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.near_far import is_faster, near_far
-from longspan.kernels.packing import left_align, real
+from longspan.kernels.packing import fill_up, left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.weighted_means import weighted_means
 
@@ -206,7 +205,7 @@ class LongShort(Attention):
         x, lengths = left_align(x, mask)
         k, v, logits = self.key(x), self.value(x), self._logits(x)
         near_k, near_v = (
-            ring.fill(rearrange(self._normed(self.near_norm, u), "b h n c -> b n h c"), lengths, self.window)
+            fill_ring(rearrange(self._normed(self.near_norm, u), "b h n c -> b n h c"), lengths, self.window)
             for u in (k, v)
         )
         far_k, far_v = self._chunk_summaries(k, v, logits)
@@ -220,9 +219,9 @@ class LongShort(Attention):
         self._needs_decoding()
         x, place = x_t[:, None], state.lengths
         q, k, v = self._split(self.query(x)), self.key(x), self.value(x)
-        near_k = ring.put(state.near_k, self._normed(self.near_norm, k)[:, :, 0], place)
-        near_v = ring.put(state.near_v, self._normed(self.near_norm, v)[:, :, 0], place)
-        at, far = ring.places(place, self.window), torch.arange(state.far_k.shape[2], device=x.device)
+        near_k = put_in_ring(state.near_k, self._normed(self.near_norm, k)[:, :, 0], place)
+        near_v = put_in_ring(state.near_v, self._normed(self.near_norm, v)[:, :, 0], place)
+        at, far = ring_positions(place, self.window), torch.arange(state.far_k.shape[2], device=x.device)
         behind = (place // self.chunk * self.rank)[:, None] - 1 - far  # summaries between the query and each
         visible, bias = torch.cat([behind >= 0, at >= 0], dim=1)[:, None, None], None
         if self.relative:

@@ -19,10 +19,9 @@ from torch.nn.attention import sdpa_kernel
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels import fused
-from longspan.kernels.backends import BACKENDS, chosen, refused
-from longspan.kernels.masked import attend_once, masked_attention
+from longspan.kernels.masked import attend_once, masked_attention, masked_weights
 from longspan.kernels.packing import Layout, real
+from longspan.kernels.sdpa import BACKENDS, chosen, flash_fits, flash_ragged, refused
 
 Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
 
@@ -53,7 +52,7 @@ class Softmax(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         causal = self.pattern is Pattern.CAUSAL_SELF
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.active_dropout
         if self.kernel == "plain":
             return F.dropout(self.weights(q, k, key_mask=key_mask), dropout) @ v
         if key_mask is None:
@@ -73,8 +72,8 @@ class Softmax(HeadwiseAttention):
             return "plain"
         visible = None if key_mask is None else self._visible(q, k, key_mask)
         causal = key_mask is None and self.pattern is Pattern.CAUSAL_SELF
-        dropout = self.dropout if self.training else 0.0
-        found = chosen(q, k, v, visible=visible, causal=causal, dropout=dropout, kernel=self.kernel)
+        options = {"causal": causal, "dropout": self.active_dropout, "kernel": self.kernel}
+        found = chosen(q, k, v, visible=visible, **options)
         if found is None:
             raise self._refusal(q, masked=key_mask is not None)
         return found
@@ -93,7 +92,7 @@ class Softmax(HeadwiseAttention):
     ) -> Float[Tensor, "t h e"]:
         if not self._ragged_kernel_fits(q, v):
             return super().attend_packed(q, k, v, layout)
-        return fused.in_rows(q, k, v, layout, **self._how)
+        return flash_ragged(q, k, v, layout, **self._how)
 
     def attend_first_packed(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
@@ -101,11 +100,11 @@ class Softmax(HeadwiseAttention):
         if not self._ragged_kernel_fits(q, v):
             return super().attend_first_packed(q, k, v, layout)
         one_each = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
-        return fused.in_rows(q, k, v, layout, **self._how, queries=(one_each, 1))
+        return flash_ragged(q, k, v, layout, **self._how, queries=(one_each, 1))
 
     @property
     def _how(self) -> dict[str, Any]:
-        return {"causal": self.pattern is Pattern.CAUSAL_SELF, "dropout": self.dropout if self.training else 0.0}
+        return {"causal": self.pattern is Pattern.CAUSAL_SELF, "dropout": self.active_dropout}
 
     def weights(
         self,
@@ -114,12 +113,7 @@ class Softmax(HeadwiseAttention):
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
-        scores = q @ k.mT / q.shape[-1] ** 0.5
-        hidden = ~self._visible(q, k, key_mask)
-        p = torch.softmax(
-            scores.masked_fill(hidden, -torch.inf), dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)
-        )
-        return p.masked_fill(hidden, 0).to(q.dtype)  # also turns the NaN of an empty row into 0
+        return masked_weights(q, k, self._visible(q, k, key_mask))
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -147,7 +141,7 @@ class Softmax(HeadwiseAttention):
         return visible if key_mask is None else visible & key_mask[:, None, None, :]
 
     def _ragged_kernel_fits(self, q: Float[Tensor, "queries h c"], v: Float[Tensor, "t h e"]) -> bool:
-        return self.kernel in ("auto", "flash") and fused.fits(q, v)
+        return self.kernel in ("auto", "flash") and flash_fits(q, v)
 
     def _fused(
         self, attention: Callable[..., Tensor], q: Float[Tensor, "b h n c"], *rest: Tensor, **how: Any

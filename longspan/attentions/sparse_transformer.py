@@ -23,10 +23,8 @@ from torch import Tensor
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.banded import banded
-from longspan.kernels.block_sparse import block_sparse
-from longspan.kernels.masked import attend_once
-from longspan.kernels.strided import strided
+from longspan.kernels.block_sparse import block_sparse, sliding_window, strided
+from longspan.kernels.masked import attend_once, masked_weights
 
 STRIDE = 128  # where nothing says how long sequences may get
 
@@ -75,12 +73,13 @@ class SparseTransformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        rules = {
-            "causal": self.pattern.causal,
-            "key_mask": key_mask,
-            "dropout": self.dropout if self.training else 0.0,
-        }
-        y = self._fixed(q, k, v, **rules) if self.kind == "fixed" else self._strided(q, k, v, **rules)
+        causal, rules = self.pattern.causal, {"key_mask": key_mask, "dropout": self.active_dropout}
+        if self.kind == "fixed":
+            y = self._fixed(q, k, v, causal=causal, **rules)
+        elif self.part == "near":
+            y = sliding_window(q, k, v, left=self.stride - 1, right=0 if causal else self.stride - 1, **rules)
+        else:
+            y = strided(q, k, v, stride=self.stride, near=self.part == "both", causal=causal, **rules)
         return y.to(v.dtype) if query_mask is None else y.to(v.dtype).masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(
@@ -90,16 +89,14 @@ class SparseTransformer(HeadwiseAttention):
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
-        place = torch.arange(q.shape[2], device=q.device)
-        visible = self.visible(place[:, None], place)
+        position = torch.arange(q.shape[2], device=q.device)
+        visible = self.visible(position[:, None], position)
         if key_mask is not None:
             visible = visible & key_mask[:, None, None, :]
-        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
-        p = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
-        return p.masked_fill(~visible, 0).to(q.dtype)
+        return masked_weights(q, k, visible)
 
     def visible(self, i: Int[Tensor, "..."], j: Int[Tensor, "..."]) -> Bool[Tensor, "h ..."]:
-        """Whether the query at place i may see the key at place j, head by head."""
+        """Whether the query at position i may see the key at position j, head by head."""
         i, j = torch.broadcast_tensors(i, j)
         if self.kind == "fixed":
             band = torch.arange(self.heads, device=i.device).reshape(-1, *[1] * i.ndim) % self.bands
@@ -124,32 +121,16 @@ class SparseTransformer(HeadwiseAttention):
     def _fixed(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **rules: Any
     ) -> Float[Tensor, "b h n e"]:
-        n, device = q.shape[2], q.device
-        block = self.stride if self.stride < n else n  # min() would stay a formula in a graph for any length
+        n = q.shape[2]
+        block = self.stride if self.stride < n else n  # min() would stay a formula in a graph compiled for any length
         own = (0, -1 if self.part == "far" else 0)
-        columns = None if self.part == "near" else self._summaries(n, device)
-        pattern = ("sparse_transformer", self.stride, self.summary, self.bands, self.part)
-        return block_sparse(q, k, v, own, block=block, columns=columns, pattern=pattern, **rules)
+        summaries = None if self.part == "near" else self._summaries(n, q.device)
+        cache_key = ("sparse_transformer", self.stride, self.summary, self.bands, self.part)
+        return block_sparse(q, k, v, own, block=block, global_keys=summaries, cache_key=cache_key, **rules)
 
     def _summaries(self, n: int, device: torch.device) -> Int[Tensor, "1 h t"]:
-        """The places of the summary tokens for each head, or once for all when they do not differ."""
+        """The positions of the summary tokens for each head, or once for all when they do not differ."""
         band = torch.arange(self.heads if self.bands > 1 else 1, device=device) % self.bands
         within = self.stride - 1 - band[:, None] * self.summary - torch.arange(self.summary, device=device)
         block = torch.arange(-(-n // self.stride), device=device)
         return rearrange(block[:, None, None] * self.stride + within, "g h c -> 1 h (g c)")
-
-    def _strided(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        v: Float[Tensor, "b h m e"],
-        *,
-        causal: bool,
-        key_mask: Bool[Tensor, "b m"] | None,
-        dropout: float,
-    ) -> Float[Tensor, "b h n e"]:
-        if self.part == "near":
-            right = 0 if causal else self.stride - 1
-            return banded(q, k, v, left=self.stride - 1, right=right, key_mask=key_mask, dropout=dropout)
-        rules = {"causal": causal, "key_mask": key_mask, "dropout": dropout}
-        return strided(q, k, v, stride=self.stride, near=self.part == "both", **rules)

@@ -96,7 +96,7 @@ def _torch() -> Iterator[Diagnosis]:
 
 def _exact_attention(device: str, dtype: "torch.dtype") -> Diagnosis:
     """The kernels that softmax(kernel=...) can use here."""
-    from longspan.kernels.backends import available
+    from longspan.kernels.sdpa import available
 
     found = available(device, dtype)
     words = ", ".join(name if masks else f"{name} (not with a mask)" for name, masks in found.items())

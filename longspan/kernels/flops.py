@@ -5,9 +5,9 @@
 
     with FlopCounterMode(custom_mapping=formulas()): ...
 
-A causal fused attention counts the pairs it sees, where torch counts all. A Fourier transform of N points counts
-5 N log2 N, of real numbers half of that; a running sum or maximum one operation a number. An operator of one's own is
-added by torch's `register_flop_formula`.
+A fused attention that is causal or has a window counts the pairs it sees, where torch counts all. A Fourier transform
+of N points counts 5 N log2 N, of real numbers half of that; a running sum or maximum one operation a number. Other
+operators are added by torch's `register_flop_formula`.
 """
 
 import importlib
@@ -55,27 +55,42 @@ def causal_pairs(n: int, m: int) -> int:
     return shorter * (shorter + 1) // 2 + (n - shorter) * m
 
 
-def _attention(operation: Any, *, back: bool) -> Callable[..., int]:
-    """Two products of every query with every key it sees; on the way back the scores again, and four more."""
+def window_pairs(n: int, left: int, right: int) -> int:
+    """How many pairs of a query i and a key i - left ... i + right there are in a row.
+
+    >>> window_pairs(3, 1, 0), window_pairs(3, 9, 9)
+    (5, 9)
+    """
+    left, right = min(left, n - 1), min(right, n - 1)
+    return n * (left + 1 + right) - left * (left + 1) // 2 - right * (right + 1) // 2
+
+
+def _attention(operation: Any, *, backward: bool) -> Callable[..., int]:
+    """Two products of every query with every key it sees; in the backward pass the scores again, and four more."""
     names = [argument.name for argument in operation.default._schema.arguments]
+    token_axis = -3 if "window_size_left" in names else -2  # FlashAttention itself takes [b n h c]
 
     def formula(*args: Any, out_val: Any = None, **options: Any) -> int:
         given = dict(zip(names, args, strict=False)) | options
         q, k, v = given["query"], given["key"], given["value"]
+        n, m, heads = q.shape[token_axis], k.shape[token_axis], q.shape[-5 - token_axis]
+        rows = [(n, m)] * math.prod(q.shape[:-3])
         if given.get("cum_seq_q") is not None and q.ndim == 3:
             heads, rows = q.shape[1], zip(_lengths(given["cum_seq_q"]), _lengths(given["cum_seq_k"]), strict=True)
+        left, right = given.get("window_size_left"), given.get("window_size_right")
+        if left is not None and right is not None:
+            pairs = sum(window_pairs(n, left, right) for n, _ in rows)
         else:
-            heads, rows = q.shape[1], [(q.shape[-2], k.shape[-2])] * q.shape[0]
-        pairs = sum(causal_pairs(n, m) if given.get("is_causal") else n * m for n, m in rows)
+            pairs = sum(causal_pairs(n, m) if given.get("is_causal") else n * m for n, m in rows)
         c, e = q.shape[-1], v.shape[-1]
-        return 2 * heads * pairs * ((3 * c + 2 * e) if back else (c + e))
+        return 2 * heads * pairs * ((3 * c + 2 * e) if backward else (c + e))
 
     formula._get_raw = True  # pyright: ignore[reportFunctionMemberAccess]  # torch then hands over the tensors themselves
     return formula
 
 
-def _lengths(offsets: Tensor) -> list[int]:
-    return offsets.diff().tolist()
+def _lengths(cu_seqlens: Tensor) -> list[int]:
+    return cu_seqlens.diff().tolist()
 
 
 def _real_to_complex(x: Any, dims: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
@@ -118,6 +133,6 @@ FORMULAS |= {
     aten.cummin: _running,
 }
 for _name in _FUSED:
-    _forth = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")
-    _back = getattr(aten, f"{_name}_backward")
-    FORMULAS |= {_forth: _attention(_forth, back=False), _back: _attention(_back, back=True)}
+    _forward = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")
+    _backward = getattr(aten, f"{_name}_backward")
+    FORMULAS |= {_forward: _attention(_forward, backward=False), _backward: _attention(_backward, backward=True)}

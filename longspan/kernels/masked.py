@@ -1,8 +1,8 @@
-"""Exact attention over the keys each query may see; a query that may see none gets 0, and no NaN on the way back.
+"""Exact attention under a mask: a query that sees no key gives 0 and has zero gradients, never NaN.
 
-`attend_once` is the same for the one query that decoding has.
-`lowered_attention` is the other convention, of much released code: a hidden key is not removed, its score is lowered,
-so that a query that may see none spreads evenly over all.
+`attend_once` takes the one query of a decoding step, `masked_weights` gives the matrix of weights. `lowered_attention`
+is the convention of much released code: a hidden key is not removed, its score is lowered, so that a query that sees no
+key spreads evenly over all.
 """
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.kernels import landmark
 from longspan.kernels.precision import at_least_single
 
-LONG = 1024  # keys from which on a row is worth cutting: below, a launch takes longer than what it saves
+LONG = 1024  # keys from which a row is split: below, a launch takes longer than what it saves
 
 
 def masked_attention(
@@ -26,11 +26,20 @@ def masked_attention(
 ) -> Float[Tensor, "b h n e"]:
     """softmax(q k^T / sqrt(c)) v over the visible keys, by torch's fused kernels.
 
-    Kernels disagree about rows with nothing to see, in value and in gradient. Such a row is shown everything, which is
-    finite, and then erased, so that 0 goes out and 0 comes back.
+    Kernels disagree about rows with nothing to see, in value and in gradient. Such a row sees everything here, which is
+    finite, and is then set to 0.
     """
     blind = ~visible.any(dim=-1, keepdim=True)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible | blind, dropout_p=dropout).masked_fill(blind, 0)
+
+
+def masked_weights(
+    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], visible: Bool[Tensor, "*#b n m"]
+) -> Float[Tensor, "b h n m"]:
+    """softmax(q k^T / sqrt(c)) over the visible keys, computed in float32 or better."""
+    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
+    p = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
+    return p.masked_fill(~visible, 0).to(q.dtype)  # also turns the NaN of an empty row into 0
 
 
 def attend_once(
@@ -38,7 +47,7 @@ def attend_once(
 ) -> Float[Tensor, "b h e"]:
     """One query of each row and head over the visible keys.
 
-    On a GPU long rows are cut into parts: torch's fused kernels leave a row with a mask to one program.
+    On a GPU long rows are split: torch's fused kernels leave a row with a mask to one program.
     """
     if k.shape[2] < LONG or not landmark.is_faster(q[:, :, None], k, v):
         return masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
@@ -60,8 +69,8 @@ def lowered_attention(
 ) -> Float[Tensor, "*b n e"]:
     """softmax(q k^T / sqrt(c) + by [hidden]) v.
 
-    Written out, because fused kernels go back from the logarithm of a row's sum, which is lost beside 1e10: the
-    gradients of a row that sees nothing come out too large by the number of its keys.
+    Written out, because the backward of fused kernels starts from the log-sum-exp, which is lost beside 1e10: the
+    gradients of a row that sees nothing would be too large by the number of its keys.
     """
     scores = (q @ k.mT / q.shape[-1] ** 0.5).to(torch.promote_types(q.dtype, torch.float32))
     p = torch.softmax(torch.where(visible, scores, scores + by), dim=-1)
@@ -69,6 +78,6 @@ def lowered_attention(
 
 
 def tile_heads_first(mask: Bool[Tensor, "b m"], heads: int) -> Bool[Tensor, "b h m"]:
-    """A mask for each head, laid out heads first and read as if it were batch first: a slip of released code, by which
+    """A mask for each head, laid out heads first and read as if it were batch first: a bug of released code, by which
     head h of row b gets the mask of row (b heads + h) mod batch."""
     return mask.repeat(heads, 1).unflatten(0, (len(mask), heads))

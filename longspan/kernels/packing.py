@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
@@ -55,7 +56,7 @@ class Layout:
     @classmethod
     def of_rows(cls, rows: Rows, width: int | None = None) -> "Layout":
         width, device = rows.max_seqlen if width is None else width, rows.lengths.device
-        cu_seqlens = torch.nn.functional.pad(rows.lengths.cumsum(0), (1, 0))
+        cu_seqlens = F.pad(rows.lengths.cumsum(0), (1, 0))
         shift = torch.arange(len(rows.lengths), device=device) * width - cu_seqlens[:-1]
         shifts = shift.repeat_interleave(rows.lengths, output_size=rows.total)
         return cls(
@@ -68,8 +69,8 @@ class Layout:
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":
         lengths = mask.sum(dim=1)
-        cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-        begins = mask & ~torch.nn.functional.pad(mask[:, :-1], (1, 0))  # of stretches of real tokens
+        cu_seqlens = F.pad(lengths.cumsum(0), (1, 0)).int()
+        begins = mask & ~F.pad(mask[:, :-1], (1, 0))  # of stretches of real tokens
         return cls(
             mask, mask.flatten().nonzero()[:, 0], cu_seqlens, int(lengths.max()), not (begins.sum(dim=1) > 1).any()
         )
@@ -108,3 +109,10 @@ def real(lengths: Int[Tensor, " b"], width: int) -> Bool[Tensor, "b n"]:
 def unsqueeze_like(mask: Shaped[Tensor, "..."], x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """Add trailing axes of size one until `mask` broadcasts against `x`."""
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+
+
+def fill_up(x: Float[Tensor, "b h n c"], length: int) -> Float[Tensor, "b h length c"]:
+    """Zeros behind the last token, up to `length` tokens."""
+    # Contiguous first: where nothing is missing, padding only copies, strides and all, while a compiled graph for any
+    # length takes its result to be contiguous.
+    return F.pad(x.contiguous(), (0, 0, 0, length - x.shape[2]))

@@ -4,7 +4,7 @@
     read("out/catalogue.json")       # one that `longspan list --json` or `longspan report` wrote
 
 Reading it needs no torch; `longspan.catalogue()`, which makes one, imports everything that it describes. The package
-ships one in `catalogue.json`, with a hash of the sources of each kind: `make catalogue` writes it.
+ships one in `catalogue.json`, with a hash of the sources of each kind: `make generated` writes it.
 """
 
 import hashlib

@@ -24,16 +24,15 @@ def picked(draws, candidates):
     n=st.integers(1, 40),
     block=st.integers(1, 5),
     random=st.integers(0, 4),
-    ends=st.sampled_from(["row", "width"]),
     pattern=st.sampled_from(PATTERNS),
     seed=st.integers(0, 1_000),
 )
 @settings(deadline=None, max_examples=25)
-def test_outputs_gradients_and_weights_follow_the_pattern(n, block, random, ends, pattern, seed):
-    layer = headwise(f"bigbird(block={block}, random={random}, ends={ends})", pattern, channels=4, seed=seed)
+def test_outputs_gradients_and_weights_follow_the_pattern(n, block, random, pattern, seed):
+    layer = headwise(f"bigbird(block={block}, random={random})", pattern, channels=4, seed=seed)
     mask = holes(2, n, seed)
     last = [(n - 1) // block] * 2
-    if mask is not None and ends == "row":
+    if mask is not None:
         last = [max([j for j in range(n) if mask[row, j]], default=0) // block for row in range(2)]
 
     def sees(row, head, i, j):
@@ -76,12 +75,14 @@ def test_appended_padding_changes_no_real_row(n, more, seed):
     torch.testing.assert_close(layer(x, mask=mask)[:, :n], layer(x[:, :n]))
 
 
-def test_the_width_decides_where_the_row_ends_when_asked():
-    x = torch.randn(1, 40, 12, dtype=torch.float64)
+def test_the_width_of_the_batch_would_change_what_real_tokens_see():
+    q, k, v = torch.randn(3, 1, 2, 40, 6, dtype=torch.float64).unbind()
     mask = torch.arange(40)[None] < 22
-    for ends, same in (("row", True), ("width", False)):
-        layer = headwise(f"bigbird(block=4, ends={ends})", Pattern.NONCAUSAL_SELF)
-        assert torch.allclose(layer(x, mask=mask)[:, :22], layer(x[:, :22])) is same
+    layer = headwise("bigbird(block=4)", Pattern.NONCAUSAL_SELF)
+    alone = layer.attend(q[:, :, :22], k[:, :, :22], v[:, :, :22])
+    for last, same in ((5, True), (9, False)):
+        found = layer.attend_with(q, k, v, torch.tensor([last]), key_mask=mask)[:, :, :22]
+        assert torch.allclose(found, alone) is same
 
 
 @pytest.mark.parametrize("options", ["block=2", "block=3, random=1", "block=2, random=0", "block=64"])

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.banded import banded, blocked
 from longspan.kernels.packing import Layout
 
 SPECS = [
@@ -67,28 +66,6 @@ def test_outputs_and_gradients_follow_the_formula(spec, pattern, n):
         strict=True,
     ):
         torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("n", [1, 63, 1000])
-@pytest.mark.parametrize("left, right", [(0, 0), (16, 16), (15, 0), (40, 90), (5000, 5000)])
-def test_the_fast_band_agrees_with_the_reference(n, left, right):
-    q, k, v = (u.detach() for u in tensors(n, b=2, h=1))
-    mask = torch.rand(2, n, generator=torch.Generator().manual_seed(1)) < 0.8
-    for key_mask in (None, mask):
-        options = {"left": left, "right": right, "key_mask": key_mask}
-        torch.testing.assert_close(banded(q, k, v, **options), banded(q, k, v, **options, impl="reference"))
-
-
-@pytest.mark.parametrize("n", [1, 63, 130])
-@pytest.mark.parametrize(
-    "block, overlap, causal", [(1, 0, False), (8, 0, True), (8, 3, False), (8, 11, True), (500, 9, True)]
-)
-def test_fast_blocks_agree_with_the_reference(n, block, overlap, causal):
-    q, k, v = (u.detach() for u in tensors(n))
-    mask = torch.rand(2, n, generator=torch.Generator().manual_seed(1)) < 0.8
-    for key_mask in (None, mask):
-        options = {"block": block, "overlap": overlap, "causal": causal, "key_mask": key_mask}
-        torch.testing.assert_close(blocked(q, k, v, **options), blocked(q, k, v, **options, impl="reference"))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -164,13 +141,6 @@ def test_dropout_acts_on_the_weights_in_training_only():
 def test_impossible_options_are_refused(spec):
     with pytest.raises(UsageError, match="got"):
         build(spec)
-
-
-def test_few_tokens_far_apart_see_as_far_as_the_window_says():
-    q, k, v = (torch.randn(1, 2, 3, 4, dtype=torch.float64) for _ in range(3))
-    sides = {"left": 4, "right": 4, "places": torch.tensor([[0, 4, 9]])}
-    torch.testing.assert_close(banded(q, k, v, **sides), banded(q, k, v, **sides, impl="reference"))
-    assert (banded(q, k, v, **sides)[:, :, 0] - v[:, :, 0]).abs().max() > 1e-3  # the first sees the second
 
 
 @pytest.mark.parametrize("pattern", list(attentions.SELF_PATTERNS))

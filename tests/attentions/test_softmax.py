@@ -7,8 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from longspan import attentions
 from longspan.attentions import ALL_PATTERNS, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.backends import BACKENDS, available, chosen
 from longspan.kernels.packing import Layout
+from longspan.kernels.sdpa import BACKENDS, available, chosen
 
 CS, CC = Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.conformance.counting import count
-from longspan.kernels.backends import chosen
 from longspan.kernels.factor_attention import factor_attention, is_faster
+from longspan.kernels.sdpa import chosen
 from tests.kernels.in_a_process import assert_passes
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -13,7 +13,7 @@ from longspan.results import catalogue
 def test_the_shipped_catalogue_is_what_would_be_written_now():
     made = json.loads(json.dumps(api.catalogue(plugins=False)))
     kept = catalogue.read(catalogue.SHIPPED)
-    again = "run `make catalogue` and commit longspan/results/catalogue.json"
+    again = "run `make generated` and commit longspan/results/catalogue.json"
     assert kept.pop("sources") == {kind: catalogue.source_hash(kind) for kind in catalogue.KINDS}, again
     assert kept == made, again
     assert not made["problems"]

@@ -3,37 +3,26 @@
     y_i = sum_{j in N(i)} p_ij v_j      p_i = softmax_{j in N(i)}(q_i . k_j / sqrt(c))
     N(i) = (i - w, ..., i + w), or (i - w + 1, ..., i) when causal
 
-The idea (`local`) is the same sliding window over the keys that exist and are real. The release looks every place of
-N(i) up in the row, takes the nearest end of the row for a place beyond it, and hides a key if its place is beyond the
-row AND the key found there is padding, where it should say OR. So padding within the window is seen, and near an end
-the first or the last key is counted once for every place that is missing, unless that key is padding. The row is as
-wide as the batch. Without a mask nothing is wrong: places beyond the row are hidden.
+The idea (`local`) is the same sliding window over the keys that exist and are real. The release looks every position of
+N(i) up in the row, takes the nearest end of the row for a position beyond it, and hides a key if its position is
+beyond the row AND the key found there is padding, where it should say OR. So padding within the window is seen, and
+near an end the first or the last key is counted once for every position that is missing, unless that key is padding.
+The row is as wide as the batch. Without a mask nothing is wrong: positions beyond the row are hidden.
 
 `window` is 15 in CAB's non-causal tasks, 16 in its causal ones. Code: Shark-NLP/CAB, modules/local_attention.py.
 Departs from it in: nothing known; decoding step by step, which has no mask there, is that of `local`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueRing, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels import ring
-from longspan.kernels.banded import banded
+from longspan.kernels.block_sparse import sliding_window
 from longspan.kernels.masked import attend_once
-from longspan.kernels.packing import left_align
-
-
-@dataclass
-class LastTokens(DecodeState):
-    k: Float[Tensor, "b h s c"]
-    v: Float[Tensor, "b h s e"]
-    lengths: Int[Tensor, " b"]
 
 
 class CABLocal(HeadwiseAttention):
@@ -64,29 +53,26 @@ class CABLocal(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         left, right = (self.window - 1, 0) if self.pattern.causal else (self.window, self.window)
-        dropout = self.dropout if self.training else 0.0
+        options = {"left": left, "right": right, "dropout": self.active_dropout}
         if key_mask is None:
-            return banded(q, k, v, left=left, right=right, dropout=dropout)
+            return sliding_window(q, k, v, **options)
         q, k, v = (_lengthened(u, left, right) for u in (q, k, v))
         seen = _lengthened(torch.ones_like(key_mask)[:, None, :, None], left, right)[:, 0, :, 0]
         seen[:, :left] = key_mask[:, :1]
         seen[:, seen.shape[1] - right :] = key_mask[:, -1:]
-        y = banded(q, k, v, left=left, right=right, key_mask=seen, dropout=dropout)
+        y = sliding_window(q, k, v, **options, key_mask=seen)
         return y[:, :, left : y.shape[2] - right]
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> LastTokens:
-        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), key_mask)
-        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), key_mask)
-        return LastTokens(ring.fill(keys, lengths, self.window), ring.fill(values, lengths, self.window), lengths)
+    ) -> KeyValueRing:
+        return KeyValueRing.of(k, v, key_mask, slots=self.window)
 
     def advance(
-        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: LastTokens
-    ) -> tuple[Float[Tensor, "b h e"], LastTokens]:
-        keys, values = ring.put(state.k, k, state.lengths), ring.put(state.v, v, state.lengths)
-        filled = ring.places(state.lengths, self.window) >= 0
-        return attend_once(q, keys, values, filled[:, None]), LastTokens(keys, values, state.lengths + 1)
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueRing
+    ) -> tuple[Float[Tensor, "b h e"], KeyValueRing]:
+        state = state.plus(k, v)
+        return attend_once(q, state.k, state.v, (state.positions >= 0)[:, None]), state
 
 
 def _lengthened(x: Tensor, left: int, right: int) -> Tensor:

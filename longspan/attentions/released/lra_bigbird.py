@@ -27,8 +27,8 @@ from torch import Tensor
 
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.block_sparse import choose, gather_blocks, without_repeats
-from longspan.kernels.filling import fill_up
+from longspan.kernels.block_sparse import gather_blocks, sample_without_replacement, without_repeats
+from longspan.kernels.packing import fill_up
 
 LOWERED = -1e4  # added to the scores of a padded key
 HORIZON = 1024  # tokens among which random blocks are drawn
@@ -97,7 +97,7 @@ class LRABigBird(HeadwiseAttention):
         for back, fewer in ((3, 4), (2, 3)):
             before = torch.where(u == g - back, horizon - fewer, before).clamp(min=0)
             after = torch.where(u == g - back, 0, after)
-        rank = choose(self.draws[:, u % TABLE], (before + after).expand(self.heads, -1))
+        rank = sample_without_replacement(self.draws[:, u % TABLE], (before + after).expand(self.heads, -1))
         u, before = u[:, None], before[:, None]
         random = torch.where(rank < before, 1 + rank, rank - before + u + 2).masked_fill(rank < 0, -1)
         fixed = torch.cat([torch.zeros_like(u), torch.full_like(u, g - 1), u - 1, u, u + 1], dim=-1)

@@ -63,5 +63,5 @@ class LRALocal(HeadwiseAttention):
         if key_mask is not None:
             real = rearrange(F.pad(key_mask, (0, extra), value=True), "b (g s) -> (b g) 1 s", g=groups)
         both = real[..., :, None] & real[..., None, :]
-        y = lowered_attention(q, k, v, both, dropout=self.dropout if self.training else 0.0)
+        y = lowered_attention(q, k, v, both, dropout=self.active_dropout)
         return rearrange(y, "(b g) h s e -> b h (s g) e", g=groups)[:, :, :n]

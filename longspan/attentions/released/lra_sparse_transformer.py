@@ -65,7 +65,7 @@ class LRASparseTransformer(HeadwiseAttention):
             allowed = allowed & key_mask[:, None, None, :]
         if query_mask is not None:
             allowed = allowed & query_mask[:, None, :, None]
-        return lowered_attention(q, k, v, allowed, dropout=self.dropout if self.training else 0.0)
+        return lowered_attention(q, k, v, allowed, dropout=self.active_dropout)
 
     def _pattern(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
         place = torch.arange(n, device=device) - int(self.cls)

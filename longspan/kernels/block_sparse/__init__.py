@@ -1,10 +1,13 @@
-"""Exact attention in which each block of queries sees a short list of key blocks, and a few single keys beside them.
+"""Exact attention over few keys: listed blocks, a sliding window, overlapping blocks, a stride, and global keys.
 
-Query i sees the real key j when the block of j is in the list of the block of i and |i - j| <= reach, or when j is one
-of the columns; and when causal only if j <= i as well. A key that several rules allow counts once. Work and memory
-grow with the lengths of the lists and the number of columns, never with n^2. `reference.py` is the law; `gather`, in
-this file, hands every block of queries a copy of its keys, on any device; `triton` goes through them tile by tile where
-they lie, on a GPU, and `flex` does so for lists of blocks that are not made of tiles.
+    block_sparse        listed blocks of keys for each block of queries, cut to |i - j| <= reach, and global keys
+    sliding_window      the keys i - left ... i + right
+    overlapping_blocks  the block of i, and `overlap` keys on either side of it
+    strided             every `stride`-th key counted from i, and those nearer than `stride`
+
+Only real keys are seen, when causal only j <= i, and a key that several rules allow counts once; a row that sees no key
+gives 0. `reference.py` defines the result. `gather.py` copies the keys of each block, on any device; `triton.py` reads
+them in place, tile by tile, on a GPU. Work and memory grow with the keys that are seen, never with n^2.
 """
 
 from collections.abc import Callable, Hashable
@@ -16,167 +19,278 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.kernels.block_sparse import flex, reference, tiled
-from longspan.kernels.block_sparse.plan import Around
-from longspan.kernels.dispatch import choose as choose_implementation
-from longspan.kernels.filling import fill_up
+from longspan.kernels import sdpa
+from longspan.kernels.block_sparse import gather, operator, reference
+from longspan.kernels.block_sparse.gather import gather_blocks, sample_without_replacement, without_repeats
+from longspan.kernels.block_sparse.plan import CHUNK, KeyBlocks, Neighbours, Plan, cached_plan, make_plan
+from longspan.kernels.dispatch import choose, lack_of_room
 from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import Layout
+from longspan.kernels.precision import without_autocast
 
-Impl = Literal["auto", "reference", "gather", "flex", "triton"]
+Impl = Literal["auto", "reference", "gather"]
+SHORTEST = 128  # tokens: less than a tile of queries is not worth compiling a kernel for
+WIDEST = 128  # channels that the kernel takes
+WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width programs need more shared memory than small GPUs have
+BLOCK = 64  # queries per block of a narrow window: a tile of the fused kernels
 
 
 def block_sparse(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    lists: Int[Tensor, "#b #h g s"] | Callable[[], Int[Tensor, "_b _h g s"]] | Around,
+    key_blocks: Int[Tensor, "#b #h g s"] | Callable[[], Int[Tensor, "_b _h g s"]] | Neighbours,
     *,
     block: int,
     reach: int | None = None,
     causal: bool = False,
-    columns: Int[Tensor, "#b #h t"] | None = None,
+    global_keys: Int[Tensor, "#b #h t"] | None = None,
     key_mask: Bool[Tensor, "b n"] | None = None,
     dropout: float = 0.0,
-    pattern: Hashable | None = None,
+    cache_key: Hashable | None = None,
+    impl: Impl | Literal["triton"] = "auto",
+) -> Float[Tensor, "b h n e"]:
+    """Softmax attention over listed blocks of keys and over global keys.
+
+    `key_blocks[..., u, :]` are the key blocks of query block u in any order; numbers that are no block (-1, or beyond
+    the end) stand for none. A pair of numbers means neighbours: so many blocks before and after the own one, which is
+    included; (0, -1) means none. `global_keys` are positions, -1 for none, each named once.
+
+    With a `cache_key`, a hashable value or the tensor that lists and global keys are made from, the kernel's plan is
+    kept for calls of the same shape without `key_mask`; `key_blocks` given as a function are then not made again.
+    """
+    rules = {"block": block, "reach": reach, "causal": causal, "global_keys": global_keys, "key_mask": key_mask}
+    if impl == "triton" or (impl == "auto" and is_faster(q, v, key_blocks, block, dropout)):
+        choose("triton", "block_sparse", q, unsupported_reason(q, v, key_blocks, block, dropout))
+        return _by_tiles(q, k, v, key_blocks, cache_key=cache_key, **rules)
+    key_blocks = _listed(key_blocks, q, block)
+    if impl == "reference":
+        return reference.block_sparse(q, k, v, key_blocks, **rules)
+    return gather.block_sparse(q, k, v, key_blocks, **rules, dropout=dropout)
+
+
+def sliding_window(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    *,
+    left: int,
+    right: int,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    positions: Int[Tensor, "b n"] | None = None,
+    dropout: float = 0.0,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Softmax attention over listed blocks and columns; a row that sees no real key gives 0.
+    """Softmax attention of query i over the real keys i - left ... i + right.
 
-    `lists[..., u, :]` are the key blocks of query block u, in any order; what is not a block (-1, or beyond the end)
-    stands for none, and a block listed twice counts once. Two numbers are short for its neighbours, so many before and
-    so many after it and itself; (0, -1) are none. `columns` are places of keys, -1 for none, each named once.
-    `pattern` names lists and columns, by words or by the tensor they come from: where it is the same, they are, for
-    rows of one length without padding. What is made of them is then kept, and lists given as a function are not made.
+    `positions` of the tokens, in rising order, replace 0, 1, 2...: packed rows are kept apart by gaps between them.
     """
-    rules = {"block": block, "reach": reach, "causal": causal, "columns": columns, "key_mask": key_mask}
-    if impl == "triton" or (impl == "auto" and tiled.is_faster(q, v, lists, block, dropout)):
-        choose_implementation("triton", "block_sparse", q, tiled.unsupported_reason(q, v, lists, block, dropout))
-        near = lists if isinstance(lists, tuple) else lambda: without_repeats(_made(lists, q, block))
-        return tiled.block_sparse(q, k, v, near, pattern=pattern, **rules)
-    if impl == "flex" or (impl == "auto" and flex.is_faster(q, v, block, dropout)):
-        return flex.block_sparse(q, k, v, lambda: _made(lists, q, block), pattern=pattern, **rules)
-    lists = _made(lists, q, block)
     if impl == "reference":
-        return reference.block_sparse(q, k, v, lists, **rules)
-    n, g = q.shape[2], lists.shape[2]
-    lists = without_repeats(lists)
-    real = q.new_ones(q.shape[0], n, dtype=torch.bool) if key_mask is None else key_mask
-    k_seen, v_seen = gather_blocks(k, lists, block), gather_blocks(v, lists, block)
-    visible = _visible_blocks(lists, real, block, reach, causal)
-    if columns is not None:
-        k_seen, v_seen = (_with_columns(seen, u, columns) for seen, u in ((k_seen, k), (v_seen, v)))
-        beside = _visible_columns(columns, lists, real, block, reach, causal)
-        rows = max(visible.shape[3], beside.shape[3])
-        heads = max(visible.shape[2], beside.shape[2])
-        visible = torch.cat([part.expand(-1, -1, heads, rows, -1) for part in (visible, beside)], dim=-1)
-    q = rearrange(fill_up(q, g * block), "b h (g s) c -> (b g) h s c", s=block)
-    y = masked_attention(q, k_seen.flatten(0, 1), v_seen.flatten(0, 1), visible.flatten(0, 1), dropout=dropout)
-    return rearrange(y, "(b g) h s e -> b h (g s) e", g=g)[:, :, :n]
+        return reference.sliding_window(q, k, v, left=left, right=right, key_mask=key_mask, positions=positions)
+    n, sides = q.shape[2], (left, right)
+    assert positions is None or positions.shape[1] == n  # also tells a compiler that both are one number
+    # by comparing: min() would stay a formula in a graph compiled for any length
+    left, right = (side if side < n else n - 1 for side in sides)
+    plain = impl == "auto" and positions is None
+    by_tiles = plain and is_faster(q, v, (left, right), 1, dropout)
+    if plain and key_mask is None and sdpa.flash_fits(q, v) and not (by_tiles and q.shape[3] <= WIDE):
+        return sdpa.flash_window(q, k, v, left=left, right=right, dropout=dropout)  # dropout, and wide heads
+    if by_tiles:
+        options = {"key_mask": key_mask, "cache_key": "sliding_window"}
+        return block_sparse(q, k, v, (left, right), block=1, **options, impl="triton")
+    block = max(BLOCK, left + right)  # at most twice the keys that are needed
+    block = block if block < n else n
+    i, j = _offsets(q, block, left + block + right)
+    allowed = (j - left - i >= -left) & (j - left - i <= right)
+    if positions is not None:  # with the sides as given: few tokens may stand far apart
+        allowed = allowed & gather.near_positions(positions, *sides, left, *allowed.shape)
+    return gather.ranges(q, k, v, allowed, left, key_mask=key_mask, dropout=dropout)
 
 
-def _made(
-    lists: Int[Tensor, "_b _h g s"] | Callable[[], Int[Tensor, "_b _h g s"]] | Around,
+def packed_sliding_window(
+    q: Float[Tensor, "t h c"],
+    k: Float[Tensor, "t h c"],
+    v: Float[Tensor, "t h e"],
+    layout: Layout,
+    *,
+    left: int,
+    right: int,
+    dropout: float = 0.0,
+) -> Float[Tensor, "t h e"]:
+    """`sliding_window` over the packed real tokens of padded rows, whose positions are those before packing."""
+    if layout.together and sdpa.flash_fits(q, v):
+        return sdpa.flash_ragged(q, k, v, layout, window=(left, right), dropout=dropout)
+    positions = layout.places(apart=max(left, right) + 1)[None]
+    q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
+    y = sliding_window(q, k, v, left=left, right=right, positions=positions, dropout=dropout)
+    return rearrange(y, "1 h t e -> t h e")
+
+
+def overlapping_blocks(
     q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    *,
     block: int,
+    overlap: int = 0,
+    causal: bool = False,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Float[Tensor, "b h n e"]:
+    """Softmax attention within consecutive blocks, each widened by `overlap` keys to the left and to the right."""
+    if impl == "reference":
+        return reference.overlapping_blocks(q, k, v, block=block, overlap=overlap, causal=causal, key_mask=key_mask)
+    n = q.shape[2]
+    block, overlap = (size if size < n else n for size in (block, overlap))
+    around = overlap // block, overlap // block
+    if impl == "auto" and overlap % block == 0 and is_faster(q, v, around, block, dropout):
+        options = {"causal": causal, "key_mask": key_mask, "cache_key": "overlapping_blocks"}
+        return block_sparse(q, k, v, around, block=block, **options, impl="triton")
+    i, j = _offsets(q, block, overlap + block + overlap)
+    allowed = j - overlap <= i if causal else torch.ones_like(j - i, dtype=torch.bool)
+    return gather.ranges(q, k, v, allowed, overlap, key_mask=key_mask, dropout=dropout)
+
+
+def strided(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    *,
+    stride: int,
+    near: bool = True,
+    causal: bool = False,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Float[Tensor, "b h n e"]:
+    """Softmax attention over the keys at multiples of `stride`, and with `near` over all that are nearer than it."""
+    rules = {"stride": stride, "near": near, "causal": causal, "key_mask": key_mask}
+    if impl == "reference":
+        return reference.strided(q, k, v, **rules)
+    return gather.strided(q, k, v, **rules, dropout=dropout)
+
+
+def with_global_queries(
+    y: Float[Tensor, "b h n e"],
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    positions: Int[Tensor, "#b t"],
+    *,
+    causal: bool = False,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    dropout: float = 0.0,
+    all_exist: bool = False,
+) -> Float[Tensor, "b h n e"]:
+    """y, in which the rows at these positions (-1, or beyond the end, for none) see all keys.
+
+    `all_exist` says that every position is one, which saves a copy.
+    """
+    b, h, n, _ = q.shape
+    positions = positions.expand(b, -1)
+    index = positions.clamp(0, n - 1)
+    chosen = q.gather(2, repeat(index, "b t -> b h t c", h=h, c=q.shape[3]))
+    if causal or key_mask is not None:
+        seen = q.new_ones(b, 1, 1, n, dtype=torch.bool) if key_mask is None else key_mask[:, None, None]
+        seen = seen & (torch.arange(n, device=q.device) <= index[:, None, :, None]) if causal else seen
+        rows = masked_attention(chosen, k, v, seen, dropout=dropout)
+    else:
+        rows = F.scaled_dot_product_attention(chosen, k, v, dropout_p=dropout)
+    if all_exist:
+        return y.scatter(2, repeat(index, "b t -> b h t e", h=h, e=y.shape[3]), rows.to(y.dtype))
+    index = positions.where((positions >= 0) & (positions < n), n)  # a row after the last, which is cut off again
+    index = repeat(index, "b t -> b h t e", h=h, e=y.shape[3])
+    return F.pad(y, (0, 0, 0, 1)).scatter(2, index, rows.to(y.dtype))[:, :, :n]
+
+
+def is_faster(
+    q: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours,
+    block: int,
+    dropout: float,
+) -> bool:
+    """Whether the Triton kernel takes this call."""
+    if q.shape[2] < SHORTEST:
+        return False
+    return choose("auto", "block_sparse", q, unsupported_reason(q, v, key_blocks, block, dropout)) == "triton"
+
+
+def unsupported_reason(
+    q: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours,
+    block: int,
+    dropout: float,
+) -> str:
+    """Why the Triton kernel cannot take this call, or ""."""
+    c, e = q.shape[3], v.shape[3]
+    half = q.dtype in (torch.bfloat16, torch.float16) or (q.dtype == torch.float32 and q.device.type == "cpu")
+    if q.dtype != v.dtype or not half:
+        return f"it takes q, k and v all in one half precision (float32 on a CPU), got {q.dtype} and {v.dtype}"
+    if not isinstance(key_blocks, tuple) and block % CHUNK:
+        return f"lists must be of blocks of a multiple of {CHUNK} tokens, got block={block}"
+    if dropout:
+        return "it has no dropout"
+    if max(c, e) > WIDEST or not (q.numel() and v.numel()):
+        return f"it takes tokens of 1 to {WIDEST} channels, got {tuple(q.shape)} and {tuple(v.shape)}"
+    return lack_of_room(q, WIDE_BYTES) if max(c, e) > WIDE else ""
+
+
+def _by_tiles(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours,
+    *,
+    block: int,
+    reach: int | None,
+    causal: bool,
+    global_keys: Int[Tensor, "_b _h t"] | None,
+    key_mask: Bool[Tensor, "b n"] | None,
+    cache_key: Hashable | None,
+) -> Float[Tensor, "b h n e"]:
+    n, device = q.shape[2], q.device
+    before, after = key_blocks if isinstance(key_blocks, tuple) else (0, 0)
+
+    def make() -> Plan:
+        lists = key_blocks if isinstance(key_blocks, tuple) else without_repeats(_listed(key_blocks, q, block))
+        rules = {"block": block, "reach": reach, "causal": causal, "global_keys": global_keys, "key_mask": key_mask}
+        return make_plan(n, lists, **rules, device=device)
+
+    if key_mask is None and cache_key is not None:
+        plan = cached_plan(cache_key, (block, before, after, reach, causal, *q.shape[:3], device), make)
+    else:
+        plan = make()
+    far = n if reach is None or reach > n else reach
+    with without_autocast(q):
+        return operator.forward(q, k, v, *plan, block, before, after, far, causal)[0]
+
+
+def _listed(
+    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours, q: Float[Tensor, "b h n c"], block: int
 ) -> Int[Tensor, "_b _h g s"]:
-    if not isinstance(lists, tuple):
-        return lists() if callable(lists) else lists
-    before, after = lists
+    """The lists as a tensor."""
+    if not isinstance(key_blocks, tuple):
+        return key_blocks() if callable(key_blocks) else key_blocks
+    before, after = key_blocks
     around = torch.arange(-before, after + 1, device=q.device)
     return (torch.arange(-(-q.shape[2] // block), device=q.device)[:, None] + around)[None, None]
 
 
-def without_repeats(lists: Int[Tensor, "#b #h g s"]) -> Int[Tensor, "#b #h g s"]:
-    """The same lists with -1 in place of every block that stands further to the left already."""
-    same = lists[..., :, None] == lists[..., None, :]
-    return lists.masked_fill(same.tril(diagonal=-1).any(dim=-1), -1)
+def _offsets(q: Tensor, block: int, span: int) -> tuple[Int[Tensor, "block 1"], Int[Tensor, "1 span"]]:
+    return torch.arange(block, device=q.device)[:, None], torch.arange(span, device=q.device)[None, :]
 
 
-def gather_blocks(
-    x: Float[Tensor, "b h n c"], lists: Int[Tensor, "#b #h g s"], block: int
-) -> Float[Tensor, "b g h keys c"]:
-    """For each block of queries the tokens of its listed blocks one after the other, any tokens where there is none."""
-    (b, h, _, c), g = x.shape, lists.shape[2]
-    blocks = fill_up(x, g * block).reshape(b * h * g, block * c)
-    chosen = lists.clamp(0, g - 1).expand(b, h, -1, -1)
-    chosen = chosen + g * rearrange(torch.arange(b * h, device=x.device), "(b h) -> b h 1 1", h=h)
-    chosen = rearrange(chosen, "b h g s -> b g h s")
-    # index_select, because its way back adds whole rows, which is quick; that of indexing sorts first
-    return blocks.index_select(0, chosen.reshape(-1)).reshape(b, g, h, -1, c)
-
-
-def choose(draws: Int[Tensor, "*any r"], count: Int[Tensor, "*any"]) -> Int[Tensor, "*any r"]:
-    """Different numbers below `count`, each subset as likely as any other for uniform draws; -1 when all are taken."""
-    taken: list[Tensor] = []
-    for i, draw in enumerate(draws.unbind(dim=-1)):
-        rank = draw % (count - i).clamp(min=1)
-        for earlier in torch.stack(taken, dim=-1).sort(dim=-1).values.unbind(dim=-1) if taken else ():
-            rank = rank + (rank >= earlier)  # skip what is gone, smallest first
-        taken.append(torch.where(count > i, rank, -1))
-    return torch.stack(taken, dim=-1) if taken else draws
-
-
-def _places(lists: Int[Tensor, "b h g s"], block: int) -> Int[Tensor, "b g h 1 keys"]:
-    """Where the tokens of the listed blocks stand."""
-    within = torch.arange(block, device=lists.device)
-    return rearrange(lists[..., None] * block + within, "b h g s block -> b g h 1 (s block)")
-
-
-def _queries(g: int, block: int, device: torch.device) -> Int[Tensor, "1 g 1 block 1"]:
-    return rearrange(torch.arange(g * block, device=device), "(g s) -> 1 g 1 s 1", g=g)
-
-
-def _visible_blocks(
-    lists: Int[Tensor, "_b h g s"], real: Bool[Tensor, "b n"], block: int, reach: int | None, causal: bool
-) -> Bool[Tensor, "b g h rows keys"]:
-    g = lists.shape[2]
-    place = _places(lists, block)
-    visible = (place >= 0) & _look_up(F.pad(real, (0, g * block - real.shape[1]), value=False), place)
-    query = _queries(g, block, lists.device)
-    if reach is not None:
-        visible = visible & _within(reach, place, query)
-    return visible & (place <= query) if causal else visible
-
-
-def _within(reach: int, place: Int[Tensor, "..."], query: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """Whether a key is near enough, by comparisons alone: a matrix of distances would be eight times as large."""
-    return (place >= query - reach) & (place <= query + reach)
-
-
-def _visible_columns(
-    columns: Int[Tensor, "_b _h t"],
-    lists: Int[Tensor, "_b _h g s"],
-    real: Bool[Tensor, "b n"],
-    block: int,
-    reach: int | None,
-    causal: bool,
-) -> Bool[Tensor, "b g h rows t"]:
-    """Which columns are seen as such: those that the lists do not show already."""
-    place = rearrange(columns, "b h t -> b 1 h 1 t")
-    listed = rearrange(lists, "b h g s -> b g h 1 1 s")
-    shown = (listed == (place // block)[..., None]).any(dim=-1)
-    query = _queries(lists.shape[2], block, lists.device)
-    if reach is not None:
-        shown = shown & _within(reach, place, query)
-    visible = (place >= 0) & _look_up(real, place) & ~shown
-    return visible & (place <= query) if causal else visible
-
-
-def _look_up(real: Bool[Tensor, "b n"], place: Int[Tensor, "_b g h 1 keys"]) -> Bool[Tensor, "b g h 1 keys"]:
-    """Whether the tokens at these places are real; a place beyond the end has none."""
-    b, n = real.shape
-    place = place.expand(b, -1, -1, -1, -1)
-    found = real.gather(1, place.clamp(0, n - 1).flatten(1)).reshape(place.shape)
-    return found & (place < n)
-
-
-def _with_columns(
-    seen: Float[Tensor, "b g h keys c"], x: Float[Tensor, "b h n c"], columns: Int[Tensor, "_b _h t"]
-) -> Float[Tensor, "b g h keys_and_t c"]:
-    b, h, n, c = x.shape
-    place = columns.clamp(0, n - 1).expand(b, h, -1)
-    single = x.gather(2, repeat(place, "b h t -> b h t c", c=c))
-    return torch.cat([seen, repeat(single, "b h t c -> b g h t c", g=seen.shape[1])], dim=3)
-
-
-__all__ = ["block_sparse", "choose", "gather_blocks", "without_repeats"]
+__all__ = [
+    "block_sparse",
+    "gather_blocks",
+    "overlapping_blocks",
+    "packed_sliding_window",
+    "sample_without_replacement",
+    "sliding_window",
+    "strided",
+    "with_global_queries",
+    "without_repeats",
+]

@@ -1,68 +1,66 @@
-"""The Triton kernels as one operator of torch with its gradient, which torch.compile takes into its graph unopened.
+"""Block-sparse attention as a torch operator; FLOPs are counted from the plan, so skipped tiles are not counted."""
 
-Signatures of operators are read by torch, which knows tensors but no shapes; those of `triton.py` and `Plan` say them.
-"""
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from longspan.kernels.block_sparse.plan import CHUNK, Plan
+from longspan.kernels.block_sparse.plan import CHUNK, Plan, Rules, computed_pairs, tile_side
+from longspan.kernels.flops import counts
 from longspan.kernels.launch import ceil, empty_like, readable
+from longspan.kernels.operator import differentiate, like, operator
 
 
-@torch.library.custom_op("longspan::block_sparse", mutates_args=())
+@operator("block_sparse", fake=lambda q, k, v, *rest: _outputs(q, v))
 def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    places: Tensor | None,
-    latest: Tensor | None,
-    tiles: Tensor | None,
-    counts: Tensor | None,
-    seers: Tensor | None,
-    starts: Tensor | None,
-    columns: Tensor | None,
-    columns_latest: Tensor | None,
-    until: Tensor | None,
+    positions: Tensor | None,
+    chunk_max: Tensor | None,
+    key_tiles: Tensor | None,
+    key_counts: Tensor | None,
+    query_tiles: Tensor | None,
+    query_starts: Tensor | None,
+    global_keys: Tensor | None,
+    global_max: Tensor | None,
+    global_counts: Tensor | None,
     block: int,
     before: int,
     after: int,
     reach: int,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """y, and for the way back the logarithms of the sums of weights, whole chunks of them."""
+    """y, and the log-sum-exps (base 2) for the backward pass, padded to whole chunks."""
     from longspan.kernels.block_sparse import triton
 
-    plan = Plan(places, latest, tiles, counts, seers, starts, columns, columns_latest, until)
+    plan = Plan(
+        positions, chunk_max, key_tiles, key_counts, query_tiles, query_starts, global_keys, global_max, global_counts
+    )
     q, k, v = map(readable, (q, k, v))
-    y, z = empty_like(q, v.shape[3], v.dtype), _sums(q)
+    y, lse = _outputs(q, v)
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        triton.forth(q, k, v, _singles(k, v, columns), plan, (block, before, after, reach, causal), y, z)
-    return y, z
+        triton.forward(q, k, v, _take(k, v, global_keys), plan, Rules(block, before, after, reach, causal), y, lse)
+    return y, lse
 
 
-@forward.register_fake
-def _(q, k, v, *rest):
-    return empty_like(q, v.shape[3], v.dtype), _sums(q)
-
-
-@torch.library.custom_op("longspan::block_sparse_backward", mutates_args=())
+@operator("block_sparse_backward", fake=lambda dy, y, lse, q, k, v, *rest: like(q, k, v))
 def backward(
     dy: Tensor,
+    y: Tensor,
+    lse: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    y: Tensor,
-    z: Tensor,
-    places: Tensor | None,
-    latest: Tensor | None,
-    tiles: Tensor | None,
-    counts: Tensor | None,
-    seers: Tensor | None,
-    starts: Tensor | None,
-    columns: Tensor | None,
-    columns_latest: Tensor | None,
-    until: Tensor | None,
+    positions: Tensor | None,
+    chunk_max: Tensor | None,
+    key_tiles: Tensor | None,
+    key_counts: Tensor | None,
+    query_tiles: Tensor | None,
+    query_starts: Tensor | None,
+    global_keys: Tensor | None,
+    global_max: Tensor | None,
+    global_counts: Tensor | None,
     block: int,
     before: int,
     after: int,
@@ -72,46 +70,49 @@ def backward(
     """The gradients of q, k and v."""
     from longspan.kernels.block_sparse import triton
 
-    plan = Plan(places, latest, tiles, counts, seers, starts, columns, columns_latest, until)
+    plan = Plan(
+        positions, chunk_max, key_tiles, key_counts, query_tiles, query_starts, global_keys, global_max, global_counts
+    )
     dy, q, k, v, y = map(readable, (dy, q, k, v, y))
-    singles, rules, z = _singles(k, v, columns), (block, before, after, reach, causal), z.contiguous()
-    dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
-    through = torch.empty_like(z)
+    apart, rules = _take(k, v, global_keys), Rules(block, before, after, reach, causal)
+    dq, dk, dv = like(q, k, v)
     with torch.cuda.device_of(q):
-        triton.back_to_queries(dy, q, k, v, singles, plan, rules, y, z, through, dq)
-        triton.back_to_keys(dy, q, k, v, singles, plan, rules, z, through, dk, dv)
+        triton.backward(dy, q, k, v, apart, plan, rules, y, lse.contiguous(), dq, dk, dv)
     return dq, dk, dv
 
 
-@backward.register_fake
-def _(dy, q, k, v, *rest):
-    return tuple(empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
+differentiate(forward, backward)
 
 
-def _sums(q: Tensor) -> Tensor:
+def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     b, h, n, _ = q.shape
-    return q.new_empty(b, h, ceil(n, CHUNK) * CHUNK, dtype=torch.float32)
+    lse = q.new_empty(b, h, ceil(n, CHUNK) * CHUNK, dtype=torch.float32)
+    return empty_like(q, v.shape[3], v.dtype), lse
 
 
-def _singles(k: Tensor, v: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """The keys and values at these places, any where there is none."""
-    if columns is None:
+def _take(k: Tensor, v: Tensor, global_keys: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Keys and values at these positions, any where there is none."""
+    if global_keys is None:
         return None
     b, h, n, _ = k.shape
-    places = columns.clamp(max=n - 1).long().expand(b, h, -1)[..., None]
-    k_single, v_single = (x.gather(2, places.expand(-1, -1, -1, x.shape[3])) for x in (k, v))
-    return k_single, v_single
+    index = global_keys.clamp(max=n - 1).long().expand(b, h, -1)[..., None]
+    k_global, v_global = (x.gather(2, index.expand(-1, -1, -1, x.shape[3])) for x in (k, v))
+    return k_global, v_global
 
 
-def _remember(ctx, inputs, output) -> None:
-    q, k, v, *plan = inputs[:12]
-    ctx.save_for_backward(q, k, v, *output, *plan)
-    ctx.rules = inputs[12:]
-    ctx.set_materialize_grads(False)  # nobody differentiates the logarithms
+def _forward_flops(q: Tensor, k: Tensor, v: Tensor, *rest: Any, out_val: Any = None) -> int:
+    """Two products for every pair of a query and a key."""
+    plan, rules = Plan(*rest[:9]), Rules(*rest[9:])
+    pairs = computed_pairs(q, plan, rules, tile_side(rules.block, plan.key_tiles is not None))
+    return 2 * pairs * (q.shape[3] + v.shape[3])
 
 
-def _gradients(ctx, dy, _):
-    return (*backward(dy, *ctx.saved_tensors, *ctx.rules), *[None] * 14)
+def _backward_flops(dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, out_val=None):
+    """Three products in the pass over queries and four in the one over keys, which computes as many pairs."""
+    pairs = computed_pairs(q, Plan(*rest[:9]), Rules(*rest[9:]), CHUNK)
+    return 2 * pairs * (4 * q.shape[3] + 3 * v.shape[3])
 
 
-forward.register_autograd(_gradients, setup_context=_remember)
+for _operation, _formula in (("block_sparse", _forward_flops), ("block_sparse_backward", _backward_flops)):
+    _formula._get_raw = True  # pyright: ignore[reportFunctionMemberAccess]  # it gets tensors instead of shapes
+    counts(getattr(torch.ops.longspan, _operation))(_formula)

@@ -1,24 +1,35 @@
-"""Vectors of BigBird: Hugging Face's code, its recorded random blocks turned back into the draws that give them."""
+"""Vectors of BigBird: Hugging Face's code, its recorded random blocks turned back into the draws that give them.
 
-from dataclasses import replace
+That package takes the last block of the padded batch for the end of every row.
+"""
+
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from longspan.attentions.bigbird import TABLE
-from tests.attentions.parity import Replay, Vector, headwise
+from longspan import attentions
+from longspan.attentions.bigbird import TABLE, BigBird
+from tests.attentions.parity import Replay, Vector
 
 
 def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
     if not sizes["train_mode"]:
         return "in evaluation mode that package replaces all random blocks by block 0, which then counts several times"
-    draws = _draws(vector.arrays["param_random_blocks"])
-    spec = f"bigbird(block={sizes['block']}, random={sizes['random_blocks']}, ends=width)"
-    known = replace(vector, arrays={**vector.arrays, "draws": draws})
-    replayed = headwise(spec, known, {"draws": "draws"})
-    return replace(replayed, run=lambda arrays: replayed.run({**arrays, "draws": draws}))
+    spec = f"bigbird(block={sizes['block']}, random={sizes['random_blocks']})"
+    _, heads, n, channels = vector.arrays["q"].shape
+    layer = attentions.get(spec)(heads * channels, heads, vector.pattern).eval()
+    assert isinstance(layer, BigBird)
+    layer.draws.copy_(_draws(vector.arrays["param_random_blocks"]))
+    last = torch.tensor([(n - 1) // sizes["block"]])
+
+    def run(arrays: Mapping[str, Tensor]) -> Tensor:
+        q, k, v = (arrays[name] for name in "qkv")
+        return layer.attend_with(q, k, v, last, key_mask=vector.key_mask, query_mask=vector.key_mask)
+
+    return Replay(spec, run)
 
 
 def _draws(blocks: Int[Tensor, "h g r"]) -> Int[Tensor, "h table r"]:

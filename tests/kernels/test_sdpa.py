@@ -1,4 +1,4 @@
-"""The fused kernel by its own name: what it is asked for, against a stand-in that answers pair by pair on a CPU."""
+"""FlashAttention called directly: what it is asked for, against a stand-in that computes pair by pair on a CPU."""
 
 import pytest
 import torch
@@ -7,9 +7,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.efficiency.operations import count_operations
-from longspan.kernels import fused
-from longspan.kernels.banded import banded
-from longspan.kernels.block_sparse import tiled
+from longspan.kernels import block_sparse as engine
+from longspan.kernels import sdpa
+from longspan.kernels.block_sparse import sliding_window
+from longspan.kernels.flops import formulas
 from longspan.kernels.packing import Layout
 
 SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
@@ -47,34 +48,35 @@ def on_a_gpu(monkeypatch):
         return stand_in(*inputs, **how)
 
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel)
-    monkeypatch.setattr(fused, "fits", lambda q, v: True)
+    monkeypatch.setattr(sdpa, "flash_fits", lambda q, v: True)
+    monkeypatch.setattr("longspan.attentions.softmax.flash_fits", lambda q, v: True)
     return asked
 
 
 @pytest.mark.parametrize("left, right", [(3, 3), (2, 0), (0, 0), (40, 40)])
-def test_a_band_is_that_of_the_law(on_a_gpu, left, right):
+def test_a_window_is_that_of_the_reference(on_a_gpu, left, right):
     q, k, v = torch.randn(3, 2, 3, 17, 8).double().unbind()
-    found = banded(q, k, v, left=left, right=right)
+    found = sliding_window(q, k, v, left=left, right=right)
     assert len(on_a_gpu) == 1
-    torch.testing.assert_close(found, banded(q, k, v, left=left, right=right, impl="reference"))
+    torch.testing.assert_close(found, sliding_window(q, k, v, left=left, right=right, impl="reference"))
 
 
-def test_hidden_keys_and_tokens_that_stand_apart_go_another_way(on_a_gpu):
+def test_it_is_not_asked_for_hidden_keys_or_other_positions(on_a_gpu):
     q, k, v = torch.randn(3, 1, 2, 9, 8).double().unbind()
     mask = torch.arange(9)[None] < 7
-    banded(q, k, v, left=2, right=2, key_mask=mask)
-    banded(q, k, v, left=2, right=2, places=torch.arange(9)[None] * 2)
+    sliding_window(q, k, v, left=2, right=2, key_mask=mask)
+    sliding_window(q, k, v, left=2, right=2, positions=torch.arange(9)[None] * 2)
     assert not on_a_gpu
 
 
-@pytest.mark.parametrize("width, hidden, kernel", [(8, False, "tiled"), (80, False, "fused"), (80, True, "tiled")])
-def test_wide_heads_go_by_torch_and_others_by_tiles(on_a_gpu, monkeypatch, width, hidden, kernel):
+@pytest.mark.parametrize("width, hidden, kernel", [(8, False, "triton"), (80, False, "flash"), (80, True, "triton")])
+def test_wide_heads_take_flash_attention_and_others_the_triton_kernel(on_a_gpu, monkeypatch, width, hidden, kernel):
     asked = []
-    monkeypatch.setattr(tiled, "is_faster", lambda *_: True)
-    monkeypatch.setattr("longspan.kernels.banded.block_sparse", lambda q, k, v, *_, **rules: asked.append(rules) or v)
+    monkeypatch.setattr(engine, "is_faster", lambda *_: True)
+    monkeypatch.setattr(engine, "block_sparse", lambda q, k, v, *_, **rules: asked.append(rules) or v)
     q, k, v = torch.randn(3, 1, 2, 9, width).double().unbind()
-    banded(q, k, v, left=2, right=2, key_mask=torch.arange(9)[None] < 7 if hidden else None)
-    assert (len(asked), len(on_a_gpu)) == ((1, 0) if kernel == "tiled" else (0, 1))
+    sliding_window(q, k, v, left=2, right=2, key_mask=torch.arange(9)[None] < 7 if hidden else None)
+    assert (len(asked), len(on_a_gpu)) == ((1, 0) if kernel == "triton" else (0, 1))
 
 
 @pytest.mark.parametrize("pattern", SELF)
@@ -98,15 +100,31 @@ def test_neighbours_around_a_hole_are_not_taken_for_neighbours(on_a_gpu):
     assert not on_a_gpu
 
 
-def test_who_counts_operations_sees_pairs_that_are_computed(on_a_gpu):
+def test_a_counter_of_operations_takes_the_same_path(on_a_gpu):
     q, k, v = torch.randn(3, 1, 2, 64, 8).unbind()
-    few = count_operations(lambda: banded(q, k, v, left=1, right=1))
-    assert not on_a_gpu
-    assert 0 < few <= 64 * 66 * 4 * 8 * 2 * 2
+    assert count_operations(lambda: sliding_window(q, k, v, left=1, right=1)) > 0
+    assert len(on_a_gpu) == 1
+
+
+def test_the_operations_of_a_window_are_those_of_its_pairs():
+    counted, aten = formulas(), torch.ops.aten
+    q = torch.zeros(2, 10, 3, 8)  # [b n h c]
+    pairs = sum(min(i, 2) + 1 for i in range(10))
+    forward = counted[aten._flash_attention_forward]
+    given = (q, q, q, None, None, 10, 10, 0.0, False, False)
+    assert forward(*given, window_size_left=2, window_size_right=0) == 2 * 2 * 3 * pairs * 16
+    assert forward(*given) == 2 * 2 * 3 * 100 * 16
+    rows = torch.tensor([0, 4, 10])
+    ragged = (q[0], q[0], q[0], rows, rows, 6, 6, 0.0)
+    assert forward(*ragged, False, False, window_size_left=9, window_size_right=9) == 2 * 3 * (16 + 36) * 16
+    assert forward(*ragged, True, False) == 2 * 3 * (10 + 21) * 16
+    backward = counted[aten._flash_attention_backward]
+    given = (q, q, q, q, q, q, None, None, 10, 10, 0.0, False, None, None)
+    assert backward(*given, window_size_left=2, window_size_right=0) == 2 * 2 * 3 * pairs * 40
 
 
 def test_only_half_precision_on_a_gpu_and_widths_of_its_kernel_fit():
-    assert not fused.fits(torch.zeros(4, 8), torch.zeros(4, 8))
+    assert not sdpa.flash_fits(torch.zeros(4, 8), torch.zeros(4, 8))
     for dtype, q, v, fit in [
         (torch.bfloat16, 64, 64, True),
         (torch.float16, 256, 256, True),
@@ -117,4 +135,4 @@ def test_only_half_precision_on_a_gpu_and_widths_of_its_kernel_fit():
     ]:
         with FakeTensorMode():  # tensors without numbers, on a device that need not exist
             one, other = (torch.empty(4, width, dtype=dtype, device="cuda") for width in (q, v))
-        assert fused.fits(one, other) == fit
+        assert sdpa.flash_fits(one, other) == fit

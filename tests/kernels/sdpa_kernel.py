@@ -1,6 +1,6 @@
-"""On a GPU: bands and packed rows, by torch's fused kernel too, are those of the law, forth and back.
+"""On a GPU: windows and packed rows, by FlashAttention too, agree with the reference in outputs and gradients.
 
-python -m pytest tests/kernels/fused_bands.py --noconftest -q
+python -m pytest tests/kernels/sdpa_kernel.py --noconftest -q
 """
 
 import pytest
@@ -8,8 +8,9 @@ import torch
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.kernels import fused
-from longspan.kernels.banded import banded
+from longspan.efficiency.operations import count_operations
+from longspan.kernels import sdpa
+from longspan.kernels.block_sparse import sliding_window
 from longspan.kernels.packing import Layout
 from tests.kernels.agreement import exact, outcome
 from tests.kernels.graphs import replayed
@@ -23,20 +24,20 @@ def tensors(*shape):
     return [torch.randn(*shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
 
 
-def assert_agrees(compute, law, leaves):
+def assert_agrees(compute, reference, leaves):
     """Outputs and gradients, up to the rounding of bfloat16 (whoever has one key has no gradient of scores at all)."""
-    for a, b in zip(outcome(compute, leaves), outcome(law, exact(leaves)), strict=True):
+    for a, b in zip(outcome(compute, leaves), outcome(reference, exact(leaves)), strict=True):
         assert (a - b).norm() < 0.01 * b.norm() + 1e-3
 
 
 @pytest.mark.parametrize("left, right", [(16, 16), (15, 0), (0, 0), (256, 256), (5000, 5000), (5000, 0)])
 @pytest.mark.parametrize("n", [1, 100, 1000])
-@pytest.mark.parametrize("way", [banded, fused.in_band])
-def test_a_band_is_that_of_the_law(n, left, right, way):
-    leaves = tensors(2, 3, n, 64)  # as wide as go by tiles
-    assert fused.fits(leaves[0], leaves[2])
+@pytest.mark.parametrize("way", [sliding_window, sdpa.flash_window])
+def test_a_window_is_that_of_the_reference(n, left, right, way):
+    leaves = tensors(2, 3, n, 64)  # as wide as the Triton kernel takes
+    assert sdpa.flash_fits(leaves[0], leaves[2])
     sides = {"left": min(left, n - 1), "right": min(right, n - 1)}
-    assert_agrees(lambda *x: way(*x, **sides), lambda *x: banded(*x, **sides, impl="reference"), leaves)
+    assert_agrees(lambda *x: way(*x, **sides), lambda *x: sliding_window(*x, **sides, impl="reference"), leaves)
 
 
 @pytest.mark.parametrize("pattern", SELF)
@@ -62,7 +63,7 @@ def test_a_compiled_caller_takes_it_into_his_graph(pattern):
         torch.testing.assert_close(compiled(*leaves), layer.attend(*leaves), rtol=0.02, atol=0.02)
 
 
-def test_a_graph_records_it_forth_and_back():
+def test_a_graph_records_forward_and_backward():
     layer = attentions.get("local")(128, 2, Pattern.NONCAUSAL_SELF).cuda().eval()
     leaves = tensors(2, 2, 512, 64)
 
@@ -72,3 +73,14 @@ def test_a_graph_records_it_forth_and_back():
 
     for a, b in replayed(train):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_operations_of_a_window_are_counted_on_the_path_that_runs(width):
+    """By the Triton kernel (64 wide) or by FlashAttention: at least the pairs that are seen, never all pairs."""
+    n, leaves = 4096, tensors(1, 2, 4096, width)
+    seen = 2 * n * (16 + 1 + 16) * 2 * 2 * width
+    counted = count_operations(lambda: sliding_window(*leaves, left=16, right=16))
+    assert 0.98 * seen < counted < 10 * seen
+    with_backward = count_operations(lambda: sliding_window(*leaves, left=16, right=16).sum().backward())
+    assert 3 * counted < with_backward < 6 * counted

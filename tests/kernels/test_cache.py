@@ -4,8 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.kernels import ring
-from longspan.kernels.cache import append
+from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.packing import real
 
 
@@ -14,14 +13,14 @@ from longspan.kernels.packing import real
 def test_a_ring_holds_the_last_tokens_each_in_its_slot(lengths, slots):
     rows = torch.tensor(lengths)
     tokens = (torch.arange(1.0, 10) * real(rows, 9))[:, :, None, None]  # token p of a row is p + 1
-    held = ring.fill(tokens, rows, slots)
+    held = fill_ring(tokens, rows, slots)
     for _ in range(3):
-        held = ring.put(held, (rows + 1.0)[:, None, None], rows)
+        held = put_in_ring(held, (rows + 1.0)[:, None, None], rows)
         rows = rows + 1
-        for row, places in enumerate(ring.places(rows - 1, slots).tolist()):
+        for row, positions in enumerate(ring_positions(rows - 1, slots).tolist()):
             length = int(rows[row])
-            assert sorted(p for p in places if p >= 0) == list(range(max(0, length - slots), length))
-            assert held[row, 0, :, 0].tolist() == [p + 1 if p >= 0 else 0 for p in places]
+            assert sorted(p for p in positions if p >= 0) == list(range(max(0, length - slots), length))
+            assert held[row, 0, :, 0].tolist() == [p + 1 if p >= 0 else 0 for p in positions]
 
 
 def test_a_cache_grows_behind_the_last_token_of_each_row():
