@@ -12,9 +12,8 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.chunk_states import before
 from longspan.kernels.launch import ceil, empty_like, next_power_of_2
-from longspan.kernels.running_sum import running_sum
+from longspan.kernels.running_sum import before, running_sum
 from longspan.kernels.tiles import load, store
 
 NUMBERS = 4_096  # of a tile
