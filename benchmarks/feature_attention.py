@@ -18,12 +18,12 @@ import sys
 from collections.abc import Callable
 
 import torch
+from longspan.kernels.feature_attention import shapes
 from torch import Tensor
 
 from longspan import attentions
 from longspan.attentions.base import HeadwiseAttention, Pattern
 from longspan.kernels.favor import shapes as positive
-from longspan.kernels.feature_attention import shapes
 
 ROWS, HEADS, WIDTH = 4, 8, 64
 NAMES, PATTERNS = ("linear", "cosformer", "performer"), (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF)

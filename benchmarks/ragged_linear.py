@@ -23,13 +23,13 @@ import time
 from collections.abc import Callable
 
 import torch
+from longspan.kernels.ragged_linear import ragged_linear
 from torch import Tensor
 
 from longspan.attentions.base import HeadwiseAttention, Pattern
 from longspan.attentions.linear import LinearAttention
 from longspan.attentions.softmax import Softmax
 from longspan.kernels.packing import Layout
-from longspan.kernels.ragged_linear import ragged_linear
 
 ROWS, HEADS, WIDTH = 32, 8, 64
 CASES = {

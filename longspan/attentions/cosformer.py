@@ -22,14 +22,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.feature_attention import feature_attention, features, with_ones
-from longspan.kernels.precision import without_autocast
+from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step
 
 
 @dataclass
@@ -86,22 +84,17 @@ class CosFormer(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         keys = _places(k, key_mask)
         queries = _places(q, query_mask) if self.pattern.cross else keys
-        length = self._length(queries, keys)
-        return feature_attention(
-            *(q, k, v),
-            feature="cosine",
-            causal=self.pattern is Pattern.CAUSAL_SELF,
-            key_mask=key_mask,
-            angles=(_angles(queries, length, q.dtype), _angles(keys, length, k.dtype)),
-            floor=self.eps,
-        )
+        if self.length == "fixed":
+            self._fits(max(queries.shape[1], keys.shape[1]))
+            length = self.longest
+        else:
+            length = torch.maximum(queries.amax(dim=1), keys.amax(dim=1))[:, None].clamp(min=0) + 1
+        angles, causal = (_angles(queries, length, q), _angles(keys, length, k)), self.pattern is Pattern.CAUSAL_SELF
+        how: dict[str, Any] = {"feature": "cosine", "angles": angles, "floor": self.eps}
+        return linear_attention(q, k, v, causal=causal, key_mask=key_mask, **how)
 
     def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Float[Tensor, "b h n m"]:
         unit = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)
         return self.attend(q, k, unit.expand(*k.shape[:2], -1, -1), key_mask=key_mask)
@@ -115,7 +108,7 @@ class CosFormer(HeadwiseAttention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
         y, state = super().prefill(x, context, mask=mask, context_mask=context_mask)
-        if isinstance(state, Sums):  # what a summary of the keys cannot know
+        if isinstance(state, Sums):  # `begin` sees keys alone and cannot count queries
             queries = torch.full_like(state.queries, x.shape[1]) if mask is None else mask.sum(dim=1)
             state = replace(state, queries=queries, at_most=x.shape[1])
         return y, state
@@ -126,9 +119,8 @@ class CosFormer(HeadwiseAttention):
         if self.length == "call":  # every angle changes with the length
             return None
         self._fits(k.shape[2])
-        with without_autocast(k):
-            angles = _angles(_places(k, key_mask), self.longest, k.dtype)
-            memory = features(k, "cosine", angles, key_mask).mT @ with_ones(v)
+        angles = _angles(_places(k, key_mask), self.longest, k)
+        memory = final_state(k, v, feature="cosine", key_mask=key_mask, angles=angles)
         return Sums(memory, torch.zeros(k.shape[0], dtype=torch.long, device=k.device))
 
     def advance(
@@ -138,21 +130,10 @@ class CosFormer(HeadwiseAttention):
         if at_most > self.longest:
             at_most = int(state.queries.max()) + 1
             self._fits(at_most)
-        memory, angle = state.memory, _angles(state.queries[:, None], self.longest, q.dtype)
-        with without_autocast(q):
-            if k is not None and v is not None:
-                new = features(k[:, :, None], "cosine", angle)[:, :, 0]
-                memory = memory + einsum(new, with_ones(v), "b h c, b h e -> b h c e")
-            y = features(q[:, :, None], "cosine", angle) @ memory
-            y = (y[..., :-1] / y[..., -1:].clamp(min=self.eps))[:, :, 0]
-        return y.to(q.dtype), Sums(memory, state.queries + 1, at_most)
-
-    def _length(self, queries: Int[Tensor, "b n"], keys: Int[Tensor, "b m"]) -> int | Int[Tensor, "b 1"]:
-        """L: one number for all rows, or one for each."""
-        if self.length == "fixed":
-            self._fits(max(queries.shape[1], keys.shape[1]))
-            return self.longest
-        return torch.maximum(queries.amax(dim=1), keys.amax(dim=1))[:, None].clamp(min=0) + 1
+        angle = _angles(state.queries, self.longest, q)
+        how: dict[str, Any] = {"feature": "cosine", "angles": (angle, angle), "floor": self.eps}
+        y, memory = linear_attention_step(q, k, v, state.memory, **how)
+        return y, Sums(memory, state.queries + 1, at_most)
 
     def _fits(self, tokens: int) -> None:
         if tokens > self.longest:
@@ -162,8 +143,10 @@ class CosFormer(HeadwiseAttention):
             )
 
 
-def _angles(place: Int[Tensor, "b n"], length: int | Int[Tensor, "b 1"], dtype: torch.dtype) -> Float[Tensor, "b n"]:
-    return place.to(torch.promote_types(dtype, torch.float32)) * (torch.pi / 2) / length
+def _angles(
+    place: Int[Tensor, "b *n"], length: int | Int[Tensor, "b 1"], x: Float[Tensor, "..."]
+) -> Float[Tensor, "b *n"]:
+    return place.to(torch.promote_types(x.dtype, torch.float32)) * (torch.pi / 2) / length
 
 
 def _places(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b n"]:

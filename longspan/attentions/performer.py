@@ -12,28 +12,23 @@ Features live as logarithms until a maximum is taken off, which cancels in y: fo
 position; for the keys the maximum of each feature over all of them, or in causal self attention the running maximum m_t
 of all features, where the pair (i, j) is weighted by exp(m_j - m_i). So nothing overflows and no row sees later keys.
 
-Departs from the paper in: nothing is added to the features. With `eps` above 0 the softmax kernel is computed as
-released (`release="port"` the common PyTorch port, 1e-4; `release="authors"` the authors' JAX code, 1e-6): eps added
-after taking one maximum over all keys off. That is a fidelity setting: as causal self attention it lets later keys into
-earlier rows, and it has no decoding state. Paper: arXiv:2009.14794.
+Paper: arXiv:2009.14794. Departs from the paper in: nothing is added to the features of the softmax kernel, since that
+lets later keys into earlier rows; `google_performer` adds it as released.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.causal_linear import causal_linear
-from longspan.kernels.favor import favor, log_features
-from longspan.kernels.favor.reference import common, faintest, hide, normalised, relative
-from longspan.kernels.feature_attention import feature_attention, with_ones
+from longspan.kernels.favor import draw_projection, favor, log_features
+from longspan.kernels.favor.reference import mask_logs, read_summary, smallest_sum, summarize, update_summary
+from longspan.kernels.linear_attention import linear_attention
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -69,20 +64,18 @@ class Performer(HeadwiseAttention):
         kernel: Literal["softmax", "relu"] = "softmax",
         scaling: Literal["chi", "sqrt"] = "chi",
         eps: float | None = None,
-        release: Literal["port", "authors"] = "port",
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, **shell)
-        self.kernel, self.release = kernel, release
-        self.eps = (1e-3 if kernel == "relu" else 0.0) if eps is None else eps
         if features is None:  # the paper's rate: enough for a small error, whatever the length
             features = max(1, int(self.head_dim * math.log(self.head_dim)))
         if features < 1:
             raise UsageError(f"Performer needs at least one feature, got features={features}.")
-        if self.eps < 0 or (kernel == "relu" and self.eps == 0):
-            raise UsageError(
-                f"Features must be positive, got eps={self.eps} with kernel={kernel!r}; choose a larger eps."
-            )
+        if kernel == "softmax" and eps:
+            raise UsageError(f"Performer adds nothing to softmax features, got eps={eps}; google_performer does.")
+        if kernel == "relu" and eps is not None and eps <= 0:
+            raise UsageError(f"Features must be positive, got eps={eps} with kernel={kernel!r}; choose a larger eps.")
+        self.kernel, self.eps = kernel, 1e-3 if eps is None else eps
         self.register_buffer("projection", draw_projection(features, self.head_dim, scaling))
 
     def attend(
@@ -94,23 +87,18 @@ class Performer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        if self.kernel == "softmax":
+            return favor(q, k, v, self.projection, causal=causal, key_mask=key_mask)
         with without_autocast(q):
-            if self._as_released:
-                return self._attend_as_released(q, k, v, key_mask).to(v.dtype)
-            causal = self.pattern is Pattern.CAUSAL_SELF
-            if self.kernel == "softmax":
-                return favor(q, k, v, self.projection, causal=causal, key_mask=key_mask)
-            phi_q, phi_k = self._rectified(q), self._rectified(k)
-            floor = faintest(phi_q.dtype)
-            return feature_attention(phi_q, phi_k, v, causal=causal, key_mask=key_mask, floor=floor)
+            phi_q, phi_k = self._relu_features(q), self._relu_features(k)
+        return linear_attention(phi_q, phi_k, v, causal=causal, key_mask=key_mask, floor=smallest_sum(phi_q.dtype))
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> Features | None:
-        if self._as_released:  # its maximum runs over tokens that are not there yet
-            return None
+    ) -> Features:
         with without_autocast(k):
-            return self._summary(k, v, key_mask)
+            return Features(*summarize(mask_logs(self.log_features(k), key_mask), v))
 
     def advance(
         self,
@@ -121,74 +109,14 @@ class Performer(HeadwiseAttention):
     ) -> tuple[Float[Tensor, "b h e"], Features]:
         with without_autocast(q):
             if k is not None and v is not None:
-                log_k = self.log_features(k)
-                largest = torch.maximum(state.largest, log_k)
-                fade, new = (state.largest - largest).exp()[..., None], (log_k - largest).exp()[..., None]
-                state = Features(state.memory * fade + new * with_ones(v)[:, :, None], largest)
-            return self._read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
+                state = Features(*update_summary(state.memory, state.largest, self.log_features(k), v))
+            y = read_summary(self.log_features(q)[:, :, None], state.memory, state.largest)
+            return y[:, :, 0].to(q.dtype), state
 
     def log_features(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n r"]:
         """The logarithm of phi, without the constant 1 / sqrt(r) that cancels."""
-        return self._rectified(x).log() if self.kernel == "relu" else log_features(x, self.projection)
+        return self._relu_features(x).log() if self.kernel == "relu" else log_features(x, self.projection)
 
-    def _rectified(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n r"]:
+    def _relu_features(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n r"]:
         x = at_least_single(x) / x.shape[-1] ** 0.25
         return F.relu(x @ self.projection.to(x.dtype).mT) + self.eps
-
-    @property
-    def _as_released(self) -> bool:
-        return self.kernel == "softmax" and self.eps > 0
-
-    def _summary(
-        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> Features:
-        phi_k, largest = common(hide(self.log_features(k), key_mask))
-        return Features(phi_k.mT @ with_ones(v), largest)
-
-    def _read(self, q: Float[Tensor, "b h n c"], state: Features) -> Float[Tensor, "b h n e"]:
-        return normalised(relative(self.log_features(q) + state.largest[:, :, None])[0] @ state.memory)
-
-    def _attend_as_released(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        v: Float[Tensor, "b h m e"],
-        key_mask: Bool[Tensor, "b m"] | None,
-    ) -> Float[Tensor, "b h n e"]:
-        def features(x: Tensor, over: tuple[int, ...], mask: Tensor | None = None) -> Tensor:
-            x = at_least_single(x) / x.shape[-1] ** 0.25
-            projected = x @ self.projection.to(x.dtype).mT
-            visible = projected if mask is None else projected.masked_fill(_hidden(mask), torch.finfo(x.dtype).min / 4)
-            largest = visible.amax(dim=over, keepdim=True)
-            largest = largest.detach() if self.release == "port" else largest
-            phi = (visible - x.square().sum(dim=-1, keepdim=True) / 2 - largest).exp() + self.eps
-            phi = phi / self.projection.shape[0] ** 0.5
-            return phi if mask is None else phi.masked_fill(_hidden(mask), 0)
-
-        phi_q, phi_k = features(q, over=(-1,)), features(k, over=(-1, -2), mask=key_mask)
-        if self.pattern is Pattern.CAUSAL_SELF:
-            y = causal_linear(phi_q, phi_k, with_ones(v))
-        else:
-            y = phi_q @ (phi_k.mT @ with_ones(v))
-        y, denominator = y[..., :-1], y[..., -1:]
-        if self.release == "authors":
-            denominator = denominator + 2e-6 * (denominator.abs() <= 1e-6)
-        elif self.pattern is Pattern.CAUSAL_SELF:
-            denominator = denominator + 1e-6 * phi_q.sum(dim=-1, keepdim=True)
-        return y / torch.where(denominator > 0, denominator, 1)
-
-
-def draw_projection(features: int, width: int, scaling: Literal["chi", "sqrt"]) -> Float[Tensor, "r c"]:
-    """Random rows, orthogonal in blocks of `width`; torch's global seed decides which."""
-    generator = torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
-    blocks = -(-features // width)
-    q, r = torch.linalg.qr(torch.randn(blocks, width, width, generator=generator, device="cpu"))
-    signs = r.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without them the rows would not be uniform on the sphere
-    rows = rearrange((q * signs).mT, "block row c -> (block row) c")[:features]
-    if scaling == "sqrt":
-        return rows * width**0.5
-    return rows * torch.randn(features, width, generator=generator, device="cpu").norm(dim=1, keepdim=True)
-
-
-def _hidden(mask: Bool[Tensor, "b m"]) -> Bool[Tensor, "b 1 m 1"]:
-    return ~rearrange(mask, "b m -> b 1 m 1")

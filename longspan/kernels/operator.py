@@ -41,19 +41,24 @@ def operator(name: str, *, fake: Callable[..., Any], flops: Callable[..., int] |
 
 
 def differentiate(
-    forward: Any, backward: Callable[..., Any], *, saved: tuple[int, ...] | None = None, unneeded: tuple[int, ...] = ()
+    forward: Any,
+    backward: Callable[..., Any],
+    *,
+    saved: tuple[int, ...] | Callable[..., tuple[int, ...]] | None = None,
+    unneeded: tuple[int, ...] = (),
 ) -> None:
     """Make `forward` differentiable by `backward(dy, *outputs, *inputs)`: the gradients of the first inputs.
 
-    `outputs` are those of `forward` named by `saved` (none of a lone output, all of several, unless given); only the
-    first output has a gradient. An input that is None gets none, whatever `backward` returned for it. Inputs named by
-    `unneeded` are not kept: `backward` gets None in their place.
+    `outputs` are those of `forward` named by `saved` (none of a lone output, all of several, unless given; or what a
+    function of the inputs says); only the first output has a gradient. An input that is None gets none, whatever
+    `backward` returned for it. Inputs named by `unneeded` are not kept: `backward` gets None in their place.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         several = isinstance(output, tuple)
         outputs = output if several else (output,)
-        chosen = saved if saved is not None else tuple(range(len(outputs))) if several else ()
+        chosen = saved(*inputs) if callable(saved) else saved
+        chosen = chosen if chosen is not None else tuple(range(len(outputs))) if several else ()
         is_tensor = [isinstance(x, Tensor) for x in inputs]
         kept = [None if i in unneeded else x for i, x in enumerate(inputs) if is_tensor[i]]
         ctx.save_for_backward(*(outputs[i] for i in chosen), *kept)

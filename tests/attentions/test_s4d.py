@@ -11,7 +11,7 @@ from longspan import attentions
 from longspan.attentions import SELF_PATTERNS, Pattern
 from longspan.attentions.s4d import initial_a
 from longspan.core.errors import UsageError
-from tests.kernels.test_causal_linear import LargestTensor
+from tests.kernels.memory import LargestTensor
 
 
 def build(spec, pattern, dim=6, seed=0):

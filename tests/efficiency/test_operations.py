@@ -48,8 +48,8 @@ def test_packed_rows_count_their_own_tokens_alone():
     forth = formulas()[torch.ops.aten._flash_attention_forward]
     assert forth(*rows, offsets, offsets, 7, 7, 0.0, False, False) == 2 * 4 * 8 * (3 * 3 + 7 * 7)
     assert forth(*rows, offsets, offsets, 7, 7, 0.0, True, False) == 2 * 4 * 8 * (6 + 28)
-    linear = formulas()[torch.ops.longspan.ragged_linear]
-    assert linear(*(x.shape for x in rows)) == 2 * 20 * 2 * 8 * 9
+    linear = formulas()[torch.ops.longspan.linear_attention]
+    assert linear(*((1, 2, 10, 8) for _ in rows), *[None] * 5, 7, 7, "elu") == 2 * 20 * 2 * 8 * 9
 
 
 def test_every_operator_of_ours_that_multiplies_says_how_much():

@@ -1,8 +1,9 @@
-"""The same tensors [b h n c], lying in memory in another order."""
+"""Tensors in memory: the same ones [b h n c] in another order, and how large they become."""
 
 from collections.abc import Sequence
 
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def token_by_token(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -16,3 +17,16 @@ def channel_by_channel(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _like(x: Tensor, other: Tensor) -> Tensor:
     return other.requires_grad_(x.requires_grad)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the size of the largest tensor that any operation makes."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, Tensor):
+                self.numel = max(self.numel, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return result

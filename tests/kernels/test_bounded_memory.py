@@ -12,9 +12,9 @@ from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from tests.kernels.agreement import exact
 from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
+from tests.kernels.memory import LargestTensor
 from tests.kernels.slot_problems import draw, outcome
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
-from tests.kernels.test_causal_linear import LargestTensor
 
 
 def written_out(q, k, v, a, b=None, *, causal, key_mask=None):

@@ -1,4 +1,4 @@
-"""Attention by positive features: the law against its formula, the kernels against the law, what the compiler says."""
+"""Positive random features: the reference against the formula, kernels against the reference, what the compiler says."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.favor import favor, log_features, shapes
-from longspan.kernels.favor.reference import common, hide, relative
+from longspan.kernels.favor.reference import mask_logs, scale_by_feature, scale_by_token
 from longspan.kernels.flops import formulas
 from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
@@ -21,7 +21,7 @@ def exponentials(x, projection):
 
 @given(*(st.integers(1, 40) for _ in "nm"), st.booleans(), st.booleans())
 @settings(deadline=None, max_examples=20)
-def test_the_law_is_the_dense_formula_in_outputs_and_gradients(n, m, causal, masked):
+def test_the_reference_is_the_dense_formula_in_outputs_and_gradients(n, m, causal, masked):
     torch.manual_seed(n)
     m = n if causal else m
     inputs = [torch.randn(2, 2, t, 5).double().requires_grad_() for t in (n, m, m)]
@@ -39,22 +39,22 @@ def test_the_law_is_the_dense_formula_in_outputs_and_gradients(n, m, causal, mas
         torch.testing.assert_close(found, expected)
 
 
-def test_features_are_exponentials_over_what_is_said():
+def test_features_and_their_scale_are_the_exponentials():
     torch.manual_seed(0)
     x, projection = torch.randn(2, 3, 7, 6).double(), torch.randn(9, 6).double()
     expected = exponentials(x, projection)
-    phi, level = relative(log_features(x, projection))
-    torch.testing.assert_close(phi * level.exp()[..., None], expected)
-    phi, largest = common(log_features(x, projection))
+    phi, largest = scale_by_token(log_features(x, projection))
+    torch.testing.assert_close(phi * largest.exp()[..., None], expected)
+    phi, largest = scale_by_feature(log_features(x, projection))
     torch.testing.assert_close(phi * largest.exp()[:, :, None], expected)
 
 
-def test_hidden_tokens_have_no_features_and_no_say():
+def test_hidden_tokens_have_no_features_and_no_part_in_the_maximum():
     torch.manual_seed(0)
     logs, mask = torch.randn(1, 1, 5, 9).double(), torch.tensor([[True, False, True, False, False]])
-    phi, largest = common(hide(logs, mask))
+    phi, largest = scale_by_feature(mask_logs(logs, mask))
     assert not phi[:, :, ~mask[0]].any()
-    torch.testing.assert_close(largest, common(logs[:, :, mask[0]])[1])
+    torch.testing.assert_close(largest, scale_by_feature(logs[:, :, mask[0]])[1])
 
 
 def test_half_precision_is_summed_in_single_precision_also_under_autocast():
@@ -84,7 +84,7 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(c, dtype, words):
 
 @needs_triton
 @pytest.mark.parametrize("choice", ROUNDS)
-def test_the_kernels_follow_the_law(choice):
+def test_the_kernels_follow_the_reference(choice):
     assert_passes("favor_kernel.py", *choice)
 
 

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.favor import draw_projection, stabilized_features
+from longspan.kernels.linear_attention import with_ones
 from longspan.kernels.masked import tile_heads_first
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import without_autocast
 
 STABILISER, SMALLEST_SUM = 1e-4, 0.1
 
@@ -60,7 +61,7 @@ class CABPerformer(HeadwiseAttention):
         super().__init__(dim, heads, pattern, **shell)
         if features < 1:
             raise UsageError(f"cab_performer needs at least 1 feature, got features={features}.")
-        self.register_buffer("projection", draw_orthogonal(heads, features, self.head_dim))
+        self.register_buffer("projection", draw_projection(features, self.head_dim, heads=(heads,), uniform=False))
 
     def attend(
         self,
@@ -100,33 +101,14 @@ def _summary(
     w: Float[Tensor, "h r c"],
     key_mask: Bool[Tensor, "b m"] | None,
 ) -> Float[Tensor, "b h r e_plus_1"]:
-    phi, v = softmax_features(k, w, over=(-1, -2)), at_least_single(v)
+    phi = stabilized_features(k, w, STABILISER, over=(-1, -2))
     if key_mask is not None:
         phi = phi.masked_fill(~tile_heads_first(key_mask, k.shape[1])[..., None], 0)
-    return phi.mT @ torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+    return phi.mT @ with_ones(v)
 
 
 def _read(
     q: Float[Tensor, "b h n c"], memory: Float[Tensor, "b h r e_plus_1"], w: Float[Tensor, "h r c"]
 ) -> Float[Tensor, "b h n e"]:
-    y = softmax_features(q, w, over=(-1,)) @ memory
+    y = stabilized_features(q, w, STABILISER, over=(-1,)) @ memory
     return y[..., :-1] / y[..., -1:].clamp(min=SMALLEST_SUM)
-
-
-def softmax_features(
-    x: Float[Tensor, "b h n c"], w: Float[Tensor, "h r c"], *, over: tuple[int, ...]
-) -> Float[Tensor, "b h n r"]:
-    """Positive features of the softmax kernel, relative to the largest projection over these axes."""
-    x = at_least_single(x) / x.shape[-1] ** 0.25
-    projected = x @ w.to(x.dtype).mT
-    largest = projected.amax(dim=over, keepdim=True)
-    phi = (projected - x.square().sum(dim=-1, keepdim=True) / 2 - largest).exp() + STABILISER
-    return phi / w.shape[1] ** 0.5
-
-
-def draw_orthogonal(heads: int, features: int, width: int) -> Float[Tensor, "h r c"]:
-    """For each head rows orthogonal in blocks of `width`, as long as Gaussian vectors are."""
-    generator = torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
-    blocks = torch.randn(heads, -(-features // width), width, width, generator=generator, device="cpu")
-    rows = rearrange(torch.linalg.qr(blocks).Q.mT, "h block row c -> h (block row) c")[:, :features]
-    return rows * torch.randn(heads, features, width, generator=generator, device="cpu").norm(dim=-1, keepdim=True)

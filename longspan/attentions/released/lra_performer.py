@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.favor import draw_projection, stabilized_features
 from longspan.kernels.precision import at_least_single, without_autocast
 
 STABILISER = 1e-6
@@ -63,29 +63,16 @@ class LRAPerformer(HeadwiseAttention):
                 phi_q, phi_k = F.relu(q) + 1e-3, F.relu(k) + 1e-3
             else:
                 directions = draw_directions(q, self.features)
-                phi_q, phi_k = softmax_features(q, directions, (-1,)), softmax_features(k, directions, (-1, -2))
+                phi_q = stabilized_features(q, directions, STABILISER, over=(-1,))
+                phi_k = stabilized_features(k, directions, STABILISER, over=(-1, -2))
             total = phi_q @ phi_k.sum(dim=2)[..., None]
             if self.features is not None:
                 total = total + 2 * STABILISER * (total.abs() <= STABILISER)
             return (phi_q @ (phi_k.mT @ values) / total).to(v.dtype)
 
 
-def softmax_features(
-    x: Float[Tensor, "b h n c"], directions: Float[Tensor, "r c"], over: tuple[int, ...]
-) -> Float[Tensor, "b h n r"]:
-    """Positive features of the softmax kernel, relative to the largest projection over these axes."""
-    x = x / x.shape[-1] ** 0.25
-    projected = x @ directions.mT
-    largest = projected.amax(dim=over, keepdim=True)
-    phi = (projected - x.square().sum(dim=-1, keepdim=True) / 2 - largest).exp() + STABILISER
-    return phi / len(directions) ** 0.5
-
-
 def draw_directions(q: Float[Tensor, "b h n c"], features: int) -> Float[Tensor, "r c"]:
     """Rows orthogonal in blocks of c and as long as Gaussian vectors are, decided by the sum of the queries."""
     seed = int((q.detach().double().sum() * 1e7).ceil().remainder(2**31))
-    generator, width = torch.Generator().manual_seed(seed), q.shape[-1]
-    squares = torch.randn(-(-features // width), width, width, generator=generator)
-    rows = rearrange(torch.linalg.qr(squares).Q.mT, "block row c -> (block row) c")[:features]
-    lengths = torch.randn(features, width, generator=generator).norm(dim=1, keepdim=True)
-    return (lengths * rows).to(q)
+    generator = torch.Generator().manual_seed(seed)
+    return draw_projection(features, q.shape[-1], uniform=False, generator=generator).to(q)

@@ -19,7 +19,7 @@ from einops import einsum, rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.chunk_states import before, levelled_sum
+from longspan.kernels.running_sum import before, rescaled_sum
 
 CHUNK = 16
 
@@ -64,12 +64,12 @@ class Weights:
 
     def found(self, x: Float[Tensor, "b h g t e"]) -> Float[Tensor, "b h g r e"]:
         """The weighted sum of all x before each chunk, in every slot."""
-        return before(levelled_sum(self.to_end.mT @ x, self.end))
+        return before(rescaled_sum(self.to_end.mT @ x, self.end))
 
     @property
     def normaliser(self) -> Float[Tensor, "b h g t r"]:
         """All weights at t summed: at least 1, or 1 for a slot that has seen nothing (and whose weighted sum is 0)."""
-        found = before(levelled_sum(reduce(self.to_end, "b h g s r -> b h g r 1", "sum"), self.end))
+        found = before(rescaled_sum(reduce(self.to_end, "b h g s r -> b h g r 1", "sum"), self.end))
         total = self.near.sum(dim=4) + self.from_start * found.mT
         return torch.where(total > 0, total, 1)
 

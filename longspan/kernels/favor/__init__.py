@@ -17,11 +17,11 @@ from torch import Tensor
 
 from longspan.kernels.dispatch import Implementation, choose, lack_of_room
 from longspan.kernels.favor import operator, reference
-from longspan.kernels.favor.reference import log_features
+from longspan.kernels.favor.reference import draw_projection, log_features, stabilized_features
 from longspan.kernels.favor.shapes import ON_CHIP, WIDEST
 from longspan.kernels.precision import without_autocast
 
-__all__ = ["favor", "log_features"]
+__all__ = ["draw_projection", "favor", "log_features", "stabilized_features"]
 
 
 def favor(

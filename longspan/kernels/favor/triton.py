@@ -34,12 +34,12 @@ import triton.language as tl
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from longspan.kernels.favor.reference import faintest, least
+from longspan.kernels.favor.reference import log_of_nothing, smallest_sum
 from longspan.kernels.favor.shapes import Shape
 from longspan.kernels.launch import strides
 from longspan.kernels.tiles import dot, dot_halves, halves_dot, load, of, store, visible
 
-FLOOR, LEAST = faintest(torch.float32), least(torch.float32)
+FLOOR, LEAST = smallest_sum(torch.float32), log_of_nothing(torch.float32)
 MERGED = 16  # features that a program merges the sums of
 LN2 = tl.constexpr(math.log(2))
 HIDDEN = tl.constexpr(LEAST)

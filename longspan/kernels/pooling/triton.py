@@ -22,9 +22,8 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int32, UInt8
 from torch import Tensor
 
-from longspan.kernels.chunk_states import before
 from longspan.kernels.launch import Shape, ceil, empty_like, next_power_of_2, strides
-from longspan.kernels.running_sum import running_sum
+from longspan.kernels.running_sum import before, running_sum
 from longspan.kernels.tiles import dot, dot_sums, load, load_matrix, of, store, visible
 
 # Normed means: tokens of a tile at most, warps of a program and tiles in flight, by bytes of a number and whether the

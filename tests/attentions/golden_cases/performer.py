@@ -12,10 +12,11 @@ def replay(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
     options = {"features": sizes["features"]}
     if "kernel" in sizes:
-        options |= {"kernel": sizes["kernel"], "eps": sizes["kernel_eps"]}
+        name, options = "performer", options | {"kernel": sizes["kernel"], "eps": sizes["kernel_eps"]}
     else:
-        options |= {"eps": sizes["eps"], "release": "authors" if "google-research" in vector.meta["source"] else "port"}
-    spec = f"performer({', '.join(f'{name}={value}' for name, value in options.items())})"
+        release = "authors" if "google-research" in vector.meta["source"] else "port"
+        name, options = "google_performer", options | {"eps": sizes["eps"], "release": release}
+    spec = f"{name}({', '.join(f'{option}={value}' for option, value in options.items())})"
     if vector.key_mask is None:
         return headwise(spec, vector, {"projection": "param_projection"})
     padded = vector.arrays["key_padding_mask"][:, None, :, None]

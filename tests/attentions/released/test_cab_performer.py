@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.attentions.released.cab_performer import draw_orthogonal
 from longspan.core.errors import UnsupportedPattern, UsageError
+from longspan.kernels.favor import draw_projection
 from tests.attentions.agreement import assert_steps_continue
 
 DECLARED = [Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS]
@@ -89,7 +89,7 @@ def test_every_training_step_has_a_projection_of_its_own_and_evaluation_always_t
 
 def test_rows_of_a_block_are_orthogonal_and_heads_have_their_own():
     torch.manual_seed(0)
-    w = draw_orthogonal(3, 10, 4).double()
+    w = draw_projection(10, 4, heads=(3,), uniform=False).double()
     assert w.shape == (3, 10, 4)
     for block in w.split(4, dim=1):
         products = block @ block.mT

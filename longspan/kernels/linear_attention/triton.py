@@ -1,21 +1,23 @@
-"""Attention by features in Triton: features, sums and quotient without a tensor between, causal or not.
+"""Linear attention in Triton: features, sums and quotient without a tensor in between, causal or not, padded or ragged.
 
 With u_s = (v_s, 1), the sums of a row and head are one matrix M [e+1, r], S above z, and d_t the denominator of y_t.
 
-    forth   M_t = sum_s u_s phi(k_s)^T      (y_t d_t, d_t) = M_t phi(q_t)
-    back    w_t = (dy_t, -dy_t . y_t) / d_t      N_s = sum_t w_t phi(q_t)^T
-            dphi(q_t) = M_t^T w_t      dphi(k_s) = N_s^T u_s      du_s = N_s phi(k_s)
+    forward    M_t = sum_s u_s phi(k_s)^T      (y_t d_t, d_t) = M_t phi(q_t)
+    backward   w_t = (dy_t, -dy_t . y_t) / d_t      N_s = sum_t w_t phi(q_t)^T
+               dphi(q_t) = M_t^T w_t      dphi(k_s) = N_s^T u_s      du_s = N_s phi(k_s)
 
-where t sees all s, or in the causal form s <= t. Rows are cut into parts, each of several tiles, and a program owns one
-part of one head. First every part is summed by itself; the sums of the parts before it (after it, on the way back) are
-what a causal part begins with. Then it goes through its tiles with M in registers: pairs within a tile by a product
-that is masked, all others through M. So a causal pass reads keys and values twice and writes next to nothing else.
+where t sees all s of its row, or in the causal form s <= t. Rows are cut into parts of several tiles, and a program
+owns one part of one head. First every part is summed by itself; a causal part starts from the sums of the parts before
+it (in the backward pass, after it). Then it goes through its tiles with M in registers: pairs within a tile by a masked
+product, all others through M. So a causal pass reads keys and values twice and writes little else.
 
 Features wider than a program can hold come in slices, each of which adds its numerators and denominators to those of
 the one before it; the last one divides.
 
-Tiles of bfloat16 meet in tensor cores. A matrix of sums goes in as two of them, its rounded self and the rest, and so
-keeps its precision. Products of float32 are not rounded at all. No two runs differ.
+Ragged rows are stored one after another as a single batch row; `cu_seqlens` says where each begins.
+
+Products of bfloat16 tiles use tensor cores. A matrix of sums enters them as two bfloat16 matrices, its rounded value
+and the remainder, and so keeps its precision. Products of float32 are not rounded. Deterministic.
 """
 
 from typing import (  # a Triton function is no Python function, and its annotations are no types
@@ -26,40 +28,34 @@ from typing import (  # a Triton function is no Python function, and its annotat
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from longspan.kernels.chunk_states import before, fading_sum
-from longspan.kernels.feature_attention.shapes import Shape
 from longspan.kernels.launch import strides
-from longspan.kernels.tiles import dot, dot_sums, load, load_visible, of, part, store, visible
+from longspan.kernels.linear_attention.shape import Shape
+from longspan.kernels.tiles import dot, dot_sums, load, load_visible, of, store, visible
+
+STEP = tl.constexpr(Shape.STEP)
 
 
-class Beside(NamedTuple):
-    """What lies beside queries and keys, where it does; each without gaps."""
+class Side(NamedTuple):
+    """What belongs to the queries or to the keys: [b h n c] for ragged rows too, which are one batch row."""
 
-    query_angles: Float[Tensor, "b n"] | None
-    key_angles: Float[Tensor, "b m"] | None
-    mask: UInt8[Tensor, "b m"] | None
-
-    def pointers(self, nothing: Tensor) -> list[Tensor]:
-        """What is not there becomes a tensor that nobody looks at, since a Triton function cannot return None."""
-        return [nothing if x is None else x for x in self]
-
-    @property
-    def flags(self) -> dict[str, bool]:
-        return {"MASKED": self.mask is not None}
+    max_seqlen: int
+    angles: Float[Tensor, "b n"] | None
+    mask: UInt8[Tensor, "b n"] | None
+    cu_seqlens: Int[Tensor, " rows_plus_1"] | None
 
 
 def sum_keys(
-    shape: Shape, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], beside: Beside
-) -> Float[Tensor, "p b h e1 r"]:
-    """M as each causal part finds it; not causal, the one of whole rows."""
-    (*pairs, m), parts = k.shape[:3], shape.parts(k.shape[2])
-    sums = k.new_empty(parts, *pairs, shape.E + 1, shape.R, dtype=torch.float32)
+    shape: Shape, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], keys: Side
+) -> Float[Tensor, "p pairs e1 r"]:
+    """M that each causal part starts from, or that of whole rows."""
+    parts = shape.parts(keys.max_seqlen)
+    sums = k.new_empty(shape.sums(parts), dtype=torch.float32)
     _sum_keys[(shape.pairs, parts)](
-        k, v, sums, pairs[1], m, shape.share(m), *beside.pointers(sums)[1:], *strides(k, v),
-        **beside.flags, **shape.constants(),
+        k, v, sums, keys.cu_seqlens, keys.angles, keys.mask, *_sizes(shape, k, keys), *strides(k, v),
+        MASKED=keys.mask is not None, **shape.constants(),
     )  # fmt: skip
     return _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
 
@@ -69,21 +65,22 @@ def read(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h m c"],
     v: Float[Tensor, "b h m e"],
-    beside: Beside,
-    sums: Float[Tensor, "p b h e1 r"],
+    queries: Side,
+    keys: Side,
+    sums: Float[Tensor, "p pairs e1 r"],
     y: Float[Tensor, "b h n e"],
     d: Float[Tensor, "b h n"],
     partial: Float[Tensor, "b h n e"],
 ) -> None:
     """Fill in y and d: the last slice the quotient, others what the next one adds to, y in `partial`."""
-    heads, n = q.shape[1:3]
-    _read[(shape.pairs, shape.parts(n))](
-        q, k, v, sums, y, d, partial, heads, n, shape.share(n), shape.eps, shape.floor, *beside.pointers(sums),
-        *strides(q, k, v, y, partial), **beside.flags, **shape.flags, **shape.constants(),
+    _read[(shape.pairs, shape.reading_parts(queries.max_seqlen))](
+        q, k, v, sums, y, d, partial, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
+        *_sizes(shape, q, queries), shape.eps, shape.floor, *strides(q, k, v, y, partial),
+        MASKED=keys.mask is not None, **shape.flags, **shape.constants(),
     )  # fmt: skip
 
 
-def back_to_queries(
+def backward_queries(
     shape: Shape,
     dy: Float[Tensor, "b h n e"],
     dd: Float[Tensor, "b h n"],
@@ -91,59 +88,72 @@ def back_to_queries(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h m c"],
     v: Float[Tensor, "b h m e"],
-    beside: Beside,
-    sums: Float[Tensor, "p b h e1 r"],
+    queries: Side,
+    keys: Side,
+    sums: Float[Tensor, "p pairs e1 r"],
     d: Float[Tensor, "b h n"],
     dq: Float[Tensor, "b h n c"],
-) -> Float[Tensor, "p b h e1 r"]:
-    """Fill in dq and, unless it is given, dd, the last entry of every w; gives N as each causal part finds it, or of
-    whole rows."""
-    (heads, n), parts = q.shape[1:3], shape.parts(q.shape[2])
-    dsums = sums.new_empty(parts, *q.shape[:2], *sums.shape[3:])
-    _back_to_queries[(shape.pairs, parts)](
-        dy, q, k, v, sums, d, dq, dd, dsums, heads, n, shape.share(n), shape.floor, *beside.pointers(sums),
-        *strides(dy, q, k, v, dq), GIVEN=given, CAUSAL=shape.causal, **beside.flags, **shape.constants(back=True),
+) -> Float[Tensor, "p pairs e1 r"]:
+    """Fill in dq; returns N that each causal part starts from, or that of whole rows.
+
+    dd holds the last entry of every w: `given`, or filled in here where the causal backward pass of keys needs it.
+    """
+    parts = shape.parts(queries.max_seqlen)
+    dsums = sums.new_empty(shape.sums(parts))
+    _backward_queries[(shape.pairs, parts)](
+        dy, q, k, v, sums, d, dq, dd, dsums, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
+        *_sizes(shape, q, queries), shape.floor, *strides(dy, q, k, v, dq),
+        GIVEN=given, CAUSAL=shape.causal, MASKED=keys.mask is not None, **shape.constants(backward=True),
     )  # fmt: skip
     return _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
 
 
-def back_to_keys(
+def backward_keys(
     shape: Shape,
     dy: Float[Tensor, "b h n e"],
     dd: Float[Tensor, "b h n"],
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h m c"],
     v: Float[Tensor, "b h m e"],
-    beside: Beside,
-    dsums: Float[Tensor, "p b h e1 r"],
+    queries: Side,
+    keys: Side,
+    dsums: Float[Tensor, "p pairs e1 r"],
     d: Float[Tensor, "b h n"],
     dk: Float[Tensor, "b h m c"],
     dv: Float[Tensor, "b h m e"],
     partial: Float[Tensor, "b h m e"],
 ) -> None:
     """Fill in dk and, with the last slice, dv; others leave in `partial` what the next one adds to."""
-    heads, m = k.shape[1:3]
-    _back_to_keys[(shape.pairs, shape.parts(m))](
-        dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, m, shape.share(m), *beside.pointers(dsums),
-        *strides(dy, q, k, v, dk, dv, partial), **beside.flags, **shape.flags, **shape.constants(back=True),
+    _backward_keys[(shape.pairs, shape.reading_parts(keys.max_seqlen))](
+        dy, q, k, v, dsums, d, dd, dk, dv, partial, keys.cu_seqlens, queries.angles, keys.angles, keys.mask,
+        *_sizes(shape, k, keys), *strides(dy, q, k, v, dk, dv, partial),
+        MASKED=keys.mask is not None, **shape.flags, **shape.constants(backward=True),
     )  # fmt: skip
 
 
-def _before(sums: Float[Tensor, "p b h e1 r"]) -> Float[Tensor, "p b h e1 r"]:
+def _sizes(shape: Shape, x: Float[Tensor, "b h n c"], side: Side) -> tuple[int, int, int]:
+    """Heads, tokens of a batch row, and tokens of a part, which ragged rows compute for themselves."""
+    return shape.heads, x.shape[2], 0 if shape.ragged else shape.tokens_per_part(side.max_seqlen)
+
+
+def _before(sums: Float[Tensor, "p pairs e1 r"]) -> Float[Tensor, "p pairs e1 r"]:
     """The sums of all earlier parts."""
-    return before(fading_sum(sums.movedim(0, 2), None)).movedim(2, 0).contiguous()
+    return torch.cat([torch.zeros_like(sums[:1]), sums[:-1].cumsum(dim=0)])
 
 
 @triton.jit
 @no_type_check
 def _sum_keys(
-    k, v, sums, heads, n, share, k_angles, mask, k_b, k_h, k_t, v_b, v_h, v_t,
+    k, v, sums, cu_seqlens, k_angles, mask, heads, n, share, k_b, k_h, k_t, v_b, v_h, v_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, MASKED: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = part(heads, n, share)
-    k, v = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h)
-    k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
+    row, head, begin, first, last = _part(cu_seqlens, heads, n, share, RAGGED)
+    k, v = _row(k, row, head, begin, k_b, k_h, k_t), _row(v, row, head, begin, v_b, v_h, v_t)
+    if MASKED:
+        mask += row * n + begin
+    if FEATURE == "cosine":
+        k_angles += row * n + begin
     S, z = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
     for start in range(first, last, T):
         tokens = start + tl.arange(0, T)
@@ -156,19 +166,23 @@ def _sum_keys(
 @triton.jit
 @no_type_check
 def _read(
-    q, k, v, sums, y, d, partial, heads, n, share, eps, floor, q_angles, k_angles, mask,
+    q, k, v, sums, y, d, partial, cu_seqlens, q_angles, k_angles, mask, heads, n, share, eps, floor,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t, p_b, p_h, p_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = part(heads, n, share)
-    q, y, d = of(q, row, head, q_b, q_h), of(y, row, head, y_b, y_h), d + tl.program_id(0).to(tl.int64) * n
-    k, v = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h)
-    partial = of(partial, row, head, p_b, p_h)
-    q_angles = _of_row(q_angles, row, n, FEATURE)
+    row, head, begin, first, last = _part(cu_seqlens, heads, n, share, RAGGED)
+    q, y = _row(q, row, head, begin, q_b, q_h, q_t), _row(y, row, head, begin, y_b, y_h, y_t)
+    d, partial = d + (row * heads + head) * n + begin, _row(partial, row, head, begin, p_b, p_h, p_t)
+    if FEATURE == "cosine":
+        q_angles += row * n + begin
     if CAUSAL:
-        k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
+        k, v = _row(k, row, head, begin, k_b, k_h, k_t), _row(v, row, head, begin, v_b, v_h, v_t)
+        if MASKED:
+            mask += row * n + begin
+        if FEATURE == "cosine":
+            k_angles += row * n + begin
     S, z = _load_sums(sums, R, E, CAUSAL)
     for start in range(first, last, T):
         tokens = start + tl.arange(0, T)
@@ -178,7 +192,7 @@ def _read(
         if CAUSAL:
             fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
             u = load_visible(v, mask, tokens, last, v_t, e, E, MASKED)
-            weights = tl.where(_seen(T), dot(fq, tl.trans(fk), tl.zeros([T, T], tl.float32)), 0.0).to(fq.dtype)
+            weights = tl.where(_causal_mask(T), dot(fq, tl.trans(fk), tl.zeros([T, T], tl.float32)), 0.0).to(fq.dtype)
             top = dot(weights, u, top)
             bottom += tl.sum(weights.to(tl.float32), axis=1)
             S, z = dot(tl.trans(u), fk, S), z + tl.sum(fk.to(tl.float32), axis=0)
@@ -195,19 +209,24 @@ def _read(
 
 @triton.jit
 @no_type_check
-def _back_to_queries(
-    dy, q, k, v, sums, d, dq, dd, dsums, heads, n, share, floor, q_angles, k_angles, mask,
+def _backward_queries(
+    dy, q, k, v, sums, d, dq, dd, dsums, cu_seqlens, q_angles, k_angles, mask, heads, n, share, floor,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, GIVEN: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr, CAUSAL: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = part(heads, n, share)
-    pair = tl.program_id(0).to(tl.int64)
-    dy, q, dq = of(dy, row, head, g_b, g_h), of(q, row, head, q_b, q_h), of(dq, row, head, dq_b, dq_h)
-    k, v, d, dd = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h), d + pair * n, dd + pair * n
-    q_angles = _of_row(q_angles, row, n, FEATURE)
+    row, head, begin, first, last = _part(cu_seqlens, heads, n, share, RAGGED)
+    dy, q = _row(dy, row, head, begin, g_b, g_h, g_t), _row(q, row, head, begin, q_b, q_h, q_t)
+    dq, of_head = _row(dq, row, head, begin, dq_b, dq_h, dq_t), (row * heads + head) * n + begin
+    d, dd = d + of_head, dd + of_head
+    if FEATURE == "cosine":
+        q_angles += row * n + begin
     if CAUSAL:
-        k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
+        k, v = _row(k, row, head, begin, k_b, k_h, k_t), _row(v, row, head, begin, v_b, v_h, v_t)
+        if MASKED:
+            mask += row * n + begin
+        if FEATURE == "cosine":
+            k_angles += row * n + begin
     S, z = _load_sums(sums, R, E, CAUSAL)
     dS, dz = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
     for start in range(first, last, T):
@@ -218,7 +237,7 @@ def _back_to_queries(
         if CAUSAL:
             fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)
             u = load_visible(v, mask, tokens, last, v_t, e, E, MASKED)
-            weights = tl.where(_seen(T), dot(w, tl.trans(u), tl.zeros([T, T], tl.float32)), 0.0).to(fq.dtype)
+            weights = tl.where(_causal_mask(T), dot(w, tl.trans(u), tl.zeros([T, T], tl.float32)), 0.0).to(fq.dtype)
             g = dot(weights, fk, g)
         if GIVEN:
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
@@ -226,10 +245,11 @@ def _back_to_queries(
             bottom = tl.load(d + tokens, mask=tokens < last, other=1.0)
             # At the floor the denominator is a constant; there bottom and floor are the same number.
             w_last = tl.where(bottom > floor, -tl.sum(fq.to(tl.float32) * g, axis=1) / bottom, 0.0)
-            tl.store(dd + tokens, w_last, mask=tokens < last)
+            if CAUSAL:
+                tl.store(dd + tokens, w_last, mask=tokens < last)
         g += w_last[:, None] * z[None, :]
         if CAUSAL:
-            g = dot(tl.where(_seen(T), w_last[:, None], 0.0).to(fq.dtype), fk, g)
+            g = dot(tl.where(_causal_mask(T), w_last[:, None], 0.0).to(fq.dtype), fk, g)
             S, z = dot(tl.trans(u), fk, S), z + tl.sum(fk.to(tl.float32), axis=0)
         _store_gradient(dq, g, fq, q_angles, mask, start, last, dq_t, c, C, R, T, FEATURE, False)
         dS = dot(tl.trans(w), fq, dS)
@@ -239,22 +259,27 @@ def _back_to_queries(
 
 @triton.jit
 @no_type_check
-def _back_to_keys(
-    dy, q, k, v, dsums, d, dd, dk, dv, partial, heads, n, share, q_angles, k_angles, mask,
+def _backward_keys(
+    dy, q, k, v, dsums, d, dd, dk, dv, partial, cu_seqlens, q_angles, k_angles, mask, heads, n, share,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     p_b, p_h, p_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
-    FEATURE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
+    FEATURE: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
     LAST: tl.constexpr,
 ):  # fmt: skip
-    row, head, first, last = part(heads, n, share)
-    pair = tl.program_id(0).to(tl.int64)
-    k, v = of(k, row, head, k_b, k_h), of(v, row, head, v_b, v_h)
-    dk, dv, partial = of(dk, row, head, dk_b, dk_h), of(dv, row, head, dv_b, dv_h), of(partial, row, head, p_b, p_h)
-    k_angles, mask = _of_keys(k_angles, mask, row, n, FEATURE, MASKED)
+    row, head, begin, first, last = _part(cu_seqlens, heads, n, share, RAGGED)
+    k, v = _row(k, row, head, begin, k_b, k_h, k_t), _row(v, row, head, begin, v_b, v_h, v_t)
+    dk, dv = _row(dk, row, head, begin, dk_b, dk_h, dk_t), _row(dv, row, head, begin, dv_b, dv_h, dv_t)
+    partial = _row(partial, row, head, begin, p_b, p_h, p_t)
+    if MASKED:
+        mask += row * n + begin
+    if FEATURE == "cosine":
+        k_angles += row * n + begin
     if CAUSAL:
-        dy, q, d, dd = of(dy, row, head, g_b, g_h), of(q, row, head, q_b, q_h), d + pair * n, dd + pair * n
-        q_angles = _of_row(q_angles, row, n, FEATURE)
+        dy, q = _row(dy, row, head, begin, g_b, g_h, g_t), _row(q, row, head, begin, q_b, q_h, q_t)
+        d, dd = d + (row * heads + head) * n + begin, dd + (row * heads + head) * n + begin
+        if FEATURE == "cosine":
+            q_angles += row * n + begin
     N, N_last = _load_sums(dsums, R, E, CAUSAL)
     tiles = tl.cdiv(tl.maximum(last - first, 0), T)
     for tile in range(tiles):
@@ -269,8 +294,8 @@ def _back_to_keys(
             w = _w(dy, d, start, last, g_t, e, E, T, fk)
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
             zeros = tl.zeros([T, T], tl.float32)
-            of_values = tl.where(_seen(T), dot(w, tl.trans(u), zeros) + w_last[:, None], 0.0).to(fk.dtype)
-            of_features = tl.where(_seen(T), dot(fq, tl.trans(fk), zeros), 0.0).to(fk.dtype)
+            of_values = tl.where(_causal_mask(T), dot(w, tl.trans(u), zeros) + w_last[:, None], 0.0).to(fk.dtype)
+            of_features = tl.where(_causal_mask(T), dot(fq, tl.trans(fk), zeros), 0.0).to(fk.dtype)
             g, gv = dot(tl.trans(of_values), fq, g), dot(tl.trans(of_features), w, gv)
             N = dot(tl.trans(w), fq, N)
             N_last += tl.sum(fq.to(tl.float32) * w_last[:, None], axis=0)
@@ -285,21 +310,24 @@ def _back_to_keys(
 
 @triton.jit
 @no_type_check
-def _of_row(x, row, n, FEATURE: tl.constexpr):
-    if FEATURE == "cosine":
-        x += row.to(tl.int64) * n
-    return x
+def _part(cu_seqlens, heads, n, share, RAGGED: tl.constexpr):
+    """Batch row and head of this program, where its row begins in there, and its tokens, counted from that place."""
+    row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
+    begin = row * 0
+    if RAGGED:
+        begin = tl.load(cu_seqlens + row).to(tl.int64)
+        n = (tl.load(cu_seqlens + row + 1) - begin).to(tl.int32)
+        share = tl.cdiv(tl.cdiv(n, STEP), tl.num_programs(1)) * STEP
+        row = row * 0
+    first = tl.program_id(1) * share
+    return row, head, begin, first, tl.minimum(first + share, n)
 
 
 @triton.jit
 @no_type_check
-def _of_keys(angles, mask, row, n, FEATURE: tl.constexpr, MASKED: tl.constexpr):
-    """What lies beside the keys of a row, without gaps."""
-    if FEATURE == "cosine":
-        angles += row.to(tl.int64) * n
-    if MASKED:
-        mask += row.to(tl.int64) * n
-    return angles, mask
+def _row(x, row, head, begin, row_stride, head_stride, token_stride):
+    """Where the tokens of a row and head begin."""
+    return of(x, row, head, row_stride, head_stride) + begin * token_stride
 
 
 @triton.jit
@@ -361,7 +389,7 @@ def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.const
 
 @triton.jit
 @no_type_check
-def _seen(T: tl.constexpr):
+def _causal_mask(T: tl.constexpr):
     """Which keys of a tile each of its queries sees [T of t, T of s]."""
     return tl.arange(0, T)[:, None] >= tl.arange(0, T)[None, :]
 
