@@ -24,6 +24,9 @@ from longspan.attentions.base import (
 from longspan.core.registry import Option, Registry, canonical_target, checked_options, own_options
 from longspan.core.spec import Spec, Value
 
+# An option that became a twin, by which cards and frozen protocols still call it: mechanism, option, value -> twin.
+FORMER_OPTIONS: dict[tuple[str, str, Value], str] = {("probsparse", "released", True): "informer_probsparse"}
+
 registry = Registry("attention", __name__, f"{__name__}.base:Attention", subpackages=("released",))
 
 
@@ -64,10 +67,18 @@ def get(spec: "str | Spec | Mechanism") -> Mechanism:
     """The mechanism a string names; unknown names, options and values are refused with a sentence."""
     if isinstance(spec, Mechanism):
         return spec
-    spec = Spec.parse(spec) if isinstance(spec, str) else spec
+    spec = _current(Spec.parse(spec) if isinstance(spec, str) else spec)
     cls = registry.find(spec.target)
     options = checked_options(cls, spec.options, SHELL, "attention", spec.target)
     return Mechanism(cls, options, canonical_target(spec))
+
+
+def _current(spec: Spec) -> Spec:
+    """The twin, where a spec asks for one by its former option."""
+    for option, value in spec.options.items():
+        if twin := FORMER_OPTIONS.get((spec.target, option, value)):
+            return Spec(twin, {name: other for name, other in spec.options.items() if name != option})
+    return spec
 
 
 __all__ = [

@@ -126,15 +126,21 @@ class KeyValueCache(DecodeState):
 
     @classmethod
     def of(
-        cls, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None
-    ) -> "KeyValueCache":
+        cls,
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        mask: Bool[Tensor, "b m"] | None,
+        **more: Tensor,
+    ) -> Any:  # `cls`: runtime type checks know no Self
+        """The cache after these tokens; `more` are the further fields of a subclass, as they are."""
         keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), mask)
         values, _ = left_align(rearrange(v, "b h m e -> b m h e"), mask)
-        return cls(keys.transpose(1, 2), values.transpose(1, 2), lengths)
+        return cls(keys.transpose(1, 2), values.transpose(1, 2), lengths, **more)
 
-    def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"]) -> "KeyValueCache":
-        """One more token in each row."""
-        return KeyValueCache(append(self.k, k, self.lengths), append(self.v, v, self.lengths), self.lengths + 1)
+    def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], **more: Tensor) -> Any:
+        """The cache after one more token in each row; `more` are further fields, as they are then."""
+        k, v = append(self.k, k, self.lengths), append(self.v, v, self.lengths)
+        return dataclasses.replace(self, k=k, v=v, lengths=self.lengths + 1, **more)
 
 
 @dataclass

@@ -6,17 +6,17 @@ A cache holds the tokens of each row left-aligned. In a ring the token at positi
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 
 def append(
-    tokens: Float[Tensor, "b h t c"], new: Float[Tensor, "b h c"], lengths: Int[Tensor, " b"]
-) -> Float[Tensor, "b h t_plus_1 c"]:
+    tokens: Shaped[Tensor, "b h t c"], new: Shaped[Tensor, "b h c"], lengths: Int[Tensor, " b"]
+) -> Shaped[Tensor, "b h t_plus_1 c"]:
     """The cache with the new token of each row behind its last one."""
     tokens = torch.cat([tokens, torch.zeros_like(new)[:, :, None]], dim=2)
     place = lengths[:, None, None, None].expand_as(new[:, :, None])
-    return tokens.scatter_(2, place, new[:, :, None].to(tokens.dtype))  # nobody else has seen these tokens yet
+    return tokens.scatter_(2, place, new[:, :, None].to(tokens.dtype))  # in place: the tensor is new
 
 
 def fill_ring(tokens: Float[Tensor, "b m h c"], lengths: Int[Tensor, " b"], slots: int) -> Float[Tensor, "b h s c"]:

@@ -1,4 +1,4 @@
-"""ProbSparse against a formula written out query by query, its choice of queries, and the leak of the released one."""
+"""ProbSparse against a formula written out query by query, its choice of queries, and that none leaks."""
 
 import math
 
@@ -116,43 +116,14 @@ def test_in_random_order_about_as_many_queries_attend_as_the_paper_chooses():
     assert 0.6 < attending(layer, q, k).sum(dim=-1).double().mean() / budget(5, 1000) <= 1
 
 
-def last_token_moves_the_past(spec):
-    layer = headwise(spec, Pattern.CAUSAL_SELF)
+def test_later_queries_do_not_decide_about_earlier_rows():
+    layer = headwise("probsparse", Pattern.CAUSAL_SELF)
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 4, 2, 60, 6).double()
     before = layer.attend(q, k, v)
     for u in (q, k, v):
         u[:, :, -1] *= 100
-    return (layer.attend(q, k, v) - before)[:, :, :-1].abs().max()
-
-
-def test_later_queries_do_not_decide_about_earlier_rows():
-    assert last_token_moves_the_past("probsparse") == 0
-
-
-def test_the_released_choice_leaks_which_is_why_it_is_not_the_default():
-    assert last_token_moves_the_past("probsparse(released=True)") > 0.1
-
-
-@settings(max_examples=50, deadline=None)
-@given(count=st.integers(0, 2**31 - 1), factor=st.integers(1, 9))
-def test_one_length_and_many_lengths_have_the_same_budget(count, factor):
-    layer = headwise(f"probsparse(factor={factor})", Pattern.NONCAUSAL_SELF)
-    near = [count, *(int(math.exp(power)) + more for power in range(22) for more in (0, 1))]
-    assert layer._budgets(torch.tensor(near)).tolist() == [layer._budget(one) for one in near]
-    assert layer._budget(count) == budget(factor, count)
-
-
-def test_samples_are_spread_evenly_over_the_keys_there_are():
-    layer = headwise("probsparse(factor=200)", Pattern.NONCAUSAL_SELF)
-    place, count = torch.arange(20)[None], torch.full((1, 20), 10)
-    drawn = layer.sampled(place, count, 4400)
-    assert drawn.min() >= 0
-    assert drawn.max() < 10
-    for one in drawn[0]:
-        assert (one.bincount(minlength=10) - 440).abs().max() < 5 * 20  # five standard deviations
-    together = (drawn[0, :-1] * 10 + drawn[0, 1:]).flatten().bincount(minlength=100)  # of neighbouring queries
-    assert (together - 836).abs().max() < 5 * 29
+    assert torch.equal(layer.attend(q, k, v)[:, :, :-1], before[:, :, :-1])
 
 
 def test_samples_are_saved_with_the_weights():

@@ -91,6 +91,8 @@ MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a chan
     "cab_performer": (8_948_746, 26_530),
     "cosformer": (8_948_746, 26_530),
     "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
+    "hf_reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # as reformer
+    "informer_probsparse": (8_948_746, 26_530),
     "lara": (  # for queries and for keys a map between the channels of a head, and a layer norm
         8_948_746 + 4 * 2 * (64**2 + 3 * 64),
         26_530 + 4 * 2 * (4**2 + 3 * 4),

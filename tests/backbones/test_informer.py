@@ -227,7 +227,7 @@ def test_odd_lengths_are_forecast_too(past, prefix, horizon):
 
 def test_rows_of_a_batch_do_not_meet_when_scored():
     torch.manual_seed(0)
-    model = informer(others={NS: "probsparse(released=True)", CS: "probsparse(released=True)"}).eval()
+    model = informer(others={NS: "informer_probsparse", CS: "informer_probsparse"}).eval()
     values, times = inputs(model, batch=3)
     with torch.no_grad():
         together = model(values, times)

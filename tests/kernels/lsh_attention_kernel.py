@@ -1,6 +1,6 @@
-"""The Triton kernels of attention within buckets against their law, on a GPU or in Triton's interpreter.
+"""The Triton kernels of LSH attention and its hash against their references, on a GPU or in Triton's interpreter.
 
-`test_bucketed.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_lsh_attention.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.attentions import reformer as reformer_file
+from longspan.kernels.lsh_attention import hash as hashing
 from longspan.kernels.lsh_attention import lsh_attention, operator
 from longspan.kernels.lsh_attention import triton as kernel
 from tests.kernels.agreement import assert_agrees, by_triton, exact, gradients, outcome
@@ -27,7 +28,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 def large_tiles(monkeypatch):
     """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
     if DEVICE == "cpu":
-        for shapes in (kernel.FORTH, kernel.BACK):
+        for shapes in (kernel.FORWARD, kernel.BACKWARD):
             for size, (_, _, *rest) in list(shapes.items()):
                 monkeypatch.setitem(shapes, size, (64, 64, *rest))
 
@@ -54,7 +55,7 @@ def follow(n, *, left, right, scale=1.0, **problem):
     "left, right, buckets",
     [(5, 5, 1), pytest.param(40, 0, 1, marks=pytest.mark.full), (3, 1, 6), (0, 0, 6), (200, 200, 6)],
 )
-def test_outputs_and_gradients_are_those_of_the_law(left, right, buckets):
+def test_outputs_and_gradients_are_those_of_the_reference(left, right, buckets):
     follow(70, left=left, right=right, buckets=buckets)
 
 
@@ -120,7 +121,7 @@ def test_huge_vectors_and_vanishing_ones_stay_finite():
 
 
 @pytest.mark.usefixtures("large_tiles")
-def test_no_two_runs_differ_in_a_bit():
+def test_it_is_deterministic():
     inputs, numbers = draw(70)
     one, other = (
         outcome(lambda z, v: lsh_attention(z, v, numbers, left=30, right=30, impl="triton"), inputs) for _ in range(2)
@@ -150,10 +151,11 @@ def test_reformer_is_itself_by_the_kernels(pattern, monkeypatch):
     layer = attentions.get("reformer(buckets=4, chunk=5)")(16, 2, pattern).double().to(DEVICE)
     x, mask = torch.randn(2, 40, 16, device=DEVICE), torch.rand(2, 40, device=DEVICE) < 0.8
     mask[1, 30:] = False
-    law = layer(x.double(), mask=mask)
-    calls = by_triton(monkeypatch, reformer_file, "lsh_attention", "nearest_direction")
-    torch.testing.assert_close(layer.float()(x, mask=mask).double(), law, atol=2e-5, rtol=2e-5)
-    assert len(calls) == 2
+    expected = layer(x.double(), mask=mask)
+    attended = by_triton(monkeypatch, reformer_file, "lsh_attention")
+    hashed = by_triton(monkeypatch, hashing, "cross_polytope_hash")
+    torch.testing.assert_close(layer.float()(x, mask=mask).double(), expected, atol=2e-5, rtol=2e-5)
+    assert len(attended) == len(hashed) == 1
 
 
 @pytest.mark.usefixtures("large_tiles")
@@ -171,6 +173,40 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
     assert_one_graph(layer, ((*inputs, numbers) for inputs, numbers in map(draw, (40, 70))))
 
 
+def draw_integers(*shape, seed=0):
+    """Numbers of few digits, so that many are equal and no sum is rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=generator).float().to(DEVICE)
+
+
+def assert_same_hash(u, factors, offset=None):
+    found, expected = (hashing.cross_polytope_hash(u, factors, offset, impl=impl) for impl in ("triton", "reference"))
+    assert found.dtype == expected.dtype == torch.long
+    assert torch.equal(found, expected)
+
+
+@given(st.integers(1, 200), st.integers(1, 5), st.integers(1, 40), st.integers(0, 20), st.booleans())
+@settings(deadline=None, max_examples=15)
+def test_buckets_are_those_of_the_reference_ties_included(n, m, one, other, moved):
+    factors = (2 * one, 2 * other) if other else (2 * one,)
+    offset = draw_integers(m, one + other, seed=n + 1) if moved else None
+    assert_same_hash(draw_integers(n, m, one + other, seed=n), factors, offset)
+
+
+@pytest.mark.parametrize("factors", [(2,), (1024, 2), (16, 32)])
+def test_tokens_may_have_several_axes_and_hashes_any_width(factors):
+    assert_same_hash(draw_integers(2, 5, 4, sum(factors) // 2), factors)
+
+
+def test_nan_falls_into_a_bucket_that_exists():
+    u = torch.full((3, 2, 8), torch.nan, device=DEVICE)
+    assert (hashing.cross_polytope_hash(u, (16,), impl="triton") < 16).all()
+
+
+def test_torch_finds_nothing_wrong_with_the_hash():
+    check(operator.cross_polytope_hash, draw_integers(5, 2, 8), [4, 12], draw_integers(2, 8), differentiable=False)
+
+
 def assert_near(found, expected):
     """Up to the rounding of bfloat16, in the norm."""
     assert found.isfinite().all()
@@ -183,11 +219,11 @@ def assert_near(found, expected):
 def test_rows_of_real_length_agree_with_the_blocks_of_a_finer_precision(left, right, buckets):
     """With 4096 buckets many tokens see nobody in either round."""
     inputs, numbers = draw(4096, b=4, h=8, c=64, e=64, buckets=buckets, dtype=torch.bfloat16)
-    fast, law = (
+    fast, slow = (
         outcome(lambda z, v: lsh_attention(z, v, numbers, left=left, right=right), leaves)
         for leaves in (inputs, exact(inputs))
     )
-    for found, expected in zip(fast, law, strict=True):
+    for found, expected in zip(fast, slow, strict=True):
         assert_near(found, expected)
 
 
@@ -211,14 +247,14 @@ def test_reformer_in_bfloat16_is_reformer_in_double_precision(pattern):
         found, buckets = layer(x), layer._project(x)[2]
     finer = layer.double()
     with torch.no_grad():
-        expected, law = finer(x.double()), finer._project(x.double())[2]
-    assert (buckets != law).float().mean() < 1e-4  # of bfloat16 it would be a hundredth
+        expected, exact_buckets = finer(x.double()), finer._project(x.double())[2]
+    assert (buckets != exact_buckets).float().mean() < 1e-4  # of bfloat16 it would be a hundredth
     assert (found.double() - expected).norm() < 0.03 * expected.norm()
 
 
 @on_a_gpu
 @pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
-def test_a_graph_records_reformer_forth_and_back(pattern):
+def test_a_graph_records_reformer_forward_and_backward(pattern):
     layer, x = reformer(pattern, 4096)
     for found, expected in replayed(lambda: train(layer, x)):
         assert_near(found, expected)

@@ -1,5 +1,5 @@
 """Triton kernels that go along rows against their laws, on a GPU or in Triton's interpreter: weighted means, running
-means, records, balancing and layer norms.
+means, balancing and layer norms.
 
 `test_row_kernels.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
@@ -8,8 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern
@@ -18,9 +16,6 @@ from longspan.kernels.layer_norm import operator as norming
 from longspan.kernels.layer_norm import triton as norm_kernel
 from longspan.kernels.pooling import operator as pooling
 from longspan.kernels.pooling import running_mean
-from longspan.kernels.running_topk import operator as recording
-from longspan.kernels.running_topk import records
-from longspan.kernels.running_topk import triton as record_kernel
 from longspan.kernels.sinkhorn_normalize import balance
 from longspan.kernels.sinkhorn_normalize import operator as balancing
 from longspan.kernels.weighted_means import operator as weighted
@@ -35,7 +30,7 @@ from tests.kernels.half_layers import assert_compiled_for_any_length, assert_rec
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 TYPES = [torch.float32, torch.bfloat16]
 SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
-CASES = [("longshort", SELF), ("sinkhorn", SELF), ("probsparse", SELF[1:])]
+CASES = [("longshort", SELF), ("sinkhorn", SELF)]
 
 
 def draw(*shapes, dtype=torch.float32, token_by_token=False, seed=0):
@@ -103,32 +98,12 @@ def test_layer_norms_are_those_of_the_law(rows, d, programs, dtype, monkeypatch)
     follow(lambda x, w, b, impl: layer_norm(x, w, b, 1e-5, impl=impl), [x, weight, bias], TOLERANCE[dtype])
 
 
-@settings(deadline=None, max_examples=5)
-@given(st.integers(1, 50), st.integers(1, 5), st.integers(0, 3), st.sampled_from(["any", "ties", "rising", "falling"]))
-def test_records_are_those_of_the_law(n, among, seed, kind):
-    x = torch.randn(2, 1, n, generator=torch.Generator().manual_seed(seed))
-    x = {"any": x, "ties": x.round(), "rising": x.sort().values, "falling": -x.sort().values}[kind].clone()
-    x[0, :, n // 3 : n // 2] = -torch.inf
-    counts = torch.arange(1, n + 1)
-    budget = torch.minimum(among * counts.double().log().ceil().long().clamp(min=1), counts)[None]
-    budget = budget if seed % 2 else torch.cat([budget, budget // 2])
-    x, budget = x.to(DEVICE), budget.to(DEVICE)
-    expected = records(x, budget, among, impl="reference")
-    whole = record_kernel.TILE
-    for tile in (whole, 16):  # one tile, and several that carry on
-        record_kernel.TILE = tile
-        assert torch.equal(records(x, budget, among, impl="triton"), expected)
-    record_kernel.TILE = whole
-
-
 def test_torch_finds_nothing_wrong_with_the_operators():
     a, x, matrix = draw((1, 2, 9, 3), (1, 2, 9, 4), (1, 1, 3, 3))
     check(weighted.forward, a, x, None)
     check(pooling.running_mean, x, hide(1, 9))
     check(norming.forward, x, *draw((4,), (4,)), 1e-5)
     check(balancing.forward, matrix, matrix.detach()[:, :1] < 9, 2)
-    budget = torch.arange(9, device=DEVICE)[None]
-    check(recording.records, x[..., 0].detach(), budget, 2, differentiable=False)
 
 
 def test_no_two_runs_differ_in_a_bit():
@@ -152,10 +127,6 @@ def test_real_sizes_agree():
     follow(lambda x, w, b, impl: layer_norm(x, w, b, 1e-5, impl=impl), inputs, TOLERANCE[torch.bfloat16])
     allowed = torch.ones(1, 1, 256, 256, dtype=torch.bool, device=DEVICE)
     follow(lambda x, impl: balance(x, allowed, 5, impl=impl), draw((4, 8, 256, 256)))
-    (x,) = draw((4, 8, 16_384, 1))
-    budget = torch.arange(1, 16_385, device=DEVICE).double().log().ceil().long().clamp(min=1)[None] * 5
-    x = x[..., 0].detach()
-    assert torch.equal(records(x, budget, 5, impl="triton"), records(x, budget, 5, impl="reference"))
 
 
 def core(spec, pattern, n=1024):
@@ -168,7 +139,6 @@ def core(spec, pattern, n=1024):
 @pytest.mark.parametrize("spec, pattern", [(spec, pattern) for spec, patterns in CASES for pattern in patterns])
 def test_a_compiled_mechanism_takes_them_into_one_graph_for_any_length(spec, pattern):
     layer, _ = core(spec, pattern, 2048)
-    # rounding decides about single queries of probsparse, so not every number
     assert_compiled_for_any_length(layer, (core(spec, pattern, n)[1] for n in (1024, 1536)), most=0.99)
 
 

@@ -1,6 +1,6 @@
-"""The Triton kernel of sampled scores against its law, on a GPU or in Triton's interpreter.
+"""The Triton kernel of sampled scores against its reference, on a GPU or in Triton's interpreter.
 
-`test_sampled_scores.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_sampled_qk.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 import pytest
@@ -25,14 +25,14 @@ def draw(b, h, n, m, c, s, *, dtype=torch.float32, seed=0):
 
 def assert_agrees(q, k, sample, size):
     found = sampled_qk(q, k, sample, size, impl="triton")
-    law = sampled_qk(q.double(), k.double(), sample, size, impl="reference")
-    for one, other in zip(found, law, strict=True):
+    expected = sampled_qk(q.double(), k.double(), sample, size, impl="reference")
+    for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-5)  # sums of single precision
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_the_scores_are_those_of_the_law(dtype):
+def test_the_scores_are_those_of_the_reference(dtype):
     assert_agrees(*draw(2, 3, 7, 40, 64, 50, dtype=dtype))
 
 
@@ -52,8 +52,8 @@ def test_rows_may_share_a_sample():
 
 def test_one_key_drawn_every_time_is_no_distance_at_all():
     q, k, sample, size = draw(1, 2, 9, 30, 64, 50)
-    _, apart = sampled_qk(q, k, sample[..., :1].expand(-1, -1, 50), size, impl="triton")
-    assert (apart == 0).all()
+    _, gap = sampled_qk(q, k, sample[..., :1].expand(-1, -1, 50), size, impl="triton")
+    assert (gap == 0).all()
 
 
 def test_queries_and_keys_may_lie_in_memory_in_any_order():

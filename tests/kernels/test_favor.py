@@ -1,4 +1,4 @@
-"""Positive random features: the reference against the formula, kernels against the reference, what the compiler says."""
+"""Positive random features: the reference against the formula, kernels against it, what the compiler says."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Attention within buckets: the fast paths and the matrix written out agree, and what the compiler says."""
+"""LSH attention: the fast paths and the whole matrix agree, the hash is an argmax, and all kernels compile."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
-from longspan.kernels.lsh_attention import chunked, lsh_attention
+from longspan.kernels.lsh_attention import lsh_attention
+from longspan.kernels.lsh_attention.hash import cross_polytope_hash, hash_factors
 from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
 
@@ -45,23 +46,6 @@ def test_a_window_within_the_bucket_agrees_with_the_reference(n, rounds, buckets
     assert_agree(lsh_attention, (z, v), numbers, left=left, right=right, scale=scale)
 
 
-@given(
-    n=st.integers(1, 50),
-    rounds=st.integers(1, 3),
-    chunk=st.integers(1, 20),
-    before=st.integers(0, 2),
-    after=st.integers(0, 2),
-    causal=st.booleans(),
-    masked=st.booleans(),
-    seed=st.integers(0, 99),
-)
-@settings(deadline=None, max_examples=25)
-def test_chunks_agree_with_the_reference(n, rounds, chunk, before, after, causal, masked, seed):
-    leaves, numbers, mask = tensors(n, rounds, 5, seed)
-    options = {"chunk": chunk, "before": before, "after": after, "causal": causal, "key_mask": mask if masked else None}
-    assert_agree(chunked, leaves, numbers, **options)
-
-
 @pytest.mark.parametrize("n", [63, 1000])
 @pytest.mark.parametrize("left, right", [(127, 0), (64, 64), (3, 1)])
 def test_long_rows_agree_with_the_reference(n, left, right):
@@ -95,34 +79,73 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(dtype, c, dropout,
         lsh_attention(z, z, numbers, left=1, right=1, dropout=dropout, impl="triton")
 
 
-def test_operations_count_the_window_in_every_round_forth_and_back():
+def test_operations_count_the_window_in_every_round():
     z, v, order = (2, 3, 100, 8), (2, 3, 100, 4), (2, 3, 5, 100)
-    forth, back = formulas()[torch.ops.longspan.lsh_attention], formulas()[torch.ops.longspan.lsh_attention_backward]
-    assert forth(z, v, order, order, 10, 6, 1.0) == 2 * (6 * 5 * 100) * 16 * (8 + 4)
-    assert forth(z, v, order, order, 99, 99, 1.0) == 2 * (6 * 5 * 100) * 99 * (8 + 4)
-    assert back(v, v, order, z, v, order, order, 10, 6, 1.0) == 2 * (6 * 5 * 100) * 16 * (3 * 8 + 2 * 4)
+    forward, backward = (
+        formulas()[torch.ops.longspan.lsh_attention],
+        formulas()[torch.ops.longspan.lsh_attention_backward],
+    )
+    assert forward(z, v, order, order, 10, 6, 1.0) == 2 * (6 * 5 * 100) * 16 * (8 + 4)
+    assert forward(z, v, order, order, 99, 99, 1.0) == 2 * (6 * 5 * 100) * 99 * (8 + 4)
+    assert backward(v, v, order, z, v, order, order, 10, 6, 1.0) == 2 * (6 * 5 * 100) * 16 * (3 * 8 + 2 * 4)
+
+
+@given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
+@settings(deadline=None, max_examples=25)
+def test_the_hash_is_the_argmax_of_directions_and_opposites(n, one, other, seed):
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randint(-2, 3, (n, 2, one + other), generator=generator).double()  # so that many are equal
+    offset = torch.randint(-2, 3, (2, one + other), generator=generator).double()
+    first, second = (u + offset).split([one, other], dim=-1)
+    first, second = (torch.cat([part, -part], dim=-1).argmax(dim=-1) for part in (first, second))
+    assert torch.equal(cross_polytope_hash(u, (2 * one, 2 * other), offset), 2 * other * first + second)
+
+
+@pytest.mark.parametrize("buckets", [0, 5, 130])
+def test_impossible_numbers_of_buckets_are_refused(buckets):
+    with pytest.raises(UsageError, match=f"got buckets={buckets}"):
+        hash_factors(buckets)
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")
+@pytest.mark.parametrize("dtype, half, words", [(torch.float64, 4, "takes float32"), (torch.float32, 5_000, "4096")])
+def test_what_the_hash_kernel_cannot_do_is_refused_with_a_sentence(dtype, half, words):
+    with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
+        cross_polytope_hash(torch.zeros(1, 1, half, dtype=dtype), (2 * half,), impl="triton")
 
 
 @needs_triton
 @pytest.mark.parametrize("choice", ROUNDS)
-def test_the_kernel_follows_the_law(choice):
+def test_the_kernels_follow_the_reference(choice):
     assert_passes("lsh_attention_kernel.py", *choice)
 
 
 @needs_compiler
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
-@pytest.mark.parametrize("name", ["_attend", "_through", "_back"])
+@pytest.mark.parametrize("name", ["_forward", "_delta", "_backward"])
 @pytest.mark.parametrize("c", [64, 128])
 def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, kind, c):
     from longspan.kernels.lsh_attention import triton as kernels
 
     kernel = getattr(kernels, name)
     sample = torch.empty(1, 1, 1, c, dtype={"bf16": torch.bfloat16, "fp32": torch.float32}[kind])
-    constants = kernels.launch(kernels.FORTH if name == "_attend" else kernels.BACK, sample, sample, 128)
+    constants = kernels.launch(kernels.FORWARD if name == "_forward" else kernels.BACKWARD, sample, sample, 128)
     constants |= {"FIRST": False, "LAST": True}
-    kinds = dict.fromkeys(("log_sum", "through", "mean", "z_sums", "v_sums"), "*fp32")
+    kinds = dict.fromkeys(("lse", "delta", "mean", "z_sums", "v_sums"), "*fp32")
     kinds |= {"order": "*i64", "bucket": "*i16", "scale": "fp32"}
     kinds |= dict.fromkeys(("heads", "n", "rounds", "turn", "left", "right"), "i32")
     built = compiled(kernel, constants, kinds, otherwise=f"*{kind}", multiples="")
     assert built.metadata.shared <= 96 * 1024
+
+
+@needs_compiler
+@pytest.mark.parametrize("factors", [(16, 32), (128,)])
+def test_the_hash_compiles_for_a_large_gpu(factors):
+    from longspan.kernels.lsh_attention import triton as kernels
+
+    kernel, half = kernels._cross_polytope_hash, sum(factors) // 2
+    T, H = kernels.hashed_rows(half)
+    constants = {"half": half, "one": factors[0], "other": (*factors, 0)[1], "T": T, "H": H, "OFFSET": True}
+    kinds = {"found": "*i64", "rows": "i32", "m": "i32"}
+    assert compiled(kernel, constants, kinds, otherwise="*fp32").asm["ptx"]

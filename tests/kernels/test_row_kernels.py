@@ -1,18 +1,15 @@
-"""Weighted means, running means, records and balancing: the laws against loops, the kernels against the laws."""
+"""Weighted means, running means and balancing: the laws against loops, the kernels against the laws."""
 
 from importlib import import_module
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.pooling import running_mean
-from longspan.kernels.running_topk import records
 from longspan.kernels.sinkhorn_normalize import balance
 from longspan.kernels.weighted_means import weighted_means
 from tests.kernels.in_a_process import assert_passes, needs_triton
@@ -47,18 +44,6 @@ def test_without_a_mask_all_tokens_are_real():
     torch.testing.assert_close(running_mean(x), running_mean(x, mask=all_real))
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.integers(1, 4), st.integers(1, 3))
-def test_the_law_of_records_is_a_walk_along_the_row(numbers, among, share):
-    budget = [1 + i // share for i in range(len(numbers))]
-    chosen = []
-    for i, x in enumerate(numbers):
-        is_record = sum(before >= x for before in numbers[:i]) < among
-        chosen.append(is_record and sum(chosen) < budget[i])
-    found = records(torch.tensor([[numbers]]).double(), torch.tensor([budget]), among)
-    assert found.tolist() == [[chosen]]
-
-
 def test_balancing_is_dividing_rows_and_columns_in_turn():
     x, allowed = randn(2, 3, 4, 5), torch.rand(1, 1, 4, 5, generator=torch.Generator().manual_seed(0)) < 0.8
     matrix = x.exp() * allowed
@@ -73,22 +58,18 @@ def test_operations_count_products_and_running_sums():
     assert formulas()[torch.ops.longspan.weighted_means](a, x, None) == 2 * 60 * 8 * 4
     assert formulas()[torch.ops.longspan.weighted_means_backward]((), (), (), a, x, None) == 4 * 60 * 8 * 4
     assert formulas()[torch.ops.longspan.running_mean](x, None) == 60 * 8
-    assert formulas()[torch.ops.longspan.records](x[:3], (1, 10), 5) == 60 * 7
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")
 def test_what_the_kernels_cannot_do_is_refused_with_a_sentence():
     double, wide = torch.zeros(1, 1, 3, 2).double(), torch.zeros(1, 1, 3, 300)
-    budget = torch.ones(1, 3, dtype=torch.long)
     for call, words in [
         (lambda: weighted_means(double, double, impl="triton"), "float32 and half"),
         (lambda: weighted_means(wide, wide, impl="triton"), "128 summaries of 128"),
         (lambda: running_mean(double, impl="triton"), "float32 or half"),
         (lambda: running_mean(wide, impl="triton"), "at most 256"),
         (lambda: balance(double, double > 0, 1, impl="triton"), "takes float32"),
-        (lambda: records(double[..., 0], budget, 1, impl="triton"), "takes float32"),
         (lambda: layer_norm(double, double[0, 0, 0], double[0, 0, 0], 1e-5, impl="triton"), "float32 or half"),
-        (lambda: records(wide[..., 0], budget, 99, impl="triton"), "16 largest"),
     ]:
         with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
             call()
@@ -114,7 +95,6 @@ COMPILED = [
         for name in ("_running_sums", "_running_means")
         for backward in (False, True)
     ),
-    ("records", "_records", {"LEVELS": 5, "L": 16, "T": 4096}, 16),
     *(
         ("balancing", name, {"ROWS": rows, "T": 32, "W": 64}, 4)
         for name in ("_levels", "_back")
@@ -132,8 +112,8 @@ def test_they_compile_for_a_large_gpu(package, name, constants, warps):
     kernel = getattr(import_module(f"longspan.kernels.{package}.triton"), name)
     single = ("log", "through", "sums")
     half = "*bf16" if package in ("weighted_means", "pooling", "layer_norm") else "*fp32"
-    kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed", "chosen"), "*u8")
-    kinds |= dict.fromkeys(("counts", "budget"), "*i32") | dict.fromkeys(("heads", "n", "m", "share", "apart"), "i32")
+    kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed"), "*u8")
+    kinds |= {"counts": "*i32"} | dict.fromkeys(("heads", "n", "m", "share"), "i32")
     if package == "layer_norm":
         kinds |= {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "eps": "fp32"}
     constants = constants | {"num_warps": warps}

@@ -111,7 +111,7 @@ def test_lite_is_a_tenth_and_smoke_is_a_stand_in(name, protocol):
 
 
 def test_the_self_slots_have_probsparse_under_cab_and_softmax_under_longspan():
-    for protocol, others in (("cab-2023", "ProbSparse"), ("longspan", "Softmax")):
+    for protocol, others in (("cab-2023", "InformerProbSparse"), ("longspan", "Softmax")):
         plan = Plan.of(Cell("forecasting_ecl", "abc", None, protocol, "full"))
         with torch.device("meta"):
             found = filled(plan.task.model(plan.slots, plan.protocol.override({"model.dim": 16})))
@@ -128,7 +128,7 @@ def test_other_patterns_can_be_asked_for_one_by_one_or_together(task):
     assert kinds == {
         "encoder.0.attention": "LinearAttention",
         "encoder.1.attention": "LinearAttention",
-        "decoder.0.attention": "ProbSparse",
+        "decoder.0.attention": "InformerProbSparse",
         "decoder.0.cross": "Softmax",
     }
 
@@ -255,7 +255,7 @@ def test_a_run_that_was_cut_in_an_epoch_goes_on_to_the_same_numbers(task, splits
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_the_network_trains_in_either_precision(precision, task, splits):
-    rules = task.protocol("longspan", "smoke").override({"model.self_slots": "probsparse(released=True)"})
+    rules = task.protocol("longspan", "smoke").override({"model.self_slots": "informer_probsparse"})
     model = task.model(
         Slots(attentions.get("cosformer"), frozenset({Pattern.NONCAUSAL_CROSS}), task.others(rules)), rules
     )

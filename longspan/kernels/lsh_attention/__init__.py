@@ -1,34 +1,32 @@
-"""Exact attention among the tokens of one bucket, over several rounds that put the tokens into buckets differently.
+"""LSH attention: exact attention among the tokens of one bucket, over several rounds that hash the tokens differently.
 
-    y_i = sum_r sum_{j in V_r(i)} exp(q_i . k_j) v_j / sum_r sum_{j in V_r(i)} exp(q_i . k_j)
+    y_i = sum_r sum_{j in V_r(i)} exp(z_i . k_j) v_j / sum_r sum_{j in V_r(i)} exp(z_i . k_j)      k_j = scale z_j/|z_j|
 
-    lsh_attention   V_r(i): the tokens of i's bucket from `left` places before i to `right` after it, counted among
-               the tokens of that bucket alone; one vector z is both query and key, k_j = scale z_j / |z_j|
-    chunked    V_r(i): with all tokens sorted by bucket and cut into chunks, i's chunk, `before` chunks on its left and
-               `after` on its right, in a ring through all rounds, whatever the buckets of their tokens
+V_r(i) are the tokens of i's bucket in round r from `left` positions before i to `right` after it, counted among the
+tokens of that bucket alone. One vector z is both query and key. A token sees itself only where it sees nothing else in
+any round: then y_i = v_i. A key seen in several rounds counts each time.
 
-A token sees itself only where it sees nothing else in any round: then y_i = v_i. A key met in several rounds counts as
-often. Both sort the tokens by bucket, so that what a query sees lies close by, attend block by block, and sort back;
-time and memory are linear in the length but for the sort. `reference.py` is the reference; `triton` computes it on a
-GPU without writing any scores or sorted tokens, and gives the same bits in every run.
+Tokens are sorted by bucket, so that what a query sees lies close by, attend block by block, and are sorted back: time
+and memory are linear in the length but for the sort. `reference` defines the answer with a matrix; `triton` stores
+neither scores nor sorted tokens, and is deterministic. `hash.py` makes the buckets.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from longspan.kernels.dispatch import Implementation, choose
+from longspan.kernels.launch import ceil
 from longspan.kernels.lsh_attention import operator, reference
 from longspan.kernels.lsh_attention.reference import keys
 from longspan.kernels.precision import at_least_single
 
-__all__ = ["chunked", "keys", "lsh_attention"]
+__all__ = ["keys", "lsh_attention"]
 
-TILE = 16  # queries per block at least, however narrow the window
+SMALLEST_BLOCK = 16  # queries, however narrow the window
 WIDEST = 128  # channels of a head that a program of the Triton kernel can hold
 
 
@@ -43,9 +41,9 @@ def lsh_attention(
     dropout: float = 0.0,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention within a window of places in the own bucket; `buckets` are numbers from 0 on, quicker to sort if small.
+    """Attention within a window of the own bucket; `buckets` are numbers from 0 on, quicker to sort in a small type.
 
-    Where `auto` finds no kernel, tokens are attended in blocks, never by the law.
+    Without the kernel `auto` attends in blocks of sorted tokens, never by the reference.
     """
     if impl == "reference":
         return reference.lsh_attention(z, v, buckets, left=left, right=right, scale=scale)
@@ -55,86 +53,10 @@ def lsh_attention(
     left, right = (side if side < n else n - 1 for side in (left, right))
     if choose(impl, "lsh_attention", v, _unsupported_reason(z, v, dropout)) == "triton":
         return operator.forward(z.to(v.dtype), v, order, bucket, left, right, scale)[0]
-    block = max(TILE, -(-(left + right) // 2))
-    block = block if block < n else n
-    before, after = -(-left // block), -(-right // block)
-    bucket = _in_blocks(bucket, block, fill=-1)
-    lag = _places(-before, 1 + after, block, z.device) - torch.arange(block, device=z.device)[:, None]
-    near = (lag >= -left) & (lag <= right) & (lag != 0)
-    first = torch.arange(bucket.shape[3], device=z.device)[:, None] * block
-    there = first + _places(-before, 1 + after, block, z.device)
-    inside = (there >= 0) & (there < n)  # the neighbours of the first and last block are not those round the end
-    visible = (bucket[..., :, None] == _around(bucket, before, after)[..., None, :]) & near & inside[:, None]
-    return _attend(z.to(v.dtype), keys(z, scale).to(v.dtype), v, visible, order, before, after, dropout)
-
-
-def chunked(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    buckets: Int[Tensor, "b h r n"],
-    *,
-    chunk: int,
-    before: int,
-    after: int,
-    causal: bool = False,
-    key_mask: Bool[Tensor, "b n"] | None = None,
-    dropout: float = 0.0,
-    impl: Literal["auto", "reference"] = "auto",
-) -> Float[Tensor, "b h n e"]:
-    """Attention within neighbouring chunks of the tokens sorted by bucket."""
-    if impl == "reference":
-        return reference.chunked(
-            q, k, v, buckets, chunk=chunk, before=before, after=after, causal=causal, key_mask=key_mask
-        )
-    order = buckets.argsort(dim=-1, stable=True)
-    real = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool) if key_mask is None else key_mask
-    real = real[:, None, None].expand_as(order).gather(-1, order)
-    place, real = (
-        rearrange(_in_blocks(u, chunk, fill=0), "b h r g s -> b h 1 (r g) s") for u in (order, real.to(order.dtype))
-    )
-    here, there = place[..., :, None], _around(place, before, after)[..., None, :]
-    visible = (_around(real, before, after)[..., None, :] > 0) & (here != there)
-    visible = visible & (there < here) if causal else visible
-    return _attend(q, k, v, visible, order, before, after, dropout)
-
-
-def _attend(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    visible: Bool[Tensor, "b h r_or_1 g s span"],
-    order: Int[Tensor, "b h r n"],
-    before: int,
-    after: int,
-    dropout: float,
-) -> Float[Tensor, "b h n e"]:
-    """`visible` speaks of sorted tokens in blocks; its third axis is 1 where blocks see across rounds."""
-    (rounds, n), (ring, _, block, _) = order.shape[2:], visible.shape[2:]
-    rows, back = _sorted_rows(q, k, v, order)
-    rows = _in_blocks(rows, block, fill=0)
-    rows = rearrange(rows, "b h (ring r) g s c -> b h ring (r g) s c", ring=ring)
-    q, k, own = rows.split([q.shape[-1], k.shape[-1], v.shape[-1]], dim=-1)
-    k, own = _around(k, before, after), _around(own, before, after)
-
-    scores = at_least_single(q @ k.mT).masked_fill(~visible, -torch.inf)
-    lowest = torch.finfo(scores.dtype).min / 4  # the largest logit where nothing is seen
-    largest = scores.detach().amax(dim=-1, keepdim=True).clamp(min=lowest)
-    weights = (scores - largest).exp()
-    total = torch.cat([weights.sum(dim=-1, keepdim=True), largest], dim=-1)
-    y = (F.dropout(weights, dropout) if dropout else weights).to(own.dtype) @ own
-
-    y, total = (
-        _permute(rearrange(u, "b h ring (r g) s c -> b h (ring r) (g s) c", r=rounds // ring)[:, :, :, :n], *back)
-        for u in (y, total)
-    )
-    total, largest = total[..., :1], total[..., 1:].detach()
-    share = (largest - largest.amax(dim=2, keepdim=True)).exp()
-    return _weighed((share * y).sum(dim=2), (share * total).sum(dim=2), v)
+    return _in_blocks(z, v, bucket, order, left, right, scale, dropout)
 
 
 def _unsupported_reason(z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], dropout: float) -> str:
-    """What keeps the Triton kernel from these tensors, if anything."""
     if dropout:
         return f"it has no dropout, got dropout={dropout}"
     if v.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -144,43 +66,65 @@ def _unsupported_reason(z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
     return "" if v.numel() else "there are no tokens"
 
 
-def _sorted_rows(
-    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], order: Int[Tensor, "b h r n"]
-) -> tuple[Float[Tensor, "b h r n channels"], tuple[Tensor, Tensor]]:
-    """Queries, keys and values side by side, in the order of each round; and what sorts them back."""
-    index = torch.arange(order.shape[3], device=order.device).expand_as(order)
-    inverse = torch.zeros_like(order).scatter(-1, order, index)
-    rows = torch.cat([q, k, v], dim=-1)[:, :, None].expand(-1, -1, order.shape[2], -1, -1)
-    return _permute(rows, order, inverse), (inverse, order)
-
-
-def _weighed(
-    y: Float[Tensor, "b h n e"], total: Float[Tensor, "b h n 1"], v: Float[Tensor, "b h n e"]
+def _in_blocks(
+    z: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    bucket: Int[Tensor, "b h r n"],
+    order: Int[Tensor, "b h r n"],
+    left: int,
+    right: int,
+    scale: float,
+    dropout: float,
 ) -> Float[Tensor, "b h n e"]:
-    """The mean of what was seen, and the own value where that is nothing."""
+    """Each block of sorted queries against its own and the neighbouring blocks of keys."""
+    n = z.shape[2]
+    block = max(SMALLEST_BLOCK, ceil(left + right, 2))
+    block = block if block < n else n
+    before, after = ceil(left, block), ceil(right, block)
+    bucket = _blocks(bucket, block, fill=-1)
+    span = torch.arange(-before * block, (1 + after) * block, device=z.device)
+    lag = span - torch.arange(block, device=z.device)[:, None]
+    near = (lag >= -left) & (lag <= right) & (lag != 0)
+    position = torch.arange(bucket.shape[3], device=z.device)[:, None] * block + span
+    inside = (position >= 0) & (position < n)  # `_neighbours` wraps round
+    visible = (bucket[..., :, None] == _neighbours(bucket, before, after)[..., None, :]) & near & inside[:, None]
+
+    index = torch.arange(n, device=z.device).expand_as(order)
+    inverse = torch.zeros_like(order).scatter(-1, order, index)
+    rows = torch.cat([z.to(v.dtype), keys(z, scale).to(v.dtype), v], dim=-1)
+    rows = _permute(rows[:, :, None].expand(-1, -1, order.shape[2], -1, -1), order, inverse)
+    q, k, values = _blocks(rows, block, fill=0).split([z.shape[3], z.shape[3], v.shape[3]], dim=-1)
+    k, values = _neighbours(k, before, after), _neighbours(values, before, after)
+
+    scores = at_least_single(q @ k.mT).masked_fill(~visible, -torch.inf)
+    lowest = torch.finfo(scores.dtype).min / 4  # the largest logit where nothing is seen
+    largest = scores.detach().amax(dim=-1, keepdim=True).clamp(min=lowest)
+    weights = (scores - largest).exp()
+    total = torch.cat([weights.sum(dim=-1, keepdim=True), largest], dim=-1)
+    y = (F.dropout(weights, dropout) if dropout else weights).to(v.dtype) @ values
+
+    y, total = (_permute(u.flatten(3, 4)[:, :, :, :n], inverse, order) for u in (y, total))
+    total, largest = total[..., :1], total[..., 1:].detach()
+    share = (largest - largest.amax(dim=2, keepdim=True)).exp()  # of each round
+    y, total = (share * y).sum(dim=2), (share * total).sum(dim=2)
     alone = total == 0
     return torch.where(alone, v, (y / torch.where(alone, 1, total)).to(v.dtype))
 
 
-def _in_blocks(x: Shaped[Tensor, "b h r n *c"], block: int, fill: int) -> Shaped[Tensor, "b h r g s *c"]:
+def _blocks(x: Shaped[Tensor, "b h r n *c"], block: int, fill: int) -> Shaped[Tensor, "b h r g s *c"]:
     missing = -x.shape[3] % block
     x = F.pad(x, (0, 0) * (x.ndim - 4) + (0, missing), value=fill) if missing else x  # else it would only copy
     return x.unflatten(3, (-1, block))
 
 
-def _around(x: Shaped[Tensor, "b h r g s *c"], before: int, after: int) -> Shaped[Tensor, "b h r g span *c"]:
-    """Each block with its neighbours in the order of places, round the end."""
+def _neighbours(x: Shaped[Tensor, "b h r g s *c"], before: int, after: int) -> Shaped[Tensor, "b h r g span *c"]:
+    """Each block with those around it, in order; round the end."""
     return torch.cat([x.roll(-step, dims=3) for step in range(-before, after + 1)], dim=4)
-
-
-def _places(first: int, last: int, block: int, device: torch.device) -> Int[Tensor, " span"]:
-    return torch.arange(first * block, last * block, device=device)
 
 
 def _permute(
     x: Float[Tensor, "b h r n c"], order: Int[Tensor, "b h r n"], inverse: Int[Tensor, "b h r n"]
 ) -> Float[Tensor, "b h r n c"]:
-    """The tokens in this order."""
     return _Permutation.apply(x, order, inverse)  # pyright: ignore[reportReturnType]
 
 

@@ -1,4 +1,4 @@
-"""Sampled scores with every sampled key copied to its query: the law."""
+"""Sampled scores with every sampled key copied to its query."""
 
 import torch
 from einops import rearrange
@@ -18,5 +18,5 @@ def sampled_qk(
     scores = torch.cat([(q[:, :, None] * k[rows, some]).sum(dim=-1) for some in sample.split(AT_ONCE, dim=2)], dim=2)
     drawn = (torch.arange(sample.shape[2], device=q.device) < size[..., None])[..., None]
     largest = scores.masked_fill(~drawn, -torch.inf).amax(dim=2, keepdim=True)
-    apart = (largest - scores).masked_fill(~drawn, 0).sum(dim=2)
-    return rearrange(largest, "b n 1 h -> b h n"), rearrange(apart, "b n h -> b h n")
+    gap = (largest - scores).masked_fill(~drawn, 0).sum(dim=2)
+    return rearrange(largest, "b n 1 h -> b h n"), rearrange(gap, "b n h -> b h n")

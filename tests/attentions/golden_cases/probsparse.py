@@ -5,24 +5,25 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from longspan import attentions
-from longspan.attentions.probsparse import ProbSparse
+from longspan.attentions.released.informer_probsparse import InformerProbSparse
+from longspan.kernels.sampled_qk import log_budget
 from tests.attentions.parity import Replay, Vector
 
 
 def replay(vector: Vector) -> Replay:
-    spec = f"probsparse(factor={vector.meta['hyperparameters']['factor']}, released=True)"
+    spec = f"informer_probsparse(factor={vector.meta['hyperparameters']['factor']})"
     _, heads, _, channels = vector.arrays["q"].shape
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         layer = attentions.get(spec)(heads * channels, heads, vector.pattern)
-        assert isinstance(layer, ProbSparse)
+        assert isinstance(layer, InformerProbSparse)
         drawn = arrays["param_sampled_keys"]
 
-        def sampled(place: Tensor, count: Tensor, samples: int) -> Tensor:
-            assert drawn.shape == (place.shape[1], samples)
-            return drawn.expand(len(place), -1, -1)
+        def sampled(queries: int, keys: int) -> Tensor:
+            assert drawn.shape == (queries, log_budget(layer.factor, keys))
+            return drawn
 
-        layer.sampled = sampled  # pyright: ignore[reportAttributeAccessIssue]
+        layer.sampled = sampled
         return layer.attend(arrays["q"], arrays["k"], arrays["v"])
 
     return Replay(spec, run)
