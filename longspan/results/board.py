@@ -14,8 +14,9 @@ The rules, which every rendering repeats:
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
 - An average exists over complete task sets only.
-- Overrides, older task versions and other kinds of data stay off the board and are listed as such. The free track
-  and bug-compatible twins (fidelity) stand apart and are never ranked with the others.
+- Overrides, older task versions and other kinds of data stay off the board and are listed as such, and so do cards of
+  other code than that of the newest card of their row. The free track and bug-compatible twins (fidelity) stand apart
+  and are never ranked with the others.
 - Published scores are shown as printed, their averages and spreads recomputed, and printed errors flagged. They stand
   beside the fixed track only.
 """
@@ -27,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from longspan.core import atomic
 from longspan.core.errors import UsageError
 from longspan.published import PublishedTable
 from longspan.results.card import Card, canonical
+from longspan.results.code_identity import code_of, same_code
 from longspan.results.published_rows import (
     Paper,
     PaperRow,
@@ -171,11 +173,12 @@ def board(
         and (card["dataset"]["variant"] == "standin") == standin
     ]
     version = {task: max((c["task_version"] for c in chosen if c["task"] == task), default=0) for task in suite.tasks}
+    code = {_row_key(card): code_of(card) for card in chosen if not card["overrides"]}  # of the newest card of each row
     oversized = {_row_key(card) for card in chosen if card["parameters"]["within_rule"] is False}
     groups: dict[str, list[Card]] = defaultdict(list)
     off: list[OffBoard] = []
     for card in chosen:
-        reason = _reason_to_stay_off(card, suite, version)
+        reason = _reason_to_stay_off(card, suite, version, code)
         if reason:
             off.append(_off(card, reason))
         elif card["fidelity"]:
@@ -232,13 +235,21 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
     return [suites.of_tasks(names, *way) for way, names in alike.items()]
 
 
-def _reason_to_stay_off(card: Card, suite: Suite, version: Mapping[str, int]) -> str | None:
+def _reason_to_stay_off(
+    card: Card, suite: Suite, version: Mapping[str, int], code: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> str | None:
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
     if card["task_version"] < version[card["task"]]:
         return f"version {card['task_version']} of the task, the board shows version {version[card['task']]}"
     if card["score"] and shown(card["score"]["name"]) != suite.metric:
         return f"scored by {card['score']['name']}, the suite by {suite.metric}"
+    own, newest_code = code_of(card), code[_row_key(card)]
+    if not same_code(own, newest_code):
+        before, now = own.get("mechanism_version"), newest_code.get("mechanism_version")
+        if before == now or before is None or now is None:
+            return "run with other code of the mechanism than the newest card of its row"
+        return f"version {before} of the mechanism, the newest card of its row has version {now}"
     return None
 
 
