@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from longspan.core import atomic
+from longspan.core import atomic, readable_json
 from longspan.core.errors import CorruptFile, UsageError
 from longspan.results.schema import ANSWERS, PROCEDURES, SCHEMA_VERSION, SCHEMAS
 
@@ -284,7 +284,7 @@ def write(path: str | Path, card: Mapping[str, Any]) -> Path:
     sealed = seal(card)
     validate(sealed)
     path = Path(path)
-    atomic.write_bytes(path, (json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    atomic.write_text(path, readable_json.dumps(sealed) + "\n")
     return path
 
 
