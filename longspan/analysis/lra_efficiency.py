@@ -27,7 +27,7 @@ GIGABYTE = 1e9
 
 
 @dataclass(frozen=True)
-class Cell:
+class SpeedCell:
     """One mechanism at one length; `ratio` is to softmax, by the wall clock or on compute alone."""
 
     status: str  # ok, oom, fail or missing
@@ -45,13 +45,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class SpeedRow:
     """`source` is own for a mechanism that was measured, published for what the paper prints of it."""
 
     source: Literal["own", "published"]
     mechanism: str
     title: str
-    cells: Mapping[int, Cell]
+    cells: Mapping[int, SpeedCell]
     parameters: int | None = None
 
 
@@ -61,7 +61,7 @@ class SpeedTable:
     machine: str
     settings: Mapping[str, Any]
     lengths: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SpeedRow, ...]
 
     @property
     def title(self) -> str:
@@ -93,7 +93,7 @@ def _machine(card: Card) -> str:
 
 
 def _table(cards: Sequence[Card], mode: str) -> SpeedTable | None:
-    points: dict[str, dict[int, Cell]] = {}
+    points: dict[str, dict[int, SpeedCell]] = {}
     newest: dict[str, Card] = {}
     for card in cards:
         newest[card["mechanism"]] = card
@@ -106,11 +106,11 @@ def _table(cards: Sequence[Card], mode: str) -> SpeedTable | None:
     rows, quoted = [], set()
     paper = measured(PAPER[mode][0])
     for name in sorted(points, key=lambda name: name != YARDSTICK):  # the yardstick first, the others as they came
-        cells = {n: _compared(points[name].get(n, Cell("missing")), yardstick.get(n)) for n in lengths}
+        cells = {n: _compared(points[name].get(n, SpeedCell("missing")), yardstick.get(n)) for n in lengths}
         if name == YARDSTICK:
             cells = {n: replace(cell, ratio=None, compute_ratio=None) for n, cell in cells.items()}
         card = newest[name]
-        rows.append(Row("own", name, card["title"], cells, card["parameters"]["total"]))
+        rows.append(SpeedRow("own", name, card["title"], cells, card["parameters"]["total"]))
         quote = _published_row(paper, PAPER[mode][1], name, lengths)
         if quote is not None and quote.title not in quoted:
             quoted.add(quote.title)
@@ -118,8 +118,8 @@ def _table(cards: Sequence[Card], mode: str) -> SpeedTable | None:
     return SpeedTable(mode, _machine(cards[0]), cards[-1]["settings"], lengths, tuple(rows))
 
 
-def _cell(point: Mapping[str, Any]) -> Cell:
-    return Cell(
+def _cell(point: Mapping[str, Any]) -> SpeedCell:
+    return SpeedCell(
         status=point["status"],
         reason=point["reason"],
         steps_per_second=point["steps_per_second"],
@@ -137,7 +137,7 @@ def _pair(given: Any) -> tuple[float, float] | None:
     return (given[0], given[1]) if sound else None
 
 
-def _compared(cell: Cell, yardstick: Cell | None) -> Cell:
+def _compared(cell: SpeedCell, yardstick: SpeedCell | None) -> SpeedCell:
     if yardstick is None:
         return cell
     return replace(
@@ -151,7 +151,7 @@ def _ratio(speed: float | None, of: float | None) -> float | None:
     return None if not speed or not of else speed / of
 
 
-def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Sequence[int]) -> Row | None:
+def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Sequence[int]) -> SpeedRow | None:
     """What the paper prints of a mechanism at these lengths; None where it has nothing."""
     row = paper.counterpart(mechanism)
     if row is None or not any(paper.column(speed, length) for length in lengths):
@@ -163,7 +163,7 @@ def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Se
         columns = [paper.column(quantity, length) for quantity in (speed, MEMORY)]
         names = [column.name if column is not None and column.name in row.printed else None for column in columns]
         spoken, held = names
-        cells[length] = Cell(
+        cells[length] = SpeedCell(
             status="ok" if spoken else "missing",
             steps_per_second=row.value(spoken) if spoken else None,
             ratio=row.printed_ratio(spoken) if spoken else None,
@@ -171,4 +171,4 @@ def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Se
             printed=(row.printed[spoken] if spoken else "", row.printed[held] if held else ""),
             doubts=(flags.get(spoken or "", ""), flags.get(held or "", "")),
         )
-    return Row("published", row.mechanism or "", row.title, cells)
+    return SpeedRow("published", row.mechanism or "", row.title, cells)

@@ -199,7 +199,7 @@ def measure_lra(
     from longspan.backbones.encoder_classifier import Sizes
     from longspan.efficiency import lra
 
-    setup = lra.Setup(
+    setup = lra.LraSetup(
         lengths=tuple(lengths or lra.LRA.lengths),
         modes=lra.MODES if mode is Mode.both else (str(mode),),  # type: ignore[arg-type]
         batch=batch,

@@ -6,7 +6,7 @@ from longspan import attentions
 from longspan.attentions import Mechanism
 from longspan.conformance.difference import difference, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import SHORT, Subject
 from longspan.core.spec import Spec
 
@@ -14,7 +14,7 @@ CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}  # about a hundred roundings
 
 
 @promise("exact limit")
-def exact_limit(subject: Subject) -> Verdict:
+def exact_limit(subject: Subject) -> Outcome:
     """Where declared exact, it equals softmax of the same projections: 1e-5 in float32, 1e-12 in float64."""
     meta = subject.meta
     if not (meta.exact or meta.limit):

@@ -29,7 +29,7 @@ from longspan.attentions import HeadwiseAttention, Mechanism, Pattern
 from longspan.core.errors import UsageError
 from longspan.efficiency import least_work
 from longspan.efficiency.latency import Spread, time_calls, warm_up
-from longspan.efficiency.least_work import Size
+from longspan.efficiency.least_work import ProblemSize
 
 Mode = Literal["forward", "train", "decode"]
 Module = Literal["core", "layer", "block"]
@@ -86,7 +86,7 @@ def floor(
     `counted` are the operations of the call, for mechanisms without a formula; `parameters` are those of a layer or
     block; `state_bytes` is the size of the decoding state. A mechanism without heads is a layer whatever `module` says.
     """
-    size = Size.of(mechanism, pattern, length=length, heads=heads, dim=dim)
+    size = ProblemSize.of(mechanism, pattern, length=length, heads=heads, dim=dim)
     headwise = issubclass(mechanism.cls, HeadwiseAttention)
     module = "layer" if module == "core" and not headwise else module
     if mode == "decode":
@@ -105,7 +105,7 @@ def floor(
     return _floor(numbers * dtype.itemsize, operations, counted)
 
 
-def _operations(mechanism: Mechanism, size: Size, batch: int, module: Module, *, train: bool) -> float | None:
+def _operations(mechanism: Mechanism, size: ProblemSize, batch: int, module: Module, *, train: bool) -> float | None:
     if module == "block":
         return None
     if not issubclass(mechanism.cls, HeadwiseAttention):
@@ -120,7 +120,7 @@ def _operations(mechanism: Mechanism, size: Size, batch: int, module: Module, *,
 
 def _step(
     mechanism: Mechanism,
-    size: Size,
+    size: ProblemSize,
     batch: int,
     dtype: torch.dtype,
     module: Module,

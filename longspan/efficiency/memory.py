@@ -30,7 +30,7 @@ def peak_bytes(compute: Callable[[], Any], device: str, *, held: Iterable[Tensor
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Bytes of one call, with what it is given and the weights; `activations` are what a forward pass leaves behind."""
 
     allocated: int
@@ -41,7 +41,7 @@ class Memory:
 
 def memory_of(
     compute: Callable[[], Any], device: str, *, held: Iterable[Tensor] = (), forward: Callable[[], Any] | None = None
-) -> Memory:
+) -> MemoryUse:
     """The most that one call holds; where `forward` is given, also what is alive after it for the sake of a backward.
 
     What other tensors there are on the device, such as inputs of other calls, does not count.
@@ -49,7 +49,7 @@ def memory_of(
     held = list(held)
     if not device.startswith("cuda"):
         activations = None if forward is None else _kept_for_backward(forward, held)
-        return Memory(peak_bytes(compute, device, held=held), None, activations, METHODS["cpu"])
+        return MemoryUse(peak_bytes(compute, device, held=held), None, activations, METHODS["cpu"])
     torch.cuda.empty_cache()
     own = sum(_storages(held).values())
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -61,7 +61,7 @@ def memory_of(
         kept = forward()
         activations = torch.cuda.memory_allocated() - before
         del kept
-    return Memory(peak, max(most, peak), activations, METHODS["cuda"])
+    return MemoryUse(peak, max(most, peak), activations, METHODS["cuda"])
 
 
 def _kept_for_backward(forward: Callable[[], Any], held: Iterable[Tensor]) -> int:

@@ -19,7 +19,7 @@ from longspan.tasks.base import Feed
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrainedModel:
     """A trained model in evaluation mode, the rules it was trained by, and the card of its run."""
 
     task: Task

@@ -28,7 +28,7 @@ from longspan.core.errors import LongspanError, UsageError
 from longspan.report import lab, matrix, plots, printed, questions
 from longspan.report.plots import Look
 from longspan.results import board_table, collect, render
-from longspan.results.board import RULES, STANDIN_NOTE, Board, Cell, Row, board, device_of, shown, suites_of
+from longspan.results.board import RULES, STANDIN_NOTE, Board, BoardCell, Row, board, device_of, shown, suites_of
 from longspan.results.card import Card
 from longspan.results.store import Problem, Store, newest
 
@@ -478,7 +478,7 @@ def _score_of(card: Card) -> str:
     return (render.percent if score.get("unit", "percent") == "percent" else render.plain)(score["value"])
 
 
-def _cell_hint(view: Board, cell: Cell) -> str:
+def _cell_hint(view: Board, cell: BoardCell) -> str:
     """What a pointer resting on a score learns."""
     words = [f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"]
     if cell.interval:
@@ -505,7 +505,7 @@ def _has_spread(rows: Iterable[Row]) -> bool:
     return any(cell.std is not None for row in rows for cell in row.cells.values())
 
 
-def _meter(view: Board, rows: Iterable[Row], task: str, cell: Cell) -> int:
+def _meter(view: Board, rows: Iterable[Row], task: str, cell: BoardCell) -> int:
     """How far a score goes from chance to the best of its column in the same table, in percent.
 
     Where chance is not known, from 0, or from the worst of the column where lower is better.
@@ -526,7 +526,7 @@ def _board_notes(view: Board) -> list[str]:
     return [*flags, *own, *board_table.difference_notes(view)]
 
 
-def _speed_hint(cell: lra_efficiency.Cell) -> str:
+def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:
     """What a pointer resting on a speed learns."""
     words = [cell.doubts[0], cell.reason or ""]
     if cell.quartiles:

@@ -15,8 +15,8 @@ from longspan.analysis.crossover import Comparison
 from longspan.analysis.embeddings import Similarity
 from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
-from longspan.analysis.gap import Pair
-from longspan.analysis.growth import Curves, Line
+from longspan.analysis.gap import TrainTestGap
+from longspan.analysis.growth import Curves, LengthCurve
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.roofline import Roof
 from longspan.analysis.scaling import Growth
@@ -213,7 +213,7 @@ def _span(pyplot: Any, bars: Sequence[Bar], look: Mapping[str, Look]) -> Any:
     return _legend(figure, grid[0])
 
 
-def _gap(pyplot: Any, pairs: Sequence[Pair], look: Mapping[str, Look]) -> Any:
+def _gap(pyplot: Any, pairs: Sequence[TrainTestGap], look: Mapping[str, Look]) -> Any:
     groups = list(dict.fromkeys((pair.task, pair.origin) for pair in pairs))
     ordered = {
         group: sorted((p for p in pairs if (p.task, p.origin) == group), key=lambda pair: pair.gap) for group in groups
@@ -482,7 +482,7 @@ def _panes(pyplot: Any, rows: int, columns: int, found: Sequence[Curves] | Seque
 STROKES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
-def _plot(axes: Any, line: Line, look: Mapping[str, Look]) -> None:
+def _plot(axes: Any, line: LengthCurve, look: Mapping[str, Look]) -> None:
     own = look[shown(line.mechanism)]
     dress = {"color": own.ink, "linestyle": STROKES[own.dash], "marker": MARKERS[own.symbol], "markersize": 2.6}
     axes.plot(line.x, line.y, linewidth=1.0 if own.hue else 1.8, label=shown(line.title), **dress)

@@ -12,7 +12,7 @@ from typing import Any
 from longspan.analysis import LAB
 from longspan.analysis.crossover import Comparison
 from longspan.analysis.finding import Finding
-from longspan.analysis.growth import Curves, Line
+from longspan.analysis.growth import Curves, LengthCurve
 from longspan.analysis.roofline import Roof
 from longspan.analysis.scaling import Growth
 from longspan.report.plots import Look, looks
@@ -78,7 +78,7 @@ def _roofs(found: Sequence[Roof], look: Mapping[str, Look]) -> dict[str, Any]:
     return {"views": views}
 
 
-def ceiling_of(roof: Roof) -> Line | None:
+def ceiling_of(roof: Roof) -> LengthCurve | None:
     """What cannot be passed: bandwidth on the left of the ridge, arithmetic on its right; None if not measured."""
     if roof.bandwidth is None or roof.rate is None:
         return None
@@ -87,10 +87,10 @@ def ceiling_of(roof: Roof) -> Line | None:
     ends = (min(found) / 2, ridge, 2 * max(found))
     heights = tuple(min(x * roof.bandwidth, roof.rate) / 1e12 for x in ends)
     title = f"roof: {roof.bandwidth / 1e9:,.0f} GB/s, {roof.rate / 1e12:,.0f} TFLOP/s"
-    return Line("", title, ends, heights)
+    return LengthCurve("", title, ends, heights)
 
 
-def _ceiling(line: Line) -> dict[str, Any]:
+def _ceiling(line: LengthCurve) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
@@ -179,7 +179,7 @@ DRAWN: dict[str, Callable[[Any, Mapping[str, Look]], dict[str, Any]]] = {
 # ----------------------------------------------------------------------------------------------------- parts of figures
 
 
-def _line(line: Line, look: Mapping[str, Look], hover: str) -> dict[str, Any]:
+def _line(line: LengthCurve, look: Mapping[str, Look], hover: str) -> dict[str, Any]:
     own, title = look[shown(line.mechanism)], shown(line.title)
     return {
         "type": "scatter",
@@ -209,7 +209,7 @@ def length_text(length: float) -> str:
     return f"{length / 1024:.0f}K" if length >= 1024 and length % 1024 == 0 else f"{length:,.0f}"
 
 
-def value_ticks(lines: Sequence[Line], axis: str) -> dict[str, Any]:
+def value_ticks(lines: Sequence[LengthCurve], axis: str) -> dict[str, Any]:
     chosen = round_values([value for line in lines for value in getattr(line, axis)])
     return {"tickvals": chosen, "ticktext": [f"{value:,.10g}" for value in chosen]}
 

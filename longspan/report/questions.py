@@ -13,7 +13,7 @@ from longspan.analysis.convergence import LEVELS, Milestones
 from longspan.analysis.embeddings import Similarity
 from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
-from longspan.analysis.gap import Pair
+from longspan.analysis.gap import TrainTestGap
 from longspan.analysis.growth import Curves
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.roofline import Roof
@@ -134,7 +134,7 @@ def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> dict[str, Any]:
     return {"views": views, "kind": "rows"}
 
 
-def _gap(pairs: Sequence[Pair], look: Mapping[str, Look]) -> dict[str, Any]:
+def _gap(pairs: Sequence[TrainTestGap], look: Mapping[str, Look]) -> dict[str, Any]:
     views = []
     for task, origin in dict.fromkeys((pair.task, pair.origin) for pair in pairs):
         own = sorted((p for p in pairs if (p.task, p.origin) == (task, origin)), key=lambda pair: pair.gap)

@@ -39,9 +39,9 @@ from longspan.published import PublishedTable
 from longspan.results.card import Card, canonical
 from longspan.results.code_identity import code_of, same_code
 from longspan.results.published_rows import (
+    ColumnSpread,
     Paper,
     PaperRow,
-    Spread,
     column_spreads,
     paper_of,
     paper_rows,
@@ -58,7 +58,7 @@ STANDIN_NOTE = "Stand-in data: these scores say that the code runs, not how good
 
 
 @dataclass(frozen=True)
-class Cell:
+class BoardCell:
     """One mechanism on one task. Numbers are None unless status is ok; `missing` means no card."""
 
     status: Literal["ok", "fail", "missing"]
@@ -92,7 +92,7 @@ class Row:
     title: str
     pattern: str
     rank: int | None
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, BoardCell]
     averages: Mapping[str, Mean]
     steps_per_second: float | None  # geometric mean over the tasks all rows of the board have run
     parameters: float | None  # mean over the same tasks
@@ -128,7 +128,7 @@ class Board:
     off: tuple[OffBoard, ...]
     notes: tuple[str, ...]
     common: tuple[str, ...] = ()  # tasks behind the speed and parameter columns
-    summary: Mapping[str, Spread] = field(default_factory=dict)  # over the ranked rows, where there are two or more
+    summary: Mapping[str, ColumnSpread] = field(default_factory=dict)  # over the ranked rows, if two or more
     paper: Paper | None = None
 
     @property
@@ -309,9 +309,9 @@ def _rows(cards: list[Card], suite: Suite, common: tuple[str, ...], rank: bool) 
     return _ranked(_with_leaders(rows, suite), suite, rank)
 
 
-def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
+def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
     if not cards:
-        return Cell("missing")
+        return BoardCell("missing")
     good = [card for card in cards if card["status"] == "ok"]
     cost = {
         "steps_per_second": _geometric_mean([_speed(card) for card in good]),
@@ -320,7 +320,7 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
     }
     failed = len(cards) - len(good)
     if not good:
-        return Cell("fail", failed=failed, reason=shown(cards[-1]["reason"] or "the run failed"), **cost)
+        return BoardCell("fail", failed=failed, reason=shown(cards[-1]["reason"] or "the run failed"), **cost)
     values = [card["score"]["value"] for card in good]
     value, count = statistics.fmean(values), min(card["score"]["count"] for card in good)
     chances = [card["score"]["chance"] for card in good]
@@ -329,7 +329,7 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
         above = is_above_chance(value, chance, count, suite.higher_is_better)
     else:  # chance is a baseline, of which no sampling is known
         above = None if chance is None else value > chance if suite.higher_is_better else value < chance
-    cell = Cell(
+    cell = BoardCell(
         "ok",
         value=value,
         std=statistics.stdev(values) if len(values) > 1 else None,
@@ -366,14 +366,14 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _standard_error(cell: Cell, metric: str) -> float:
+def _standard_error(cell: BoardCell, metric: str) -> float:
     seeds = (cell.std or 0.0) ** 2 / max(cell.seeds, 1)
     value = cell.value or 0.0
     sampling = value * (1 - value) / cell.count if metric == "accuracy" and cell.count else 0.0
     return math.sqrt(seeds + sampling)
 
 
-def _mean(cells: Mapping[str, Cell], average: Average) -> Mean:
+def _mean(cells: Mapping[str, BoardCell], average: Average) -> Mean:
     values, missing = [], []
     for task in average.tasks:
         cell = cells[task]
@@ -498,7 +498,7 @@ def _with_counterpart(row: Row, table: PublishedTable | None, beside: Sequence[P
     return replace(row, counterpart=found.title, differences=differences)
 
 
-def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, Spread]:
+def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, ColumnSpread]:
     """Mean and deviation over the rows of every column in which two or more have a number."""
     columns: dict[str, list[float | None]] = {
         task: [row.cells[task].value if row.cells[task].status == "ok" else None for row in rows]

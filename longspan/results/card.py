@@ -358,7 +358,7 @@ def _finite_float(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CardCheck:
     """One question asked of a card, and its answer."""
 
     check: Literal["card", "files", "score"]
@@ -366,47 +366,47 @@ class Finding:
     detail: str
 
 
-def verify(path: str | Path) -> list[Finding]:
+def verify(path: str | Path) -> list[CardCheck]:
     """Everything that can be checked without training again: schema and hash, files present, score recomputed."""
     path = Path(path)
     try:
         card = read(path)
     except CorruptFile as error:
-        return [Finding("card", "broken", str(error))]
-    findings = [Finding("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}")]
+        return [CardCheck("card", "broken", str(error))]
+    checks = [CardCheck("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}")]
     missing = {what: name for what, name in card["files"].items() if not (path.parent / name).is_file()}
     elsewhere = missing.pop("weights", None) is not None  # large, and no number on the card needs them
     if missing:
-        findings.append(Finding("files", "broken", f"missing beside the card: {', '.join(missing.values())}"))
+        checks.append(CardCheck("files", "broken", f"missing beside the card: {', '.join(missing.values())}"))
     elif card["files"]:
         present = f"{len(card['files']) - elsewhere} present"
-        findings.append(Finding("files", "kept", f"{present}; the weights are not" if elsewhere else present))
+        checks.append(CardCheck("files", "kept", f"{present}; the weights are not" if elsewhere else present))
     else:
-        findings.append(Finding("files", "not applicable", "the card names no files"))
-    return [*findings, _rescored(card, path.parent)] if card["kind"] == "run" else findings
+        checks.append(CardCheck("files", "not applicable", "the card names no files"))
+    return [*checks, _rescored(card, path.parent)] if card["kind"] == "run" else checks
 
 
-def _rescored(card: Card, folder: Path) -> Finding:
+def _rescored(card: Card, folder: Path) -> CardCheck:
     score, name = card["score"], card["files"].get("predictions")
     if score is None:
-        return Finding("score", "not applicable", "the run failed, there is no score")
+        return CardCheck("score", "not applicable", "the run failed, there is no score")
     if name is None:
-        return Finding("score", "not applicable", "no predictions were kept")
+        return CardCheck("score", "not applicable", "no predictions were kept")
     if not (folder / name).is_file():
-        return Finding("score", "broken", f"{name} is missing, so the score cannot be recomputed")
+        return CardCheck("score", "broken", f"{name} is missing, so the score cannot be recomputed")
     try:
         if score["name"] == "accuracy":
             value, count = accuracy_of(folder / name)
         elif (found := _mean_score(folder / name, score["name"])) is not None:
             value, count = found
         else:
-            return Finding("score", "not applicable", f"{name} does not hold what {score['name']} is made of")
+            return CardCheck("score", "not applicable", f"{name} does not hold what {score['name']} is made of")
     except CorruptFile as error:
-        return Finding("score", "broken", str(error))
+        return CardCheck("score", "broken", str(error))
     stated = f"the card says {score['value']:.6f} of {score['count']}, the predictions give {value:.6f} of {count}"
     if count != score["count"] or abs(value - score["value"]) > SCORE_TOLERANCE * max(1.0, abs(score["value"])):
-        return Finding("score", "broken", stated)
-    return Finding("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
+        return CardCheck("score", "broken", stated)
+    return CardCheck("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
 
 
 def accuracy_of(path: Path) -> tuple[float, int]:

@@ -26,7 +26,7 @@ from longspan.results.board_table import (
     score_text,
     seeds_text,
 )
-from longspan.results.published_rows import SUMMARY, Spread
+from longspan.results.published_rows import SUMMARY, ColumnSpread
 from longspan.results.terminal_board import draw
 
 __all__ = ["FORMS", "count_text", "percent", "plain", "rate_text", "render", "render_all", "score_text", "seeds_text"]
@@ -141,7 +141,7 @@ def _paper_entries(view: Board) -> Iterator[dict[str, Any]]:
             yield entry | {"status": "ok", **_numbers(spread), "printed": spread.printed, "note": note}
 
 
-def _numbers(spread: Spread) -> dict[str, float]:
+def _numbers(spread: ColumnSpread) -> dict[str, float]:
     return {"value": spread.mean, "std": spread.std}
 
 
