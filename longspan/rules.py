@@ -1,7 +1,7 @@
 """The rules of Long Range Arena, judged for every run; a run that breaks one is on the free track.
 
 - parameters: at most ten per cent more than the same network with softmax attention;
-- no pretraining: building the network reads no file and calls no one, so every weight comes from the seed;
+- no pretraining: building the network reads no file and uses no network access, so every weight comes from the seed;
 - no spatial information: the network is given a row of tokens, and the mechanism knows of no second dimension;
 - frozen sizes: nothing of the protocol's network is changed.
 
@@ -27,7 +27,7 @@ class RuleCheck:
 def judge(
     mechanism: AttentionMeta, overrides: Mapping[str, Any], parameters: int, baseline: int, read: Sequence[str]
 ) -> dict[str, RuleCheck]:
-    """The verdict on each rule; `read` names what was opened while the network was built."""
+    """The result for each rule; `read` names what was opened while the network was built."""
     ratio = parameters / baseline
     changed = sorted(name for name in overrides if name.startswith("model."))
     return {

@@ -194,7 +194,7 @@ def _caveats(choices: Sequence[Choice]) -> list[str]:
     if any(choice.entry.measured.whole_layer for choice in choices):
         notes.append("A whole layer has no core of its own, so that its projections are in the time.")
     if any(choice.scores for choice in choices):
-        notes.append("Scores are means over seeds of own runs with this very mechanism, in percent, by task.")
+        notes.append("Scores are means over seeds of own runs with exactly this mechanism, in percent, by task.")
     else:
         notes.append("No run card has a score of any of these, so nothing is said about quality.")
     return notes

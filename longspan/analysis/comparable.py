@@ -4,8 +4,8 @@
         bench.title                          # NVIDIA H200 · bfloat16 · batch 4, 8 heads of 64 · core · causal_self
         bench.mechanisms["linear"].reading(4096, "forward", "graph").time.median
 
-Several cards of one mechanism are read as one: of two points the newer counts. Cards come from strangers and their
-points hold more than the schema knows, so a value of the wrong type counts as not measured.
+Several cards of one mechanism are read as one: of two points the newer counts. Cards are untrusted and their points
+hold more than the schema knows, so a value of the wrong type counts as not measured.
 """
 
 import functools
@@ -104,7 +104,7 @@ class MeasuredMechanism:
     title: str
     exact: bool
     cost: str | None
-    whole_layer: bool  # it has no core of its own, so its projections are measured along
+    whole_layer: bool  # it has no core of its own, so its projections are measured too
     readings: Mapping[tuple[int, str, str], Reading]
     cards: tuple[str, ...]
 
@@ -160,7 +160,7 @@ class MeasuredMechanism:
         return LengthEstimate(value, variant, self._cards([below, above], mode, variant), (below, above))
 
     def best_estimate(self, quantity: str, mode: str, length: int) -> LengthEstimate | None:
-        """The lowest over all variants; one that was measured there comes before all that lie between."""
+        """The lowest over all variants; a measured one comes before interpolated ones."""
         found = (self.estimate(quantity, mode, variant, length) for variant in VARIANTS)
         return min(
             (one for one in found if one is not None),
@@ -174,7 +174,7 @@ class MeasuredMechanism:
 
 @dataclass(frozen=True)
 class Bench:
-    """Subjects by mechanism, and the two ceilings of the device that were measured beside them."""
+    """What was measured, by mechanism, and the two ceilings of the device that were measured beside them."""
 
     machine: str
     setup: tuple[tuple[str, str], ...]
@@ -224,7 +224,7 @@ def need_benches(cards: Iterable[Card]) -> list[Bench]:
 
 @functools.cache
 def twins() -> frozenset[str]:
-    """Names of the bug-compatible twins: their files have a shelf of their own."""
+    """Names of the bug-compatible twins: their files are in a folder of their own."""
     shelf = Path(longspan.__file__).parent / "attentions" / "released"
     return frozenset(path.stem for path in shelf.glob("*.py") if not path.stem.startswith("_"))
 

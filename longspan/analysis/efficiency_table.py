@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from longspan.analysis.lra_efficiency import PAPER, YARDSTICK, SpeedCell, SpeedRow, SpeedTable
+from longspan.analysis.lra_efficiency import BASELINE, PAPER, SpeedCell, SpeedRow, SpeedTable
 from longspan.core.errors import UnknownName, did_you_mean
 from longspan.published import measured
 
@@ -95,7 +95,7 @@ def footnotes(view: SpeedTable, clock: Clock = "wall") -> list[str]:
         "wall": "by the wall clock, with the input pipeline",
         "compute": f"of compute alone on a fixed batch, by {view.setting('compute_clock')}",
     }
-    notes = [f"Steps per second {clocks[clock]}. In brackets: times {YARDSTICK} at the same length."]
+    notes = [f"Steps per second {clocks[clock]}. In brackets: times {BASELINE} at the same length."]
     if view.settings.get("memory"):
         notes.append(f"Memory is the most held in a step, by {view.setting('memory')}, in GB of 10^9 bytes.")
     if isinstance(sizes := view.settings.get("model"), dict):

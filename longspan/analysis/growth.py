@@ -17,7 +17,7 @@ ENDINGS = {"oom": "out of memory", "fail": "failed", "refused": "refused by the 
 
 @dataclass(frozen=True)
 class LengthCurve:
-    """One mechanism."""
+    """One mechanism over the lengths."""
 
     mechanism: str
     title: str

@@ -16,7 +16,7 @@ from longspan.published import MeasuredTable, measured
 from longspan.results.card import Card, canonical
 
 PROCEDURE = "lra-efficiency"
-YARDSTICK = "softmax"
+BASELINE = "softmax"
 TITLES = {"train": "Training", "inference": "Inference"}
 PAPER = {  # the table of a mode, and what it calls the speed
     "train": ("lra-training-speed", "training speed"),
@@ -70,7 +70,7 @@ class SpeedTable:
         return " · ".join([*parts, "compiled"] if self.settings.get("compile") else parts)
 
     def setting(self, name: str) -> str:
-        """In words; a stranger's card need not say it."""
+        """In words; a card need not say it."""
         return str(self.settings.get(name, "unknown"))
 
 
@@ -102,12 +102,12 @@ def _table(cards: Sequence[Card], mode: str) -> SpeedTable | None:
     lengths = tuple(sorted({length for mine in points.values() for length in mine}))
     if not lengths:
         return None
-    yardstick = points.get(YARDSTICK, {})
+    baseline = points.get(BASELINE, {})
     rows, quoted = [], set()
     paper = measured(PAPER[mode][0])
-    for name in sorted(points, key=lambda name: name != YARDSTICK):  # the yardstick first, the others as they came
-        cells = {n: _compared(points[name].get(n, SpeedCell("missing")), yardstick.get(n)) for n in lengths}
-        if name == YARDSTICK:
+    for name in sorted(points, key=lambda name: name != BASELINE):  # the baseline first, the others as they came
+        cells = {n: _compared(points[name].get(n, SpeedCell("missing")), baseline.get(n)) for n in lengths}
+        if name == BASELINE:
             cells = {n: replace(cell, ratio=None, compute_ratio=None) for n, cell in cells.items()}
         card = newest[name]
         rows.append(SpeedRow("own", name, card["title"], cells, card["parameters"]["total"]))
@@ -132,18 +132,18 @@ def _cell(point: Mapping[str, Any]) -> SpeedCell:
 
 
 def _pair(given: Any) -> tuple[float, float] | None:
-    """Two numbers, or nothing: a stranger's card may say anything in a field that no schema knows."""
+    """Two numbers, or nothing: an untrusted card may hold anything in a field that no schema knows."""
     sound = isinstance(given, list) and len(given) == 2 and all(isinstance(one, int | float) for one in given)
     return (given[0], given[1]) if sound else None
 
 
-def _compared(cell: SpeedCell, yardstick: SpeedCell | None) -> SpeedCell:
-    if yardstick is None:
+def _compared(cell: SpeedCell, baseline: SpeedCell | None) -> SpeedCell:
+    if baseline is None:
         return cell
     return replace(
         cell,
-        ratio=_ratio(cell.steps_per_second, yardstick.steps_per_second),
-        compute_ratio=_ratio(cell.compute_steps_per_second, yardstick.compute_steps_per_second),
+        ratio=_ratio(cell.steps_per_second, baseline.steps_per_second),
+        compute_ratio=_ratio(cell.compute_steps_per_second, baseline.compute_steps_per_second),
     )
 
 

@@ -2,7 +2,7 @@
 
 Of every point that two cards have, the newer median over the older, under CUDA graphs and from 200 µs on: what is
 shorter, or launched call by call, says more about clocks and hosts than about the work. Cards of different code are not
-compared, since there a difference may be meant.
+compared, since there a difference may be intended.
 """
 
 from collections import defaultdict

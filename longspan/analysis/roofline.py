@@ -14,7 +14,7 @@ from longspan.analysis.growth import LengthCurve
 from longspan.core.errors import DataMissing
 
 MODES = ("forward", "train")
-LENGTHS = (4096, 16384)  # at which the table stands; the figure has them all
+LENGTHS = (4096, 16384)  # shown in the table; the figure has all lengths
 COLUMNS = (
     Column("Mechanism"),
     Column("Mode", context=True),

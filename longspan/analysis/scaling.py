@@ -1,4 +1,4 @@
-"""How do time and memory grow with length? The exponent of each, and whether it bears the declared cost out.
+"""How do time and memory grow with length? The exponent of each, and whether it confirms the declared cost.
 
 The exponent is the slope of a straight line through logarithms over 8,192 to 65,536 tokens, under CUDA graphs where
 they were measured (launching would flatten short calls), eager else. What declares n may grow with an exponent of at

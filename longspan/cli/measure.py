@@ -209,7 +209,7 @@ def measure_lra(
         seconds=seconds,
         compile=compiled,
     )
-    asked = list(dict.fromkeys([lra.YARDSTICK, *(mechanisms or ())]))
+    asked = list(dict.fromkeys([lra.BASELINE, *(mechanisms or ())]))
     with ProgressBar(len(asked) * len(setup.lengths) * len(setup.modes)) as advance:
         cards = lra.measure(asked, setup, device=device, out=out, again=again, watch=advance)
     views = lra_efficiency.tables(cards, setup.modes)

@@ -61,7 +61,7 @@ def _report(subject: Subject) -> Report:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Thousands of tiny operations are done sooner by one thread, above all on a busy machine."""
+    """Thousands of tiny operations are faster on one thread, above all on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -76,7 +76,7 @@ def _find(promise: Promise, subject: Subject) -> PromiseResult:
         verdict = promise.test(subject)
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # someone else's code may raise anything at all, SystemExit included
+    except BaseException as error:  # a plug-in may raise anything, SystemExit included
         return PromiseResult(promise.name, "broken", _sentence(error))
     return PromiseResult(promise.name, *verdict)
 

@@ -60,7 +60,7 @@ def _growth(counts: dict[int, CostCount]) -> tuple[float, float]:
 
 
 def _may_be_a_step(exponent: float, before: float) -> bool:
-    """Between two phases of the work, which further doublings tell from growth: it looks steeper, then ever less so."""
+    """Between two regimes the exponent looks too high and then falls, which further doublings tell from real growth."""
     return exponent > ALLOWED["n^2"] or exponent < FALLING * before
 
 

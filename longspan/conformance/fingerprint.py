@@ -51,7 +51,7 @@ def is_builtin(mechanism: Mechanism) -> bool:
 
 @functools.cache
 def source_hash(cls: type) -> str:
-    """Of the module that a class is defined in."""
+    """Hash of the module that a class is defined in."""
     return hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()
 
 

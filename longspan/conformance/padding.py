@@ -1,4 +1,4 @@
-"""Padding: what stands in padded positions, and how many of them there are, never matters."""
+"""Padding: the content of padded positions, and their number, never matter."""
 
 from dataclasses import replace
 

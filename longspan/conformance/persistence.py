@@ -1,4 +1,4 @@
-"""Persistence: what was trained is what is loaded, and evaluation has no chance in it."""
+"""Persistence: what was trained is what is loaded, and evaluation is deterministic."""
 
 import torch
 

@@ -51,7 +51,7 @@ class Report:
         return tuple(result for result in self.results if result.status == "broken")
 
     def status_of(self, promise: str) -> Status:
-        """How one promise fared, by its name."""
+        """The status of one promise, by its name."""
         return next(result.status for result in self.results if result.promise == promise)
 
     def to_json(self) -> dict[str, Any]:

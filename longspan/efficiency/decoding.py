@@ -1,4 +1,4 @@
-"""The work of decoding: one more token after a context, from the state that `prefill` left.
+"""The decoding workload: one more token after a context, from the state that `prefill` returned.
 
     workload = DecodeWorkload(attentions.get("linear"), Pattern.CAUSAL_SELF, setup, length=16384, device="cuda")
     workload.work().state_bytes
@@ -21,7 +21,7 @@ from longspan.efficiency.workload import TimedCalls, finer, precision, sets_need
 
 
 class DecodeWorkload:
-    """A causal layer after a context, with as many copies of its state as no cache holds."""
+    """A causal layer after a context, with enough copies of its state that no cache holds them all."""
 
     def __init__(self, mechanism: Mechanism, pattern: Pattern, setup: Setup, length: int, device: str):
         seed_everything(setup.seed)
@@ -31,7 +31,7 @@ class DecodeWorkload:
         self.layer = self.layer.to(device).eval()
         tokens, token = self._noise(length), self._noise(1)[:, 0]
         state = self._after(self.layer, tokens, setup.dtype)
-        self.row = tokens[:1].clone(), token[:1]  # for `sample`; the whole context is needed no more
+        self.row = tokens[:1].clone(), token[:1]  # for `sample`; the whole context is no longer needed
         rows = torch.arange(setup.batch, device=device)
         copies = sets_needed(state.nbytes, device)
         self.sets = [(token, state), *((self._noise(1)[:, 0], state.select(rows)) for _ in range(copies - 1))]

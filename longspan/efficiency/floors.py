@@ -13,9 +13,9 @@ Bytes that must move, counting each tensor once for each time it has to be read 
 
 An ablation in which tokens never meet need not even look at them: it writes y, and in training a gradient of x.
 
-What lies between them need not leave the chip. Operations come from the formulas in `least_work.py`, or, for want of
-one, from the count of the call itself (`counted`). Both are compared with what this device did in the same run: a large
-copy and a large matrix product.
+Intermediate results need not leave the chip. Operations come from the formulas in `least_work.py` or, without one, from
+the count of the call itself (`counted`). Both are compared with what this device reached in the same run: a large copy
+and a large matrix product.
 """
 
 import math
@@ -37,7 +37,7 @@ Module = Literal["core", "layer", "block"]
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device can do at best, as it was seen to do it."""
+    """The best that was measured on a device: bandwidth and arithmetic rate."""
 
     bytes_per_second: float
     operations_per_second: float
@@ -53,7 +53,7 @@ class Floor:
     source: Literal["formula", "count", "bytes alone"]  # of the operations
 
     def seconds(self, ceilings: Ceilings) -> float:
-        """The longer of the two, for both can happen at once."""
+        """The longer of the two, since they can overlap."""
         return max(self._moving(ceilings), self._computing(ceilings))
 
     def bound(self, ceilings: Ceilings) -> Literal["memory", "compute"]:

@@ -1,7 +1,7 @@
-"""The gate before the clock: a mechanism that is wrong, or wrong at this very shape, gets no speed.
+"""The gate before timing: a mechanism that is wrong, in general or at the measured shape, is not timed.
 
     conformance(mechanism, pattern, "cuda", "bfloat16").ok           # its promises, by the quick profile of the check
-    agreement(workload)                                                 # relative error against finer arithmetic
+    agreement(workload)                                              # relative error against finer arithmetic
 
 The mechanism is its own reference: the same module on the same inputs in float64 (beyond 4,096 tokens, or where it has
 no float64, in float32), which takes the plain path wherever a fast kernel has no such precision. One row of the batch
@@ -38,7 +38,7 @@ class SupportsSample(Protocol):
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """Whether the promises are kept, the broken ones in a sentence, and who looked."""
+    """Whether the promises are kept, which are broken, and by which check."""
 
     ok: bool
     reason: str | None
@@ -80,7 +80,7 @@ def agreement(workload: SupportsSample) -> float | None:
     for dtype in _finer(workload.setup.dtype, workload.length):
         try:
             expected = workload.sample(dtype)
-        except Exception:  # no kernel of this precision, or no room: the next one may do
+        except Exception:  # no kernel of this precision, or out of memory: try the next one
             release(workload.device)
             continue
         return relative_error(found, expected)
@@ -88,7 +88,7 @@ def agreement(workload: SupportsSample) -> float | None:
 
 
 def difference(work: TimedCalls, plain: TimedCalls) -> float | None:
-    """The relative error of the same work done in another way, as compiled code does."""
+    """The relative error between two ways of computing the same, such as compiled and eager."""
     if work.forward is None or plain.forward is None:
         return None
     return relative_error(work.forward(), plain.forward())

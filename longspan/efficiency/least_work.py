@@ -1,14 +1,14 @@
-"""The least work of a mechanism: what its formula asks for at a given size, whoever computes it.
+"""The least work of a mechanism: the operations its formula needs at a given size, in any implementation.
 
-A formula says how many operations one head of one row needs, in four parts that differ in what the way back adds:
+A formula says how many operations one head of one row needs, in four parts that differ in the cost of their backward:
 
-    pairs        a query and a key under a softmax: 4 c operations each; back, 10 c, with the scores made again
-    products     every other matrix product; back, twice as much
-    fixed        Fourier transforms and products with a matrix that is not learned; back, as much again
-    choices      what decides but has no gradient; back, nothing
+    pairs        a query and a key under a softmax: 4 c operations each; backward 10 c, scores recomputed
+    products     every other matrix product; backward twice as much
+    fixed        Fourier transforms and products with a matrix that is not learned; backward as much again
+    choices      hashing, sampling, sorting: no gradient, so no backward
 
-Products alone count; what works number by number is left out. A mechanism without a formula here has none, and its own
-count stands in for it. Options that were not given have the values of a layer built for this very length.
+Only products count; elementwise work is left out. For a mechanism without a formula here, the counted operations of its
+own call are used. Options that were not given have the values of a layer built for this length.
 """
 
 import math
@@ -111,7 +111,7 @@ def _longformer(s: ProblemSize) -> np.ndarray:
     i, reach = np.arange(s.n), s["window"] // 2
     left = np.maximum(i - reach, 0)
     right = i if s.causal else np.minimum(i + reach, s.n - 1)
-    seen = right - left + 1 + np.minimum(left, s["global_tokens"])  # global tokens stand in front
+    seen = right - left + 1 + np.minimum(left, s["global_tokens"])  # global tokens come first
     return np.where(i < s["global_tokens"], i + 1 if s.causal else s.n, seen)
 
 

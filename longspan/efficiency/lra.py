@@ -42,7 +42,7 @@ from longspan.training.loop import ExampleOrder
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 
 PROCEDURE = "lra-efficiency"
-YARDSTICK = "softmax"  # every ratio is to this one
+BASELINE = "softmax"  # every ratio is to this one
 VOCABULARY, CLASSES = 257, 2  # a byte is its value + 1, so that 0 can mean padding
 FEED_BATCHES = 8  # rows in the feed, in batches
 TIMED_PARTS = ("kernels", "backbones/encoder_classifier.py", "attentions/base.py", "tasks/classification.py")
@@ -96,7 +96,7 @@ def measure(
 
     `watch` is told what is measured next. A point that fails, whatever the reason, leaves the others.
     """
-    chosen = {str(mechanism): mechanism for mechanism in map(attentions.get, (YARDSTICK, *mechanisms))}
+    chosen = {str(mechanism): mechanism for mechanism in map(attentions.get, (BASELINE, *mechanisms))}
     device = environment.choose_device(device)
     store = Store(Path(out) / "cards")
     found = []
@@ -126,7 +126,7 @@ class Workload:
         if setup.compile:
             torch.compiler.reset()  # else the graphs of one mechanism count against the limit of the next
             self.model.compile_parts()
-        # The rates of the arena's text task; no step is dearer or cheaper for them.
+        # The rates of the arena's text task; they do not change the cost of a step.
         self.recipe = Recipe(steps=20_000, batch_size=setup.batch, learning_rate=0.05, warmup=8_000)
         self.optimizer = make_optimizer(self.model, self.recipe) if self.trains else None
         self.feed = TokenFeed(byte_rows(length, FEED_BATCHES * setup.batch, setup.seed), device, shift=1)
@@ -140,7 +140,7 @@ class Workload:
         self._train(self.fixed) if self.trains else self._infer(self.fixed)
 
     def step(self) -> None:
-        """A step as it is in earnest: the next rows, their batch, and the sums the training loop keeps."""
+        """A step as in real training: the next rows, their batch, and the sums the training loop keeps."""
         batch = self.feed.batch(self.order.rows(self.done))
         if self.optimizer is not None:
             torch.manual_seed(derive(self.seed, "step", self.done))
@@ -213,7 +213,7 @@ def measure_point(mechanism: Mechanism, setup: LraSetup, length: int, mode: Mode
         if is_out_of_memory(error):
             point["status"] = "oom"
             point["reason"] = f"out of memory on {device} with {setup.batch} rows of length {length}"
-    release(device)  # after the error and with it the frames that hold its tensors are gone
+    release(device)  # only now: the error kept the frames alive that hold its tensors
     return point | numbers
 
 
@@ -245,12 +245,12 @@ def _numbers(mechanism: Mechanism, setup: LraSetup, length: int, mode: Mode, dev
 
 
 def _memory_is_counted(setup: LraSetup, device: str) -> bool:
-    """Compiled code on a CPU hides its tensors from whoever follows them."""
+    """On a CPU, memory is counted by following tensors, which compiled code hides."""
     return not (setup.compile and device == "cpu")
 
 
 def _figures(number: float) -> float:
-    """Six figures, more than any clock here is good for."""
+    """Rounded to six significant digits, more than any clock here resolves."""
     return float(f"{number:.6g}")
 
 
@@ -306,5 +306,5 @@ def _common(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_hash(cls: type) -> str:
-    """Names the very code that is timed."""
+    """Hash of the code that is timed."""
     return source.source_hash(cls, TIMED_PARTS)

@@ -42,9 +42,9 @@ class MemoryUse:
 def memory_of(
     compute: Callable[[], Any], device: str, *, held: Iterable[Tensor] = (), forward: Callable[[], Any] | None = None
 ) -> MemoryUse:
-    """The most that one call holds; where `forward` is given, also what is alive after it for the sake of a backward.
+    """The most that one call holds; where `forward` is given, also what stays alive after it for the backward pass.
 
-    What other tensors there are on the device, such as inputs of other calls, does not count.
+    Other tensors on the device, such as inputs of other calls, do not count.
     """
     held = list(held)
     if not device.startswith("cuda"):
@@ -93,9 +93,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: str) -> None:
-    """Give back what nobody holds any more, so that the next measurement starts from an empty device.
+    """Free what is no longer referenced, so that the next measurement starts from an empty device.
 
-    On a CPU there is nothing to give back: a tensor returns its memory when the last name for it goes.
+    On a CPU there is nothing to give back: a tensor frees its memory with its last reference.
     """
     if device.startswith("cuda"):
         gc.collect()

@@ -5,7 +5,7 @@
 
 One card per mechanism and pattern. A point is a length, a mode (forward, train, decode) and a variant (eager, graph,
 compiled). No point has a time unless the mechanism passed the gate at that length. What runs out of memory or cannot
-run is a point too, and a length that does not fit spares the longer ones the attempt. Every point is in a journal
+run is a point too, and after a length that does not fit no longer one is tried. Every point is in a journal
 before the next one begins, so that a sweep goes on where it stopped; a card is made of its journal and nothing else.
 """
 
@@ -64,7 +64,7 @@ def measure(
 ) -> Sweep:
     """One card per mechanism and pattern in `out/cards/measurements`; points that are in a journal are not measured.
 
-    `trusted` are reports of `longspan check --json` that spare a mechanism the quick check; `budget` is in seconds;
+    `trusted` are reports of `longspan check --json` that replace the quick check; `budget` is in seconds;
     `watch` is told which point comes next, `remark` what cannot be measured here.
     """
     device = environment.choose_device(device)
@@ -127,7 +127,7 @@ class _Budget:
 
 
 class _Sheet:
-    """The points of one card to be."""
+    """The points of one card in the making."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class _Sheet:
             reason = f"out of memory on {self.device} with {self.setup.batch} rows of length {length}"
         workloads.drop()
         if is_sound(self.device):
-            release(self.device)  # after the error and with it the frames that hold its tensors are gone
+            release(self.device)  # only now: the error kept the frames alive that hold its tensors
         return point | {"status": status, "reason": reason}
 
     def _numbers(self, key: Key, workloads: "_Workloads") -> dict[str, Any]:
@@ -213,7 +213,7 @@ class _Sheet:
             error = gate.difference(work, _work(workload, mode))
             if reason := gate.disagreement(error, self.setup.dtype):
                 return agreed | {"status": "refused", "reason": f"compiled, {reason}"}
-        memory = self._memory(work, mode, variant)  # before anything is recorded, which keeps memory to itself
+        memory = self._memory(work, mode, variant)  # before a graph is captured, which keeps its memory
         operations = workloads.operations(mode, work)
         runner, captured = runner_of(work, variant, self.device)
         timing = time_call(
@@ -250,8 +250,8 @@ class _Sheet:
         return energy.energy_of(runner.run, self.device, cost=seconds * runner.calls, calls=runner.calls)
 
     def _memory(self, work: TimedCalls, mode: Mode, variant: Variant) -> dict[str, Any] | None:
-        """Of one call as it is made one by one, also where recorded calls are timed."""
-        if variant == "compiled" and self.device == "cpu":  # which hides its tensors from whoever follows them
+        """Of one eager call, also where captured calls are timed."""
+        if variant == "compiled" and self.device == "cpu":  # compiled code hides its tensors from the counter
             return None
         call = work.counted if self.device == "cpu" else work.calls[0]
         return asdict(memory_of(call, self.device, held=work.held, forward=work.forward if mode == "train" else None))
@@ -410,7 +410,7 @@ def _seconds(timing: Timing) -> dict[str, Any]:
 
 
 def _figures(number: float) -> float:
-    """Six figures, more than any clock here is good for."""
+    """Rounded to six significant digits, more than any clock here resolves."""
     return float(f"{number:.6g}")
 
 

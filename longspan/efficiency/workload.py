@@ -1,4 +1,4 @@
-"""The work that is timed: a mechanism at one length, with inputs enough that no cache holds them all.
+"""The work that is timed: a mechanism at one length, with so many inputs that no cache holds them all.
 
     workload = ModuleWorkload(attentions.get("linear"), Pattern.CAUSAL_SELF, setup, length=4096, device="cuda")
     work = workload.work("train")
@@ -26,7 +26,7 @@ from longspan.attentions import Attention, HeadwiseAttention, Mechanism, Pattern
 from longspan.core.seeding import seed_everything
 from longspan.efficiency.setup import Mode, Setup
 
-CPU_CACHE_BYTES = 32 * 2**20  # torch does not know; larger than most
+CPU_CACHE_BYTES = 32 * 2**20  # torch does not report it; larger than most
 MOST_SETS = 16
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -34,7 +34,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 @dataclass(frozen=True)
 class TimedCalls:
-    """Calls that do the same on different inputs, and what exists before the first of them and outlives it."""
+    """Calls that do the same on different inputs, and the tensors that exist before and after them."""
 
     calls: list[Callable[[], Any]]
     held: list[Tensor]
@@ -53,7 +53,7 @@ class ModuleWorkload:
         one = self._inputs()
         copies = sets_needed(sum(x.nbytes for x in one), device)
         self.sets = [one, *(self._inputs() for _ in range(copies - 1))]
-        self.directions: list[Tensor] = []  # gradients that arrive at the outputs, made when training asks for them
+        self.directions: list[Tensor] = []  # gradients of the outputs, made when first needed
 
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
@@ -180,7 +180,7 @@ def precision(device: str, dtype: str) -> contextlib.AbstractContextManager:
 
 
 def sets_needed(nbytes: int, device: str) -> int:
-    """How many sets of inputs of this size make a round trip that no cache survives: twice what it holds.
+    """How many sets of inputs of this size exceed every cache: twice what it holds.
 
     >>> sets_needed(30 * 2**20, "cpu"), sets_needed(2**30, "cpu"), sets_needed(0, "cpu")
     (3, 1, 16)

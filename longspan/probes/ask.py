@@ -30,7 +30,7 @@ def ask(
     seed: int = 0,
     out: Path | str = "out",
 ) -> tuple[cards.Card, Path]:
-    """The probe card and where it lies. `samples` are as many as the question usually takes unless given."""
+    """The probe card and its path. `samples` defaults to that of the question."""
     probe = probes.get(question)
     if samples is not None and samples < 1:
         raise UsageError(f"A question needs at least 1 sample, got {samples}; give a positive number.")
@@ -43,7 +43,7 @@ def ask(
 
 
 def describe(question: str, trained: TrainedModel, answer: Answer) -> cards.Card:
-    """The probe card, not yet sealed."""
+    """The probe card, without its hash."""
     run = trained.run
     names = [name for name in PROBE_SCHEMA["properties"]["subject"]["required"] if name != "card"]
     return {

@@ -1,7 +1,7 @@
 """Embedding similarity: which intensities, and which positions, look alike to a model of images? (figure 4 of LRA)
 
 Cosines between the embeddings of the 256 intensities, and between the learned position of every pixel and those of all
-others, which drawn as a tile for each pixel show what the model knows of the second dimension it was never told of.
+others, which, drawn as a tile for each pixel, show what the model has learned of the second dimension.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ METHOD = "Cosine similarity between embedding vectors of intensities, and betwee
 
 
 def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
-    """Nothing is sampled: all there is to see lies in the weights."""
+    """Nothing is sampled: the answer is in the weights alone."""
     trained.must_be_of(("image", "pathfinder"), "Embeddings of intensities and of pixels belong to images")
     table, positions = getattr(trained.model, "embedding", None), getattr(trained.model, "positions", None)
     if not isinstance(table, nn.Embedding):

@@ -2,7 +2,7 @@
 
 The test text is cut into blocks of each length, none overlapping, and a token sees nothing before its own block. All
 lengths read the same tokens: as many as fill whole blocks of each. Beyond the length of training the network is
-built anew for the longer one and takes over the weights; where they do not fit, the point says why.
+rebuilt for the longer one and loads the weights; where they do not fit, the point says why.
 """
 
 import math
@@ -28,7 +28,7 @@ METHOD = (
 
 
 def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
-    """Nothing is drawn: with `samples`, the first so many stretches of text are read."""
+    """Nothing is drawn: `samples` stretches of text are read from the start."""
     trained.must_be_of(("lm",), "Perplexity by length is asked of a language model")
     trained_length = trained.protocol.data.length
     exact = (share * trained_length for share in SHARES)

@@ -1,6 +1,6 @@
 """Path-X transfer: does a model trained on Pathfinder's small images answer the large ones? (appendix A.3.1 of LRA)
 
-The network is built again for the longer sequence, with the sizes of the run, and takes over its weights. Sinusoid
+The network is rebuilt for the longer sequence, with the sizes of the run, and loads its weights. Sinusoid
 positions go on beyond what training has seen; learned ones end there, and so do mechanisms bound to a length.
 """
 

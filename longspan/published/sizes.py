@@ -17,7 +17,7 @@ FILES = ("cab_parameters.json",)
 
 @dataclass(frozen=True)
 class PrintedSize:
-    """One printed entry: `printed` in millions, as it stands there; `derived` to the integer."""
+    """One printed entry: `printed` in millions, as in the paper; `derived` exact."""
 
     source: str
     title: str
@@ -31,7 +31,7 @@ class PrintedSize:
     derived: int
 
     def reads_as_printed(self, total: int) -> bool:
-        """Whether a count, written with as many digits, is what stands there.
+        """Whether a count, written with as many digits, reads as printed.
 
         >>> abc = PrintedSize("Table 19", "ABC", "t", "p", "full", "noncausal_cross", "abc", "19.50", True, 19_496_460)
         >>> abc.reads_as_printed(19_496_460), abc.reads_as_printed(19_492_364)

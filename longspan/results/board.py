@@ -259,7 +259,7 @@ def _off(card: Card, reason: str) -> OffBoard:
 
 
 def shown(text: str) -> str:
-    """Text from a card without control characters or direction overrides, so that it cannot disturb a terminal."""
+    """Text from a card without control characters or direction overrides, safe to print in a terminal."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -511,7 +511,7 @@ def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, ColumnSpread]:
 def _notes(
     cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bool, table: PublishedTable | None, rules: str
 ) -> list[str]:
-    """What a reader must know to read the numbers of this very board."""
+    """What a reader must know to read the numbers of this board."""
     notes = []
     if table and not cards:
         notes.append(

@@ -39,7 +39,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Part:
-    """A table of its own. What may not be set side by side stands in different parts."""
+    """A table of its own. What must not be compared is in different tables."""
 
     title: str
     columns: tuple[str, ...]

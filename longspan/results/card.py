@@ -1,9 +1,9 @@
-"""A card: the JSON record of one run, one measurement or one probe, sealed with a hash of its own content.
+"""A card: the JSON record of one run, one measurement or one probe, sealed with a hash of its content.
 
     card = read("out/cards/listops/....json")     # parsed as data only, checked, refused with one sentence if not sound
     write(folder / filename(card), card)          # checked again, sealed, written in one atomic step
 
-Cards come from strangers, so reading trusts nothing: the size and the depth are bounded, a key may occur once, NaN and
+Cards are untrusted input: the size and the depth are bounded, a key may occur once, NaN and
 Infinity are refused, the schema and the hash must hold. Fields this version does not know are kept and hashed, never
 interpreted. Accuracies and other shares are fractions (0.41, not 41).
 """
@@ -80,7 +80,7 @@ def _has_type(value: Any, name: str) -> bool:
 
 
 def structural_faults(value: Any, schema: Mapping[str, Any], where: str = "card") -> Iterator[str]:
-    """What breaks the schema, for the few keywords our schemas use. Stands in where jsonschema is not installed."""
+    """What breaks the schema, for the few keywords our schemas use. Used where jsonschema is not installed."""
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
     if types and not any(_has_type(value, name) for name in types):
@@ -272,7 +272,7 @@ def _words(card: Mapping[str, Any]) -> list[str]:
 
 
 def shelf(card: Mapping[str, Any]) -> str:
-    """The folder of a store that a card belongs to: runs lie by task, the other kinds by what they are."""
+    """The folder of a store that a card belongs to: runs by task, the other kinds by kind."""
     return {"probe": "probes", "measurement": "measurements"}.get(card["kind"]) or _slug(card["task"])
 
 
@@ -457,7 +457,7 @@ def _names_in(path: Path) -> set[str]:
 
 
 def _arrays(path: Path, *names: str) -> list[Any]:
-    """Arrays of an archive from a stranger."""
+    """Arrays of an untrusted archive."""
     import numpy as np
 
     try:

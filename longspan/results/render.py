@@ -1,6 +1,6 @@
 """A board in the form a reader needs: terminal, Markdown, CSV, LaTeX, JSON or HTML.
 
-All forms show the same cells, which `lines.py` writes; here they are set. Whatever came from a card is escaped for its
+All forms show the same cells, which come from `board_table.py`. Whatever came from a card is escaped for its
 form.
 """
 
@@ -206,7 +206,7 @@ li {{ opacity: .8; font-size: .875rem }}
 
 
 def _html(views: Sequence[Board]) -> str:
-    """A page that stands alone. The report builds its own, richer table from the same board."""
+    """A self-contained page. The report builds its own, richer table from the same board."""
     title = html_module.escape(", ".join(view.title for view in views) or "Board")
     return _PAGE.format(title=title, boards="\n".join(map(_html_board, views)))
 

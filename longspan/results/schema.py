@@ -145,7 +145,7 @@ PROBE_SCHEMA = _card(
                 "title": _TEXT,
                 "pattern": _TEXT,
                 "seed": {"type": "integer"},
-                "card": _or_null(_HASH),  # the seal of the run whose model was asked
+                "card": _or_null(_HASH),  # the hash of the card of the run whose model was asked
             }
         ),
         "method": _TEXT,  # one sentence: how the answer was computed

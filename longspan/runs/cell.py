@@ -107,7 +107,7 @@ class Plan:
         except Exception as error:
             if isinstance(error, LongspanError) or is_builtin(self.mechanism):
                 raise
-            raise PluginError(f"{self.mechanism} could not be built ({first_line(error)}); mend it.") from error
+            raise PluginError(f"{self.mechanism} could not be built ({first_line(error)}); fix it.") from error
 
 
 def cells(

@@ -70,10 +70,10 @@ def run(
             alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
         if (
             finished := _finished(store, plan, device, precision, splits.variant)
-        ) is not None:  # by whoever held the lock
+        ) is not None:  # by the process that held the lock
             return finished
         if not _same_code_as_before(folder, plan):
-            tidy(folder)  # of a built-in whose outputs changed: its checkpoints are of no use
+            tidy(folder)  # checkpoints of a built-in whose outputs have changed since
         record = {"cell": as_json(asdict(cell)), "steps": recipe.steps, "code": plan.code}
         write_json(folder / "cell.json", record)
         fabric = make_fabric(device, precision, devices)
@@ -89,7 +89,7 @@ def run(
 
 
 def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
-    """One of several processes: it imports the plug-in and maps the data itself, since neither travels well."""
+    """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
     plan = Plan.of(cell)
     return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
 
@@ -167,7 +167,7 @@ def _train_cell(
 
 
 def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float] | None:
-    """Joules of the whole run: a run that was interrupted has spent some that no one has counted."""
+    """Joules of the whole run: unknown for a run that was interrupted."""
     joules = None if state.resumed else energy.joules()
     return None if joules is None else {"joules": joules}
 

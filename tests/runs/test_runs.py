@@ -410,7 +410,7 @@ def test_a_failed_cell_is_tried_again_once_it_is_mended(run, plugin, tmp_path):
 
 def test_a_plug_in_that_cannot_be_built_is_one_sentence(run, plugin, tmp_path):
     text = PLUGIN + "\n    def __init__(self, *sizes, **shell):\n        raise KeyError('width')\n"
-    with pytest.raises(PluginError, match=r"mine.py:Mine could not be built \(KeyError: 'width'\); mend it"):
+    with pytest.raises(PluginError, match=r"mine.py:Mine could not be built \(KeyError: 'width'\); fix it"):
         run(plugin(text=text))
     assert list(Store(tmp_path / "out" / "cards").entries()) == []
 
