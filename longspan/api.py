@@ -15,10 +15,10 @@ from longspan import attentions, backbones, datasets, probes, rules, runs, suite
 from longspan.attentions import Pattern
 from longspan.core.errors import LongspanError, UnknownName, UnsupportedPattern, UsageError, did_you_mean
 from longspan.probes.ask import ask as put
-from longspan.published.sizes import Size, sizes
+from longspan.published.sizes import PrintedSize, sizes
 from longspan.results.card import Card
 from longspan.results.catalogue import KINDS, SCHEMA, Entry, write_shipped
-from longspan.runs.load import subject_of
+from longspan.runs.load import load_trained
 
 __all__ = ["ask", "catalogue", "describe", "params", "run"]
 
@@ -66,8 +66,8 @@ def ask(
         card, path = longspan.ask("span", "out/cards/listops/....json", samples=100)
     """
     probes.get(question)  # raises the sentence before a model is loaded
-    subject = subject_of(card, data=data, device=device, attention=attention)
-    return put(question, subject, samples=samples, seed=seed, out=out)
+    trained = load_trained(card, data=data, device=device, attention=attention)
+    return put(question, trained, samples=samples, seed=seed, out=out)
 
 
 def params(
@@ -115,7 +115,7 @@ def params(
     return [_parameters(cell, tier, printed.get(cell)) for cell in cells]
 
 
-def _printed(names: Sequence[str], tier: str) -> dict[Counted, Size]:
+def _printed(names: Sequence[str], tier: str) -> dict[Counted, PrintedSize]:
     """What papers print about these tasks."""
     return {
         (size.task, str(attentions.get(size.mechanism)), size.pattern, size.protocol): size
@@ -124,7 +124,7 @@ def _printed(names: Sequence[str], tier: str) -> dict[Counted, Size]:
     }
 
 
-def _parameters(cell: Counted, tier: str, printed: Size | None) -> dict[str, Any]:
+def _parameters(cell: Counted, tier: str, printed: PrintedSize | None) -> dict[str, Any]:
     """One line: what was counted, under which rules, whether it keeps the rule of the arena, and what was printed."""
     name, mechanism, pattern, protocol = cell
     counted = runs.count_parameters(name, mechanism, protocol, tier, pattern)

@@ -1,7 +1,7 @@
 """The rules of Long Range Arena, judged for every run; a run that breaks one is on the free track.
 
 - parameters: at most ten per cent more than the same network with softmax attention;
-- no pretraining: building the network reads no file and calls no one, so every weight comes from the seed;
+- no pretraining: building the network reads no file and uses no network access, so every weight comes from the seed;
 - no spatial information: the network is given a row of tokens, and the mechanism knows of no second dimension;
 - frozen sizes: nothing of the protocol's network is changed.
 
@@ -17,7 +17,7 @@ from longspan.results.board import PARAMETER_RULE
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RuleCheck:
     """Whether one rule was kept, and what was found."""
 
     kept: bool
@@ -26,22 +26,24 @@ class Verdict:
 
 def judge(
     mechanism: AttentionMeta, overrides: Mapping[str, Any], parameters: int, baseline: int, read: Sequence[str]
-) -> dict[str, Verdict]:
-    """The verdict on each rule; `read` names what was opened while the network was built."""
+) -> dict[str, RuleCheck]:
+    """The result for each rule; `read` names what was opened while the network was built."""
     ratio = parameters / baseline
     changed = sorted(name for name in overrides if name.startswith("model."))
     return {
-        "parameters": Verdict(
+        "parameters": RuleCheck(
             within_rule(parameters, baseline), f"{parameters:,} against {baseline:,} with softmax ({ratio:.3f})"
         ),
-        "no pretraining": Verdict(
+        "no pretraining": RuleCheck(
             not read,
             f"opened while the network was built: {', '.join(read)}" if read else "weights from the seed alone",
         ),
-        "no spatial information": Verdict(
+        "no spatial information": RuleCheck(
             not mechanism.spatial, "the mechanism knows rows and columns" if mechanism.spatial else "a row of tokens"
         ),
-        "frozen sizes": Verdict(not changed, f"changed: {', '.join(changed)}" if changed else "those of the protocol"),
+        "frozen sizes": RuleCheck(
+            not changed, f"changed: {', '.join(changed)}" if changed else "those of the protocol"
+        ),
     }
 
 
@@ -50,6 +52,6 @@ def within_rule(parameters: int, baseline: int) -> bool:
     return parameters <= PARAMETER_RULE * baseline
 
 
-def track(verdicts: Mapping[str, Verdict], overrides: Mapping[str, Any]) -> str:
+def track(verdicts: Mapping[str, RuleCheck], overrides: Mapping[str, Any]) -> str:
     """`fixed` where every rule is kept and nothing at all was overridden, else `free`."""
     return "fixed" if not overrides and all(verdict.kept for verdict in verdicts.values()) else "free"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from longspan import suites
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import MODES, Bench, Estimate, need_benches
+from longspan.analysis.comparable import MODES, Bench, LengthEstimate, need_benches
 from longspan.analysis.fastest import Entry, ranking
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing, UsageError, did_you_mean
@@ -41,7 +41,7 @@ class Choice:
     """A mechanism that may be used, with its memory and what its runs scored."""
 
     entry: Entry
-    memory: Estimate | None
+    memory: LengthEstimate | None
     scores: str
 
 
@@ -115,14 +115,14 @@ def _within(
 ) -> tuple[list[Entry], list[str]]:
     kept, notes = list(entries), []
     if exact_only:
-        kept = [entry for entry in kept if entry.subject.exact]
+        kept = [entry for entry in kept if entry.measured.exact]
     if limit is not None:
-        sizes = {entry.subject.mechanism: _memory(entry, mode, length) for entry in kept}
-        unknown = [entry.subject.name for entry in kept if sizes[entry.subject.mechanism] is None]
+        sizes = {entry.measured.mechanism: _memory(entry, mode, length) for entry in kept}
+        unknown = [entry.measured.name for entry in kept if sizes[entry.measured.mechanism] is None]
         kept = [
             entry
             for entry in kept
-            if (size := sizes[entry.subject.mechanism]) is not None and size.value <= limit * GIB
+            if (size := sizes[entry.measured.mechanism]) is not None and size.value <= limit * GIB
         ]
         notes += [f"Left out, as their memory is not known: {', '.join(unknown)}."] if unknown else []
     return kept, notes
@@ -131,14 +131,14 @@ def _within(
 def _shown(entries: Sequence[Entry]) -> list[Entry]:
     """The first few, and the first exact one if it is not among them."""
     chosen = list(entries[: 1 + RUNNERS_UP])
-    exact = next((entry for entry in entries if entry.subject.exact), None)
+    exact = next((entry for entry in entries if entry.measured.exact), None)
     return chosen if exact is None or exact in chosen else [*chosen, exact]
 
 
-def _memory(entry: Entry, mode: str, length: int) -> Estimate | None:
+def _memory(entry: Entry, mode: str, length: int) -> LengthEstimate | None:
     """Of the variant that is advised, else of an eager call."""
     variants = (entry.time.variant, "eager")
-    found = (entry.subject.estimate("memory", mode, variant, length) for variant in variants)
+    found = (entry.measured.estimate("memory", mode, variant, length) for variant in variants)
     return next((one for one in found if one is not None), None)
 
 
@@ -146,16 +146,16 @@ def _memory(entry: Entry, mode: str, length: int) -> Estimate | None:
 
 
 def _sentence(bench: Bench, first: Entry, kept: Sequence[Entry], length: int, mode: str) -> str:
-    kind = "exact attention" if first.subject.exact else "not exact attention"
+    kind = "exact attention" if first.measured.exact else "not exact attention"
     call = {"forward": "a forward call", "train": "a forward and backward call", "decode": "a token"}[mode]
-    words = f"Use {first.subject.mechanism}, {kind}: {1e6 * first.time.value:,.1f} µs for {call} at {length:,} tokens"
+    words = f"Use {first.measured.mechanism}, {kind}: {1e6 * first.time.value:,.1f} µs for {call} at {length:,} tokens"
     if first.time.between is not None:
         words += f", interpolated {first.time.words} tokens"
     words += f" ({first.time.variant}), the fastest of {len(kept)} on {bench.where}."
-    exact = next((entry for entry in kept if entry.subject.exact), None)
-    if not first.subject.exact and exact is not None:
+    exact = next((entry for entry in kept if entry.measured.exact), None)
+    if not first.measured.exact and exact is not None:
         times = exact.time.value / first.time.value
-        words += f" The fastest exact one is {exact.subject.mechanism}, {times:.2f} times as long."
+        words += f" The fastest exact one is {exact.measured.mechanism}, {times:.2f} times as long."
     return words
 
 
@@ -163,24 +163,24 @@ def _row(choice: Choice, best: float) -> tuple:
     entry, time = choice.entry, choice.entry.time
     memory = None if choice.memory is None else choice.memory.value / 2**20
     cards = ", ".join(name.rpartition("-")[2] for name in time.cards)
-    who = (entry.subject.name, entry.subject.exact)
+    who = (entry.measured.name, entry.measured.exact)
     return (*who, 1e6 * time.value, time.value / best, memory, time.variant, time.words, choice.scores, cards)
 
 
 def _left_out(bench: Bench, entries: Sequence[Entry], mode: str, length: int) -> list[str]:
     """Mechanisms that were measured but have nothing around this length, with the reason where a card has one."""
-    ranked = {entry.subject.mechanism for entry in entries}
+    ranked = {entry.measured.mechanism for entry in entries}
     missing = []
-    for subject in bench.subjects.values():
-        if subject.mechanism in ranked or not subject.ranked:
+    for measured in bench.mechanisms.values():
+        if measured.mechanism in ranked or not measured.ranked:
             continue
         reasons = {
             reading.status
-            for (own, own_mode, _), reading in subject.readings.items()
+            for (own, own_mode, _), reading in measured.readings.items()
             if own_mode == mode and own >= length and reading.status != "ok"
         }
         if reasons:
-            missing.append(f"{subject.name} ({', '.join(sorted(reasons))})")
+            missing.append(f"{measured.name} ({', '.join(sorted(reasons))})")
     return [f"Not usable there: {'; '.join(missing)}."] if missing else []
 
 
@@ -191,10 +191,10 @@ def _cited(choices: Sequence[Choice]) -> str:
 
 def _caveats(choices: Sequence[Choice]) -> list[str]:
     notes = []
-    if any(choice.entry.subject.whole_layer for choice in choices):
+    if any(choice.entry.measured.whole_layer for choice in choices):
         notes.append("A whole layer has no core of its own, so that its projections are in the time.")
     if any(choice.scores for choice in choices):
-        notes.append("Scores are means over seeds of own runs with this very mechanism, in percent, by task.")
+        notes.append("Scores are means over seeds of own runs with exactly this mechanism, in percent, by task.")
     else:
         notes.append("No run card has a score of any of these, so nothing is said about quality.")
     return notes
@@ -208,12 +208,12 @@ def scores_of(runs: Sequence[Card], entry: Entry) -> str:
 
     Exact kernels compute one function, so runs of any of them count for all, under their own name.
     """
-    subject = entry.subject
+    measured = entry.measured
     found: dict[tuple[int, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for card in runs:
         base = card["mechanism"].split("(", 1)[0]
-        same = card["mechanism"] == subject.mechanism
-        alike = subject.exact and base == subject.mechanism.split("(", 1)[0]
+        same = card["mechanism"] == measured.mechanism
+        alike = measured.exact and base == measured.mechanism.split("(", 1)[0]
         real = card["status"] == "ok" and card["dataset"]["variant"] != "standin" and not card["overrides"]
         if (same or alike) and real and card["task"] in suites.get(SUITE).tasks and card["score"]:
             tier = TIERS.index(card["tier"]) if card["tier"] in TIERS else len(TIERS)

@@ -20,7 +20,7 @@ MAX_ARRAY_BYTES = 2**28  # what the arrays of one card may unpack to
 
 @dataclass(frozen=True)
 class Evidence:
-    """Cards by kind, and the folder of each by its seal."""
+    """Cards by kind, and the folder of each by its hash."""
 
     runs: Sequence[Card] = ()
     probes: Sequence[Card] = ()
@@ -62,7 +62,7 @@ class Evidence:
         return [(self.rules(group[0]), group) for _, group in sorted(groups.items())]
 
     def arrays(self, card: Card) -> dict[str, np.ndarray]:
-        """What lies beside a card in its file of arrays; nothing in it is executed."""
+        """The arrays in the file beside a card; nothing in it is executed."""
         name = card["files"].get("arrays")
         if name is None or card["sha256"] not in self.folders:
             return {}

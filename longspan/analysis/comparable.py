@@ -2,10 +2,10 @@
 
     for bench in benches(evidence.measurements):
         bench.title                          # NVIDIA H200 · bfloat16 · batch 4, 8 heads of 64 · core · causal_self
-        bench.subjects["linear"].reading(4096, "forward", "graph").time.median
+        bench.mechanisms["linear"].reading(4096, "forward", "graph").time.median
 
-Several cards of one mechanism are read as one: of two points the newer counts. Cards come from strangers and their
-points hold more than the schema knows, so a value of the wrong type counts as not measured.
+Several cards of one mechanism are read as one: of two points the newer counts. Cards are untrusted and their points
+hold more than the schema knows, so a value of the wrong type counts as not measured.
 """
 
 import functools
@@ -49,7 +49,7 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
-class Sample:
+class Summary:
     """A median with its quartiles and the number of readings, where these are known."""
 
     median: float
@@ -68,7 +68,7 @@ class Reading:
     status: str
     reason: str | None
     card: str  # the name of the card's file
-    samples: Mapping[str, Sample] = field(default_factory=dict)  # by quantity
+    samples: Mapping[str, Summary] = field(default_factory=dict)  # by quantity
     operations: float | None = None
     floor_bytes: float | None = None
     floor_seconds: float | None = None
@@ -78,12 +78,12 @@ class Reading:
     bytes_per_second: float | None = None
     state_bytes: float | None = None
 
-    def sample(self, quantity: str) -> Sample | None:
+    def sample(self, quantity: str) -> Summary | None:
         return self.samples.get(quantity) if self.status == "ok" else None
 
 
 @dataclass(frozen=True)
-class Estimate:
+class LengthEstimate:
     """A value at a length: measured there, or between two measured lengths on a straight line of logarithms."""
 
     value: float
@@ -97,14 +97,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Subject:
+class MeasuredMechanism:
     """A mechanism on a bench."""
 
     mechanism: str
     title: str
     exact: bool
     cost: str | None
-    whole_layer: bool  # it has no core of its own, so its projections are measured along
+    whole_layer: bool  # it has no core of its own, so its projections are measured too
     readings: Mapping[tuple[int, str, str], Reading]
     cards: tuple[str, ...]
 
@@ -121,7 +121,7 @@ class Subject:
     def reading(self, length: int, mode: str, variant: str) -> Reading | None:
         return self.readings.get((length, mode, variant))
 
-    def series(self, quantity: str, mode: str, variant: str) -> dict[int, Sample]:
+    def series(self, quantity: str, mode: str, variant: str) -> dict[int, Summary]:
         """What was measured of a quantity, by length."""
         found = {}
         for (length, one_mode, one_variant), reading in sorted(self.readings.items()):
@@ -143,11 +143,11 @@ class Subject:
         choices = VARIANTS if wanted is None else (wanted,)
         return next((variant for variant in choices if self.series(quantity, mode, variant)), None)
 
-    def estimate(self, quantity: str, mode: str, variant: str, length: int) -> Estimate | None:
+    def estimate(self, quantity: str, mode: str, variant: str, length: int) -> LengthEstimate | None:
         """The quantity at a length, interpolated where the two measured neighbours frame it; never beyond them."""
         found = self.series(quantity, mode, variant)
         if length in found:
-            return Estimate(found[length].median, variant, self._cards([length], mode, variant))
+            return LengthEstimate(found[length].median, variant, self._cards([length], mode, variant))
         below = max((one for one in found if one < length), default=None)
         above = min((one for one in found if one > length), default=None)
         if below is None or above is None:
@@ -157,10 +157,10 @@ class Subject:
         share = math.log(length / below) / math.log(above / below)
         logs = [math.log(found[one].median) for one in (below, above)]
         value = math.exp(logs[0] + share * (logs[1] - logs[0]))
-        return Estimate(value, variant, self._cards([below, above], mode, variant), (below, above))
+        return LengthEstimate(value, variant, self._cards([below, above], mode, variant), (below, above))
 
-    def best_estimate(self, quantity: str, mode: str, length: int) -> Estimate | None:
-        """The lowest over all variants; one that was measured there comes before all that lie between."""
+    def best_estimate(self, quantity: str, mode: str, length: int) -> LengthEstimate | None:
+        """The lowest over all variants; a measured one comes before interpolated ones."""
         found = (self.estimate(quantity, mode, variant, length) for variant in VARIANTS)
         return min(
             (one for one in found if one is not None),
@@ -174,12 +174,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Bench:
-    """Subjects by mechanism, and the two ceilings of the device that were measured beside them."""
+    """What was measured, by mechanism, and the two ceilings of the device that were measured beside them."""
 
     machine: str
     setup: tuple[tuple[str, str], ...]
     pattern: str
-    subjects: Mapping[str, Subject]
+    mechanisms: Mapping[str, MeasuredMechanism]
     bandwidth: float | None = None
     rate: float | None = None
 
@@ -200,7 +200,7 @@ class Bench:
 
     def lengths(self, mode: str) -> list[int]:
         """Every length at which something was measured in a mode."""
-        found = {length for one in self.subjects.values() for (length, own, _) in one.readings if own == mode}
+        found = {length for one in self.mechanisms.values() for (length, own, _) in one.readings if own == mode}
         return sorted(found)
 
 
@@ -211,7 +211,7 @@ def benches(cards: Iterable[Card]) -> list[Bench]:
         if card["kind"] == "measurement" and card["procedure"] == PROCEDURE:
             groups.setdefault((_machine(card), _setup(card), card["pattern"]), []).append(card)
     made = [_bench(machine, setup, pattern, group) for (machine, setup, pattern), group in groups.items()]
-    return sorted(made, key=lambda one: (-len(one.subjects), one.where, one.pattern))
+    return sorted(made, key=lambda one: (-len(one.mechanisms), one.where, one.pattern))
 
 
 def need_benches(cards: Iterable[Card]) -> list[Bench]:
@@ -224,7 +224,7 @@ def need_benches(cards: Iterable[Card]) -> list[Bench]:
 
 @functools.cache
 def twins() -> frozenset[str]:
-    """Names of the bug-compatible twins: their files have a shelf of their own."""
+    """Names of the bug-compatible twins: their files are in a folder of their own."""
     shelf = Path(longspan.__file__).parent / "attentions" / "released"
     return frozenset(path.stem for path in shelf.glob("*.py") if not path.stem.startswith("_"))
 
@@ -255,8 +255,8 @@ def _bench(machine: str, setup: tuple[tuple[str, str], ...], pattern: str, cards
         readings.setdefault(mechanism, {}).update({(one.length, one.mode, one.variant): one for one in found})
         bandwidth = _number(card.get("ceilings"), "bytes_per_second") or bandwidth
         rate = _number(card.get("ceilings"), "operations_per_second") or rate
-    subjects = {
-        mechanism: Subject(
+    mechanisms = {
+        mechanism: MeasuredMechanism(
             mechanism=mechanism,
             title=name_of(card),
             exact=card["settings"].get("exact") is True,
@@ -267,7 +267,7 @@ def _bench(machine: str, setup: tuple[tuple[str, str], ...], pattern: str, cards
         )
         for mechanism, card in sorted(newest.items())
     }
-    return Bench(machine, setup, shown(pattern), subjects, bandwidth, rate)
+    return Bench(machine, setup, shown(pattern), mechanisms, bandwidth, rate)
 
 
 def _reading(point: Mapping[str, Any], card: str) -> Reading:
@@ -297,16 +297,16 @@ def _reading(point: Mapping[str, Any], card: str) -> Reading:
     )
 
 
-def _sample(seconds: Any) -> Sample | None:
+def _sample(seconds: Any) -> Summary | None:
     median = _number(seconds, "median")
     if median is None:
         return None
     low, high, count = (_number(seconds, name) for name in ("low", "high", "count"))
-    return Sample(median, low, high, None if count is None else int(count))
+    return Summary(median, low, high, None if count is None else int(count))
 
 
-def _only(value: float | None) -> Sample | None:
-    return None if value is None else Sample(value)
+def _only(value: float | None) -> Summary | None:
+    return None if value is None else Summary(value)
 
 
 def _number(holder: Any, name: str) -> float | None:

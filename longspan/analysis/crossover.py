@@ -1,7 +1,7 @@
 """From which length on does a mechanism beat another, exact attention above all? Its efficiency length, two ways.
 
     cab_2023({256: .472, ...}, {256: .648, ...}, "time").length      # 1877.3, with r2
-    measured({256: Sample(...), ...}, {256: Sample(...), ...}).length
+    measured({256: Summary(...), ...}, {256: Summary(...), ...}).length
 
 `cab-2023` is the Comprehensive Attention Benchmark's own method: y = ax^2 + bx + c through the baseline, y = ex + f
 through the mechanism (through all lengths but 256 for time), and the larger root of their difference. R2 is that of
@@ -20,7 +20,7 @@ import numpy as np
 
 from longspan.analysis import csv_measurements
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, Sample, Subject, need_benches
+from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, Summary, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.core.spec import Spec
@@ -122,8 +122,8 @@ def _r2(x: np.ndarray, y: np.ndarray, slope: float, start: float) -> float | Non
 
 
 def measured(
-    baseline: Mapping[int, Sample],
-    mechanism: Mapping[int, Sample],
+    baseline: Mapping[int, Summary],
+    mechanism: Mapping[int, Summary],
     quantity: str = "time",
     *,
     lost: Iterable[int] = (),
@@ -185,7 +185,7 @@ def _last_crossings(lengths: Sequence[int], logs: np.ndarray) -> np.ndarray:
 
 
 def _interval(
-    lengths: Sequence[int], baseline: Mapping[int, Sample], mechanism: Mapping[int, Sample], seed: int
+    lengths: Sequence[int], baseline: Mapping[int, Summary], mechanism: Mapping[int, Summary], seed: int
 ) -> tuple[float | None, float | None] | None:
     """95 % of the crossings of redrawn medians; None where the readings have no spread."""
     errors = [[_median_error(series[n]) for n in lengths] for series in (baseline, mechanism)]
@@ -203,7 +203,7 @@ def _inside(length: float) -> float | None:
     return length if 0 < length < math.inf else None
 
 
-def _median_error(sample: Sample) -> float | None:
+def _median_error(sample: Summary) -> float | None:
     """Standard error of the logarithm of a median, from its quartiles and the number of readings."""
     if not (sample.low and sample.high and sample.count):
         return None
@@ -220,7 +220,7 @@ def answer(evidence: Evidence) -> Finding:
         comparison
         for bench in found
         for baseline in BASELINES
-        if baseline in bench.subjects
+        if baseline in bench.mechanisms
         for mode in MODES
         for quantity in QUANTITIES
         for comparison in _on_bench(bench, baseline, "measured", quantity, mode, None)
@@ -244,7 +244,7 @@ def compare(
     _known_words(method, quantity)
     found = [bench for bench in need_benches(evidence.measurements) if pattern in (None, bench.pattern)]
     wanted = str(Spec.parse(baseline))
-    known = {mechanism for bench in found for mechanism in bench.subjects}
+    known = {mechanism for bench in found for mechanism in bench.mechanisms}
     if not found:
         raise DataMissing(f"No core measurement has the pattern {pattern}; make one with longspan measure --pattern.")
     if wanted not in known:
@@ -252,7 +252,7 @@ def compare(
     made = [
         comparison
         for bench in found
-        if wanted in bench.subjects
+        if wanted in bench.mechanisms
         for comparison in _on_bench(bench, wanted, method, quantity, mode, variant)
     ]
     if not made:
@@ -288,7 +288,7 @@ def _known_words(method: str, quantity: str) -> None:
 
 
 def _crossing(
-    method: str, quantity: str, baseline: Mapping[int, Sample], mechanism: Mapping[int, Sample], lost: Iterable[int]
+    method: str, quantity: str, baseline: Mapping[int, Summary], mechanism: Mapping[int, Summary], lost: Iterable[int]
 ) -> Crossing:
     if method == "measured":
         return measured(baseline, mechanism, quantity, lost=lost)
@@ -299,20 +299,22 @@ def _crossing(
 def _on_bench(
     bench: Bench, baseline: str, method: str, quantity: str, mode: str, wanted: str | None
 ) -> list[Comparison]:
-    against, made = bench.subjects[baseline], []
-    for mechanism, subject in bench.subjects.items():
-        variant = _shared_variant(against, subject, quantity, mode, wanted)
+    against, made = bench.mechanisms[baseline], []
+    for mechanism, entry in bench.mechanisms.items():
+        variant = _shared_variant(against, entry, quantity, mode, wanted)
         if mechanism == baseline or variant is None:
             continue
-        theirs, own = (one.series(quantity, mode, variant) for one in (against, subject))
+        theirs, own = (one.series(quantity, mode, variant) for one in (against, entry))
         crossing = _crossing(method, quantity, theirs, own, against.refused(mode, variant))
         words = (quantity, mode, variant, bench.pattern, bench.where)
         lengths = tuple(sorted(theirs.keys() & own.keys()))
-        made.append(Comparison(mechanism, subject.name, shown(baseline), *words, lengths, crossing))
+        made.append(Comparison(mechanism, entry.name, shown(baseline), *words, lengths, crossing))
     return made
 
 
-def _shared_variant(one: Subject, other: Subject, quantity: str, mode: str, wanted: str | None) -> str | None:
+def _shared_variant(
+    one: MeasuredMechanism, other: MeasuredMechanism, quantity: str, mode: str, wanted: str | None
+) -> str | None:
     """The variant with the most lengths that both were measured at; of equals the first of `VARIANTS`."""
     choices = VARIANTS if wanted is None else (wanted,)
     counts = {

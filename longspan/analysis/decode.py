@@ -1,9 +1,9 @@
 """What does a token cost in decoding, and how large is the state? Against the length of the context."""
 
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import VARIANTS, Bench, Subject, need_benches
+from longspan.analysis.comparable import VARIANTS, Bench, MeasuredMechanism, need_benches
 from longspan.analysis.finding import Column, Finding
-from longspan.analysis.growth import Curves, Line
+from longspan.analysis.growth import Curves, LengthCurve
 from longspan.core.errors import DataMissing
 
 TIME, STATE = "time per token, ms", "state, KiB"
@@ -49,29 +49,29 @@ def _curves(bench: Bench) -> list[Curves]:
     """The times by each variant, and the states, which no variant changes."""
     made = []
     for variant in VARIANTS:
-        times = tuple(line for one in bench.subjects.values() if (line := _times(one, variant)).x)
+        times = tuple(line for one in bench.mechanisms.values() if (line := _times(one, variant)).x)
         if times:
             made.append(Curves(bench.where, bench.pattern, "decode", TIME, variant, times))
-    states = tuple(line for one in bench.subjects.values() if (line := _states(one)).x)
+    states = tuple(line for one in bench.mechanisms.values() if (line := _states(one)).x)
     if states:
         made.append(Curves(bench.where, bench.pattern, "decode", STATE, "", states))
     return made
 
 
-def _times(subject: Subject, variant: str) -> Line:
-    series = subject.series("time", "decode", variant)
-    return Line(
-        subject.mechanism,
-        subject.name,
+def _times(entry: MeasuredMechanism, variant: str) -> LengthCurve:
+    series = entry.series("time", "decode", variant)
+    return LengthCurve(
+        entry.mechanism,
+        entry.name,
         tuple(float(length) for length in series),
         tuple(1e3 * sample.median for sample in series.values()),
     )
 
 
-def _states(subject: Subject) -> Line:
+def _states(entry: MeasuredMechanism) -> LengthCurve:
     found = {
         float(length): reading.state_bytes / 1024
-        for (length, mode, _), reading in sorted(subject.readings.items())
+        for (length, mode, _), reading in sorted(entry.readings.items())
         if mode == "decode" and reading.status == "ok" and reading.state_bytes
     }
-    return Line(subject.mechanism, subject.name, tuple(found), tuple(found.values()))
+    return LengthCurve(entry.mechanism, entry.name, tuple(found), tuple(found.values()))

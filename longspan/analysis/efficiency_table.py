@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from longspan.analysis.lra_efficiency import PAPER, YARDSTICK, Cell, Row, SpeedTable
+from longspan.analysis.lra_efficiency import BASELINE, PAPER, SpeedCell, SpeedRow, SpeedTable
 from longspan.core.errors import UnknownName, did_you_mean
 from longspan.published import measured
 
@@ -27,7 +27,7 @@ Clock = Literal["wall", "compute"]
 # ----------------------------------------------------------------------------------------------------- what a cell says
 
 
-def speed_text(cell: Cell, clock: Clock = "wall") -> str:
+def speed_text(cell: SpeedCell, clock: Clock = "wall") -> str:
     """`8.41 (1.72x)`; what was printed stays as it was, with a mark where it is doubtful."""
     if cell.printed[0] or cell.status == "missing":
         return (cell.printed[0] or DASH) + (DOUBT if cell.doubts[0] else "")
@@ -41,7 +41,7 @@ def speed_text(cell: Cell, clock: Clock = "wall") -> str:
     return _three_figures(speed) + (f" ({ratio:.2f}x)" if ratio is not None else "")
 
 
-def memory_text(cell: Cell) -> str:
+def memory_text(cell: SpeedCell) -> str:
     if cell.printed[1]:
         return cell.printed[1] + (DOUBT if cell.doubts[1] else "")
     if cell.status in ("oom", "fail"):
@@ -69,7 +69,7 @@ def names_of(view: SpeedTable) -> list[str]:
     return [_name(row, alone=titles.count(row.title) < 2) for row in view.rows]
 
 
-def _name(row: Row, alone: bool) -> str:
+def _name(row: SpeedRow, alone: bool) -> str:
     if row.source == "published":
         return f"  {row.title}, published"
     return row.title if alone and "(" not in row.mechanism else f"{row.title} [{row.mechanism}]"
@@ -95,7 +95,7 @@ def footnotes(view: SpeedTable, clock: Clock = "wall") -> list[str]:
         "wall": "by the wall clock, with the input pipeline",
         "compute": f"of compute alone on a fixed batch, by {view.setting('compute_clock')}",
     }
-    notes = [f"Steps per second {clocks[clock]}. In brackets: times {YARDSTICK} at the same length."]
+    notes = [f"Steps per second {clocks[clock]}. In brackets: times {BASELINE} at the same length."]
     if view.settings.get("memory"):
         notes.append(f"Memory is the most held in a step, by {view.setting('memory')}, in GB of 10^9 bytes.")
     if isinstance(sizes := view.settings.get("model"), dict):

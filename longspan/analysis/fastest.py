@@ -6,7 +6,7 @@ Each mechanism counts with its fastest variant. Attention removed, and twins of 
 from dataclasses import dataclass
 
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import MODES, Bench, Estimate, Subject, need_benches
+from longspan.analysis.comparable import MODES, Bench, LengthEstimate, MeasuredMechanism, need_benches
 from longspan.analysis.finding import Column, Finding
 
 COLUMNS = (
@@ -28,16 +28,16 @@ COLUMNS = (
 class Entry:
     """A mechanism in a ranking."""
 
-    subject: Subject
-    time: Estimate
+    measured: MeasuredMechanism
+    time: LengthEstimate
 
 
 def ranking(bench: Bench, mode: str, length: int) -> list[Entry]:
     """Mechanisms by their time at a length, the fastest first; what was not measured around it is left out."""
     found = [
-        Entry(subject, time)
-        for subject in bench.subjects.values()
-        if subject.ranked and (time := subject.best_estimate("time", mode, length)) is not None
+        Entry(measured, time)
+        for measured in bench.mechanisms.values()
+        if measured.ranked and (time := measured.best_estimate("time", mode, length)) is not None
     ]
     return sorted(found, key=lambda entry: entry.time.value)
 
@@ -66,9 +66,9 @@ def answer(evidence: Evidence) -> Finding:
 
 def _row(bench: Bench, mode: str, length: int, ranked: list[Entry]) -> tuple:
     best = ranked[0]
-    exact = next((entry for entry in ranked if entry.subject.exact), None)
-    start = (bench.where, bench.pattern, mode, length, best.subject.name, 1e6 * best.time.value, best.time.variant)
+    exact = next((entry for entry in ranked if entry.measured.exact), None)
+    start = (bench.where, bench.pattern, mode, length, best.measured.name, 1e6 * best.time.value, best.time.variant)
     if exact is None:
         return (*start, None, None, None, len(ranked))
     times = exact.time.value / best.time.value
-    return (*start, exact.subject.name, 1e6 * exact.time.value, times, len(ranked))
+    return (*start, exact.measured.name, 1e6 * exact.time.value, times, len(ranked))

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Pair:
+class TrainTestGap:
     """Train and test accuracy of one mechanism, as fractions; means over seeds."""
 
     task: str
@@ -57,25 +57,27 @@ def answer(evidence: Evidence) -> Finding:
     )
 
 
-def _asked(evidence: Evidence) -> list[Pair]:
+def _asked(evidence: Evidence) -> list[TrainTestGap]:
     """What models answered to the probe."""
     pairs = []
     for rules, cards in evidence.same(evidence.asked("gap")):
         subject = cards[0]["subject"]
         train, test = (statistics.fmean(card["results"][split]["accuracy"] for card in cards) for split in _SPLITS)
-        pairs.append(Pair(subject["task"], name_of(subject), subject["mechanism"], rules, train, test, len(cards)))
+        pairs.append(
+            TrainTestGap(subject["task"], name_of(subject), subject["mechanism"], rules, train, test, len(cards))
+        )
     return sorted(pairs, key=lambda pair: (pair.task != TASK, pair.task, pair.origin, -pair.gap))
 
 
 _SPLITS = ("train", "test")
 
 
-def _logged(evidence: Evidence) -> list[Pair]:
+def _logged(evidence: Evidence) -> list[TrainTestGap]:
     """Runs on Image that were not asked: the accuracy their log holds at the reported step."""
     answered = {card["subject"]["card"] for card in evidence.asked("gap")}
     runs = [card for card in evidence.runs if card["sha256"] not in answered and _logged_train(card) is not None]
     return [
-        Pair(
+        TrainTestGap(
             TASK,
             name_of(cards[0]),
             cards[0]["mechanism"],
@@ -96,10 +98,10 @@ def _logged_train(run: Card) -> float | None:
     return logged[-1] if logged else None
 
 
-def _published() -> list[Pair]:
+def _published() -> list[TrainTestGap]:
     table = published.measured("lra-generalisation")
     return [
-        Pair(
+        TrainTestGap(
             TASK,
             row.title,
             row.mechanism or row.title,

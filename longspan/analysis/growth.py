@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, Subject, need_benches
+from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, need_benches
 from longspan.analysis.finding import Column, Finding
 
 MODES = ("forward", "train")
@@ -16,8 +16,8 @@ ENDINGS = {"oom": "out of memory", "fail": "failed", "refused": "refused by the 
 
 
 @dataclass(frozen=True)
-class Line:
-    """One mechanism."""
+class LengthCurve:
+    """One mechanism over the lengths."""
 
     mechanism: str
     title: str
@@ -39,7 +39,7 @@ class Curves:
     mode: str
     label: str  # of the quantity, with its unit
     variant: str  # empty where it makes no difference
-    lines: tuple[Line, ...]
+    lines: tuple[LengthCurve, ...]
 
 
 def answer(evidence: Evidence) -> Finding:
@@ -48,7 +48,7 @@ def answer(evidence: Evidence) -> Finding:
     lengths = sorted({int(x) for one in curves for line in one.lines for x in line.x})
     notes = []
     for bench in found:
-        notes += [note for subject in bench.subjects.values() if (note := _ending(bench, subject))]
+        notes += [note for entry in bench.mechanisms.values() if (note := _ending(bench, entry))]
     return Finding(
         "growth",
         "Time, memory and energy",
@@ -89,9 +89,9 @@ def _curves(bench: Bench) -> Iterator[Curves]:
         for name, quantity in QUANTITIES.items():
             for variant in ("eager", "graph", "compiled") if name == "memory" else VARIANTS:
                 lines = tuple(
-                    _line(subject, name, mode, variant, quantity.scale)
-                    for subject in bench.subjects.values()
-                    if subject.series(name, mode, variant)
+                    _line(entry, name, mode, variant, quantity.scale)
+                    for entry in bench.mechanisms.values()
+                    if entry.series(name, mode, variant)
                 )
                 if lines:
                     yield Curves(bench.where, bench.pattern, mode, quantity.label, variant, lines)
@@ -99,24 +99,24 @@ def _curves(bench: Bench) -> Iterator[Curves]:
                         break  # the work is the same in every variant
 
 
-def _line(subject: Subject, quantity: str, mode: str, variant: str, scale: float) -> Line:
-    series = subject.series(quantity, mode, variant)
-    return Line(
-        subject.mechanism,
-        subject.name,
+def _line(entry: MeasuredMechanism, quantity: str, mode: str, variant: str, scale: float) -> LengthCurve:
+    series = entry.series(quantity, mode, variant)
+    return LengthCurve(
+        entry.mechanism,
+        entry.name,
         tuple(float(length) for length in series),
         tuple(scale * sample.median for sample in series.values()),
     )
 
 
-def _ending(bench: Bench, subject: Subject) -> str:
+def _ending(bench: Bench, entry: MeasuredMechanism) -> str:
     """Where a mechanism stopped, mode by mode, in a sentence; empty where it went all the way."""
     parts = []
     for mode in MODES:
         for status, words in ENDINGS.items():
-            stops = {length for variant in VARIANTS for length in subject.refused(mode, variant, status)}
-            fits = {length for variant in VARIANTS for length in subject.series("time", mode, variant)}
+            stops = {length for variant in VARIANTS for length in entry.refused(mode, variant, status)}
+            fits = {length for variant in VARIANTS for length in entry.series("time", mode, variant)}
             if stops and (status == "refused" or not stops <= fits):
                 longest = f", the longest that ran is {max(fits):,}" if fits else ""
                 parts.append(f"{mode} {words} at {min(stops - fits or stops):,}{longest}")
-    return f"{subject.title}, {bench.pattern}: {'; '.join(parts)}." if parts else ""
+    return f"{entry.title}, {bench.pattern}: {'; '.join(parts)}." if parts else ""

@@ -16,7 +16,7 @@ from longspan.published import MeasuredTable, measured
 from longspan.results.card import Card, canonical
 
 PROCEDURE = "lra-efficiency"
-YARDSTICK = "softmax"
+BASELINE = "softmax"
 TITLES = {"train": "Training", "inference": "Inference"}
 PAPER = {  # the table of a mode, and what it calls the speed
     "train": ("lra-training-speed", "training speed"),
@@ -27,7 +27,7 @@ GIGABYTE = 1e9
 
 
 @dataclass(frozen=True)
-class Cell:
+class SpeedCell:
     """One mechanism at one length; `ratio` is to softmax, by the wall clock or on compute alone."""
 
     status: str  # ok, oom, fail or missing
@@ -45,13 +45,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class SpeedRow:
     """`source` is own for a mechanism that was measured, published for what the paper prints of it."""
 
     source: Literal["own", "published"]
     mechanism: str
     title: str
-    cells: Mapping[int, Cell]
+    cells: Mapping[int, SpeedCell]
     parameters: int | None = None
 
 
@@ -61,7 +61,7 @@ class SpeedTable:
     machine: str
     settings: Mapping[str, Any]
     lengths: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SpeedRow, ...]
 
     @property
     def title(self) -> str:
@@ -70,7 +70,7 @@ class SpeedTable:
         return " · ".join([*parts, "compiled"] if self.settings.get("compile") else parts)
 
     def setting(self, name: str) -> str:
-        """In words; a stranger's card need not say it."""
+        """In words; a card need not say it."""
         return str(self.settings.get(name, "unknown"))
 
 
@@ -93,7 +93,7 @@ def _machine(card: Card) -> str:
 
 
 def _table(cards: Sequence[Card], mode: str) -> SpeedTable | None:
-    points: dict[str, dict[int, Cell]] = {}
+    points: dict[str, dict[int, SpeedCell]] = {}
     newest: dict[str, Card] = {}
     for card in cards:
         newest[card["mechanism"]] = card
@@ -102,15 +102,15 @@ def _table(cards: Sequence[Card], mode: str) -> SpeedTable | None:
     lengths = tuple(sorted({length for mine in points.values() for length in mine}))
     if not lengths:
         return None
-    yardstick = points.get(YARDSTICK, {})
+    baseline = points.get(BASELINE, {})
     rows, quoted = [], set()
     paper = measured(PAPER[mode][0])
-    for name in sorted(points, key=lambda name: name != YARDSTICK):  # the yardstick first, the others as they came
-        cells = {n: _compared(points[name].get(n, Cell("missing")), yardstick.get(n)) for n in lengths}
-        if name == YARDSTICK:
+    for name in sorted(points, key=lambda name: name != BASELINE):  # the baseline first, the others as they came
+        cells = {n: _compared(points[name].get(n, SpeedCell("missing")), baseline.get(n)) for n in lengths}
+        if name == BASELINE:
             cells = {n: replace(cell, ratio=None, compute_ratio=None) for n, cell in cells.items()}
         card = newest[name]
-        rows.append(Row("own", name, card["title"], cells, card["parameters"]["total"]))
+        rows.append(SpeedRow("own", name, card["title"], cells, card["parameters"]["total"]))
         quote = _published_row(paper, PAPER[mode][1], name, lengths)
         if quote is not None and quote.title not in quoted:
             quoted.add(quote.title)
@@ -118,8 +118,8 @@ def _table(cards: Sequence[Card], mode: str) -> SpeedTable | None:
     return SpeedTable(mode, _machine(cards[0]), cards[-1]["settings"], lengths, tuple(rows))
 
 
-def _cell(point: Mapping[str, Any]) -> Cell:
-    return Cell(
+def _cell(point: Mapping[str, Any]) -> SpeedCell:
+    return SpeedCell(
         status=point["status"],
         reason=point["reason"],
         steps_per_second=point["steps_per_second"],
@@ -132,18 +132,18 @@ def _cell(point: Mapping[str, Any]) -> Cell:
 
 
 def _pair(given: Any) -> tuple[float, float] | None:
-    """Two numbers, or nothing: a stranger's card may say anything in a field that no schema knows."""
+    """Two numbers, or nothing: an untrusted card may hold anything in a field that no schema knows."""
     sound = isinstance(given, list) and len(given) == 2 and all(isinstance(one, int | float) for one in given)
     return (given[0], given[1]) if sound else None
 
 
-def _compared(cell: Cell, yardstick: Cell | None) -> Cell:
-    if yardstick is None:
+def _compared(cell: SpeedCell, baseline: SpeedCell | None) -> SpeedCell:
+    if baseline is None:
         return cell
     return replace(
         cell,
-        ratio=_ratio(cell.steps_per_second, yardstick.steps_per_second),
-        compute_ratio=_ratio(cell.compute_steps_per_second, yardstick.compute_steps_per_second),
+        ratio=_ratio(cell.steps_per_second, baseline.steps_per_second),
+        compute_ratio=_ratio(cell.compute_steps_per_second, baseline.compute_steps_per_second),
     )
 
 
@@ -151,7 +151,7 @@ def _ratio(speed: float | None, of: float | None) -> float | None:
     return None if not speed or not of else speed / of
 
 
-def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Sequence[int]) -> Row | None:
+def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Sequence[int]) -> SpeedRow | None:
     """What the paper prints of a mechanism at these lengths; None where it has nothing."""
     row = paper.counterpart(mechanism)
     if row is None or not any(paper.column(speed, length) for length in lengths):
@@ -163,7 +163,7 @@ def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Se
         columns = [paper.column(quantity, length) for quantity in (speed, MEMORY)]
         names = [column.name if column is not None and column.name in row.printed else None for column in columns]
         spoken, held = names
-        cells[length] = Cell(
+        cells[length] = SpeedCell(
             status="ok" if spoken else "missing",
             steps_per_second=row.value(spoken) if spoken else None,
             ratio=row.printed_ratio(spoken) if spoken else None,
@@ -171,4 +171,4 @@ def _published_row(paper: MeasuredTable, speed: str, mechanism: str, lengths: Se
             printed=(row.printed[spoken] if spoken else "", row.printed[held] if held else ""),
             doubts=(flags.get(spoken or "", ""), flags.get(held or "", "")),
         )
-    return Row("published", row.mechanism or "", row.title, cells)
+    return SpeedRow("published", row.mechanism or "", row.title, cells)

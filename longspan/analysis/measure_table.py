@@ -71,8 +71,8 @@ def views(cards: Iterable[Card]) -> list[View]:
     made: list[View] = []
     for bench in benches(cards):
         own: dict[tuple[str, str], View] = {}
-        for name, subject in bench.subjects.items():
-            for (length, mode, variant), reading in subject.readings.items():
+        for name, entry in bench.mechanisms.items():
+            for (length, mode, variant), reading in entry.readings.items():
                 view = own.setdefault((mode, variant), View(bench, mode, variant, {}))
                 view.rows.setdefault(name, {})[length] = reading
         made += own.values()

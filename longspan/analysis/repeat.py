@@ -2,7 +2,7 @@
 
 Of every point that two cards have, the newer median over the older, under CUDA graphs and from 200 µs on: what is
 shorter, or launched call by call, says more about clocks and hosts than about the work. Cards of different code are not
-compared, since there a difference may be meant.
+compared, since there a difference may be intended.
 """
 
 from collections import defaultdict
@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Pair:
+class RepeatedPoint:
     """One point, measured twice."""
 
     bench: Bench
@@ -57,7 +57,7 @@ def answer(evidence: Evidence) -> Finding:
             f"No point of {1e6 * LEAST:.0f} µs or more was measured twice under CUDA graphs by the same code; measure "
             "again into another folder, with longspan measure softmax --variant graph --out again."
         )
-    groups: dict[tuple[str, str, str, str], list[Pair]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[RepeatedPoint]] = defaultdict(list)
     for pair in found:
         groups[pair.bench.where, pair.bench.pattern, pair.newer.mode, pair.name].append(pair)
     return Finding(
@@ -70,32 +70,32 @@ def answer(evidence: Evidence) -> Finding:
     )
 
 
-def pairs(cards: Iterable[Card]) -> list[Pair]:
+def pairs(cards: Iterable[Card]) -> list[RepeatedPoint]:
     """Every point with the one measured before it, by the same code in the same setup."""
     last: dict[tuple, Reading] = {}
-    found: dict[tuple, Pair] = {}
+    found: dict[tuple, RepeatedPoint] = {}
     distinct = {card["sha256"]: card for card in cards}.values()
     for card in sorted(distinct, key=lambda card: datetime.fromisoformat(card["created"])):
         for bench in benches([card]):  # none, where the card is of another kind
-            (subject,) = bench.subjects.values()
-            for place, reading in subject.readings.items():
+            (entry,) = bench.mechanisms.values()
+            for place, reading in entry.readings.items():
                 time = reading.sample("time")
                 if reading.variant != VARIANT or time is None or time.median < LEAST:
                     continue
-                key = (bench.where, bench.pattern, subject.mechanism, card["code"].get("source_sha256"), place)
+                key = (bench.where, bench.pattern, entry.mechanism, card["code"].get("source_sha256"), place)
                 if key in last:
-                    found[key] = Pair(bench, subject.name, last[key], reading)
+                    found[key] = RepeatedPoint(bench, entry.name, last[key], reading)
                 last[key] = reading
     return list(found.values())
 
 
-def _row(where: str, pattern: str, mode: str, name: str, group: Sequence[Pair]) -> tuple:
+def _row(where: str, pattern: str, mode: str, name: str, group: Sequence[RepeatedPoint]) -> tuple:
     farthest = max(group, key=lambda pair: abs(pair.change))
     near = sum(pair.agrees for pair in group)
     return name, mode, pattern, len(group), near, 100 * farthest.change, farthest.newer.length, where
 
 
-def _notes(found: Sequence[Pair]) -> list[str]:
+def _notes(found: Sequence[RepeatedPoint]) -> list[str]:
     near = sum(pair.agrees for pair in found)
     notes = [f"{near:,} of {len(found):,} points agree within {NEAR:.0%} ({near / len(found):.1%})."]
     for pair in sorted((pair for pair in found if not pair.agrees), key=lambda pair: -abs(pair.change)):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import Bench, Reading, need_benches
 from longspan.analysis.finding import Column, Finding
-from longspan.analysis.growth import Line
+from longspan.analysis.growth import LengthCurve
 from longspan.core.errors import DataMissing
 
 MODES = ("forward", "train")
-LENGTHS = (4096, 16384)  # at which the table stands; the figure has them all
+LENGTHS = (4096, 16384)  # shown in the table; the figure has all lengths
 COLUMNS = (
     Column("Mechanism"),
     Column("Mode", context=True),
@@ -41,7 +41,7 @@ class Roof:
     variant: str
     bandwidth: float | None  # bytes per second
     rate: float | None  # operations per second
-    lines: tuple[Line, ...]
+    lines: tuple[LengthCurve, ...]
     lengths: tuple[tuple[int, ...], ...]  # of the points of each line
 
 
@@ -69,7 +69,7 @@ def answer(evidence: Evidence) -> Finding:
 
 def _chosen(bench: Bench, mode: str) -> dict[str, str]:
     """Mechanisms with the variant that is shown of each."""
-    pairs = ((name, subject.variant("time", mode)) for name, subject in bench.subjects.items())
+    pairs = ((name, entry.variant("time", mode)) for name, entry in bench.mechanisms.items())
     return {name: variant for name, variant in pairs if variant is not None}
 
 
@@ -77,10 +77,10 @@ def _roof(bench: Bench, mode: str) -> Roof | None:
     lines, lengths = [], []
     variants = _chosen(bench, mode)
     for name, variant in variants.items():
-        subject = bench.subjects[name]
+        entry = bench.mechanisms[name]
         points = [
             (length, reading.operations / reading.floor_bytes, reading.operations_per_second)
-            for (length, own_mode, own), reading in sorted(subject.readings.items())
+            for (length, own_mode, own), reading in sorted(entry.readings.items())
             if (own_mode, own) == (mode, variant)
             and reading.status == "ok"
             and reading.operations
@@ -89,7 +89,7 @@ def _roof(bench: Bench, mode: str) -> Roof | None:
         ]
         if points:
             x, y = tuple(point[1] for point in points), tuple(point[2] / 1e12 for point in points)
-            lines.append(Line(name, subject.name, x, y))
+            lines.append(LengthCurve(name, entry.name, x, y))
             lengths.append(tuple(point[0] for point in points))
     if not lines:
         return None
@@ -105,9 +105,9 @@ def _rows(bench: Bench, mode: str) -> list[tuple]:
     for length in lengths:
         found = []
         for name, variant in _chosen(bench, mode).items():
-            reading = bench.subjects[name].reading(length, mode, variant)
+            reading = bench.mechanisms[name].reading(length, mode, variant)
             if reading is not None and reading.status == "ok" and reading.ratio:
-                found.append(_row(bench, bench.subjects[name].name, reading))
+                found.append(_row(bench, bench.mechanisms[name].name, reading))
         rows += sorted(found, key=lambda row: -row[4])
     return rows
 

@@ -1,4 +1,4 @@
-"""How do time and memory grow with length? The exponent of each, and whether it bears the declared cost out.
+"""How do time and memory grow with length? The exponent of each, and whether it confirms the declared cost.
 
 The exponent is the slope of a straight line through logarithms over 8,192 to 65,536 tokens, under CUDA graphs where
 they were measured (launching would flatten short calls), eager else. What declares n may grow with an exponent of at
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import Bench, Subject, need_benches
+from longspan.analysis.comparable import Bench, MeasuredMechanism, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
 
@@ -101,8 +101,8 @@ def answer(evidence: Evidence) -> Finding:
         growth
         for bench in found
         for mode in MODES
-        for subject in bench.subjects.values()
-        if (growth := _growth(bench, subject, mode)) is not None
+        for entry in bench.mechanisms.values()
+        if (growth := _growth(bench, entry, mode)) is not None
     ]
     if not grown:
         raise DataMissing(
@@ -139,15 +139,15 @@ def answer(evidence: Evidence) -> Finding:
     )
 
 
-def _growth(bench: Bench, subject: Subject, mode: str) -> Growth | None:
+def _growth(bench: Bench, entry: MeasuredMechanism, mode: str) -> Growth | None:
     for variant in VARIANTS:
         fitted = []
         for quantity in ("time", "memory"):
-            series = subject.series(quantity, mode, variant)
+            series = entry.series(quantity, mode, variant)
             inside = {n: sample.median for n, sample in series.items() if SHORTEST <= n <= LONGEST}
             fitted.append(slope(list(inside), list(inside.values())))
         if fitted[0] is not None:
-            who = (subject.mechanism, subject.name, subject.cost, mode, bench.pattern, bench.where, variant)
+            who = (entry.mechanism, entry.name, entry.cost, mode, bench.pattern, bench.where, variant)
             return Growth(*who, *fitted)
     return None
 

@@ -72,6 +72,7 @@ class AttentionMeta:
     family: str
     cost: Literal["n", "n log n", "n sqrt n", "n^2"]  # time and memory of training in the sequence length
     patterns: tuple[Pattern, ...]
+    version: int = 1  # of a built-in: raised when its outputs change on purpose, so that old cards stay apart
     exact: bool = False  # computes softmax attention itself
     stochastic: bool = False  # random numbers decide the function (kept in buffers)
     length_bound: bool = False  # parameters or the transform depend on a length fixed at construction

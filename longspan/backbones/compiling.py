@@ -11,9 +11,9 @@ from torch import nn
 def compile_each(blocks: Iterable[nn.Module], **rules: Any) -> None:
     """Let torch.compile fuse each block by these rules; one that cannot be compiled runs as it is, with a warning."""
     torch._dynamo.config.suppress_errors = True
-    # A rate or an epsilon is part of the graph. Taken for unknown it is found out after all, and all is traced again.
+    # A rate or an epsilon is a constant of the graph. As a symbolic float it would be specialised after a retrace.
     torch._dynamo.config.specialize_float = True
-    # einops notes each type it meets, and a graph during which it noted one serves no second block.
+    # einops caches each type it meets, and a graph traced while it did so is recompiled for the next block.
     rearrange(nn.Parameter(torch.zeros(1)), "n -> n")
     for block in blocks:
         block.compile(**rules)

@@ -59,7 +59,7 @@ class EncoderClassifier(nn.Module):
         super().__init__()
         self.sizes = sizes
         self._compiled = False
-        self.whole = False  # True computes every row of the last block, for those who look inside or time it
+        self.whole = False  # True computes every row of the last block, for probes and timing
         self.cls = nn.Parameter(torch.zeros(sizes.dim)) if sizes.pooling == "cls" else None
         length = length + (self.cls is not None)
         if sizes.input_mode == "ids":
@@ -128,7 +128,7 @@ class EncoderClassifier(nn.Module):
 
     @property
     def class_token(self) -> int:
-        """The id that stands for the class token: the first that no symbol has."""
+        """The id of the class token: the first that no symbol has."""
         return self.embedding.num_embeddings if isinstance(self.embedding, nn.Embedding) else INTENSITIES
 
     def _embed(self, tokens: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens d"]:

@@ -3,7 +3,7 @@
     x = sqrt(d) E[token] + sinusoid      x <- x + Attention(LN(x))      x <- x + MLP(LN(x))      logits = LN(x) E^T
 
 Paper: arXiv:2210.07661 (LM), after fairseq's `transformer_lm_gpt`. Positions are sinusoids, so there are some for any
-length. Departs from fairseq in: sines and cosines alternate, and the first token stands at position 0.
+length. Departs from fairseq in: sines and cosines alternate, and the first token is at position 0.
 """
 
 import math
@@ -132,7 +132,7 @@ class Block(nn.Module):
         return self._rest(x, y), state
 
     def _rest(self, x: Float[Tensor, "*tokens d"], y: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens d"]:
-        """Everything after the slot, which knows no neighbours."""
+        """Everything after the slot, position by position."""
         x = x + self.dropout(y)
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 

@@ -1,9 +1,9 @@
-"""Writing token by token: greedy decoding over whatever remembers its past, within a shortest and a longest length.
+"""Greedy decoding, token by token, for any model with a decoding state, within a shortest and a longest length.
 
     tokens = greedy(logits, state, step, limits)      # logits [b v] of the first token; step(token, state) gives more
 
 A row that has written its last token is frozen: what follows is padding, and the row leaves the state, so that it costs
-nothing. Rows never see one another, so what is written does not depend on who else is in the batch.
+nothing. Rows never see one another, so the output does not depend on the rest of the batch.
 """
 
 from collections.abc import Callable

@@ -45,7 +45,7 @@ class RoBERTa(nn.Module):
         places: Int[Tensor, "b k"] | None = None,
         target: Int[Tensor, "b k"] | None = None,
     ) -> Float[Tensor, "b k v"] | Float[Tensor, "b k"]:
-        """Logits of what stands at these places of each row (all of them unless given); `mask` is True on real tokens.
+        """Logits of the tokens at these places of each row (all of them unless given); `mask` is True on real tokens.
 
         With targets, their negative log-likelihood in nats instead, 0 where a target is negative.
         """

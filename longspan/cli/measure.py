@@ -208,7 +208,7 @@ def measure_lra(
     from longspan.backbones.encoder_classifier import Sizes
     from longspan.efficiency import lra
 
-    setup = lra.Setup(
+    setup = lra.LraSetup(
         lengths=tuple(lengths or lra.LRA.lengths),
         modes=lra.MODES if mode is Mode.both else (str(mode),),  # type: ignore[arg-type]
         batch=batch,
@@ -218,7 +218,7 @@ def measure_lra(
         seconds=seconds,
         compile=compiled,
     )
-    asked = list(dict.fromkeys([lra.YARDSTICK, *(mechanisms or ())]))
+    asked = list(dict.fromkeys([lra.BASELINE, *(mechanisms or ())]))
     with ProgressBar(len(asked) * len(setup.lengths) * len(setup.modes)) as advance:
         cards = lra.measure(asked, setup, device=device, out=out, again=again, watch=advance)
     views = lra_efficiency.tables(cards, setup.modes)

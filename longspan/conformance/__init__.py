@@ -9,6 +9,6 @@ Each promise is one function in a file of its family; `promises.py` lists them i
 
 from longspan.conformance.check import check
 from longspan.conformance.render import table
-from longspan.conformance.report import Finding, Report
+from longspan.conformance.report import PromiseResult, Report
 
-__all__ = ["Finding", "Report", "check", "table"]
+__all__ = ["PromiseResult", "Report", "check", "table"]

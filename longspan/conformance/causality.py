@@ -11,14 +11,14 @@ import torch
 
 from longspan.conformance.difference import difference, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import LONG, SHORT, Batch, Subject
 
 NOT_CAUSAL = "the pattern is not causal"
 
 
 @promise("no future leak")
-def no_future_leak(subject: Subject) -> Verdict:
+def no_future_leak(subject: Subject) -> Outcome:
     """Replacing all later tokens by noise, or making the last one huge, leaves earlier outputs as they were."""
     if not subject.pattern.causal:
         return not_applicable(NOT_CAUSAL)
@@ -54,7 +54,7 @@ def _futures(subject: Subject, batch: Batch, cut: int, trial: int) -> Iterator[t
 
 
 @promise("no future gradient")
-def no_future_gradient(subject: Subject) -> Verdict:
+def no_future_gradient(subject: Subject) -> Outcome:
     """The derivative of an output by any later token is zero."""
     if not subject.pattern.causal:
         return not_applicable(NOT_CAUSAL)
@@ -76,7 +76,7 @@ def no_future_gradient(subject: Subject) -> Verdict:
 
 
 @promise("prefix = full")
-def prefix_equals_full(subject: Subject) -> Verdict:
+def prefix_equals_full(subject: Subject) -> Outcome:
     """The output for a prefix is the prefix of the output, at every length, whatever the block size."""
     if not subject.pattern.causal:
         return not_applicable(NOT_CAUSAL)

@@ -12,7 +12,7 @@ from longspan import attentions
 from longspan.attentions import Attention, Mechanism, Pattern
 from longspan.conformance.promise import Promise
 from longspan.conformance.promises import FIRST, PROMISES
-from longspan.conformance.report import Finding, Report
+from longspan.conformance.report import PromiseResult, Report
 from longspan.conformance.subject import Subject
 from longspan.core.errors import UnsupportedPattern, UsageError
 
@@ -49,19 +49,19 @@ def _report(subject: Subject) -> Report:
     with torch.random.fork_rng(devices=devices), _one_thread():
         first = _find(FIRST, subject)
         if first.status == "broken":
-            rest = [Finding(p.name, "not applicable", "no layer could be built") for p in PROMISES]
+            rest = [PromiseResult(p.name, "not applicable", "no layer could be built") for p in PROMISES]
         else:
             rest = [_find(promise, subject) for promise in PROMISES]
-    findings = (first, *rest)
-    ok = all(finding.status != "broken" for finding in findings)
+    results = (first, *rest)
+    ok = all(result.status != "broken" for result in results)
     return Report(
-        str(subject.mechanism), subject.pattern.value, subject.device, subject.dtype, subject.profile, ok, findings
+        str(subject.mechanism), subject.pattern.value, subject.device, subject.dtype, subject.profile, ok, results
     )
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Thousands of tiny operations are done sooner by one thread, above all on a busy machine."""
+    """Thousands of tiny operations are faster on one thread, above all on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -70,15 +70,15 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _find(promise: Promise, subject: Subject) -> Finding:
+def _find(promise: Promise, subject: Subject) -> PromiseResult:
     """Put one promise to the test; whatever the mechanism raises is a broken promise, said in a sentence."""
     try:
         verdict = promise.test(subject)
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # someone else's code may raise anything at all, SystemExit included
-        return Finding(promise.name, "broken", _sentence(error))
-    return Finding(promise.name, *verdict)
+    except BaseException as error:  # a plug-in may raise anything, SystemExit included
+        return PromiseResult(promise.name, "broken", _sentence(error))
+    return PromiseResult(promise.name, *verdict)
 
 
 def _sentence(error: BaseException) -> str:

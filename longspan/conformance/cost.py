@@ -6,9 +6,9 @@ p = log2((f(4n) - f(2n)) / (f(2n) - f(n))), so that weights and workspaces of fi
 
 import math
 
-from longspan.conformance.counting import Count, count
+from longspan.conformance.counting import CostCount, count
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import Subject
 
 # the exponent allowed for a declared cost; a logarithm adds 0.13 at these lengths, a few blocks cut short add less
@@ -17,7 +17,7 @@ FALLING, LONGER = 0.9, 32  # how far an exponent has to fall, and a length to gr
 
 
 @promise("declared cost")
-def declared_cost(subject: Subject) -> Verdict:
+def declared_cost(subject: Subject) -> Outcome:
     """Counted operations and bytes of live tensors, forward and backward, grow no faster than declared."""
     allowed = ALLOWED[subject.meta.cost]
     start = 512 if subject.quick else 1024
@@ -39,7 +39,7 @@ def declared_cost(subject: Subject) -> Verdict:
     return kept(f"declared {subject.meta.cost}: {'; '.join(found)}")
 
 
-def _counted(subject: Subject, n: int, masked: bool) -> Count:
+def _counted(subject: Subject, n: int, masked: bool) -> CostCount:
     layer = subject.layer(dtype=subject.dtype_asked, longest=n)
     batch = subject.batch(1, n, n, dtype=subject.dtype_asked).requiring_grad()
     hidden = subject.right(n, (n - n // 16,)) if masked else None
@@ -53,14 +53,14 @@ def _counted(subject: Subject, n: int, masked: bool) -> Count:
     return count(train)
 
 
-def _growth(counts: dict[int, Count]) -> tuple[float, float]:
+def _growth(counts: dict[int, CostCount]) -> tuple[float, float]:
     """The exponents of operations and of bytes over the three largest lengths."""
     last = [counts[n] for n in sorted(counts)[-3:]]
     return _exponent([c.operations for c in last]), _exponent([c.peak_bytes for c in last])
 
 
 def _may_be_a_step(exponent: float, before: float) -> bool:
-    """Between two phases of the work, which further doublings tell from growth: it looks steeper, then ever less so."""
+    """Between two regimes the exponent looks too high and then falls, which further doublings tell from real growth."""
     return exponent > ALLOWED["n^2"] or exponent < FALLING * before
 
 

@@ -17,18 +17,18 @@ from longspan.kernels.flops import formulas
 
 
 @dataclass(frozen=True)
-class Count:
+class CostCount:
     operations: int
     peak_bytes: int
 
 
-def count(compute: Callable[[], Any]) -> Count:
+def count(compute: Callable[[], Any]) -> CostCount:
     """Run `compute` and count what it does; bytes are the most held at once by tensors made inside it."""
     memory = _LiveBytes()
     flops = FlopCounterMode(display=False, custom_mapping=formulas())
     with flops, memory:
         compute()
-    return Count(flops.get_total_flops() + memory.written, memory.peak)
+    return CostCount(flops.get_total_flops() + memory.written, memory.peak)
 
 
 class _LiveBytes(TorchDispatchMode):

@@ -7,13 +7,13 @@ from torch import Tensor
 from longspan.attentions import ALL_PATTERNS, Attention
 from longspan.conformance.difference import difference, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import DIM, HEADS, LONGEST, SHORT, Batch, Subject
 from longspan.core.errors import UnsupportedPattern
 
 
 @promise("undeclared patterns")
-def undeclared_patterns(subject: Subject) -> Verdict:
+def undeclared_patterns(subject: Subject) -> Outcome:
     """A pattern that is not declared is refused in the constructor, with a sentence."""
     undeclared = [pattern for pattern in ALL_PATTERNS if pattern not in subject.meta.patterns]
     if not undeclared:
@@ -28,7 +28,7 @@ def undeclared_patterns(subject: Subject) -> Verdict:
 
 
 @promise("dropout declaration")
-def dropout_declaration(subject: Subject) -> Verdict:
+def dropout_declaration(subject: Subject) -> Outcome:
     """Attention dropout acts where the meta data say: on the weights while training, or nowhere at all."""
     declared = subject.meta.dropout
     layer, batch = subject.layer(dropout=0.5), subject.batch(2, SHORT)

@@ -12,7 +12,7 @@ from torch import Tensor
 from longspan.attentions import Attention
 from longspan.conformance.difference import difference, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import DIM, Batch, Subject
 
 NO_DECODING = "only causal patterns are decoded"
@@ -20,7 +20,7 @@ NEW = 5  # tokens decoded after a masked prefix
 
 
 @promise("step = parallel")
-def step_equals_parallel(subject: Subject) -> Verdict:
+def step_equals_parallel(subject: Subject) -> Outcome:
     """A prefix (also an empty one) and then single steps give the outputs of the whole sequence."""
     if not subject.pattern.causal:
         return not_applicable(NO_DECODING)
@@ -44,7 +44,7 @@ def step_equals_parallel(subject: Subject) -> Verdict:
 
 
 @promise("masked prefix")
-def masked_prefix(subject: Subject) -> Verdict:
+def masked_prefix(subject: Subject) -> Outcome:
     """Padded positions do not advance a row: rows of different lengths, holes included, go on as each would alone."""
     if not subject.pattern.causal:
         return not_applicable(NO_DECODING)
@@ -66,7 +66,7 @@ def masked_prefix(subject: Subject) -> Verdict:
 
 
 @promise("decode state")
-def decode_state(subject: Subject) -> Verdict:
+def decode_state(subject: Subject) -> Outcome:
     """Rows of a state can be chosen in any order, and its bytes can be counted."""
     if not subject.pattern.causal:
         return not_applicable(NO_DECODING)

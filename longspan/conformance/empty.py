@@ -9,12 +9,12 @@ from longspan.attentions import Pattern
 from longspan.conformance.difference import finite, spell
 from longspan.conformance.gradients import gradients_of
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, SHORT, Batch, Subject
 
 
 @promise("empty rows")
-def empty_rows(subject: Subject) -> Verdict:
+def empty_rows(subject: Subject) -> Outcome:
     """Without biases, queries with nothing to see give 0; outputs and gradients stay finite everywhere."""
     layer, count = subject.layer(bias=False), 0
     for n in (1, SHORT, LONG):

@@ -10,14 +10,14 @@ import torch
 from longspan.attentions import Attention
 from longspan.conformance.difference import finite
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, Batch, Subject
 
 LARGE = 1e4
 
 
 @promise("extreme inputs")
-def extreme_inputs(subject: Subject) -> Verdict:
+def extreme_inputs(subject: Subject) -> Outcome:
     """Inputs of 1e4, of -1e4, constant and zero give finite outputs and gradients."""
     layer = subject.layer(dtype=subject.dtype_asked)
     precisions = {"float64": False} if subject.dtype == "float64" else {"float32": False, "bfloat16": True}

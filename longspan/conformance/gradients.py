@@ -11,7 +11,7 @@ from longspan.attentions import Attention, HeadwiseAttention
 from longspan.attentions.base import SHELL
 from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import LONG, Batch, Subject
 from longspan.core.registry import own_options
 from longspan.core.spec import Spec
@@ -20,7 +20,7 @@ REFERENCES = ("plain", "reference", "naive")  # choices of an option that mean: 
 
 
 @promise("gradients")
-def gradient_flow(subject: Subject) -> Verdict:
+def gradient_flow(subject: Subject) -> Outcome:
     """Gradients are finite, and reach every input and every parameter that has a say in the output."""
     unused: set[str] = set()
     for batch in (subject.batch(2, LONG), subject.padded_batch(LONG)):
@@ -56,7 +56,7 @@ def _matters(subject: Subject, layer: Attention, batch: Batch, name: str) -> boo
 
 
 @promise("gradcheck")
-def gradcheck(subject: Subject) -> Verdict:
+def gradcheck(subject: Subject) -> Outcome:
     """The gradients of inputs and parameters are the derivatives found by finite differences in float64."""
     if not subject.on_cpu:
         return not_applicable("finite differences need float64, which is checked on a cpu")
@@ -94,7 +94,7 @@ def _mismatch(error: GradcheckError, names: list[str]) -> str:
 
 
 @promise("reference agreement")
-def reference_agreement(subject: Subject) -> Verdict:
+def reference_agreement(subject: Subject) -> Outcome:
     """The fast path agrees in outputs and gradients with the mechanism's own reference, where it has one.
 
     A reference is a choice called `plain`, `reference` or `naive` of some option, or a method `reference` with the

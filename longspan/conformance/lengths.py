@@ -3,14 +3,14 @@
 from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.gradients import gradients_of
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import LONG, SHORT, Subject
 
 ODD = (1, 2, 63, 1000)
 
 
 @promise("odd lengths")
-def odd_lengths(subject: Subject) -> Verdict:
+def odd_lengths(subject: Subject) -> Outcome:
     """Lengths 1, 2, 63 and 1000 work, in cross patterns with a context shorter and longer than x."""
     lengths = ODD[:-1] if subject.quick else ODD
     pairs = [(n, n) for n in lengths]
@@ -32,7 +32,7 @@ def odd_lengths(subject: Subject) -> Verdict:
 
 
 @promise("length independence")
-def length_independence(subject: Subject) -> Verdict:
+def length_independence(subject: Subject) -> Outcome:
     """The greatest length named at construction changes nothing, unless the mechanism declares to be length-bound."""
     if subject.meta.length_bound:
         return not_applicable("declared to be bound to a length fixed at construction")

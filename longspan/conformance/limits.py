@@ -6,7 +6,7 @@ from longspan import attentions
 from longspan.attentions import Mechanism
 from longspan.conformance.difference import difference, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import SHORT, Subject
 from longspan.core.spec import Spec
 
@@ -14,7 +14,7 @@ CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}  # about a hundred roundings
 
 
 @promise("exact limit")
-def exact_limit(subject: Subject) -> Verdict:
+def exact_limit(subject: Subject) -> Outcome:
     """Where declared exact, it equals softmax of the same projections: 1e-5 in float32, 1e-12 in float64."""
     meta = subject.meta
     if not (meta.exact or meta.limit):
@@ -26,14 +26,14 @@ def exact_limit(subject: Subject) -> Verdict:
     twin = Mechanism(subject.mechanism.cls, options, subject.mechanism.target)
     dtype = subject.dtype_asked
     layer = Subject(twin, subject.pattern, subject.device, seed=subject.seed).layer(dtype=dtype)
-    law = Subject(attentions.get("softmax(kernel=plain)"), subject.pattern, subject.device).layer(dtype=dtype)
-    shared = {name: value for name, value in layer.state_dict().items() if name in law.state_dict()}
-    law.load_state_dict(shared)  # strict: all four projections must be there
+    softmax = Subject(attentions.get("softmax(kernel=plain)"), subject.pattern, subject.device).layer(dtype=dtype)
+    shared = {name: value for name, value in layer.state_dict().items() if name in softmax.state_dict()}
+    softmax.load_state_dict(shared)  # strict: all four projections must be there
     worst = 0.0
     for n in (1, SHORT, 63):
         for batch in (subject.batch(2, n, dtype=dtype), subject.padded_batch(n, dtype=dtype)):
             real = slice(None) if batch.mask is None else batch.mask
-            found, expected = (subject.run(which, batch, bfloat16=False)[real] for which in (layer, law))
+            found, expected = (subject.run(which, batch, bfloat16=False)[real] for which in (layer, softmax))
             worst = max(worst, apart := difference(found, expected))
             if apart > CLOSE[dtype]:
                 return broken(f"declared equal to softmax ({under}), it differs by {spell(apart)} at length {n}")

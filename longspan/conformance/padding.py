@@ -1,4 +1,4 @@
-"""Padding: what stands in padded positions, and how many of them there are, never matters."""
+"""Padding: the content of padded positions, and their number, never matter."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import torch
 from longspan.attentions.base import Attention
 from longspan.conformance.difference import difference, spell, where_apart
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import LONG, SHORT, Batch, Subject
 from longspan.kernels.packing import Layout
 
@@ -15,7 +15,7 @@ CONTENT = 1e4
 
 
 @promise("padding content")
-def padding_content(subject: Subject) -> Verdict:
+def padding_content(subject: Subject) -> Outcome:
     """Filling padded positions with anything, up to 1e4, leaves real outputs as they were."""
     layer, worst, tried = subject.layer(), 0.0, 0
     for n in (SHORT, LONG):
@@ -53,7 +53,7 @@ def _holes(mask: torch.Tensor | None) -> torch.Tensor | None:
 
 
 @promise("appended padding")
-def appended_padding(subject: Subject) -> Verdict:
+def appended_padding(subject: Subject) -> Outcome:
     """A padded row gives what the same row gives alone without padding, and more padding changes nothing."""
     layer, worst = subject.layer(), 0.0
     for n in (SHORT, LONG):
@@ -90,7 +90,7 @@ def _widened(subject: Subject, batch: Batch, more: int) -> Batch:
 
 
 @promise("packed = padded")
-def packed_equals_padded(subject: Subject) -> Verdict:
+def packed_equals_padded(subject: Subject) -> Outcome:
     """`packed`, on real tokens alone, gives what the padded batch gives on them."""
     if subject.pattern.cross:
         return not_applicable("packing is for self patterns")

@@ -8,7 +8,7 @@ never called broken.
 
 from longspan import attentions
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import Subject
 
 DIM, HEADS, LENGTH = 512, 8, 2048
@@ -16,7 +16,7 @@ MORE = 0.10
 
 
 @promise("parameter overhead")
-def parameter_overhead(subject: Subject) -> Verdict:
+def parameter_overhead(subject: Subject) -> Outcome:
     """An encoder block grows by at most 10 % against softmax attention, unless parameters by length are declared."""
     own = _count(subject)
     softmax = _count(Subject(attentions.get("softmax"), subject.pattern))

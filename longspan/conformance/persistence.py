@@ -1,15 +1,15 @@
-"""Persistence: what was trained is what is loaded, and evaluation has no chance in it."""
+"""Persistence: what was trained is what is loaded, and evaluation is deterministic."""
 
 import torch
 
 from longspan.conformance.difference import difference, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, Subject
 
 
 @promise("save and load")
-def save_and_load(subject: Subject) -> Verdict:
+def save_and_load(subject: Subject) -> Outcome:
     """The state dict, saved and loaded into a layer built from another seed, gives the same outputs."""
     from safetensors.torch import load, save
 
@@ -25,7 +25,7 @@ def save_and_load(subject: Subject) -> Verdict:
 
 
 @promise("evaluation determinism")
-def evaluation_determinism(subject: Subject) -> Verdict:
+def evaluation_determinism(subject: Subject) -> Outcome:
     """Evaluating twice agrees to the bit, whatever the random state, and uses up no random numbers."""
     layer, batch = subject.layer(), subject.padded_batch(LONG)
     torch.manual_seed(1)

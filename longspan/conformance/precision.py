@@ -4,7 +4,7 @@ import torch
 
 from longspan.conformance.difference import finite
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept
+from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, SHORT, Subject
 
 VERY_LONG = 1000  # sums kept in bfloat16 lose single tokens from a few hundred on
@@ -13,7 +13,7 @@ COARSE = 5e-2  # of the norm of the output: bfloat16 keeps 8 bits, and a layer r
 
 
 @promise("bfloat16")
-def bfloat16(subject: Subject) -> Verdict:
+def bfloat16(subject: Subject) -> Outcome:
     """Under bfloat16 autocast the output is finite and within 5 % of that in float32 (or float64, if asked for)."""
     layer, law = (subject.layer(dtype=d, longest=VERY_LONG + 5) for d in (torch.float32, subject.dtype_asked))
     worst, asked = 0.0, str(subject.dtype_asked).removeprefix("torch.")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from longspan.conformance.report import Verdict
+from longspan.conformance.report import Outcome
 from longspan.conformance.subject import Subject
 
 
@@ -11,13 +11,13 @@ from longspan.conformance.subject import Subject
 class Promise:
     name: str  # used by tests, by `--json` and by the site: never renamed
     sentence: str
-    test: Callable[[Subject], Verdict]
+    test: Callable[[Subject], Outcome]
 
 
-def promise(name: str) -> Callable[[Callable[[Subject], Verdict]], Promise]:
+def promise(name: str) -> Callable[[Callable[[Subject], Outcome]], Promise]:
     """Make a promise of a function; its docstring is the sentence."""
 
-    def made(test: Callable[[Subject], Verdict]) -> Promise:
+    def made(test: Callable[[Subject], Outcome]) -> Promise:
         sentence = " ".join((test.__doc__ or "").split())
         return Promise(name, sentence, test)
 

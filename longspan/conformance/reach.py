@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longspan.attentions import Pattern
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import DIM, HEADS, Batch, Subject
 
 DRAWS = HEADS + 8
@@ -20,7 +20,7 @@ LENGTH = 12  # within one window or block of any usual size
 
 
 @promise("past is used")
-def past_is_used(subject: Subject) -> Verdict:
+def past_is_used(subject: Subject) -> Outcome:
     """Other tokens before a position change its output, and not only as a multiple of its own value."""
     if subject.pattern is not Pattern.CAUSAL_SELF:
         return not_applicable("the pattern is not causal self attention")
@@ -34,7 +34,7 @@ def past_is_used(subject: Subject) -> Verdict:
 
 
 @promise("context is used")
-def context_is_used(subject: Subject) -> Verdict:
+def context_is_used(subject: Subject) -> Outcome:
     """What a query may see (the other tokens, or the context of a cross pattern) changes its output materially."""
     if subject.pattern is Pattern.CAUSAL_SELF:
         return not_applicable("said by 'past is used'")
@@ -60,7 +60,7 @@ def _movement(y: Float[Tensor, "draws d"]) -> tuple[float, float]:
     return float(spread[0]) / size, float(spread[HEADS]) / (float(spread[0]) or 1.0)
 
 
-def _verdict(subject: Subject, moved: list[tuple[float, float]], what: str, reading: str) -> Verdict:
+def _verdict(subject: Subject, moved: list[tuple[float, float]], what: str, reading: str) -> Outcome:
     """Most positions must be reached: the first of a block may rightly see nothing but itself.
 
     Of what declares that it mixes nothing, none may be.

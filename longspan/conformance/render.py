@@ -22,7 +22,7 @@ def table(report: Report) -> "Table":
     shown.add_column("promise", no_wrap=True)
     shown.add_column("", no_wrap=True)
     shown.add_column("what was found", overflow="fold")
-    for finding in report.findings:
-        mark, style = MARKS[finding.status]
-        shown.add_row(Text(finding.promise), Text(mark, style=style), Text(finding.detail))
+    for result in report.results:
+        mark, style = MARKS[result.status]
+        shown.add_row(Text(result.promise), Text(mark, style=style), Text(result.detail))
     return shown

@@ -1,4 +1,4 @@
-"""What a check found: one finding per promise, one report per mechanism and pattern."""
+"""What a check found: one result per promise, one report per mechanism and pattern."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -6,27 +6,27 @@ from typing import Any, Literal, NamedTuple
 Status = Literal["kept", "broken", "not applicable"]
 
 
-class Verdict(NamedTuple):
+class Outcome(NamedTuple):
     """What one promise found, before it gets its name."""
 
     status: Status
     detail: str
 
 
-def kept(detail: str) -> Verdict:
-    return Verdict("kept", detail)
+def kept(detail: str) -> Outcome:
+    return Outcome("kept", detail)
 
 
-def broken(detail: str) -> Verdict:
-    return Verdict("broken", detail)
+def broken(detail: str) -> Outcome:
+    return Outcome("broken", detail)
 
 
-def not_applicable(reason: str) -> Verdict:
-    return Verdict("not applicable", reason)
+def not_applicable(reason: str) -> Outcome:
+    return Outcome("not applicable", reason)
 
 
 @dataclass(frozen=True)
-class Finding:
+class PromiseResult:
     """One promise, whether it is kept, and the figure or the reason behind that."""
 
     promise: str
@@ -44,15 +44,15 @@ class Report:
     dtype: str
     profile: str
     ok: bool
-    findings: tuple[Finding, ...]
+    results: tuple[PromiseResult, ...]
 
     @property
-    def broken(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.status == "broken")
+    def broken(self) -> tuple[PromiseResult, ...]:
+        return tuple(result for result in self.results if result.status == "broken")
 
     def status_of(self, promise: str) -> Status:
-        """How one promise fared, by its name."""
-        return next(finding.status for finding in self.findings if finding.promise == promise)
+        """The status of one promise, by its name."""
+        return next(result.status for result in self.results if result.promise == promise)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -63,7 +63,6 @@ class Report:
             "profile": self.profile,
             "ok": self.ok,
             "promises": [
-                {"promise": finding.promise, "status": finding.status, "detail": finding.detail}
-                for finding in self.findings
+                {"promise": result.promise, "status": result.status, "detail": result.detail} for result in self.results
             ],
         }

@@ -4,13 +4,13 @@ import torch
 
 from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Verdict, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import DIM, LONG, SHORT, Subject
 from longspan.kernels.packing import Layout
 
 
 @promise("construction")
-def construction(subject: Subject) -> Verdict:
+def construction(subject: Subject) -> Outcome:
     """A layer can be built with the arguments every backbone passes."""
     layer = subject.layer()
     count = sum(parameter.numel() for parameter in layer.parameters())
@@ -18,7 +18,7 @@ def construction(subject: Subject) -> Verdict:
 
 
 @promise("shape and dtype")
-def shape_and_dtype(subject: Subject) -> Verdict:
+def shape_and_dtype(subject: Subject) -> Outcome:
     """The output has the shape, dtype and device of x, also when the inner width differs from the outer one."""
     tried = 0
     for dtype in (torch.float32, torch.float64) if subject.on_cpu else (torch.float32,):
@@ -38,7 +38,7 @@ def shape_and_dtype(subject: Subject) -> Verdict:
 
 
 @promise("batch independence")
-def batch_independence(subject: Subject) -> Verdict:
+def batch_independence(subject: Subject) -> Outcome:
     """A row of the batch gives what it gives alone, with several rows and heads together, with and without masks."""
     layer, worst = subject.layer(), 0.0
     for n in (SHORT, LONG):
@@ -56,7 +56,7 @@ def batch_independence(subject: Subject) -> Verdict:
 
 
 @promise("first row alone")
-def first_row_alone(subject: Subject) -> Verdict:
+def first_row_alone(subject: Subject) -> Outcome:
     """`first`, asked for the output at the first token alone, gives the first row of the whole output."""
     if subject.pattern.cross:
         return not_applicable("only self patterns are asked for it")

@@ -1,7 +1,7 @@
-"""The subject of a check: one mechanism in one pattern, on one device, with the layers and inputs to try it on.
+"""The subject of a check: one mechanism in one pattern, on one device, with layers and inputs to test it with.
 
-Laws that must hold exactly (leaks, padding, decoding...) are tried in float64 on a CPU. On a GPU, where fast kernels
-have no float64, they are tried in the precision asked for, with the tolerance stated here.
+Properties that must hold exactly (leaks, padding, decoding...) are tested in float64 on a CPU. On a GPU, where fast
+kernels have no float64, they are tested in the precision asked for, with the tolerance stated here.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Subject:
-    """A mechanism in a pattern, with what a promise needs to try it."""
+    """A mechanism in a pattern, with what a promise needs to test it."""
 
     mechanism: Mechanism
     pattern: Pattern
@@ -90,29 +90,29 @@ class Subject:
         return torch.device(self.device).type == "cpu"
 
     @property
-    def law_dtype(self) -> torch.dtype:
-        """The dtype of weights and inputs when a law is tried."""
+    def exact_dtype(self) -> torch.dtype:
+        """The dtype of weights and inputs when a property that must hold exactly is tested."""
         return torch.float64 if self.on_cpu else torch.float32
 
     @property
     def dtype_asked(self) -> torch.dtype:
-        """The dtype of weights and inputs where precision itself is on trial; bfloat16 has its weights in float32."""
+        """The dtype of weights and inputs where precision itself is tested; bfloat16 has its weights in float32."""
         return torch.float64 if self.dtype == "float64" else torch.float32
 
     @property
-    def laws_in_bfloat16(self) -> bool:
+    def exact_in_bfloat16(self) -> bool:
         return not self.on_cpu and self.dtype == "bfloat16"
 
     @property
     def tolerance(self) -> float:
-        """How far two results that a law calls equal may differ, relative to the largest of them."""
+        """How far two results that must be equal may differ, relative to the largest of them."""
         if self.on_cpu:
             return 1e-9  # float64, and room for the rounding of a transform
-        return 5e-2 if self.laws_in_bfloat16 else 5e-4  # a GPU orders its sums by shape
+        return 5e-2 if self.exact_in_bfloat16 else 5e-4  # a GPU orders its sums by shape
 
     @property
     def huge(self) -> float:
-        """A token so large that a stabiliser shared with the past gives itself away, within what the dtype resolves."""
+        """A token so large that a stabiliser shared with the past shows, within what the dtype resolves."""
         return 1e3 if self.on_cpu else 10.0
 
     def layer(
@@ -129,7 +129,7 @@ class Subject:
         """A layer of the mechanism; `draw` names the random numbers of its construction."""
         torch.manual_seed(derive(self.seed, "layer", draw))
         layer = self.mechanism(dim, heads, self.pattern, max_length=longest, max_context=longest, **shell)
-        return layer.to(self.device, dtype or self.law_dtype).train(training)
+        return layer.to(self.device, dtype or self.exact_dtype).train(training)
 
     def batch(
         self,
@@ -160,7 +160,7 @@ class Subject:
 
     def noise(self, *shape: int, draw: object = 0, dtype: torch.dtype | None = None) -> Tensor:
         generator = torch.Generator().manual_seed(derive(self.seed, "noise", draw))
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device, dtype or self.law_dtype)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device, dtype or self.exact_dtype)
 
     def right(self, width: int, lengths: Sequence[int]) -> Bool[Tensor, "b n"]:
         """A mask of right-padded rows."""
@@ -173,6 +173,6 @@ class Subject:
 
     def precision(self, bfloat16: bool | None = None) -> contextlib.AbstractContextManager:
         """bfloat16 means autocast over float32 weights, as in training."""
-        if self.laws_in_bfloat16 if bfloat16 is None else bfloat16:
+        if self.exact_in_bfloat16 if bfloat16 is None else bfloat16:
             return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
         return contextlib.nullcontext()

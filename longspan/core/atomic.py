@@ -1,13 +1,13 @@
 """Atomic writes: a reader sees the old content or the new one, never a mixture."""
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from longspan.core import readable_json
 from longspan.core.errors import StorageError
 
 
@@ -22,7 +22,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    write_text(path, json.dumps(content, indent=1, allow_nan=False, sort_keys=True) + "\n")
+    write_text(path, readable_json.dumps(content, sort_keys=True, ensure_ascii=True) + "\n")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""The work of decoding: one more token after a context, from the state that `prefill` left.
+"""The decoding workload: one more token after a context, from the state that `prefill` returned.
 
-    bench = DecodeBench(attentions.get("linear"), Pattern.CAUSAL_SELF, setup, length=16384, device="cuda")
-    bench.work().state_bytes
+    workload = DecodeWorkload(attentions.get("linear"), Pattern.CAUSAL_SELF, setup, length=16384, device="cuda")
+    workload.work().state_bytes
 
 A call is `step`, projections included, for one token of every row, always from the state after the whole context, so
 that every reading is of the same length. In causal cross attention the length is that of the context it looks into.
@@ -17,11 +17,11 @@ from torch import Tensor
 from longspan.attentions import Attention, DecodeState, Mechanism, Pattern
 from longspan.core.seeding import seed_everything
 from longspan.efficiency.setup import Setup
-from longspan.efficiency.workload import Work, finer, precision, sets_needed
+from longspan.efficiency.workload import TimedCalls, finer, precision, sets_needed
 
 
-class DecodeBench:
-    """A causal layer after a context, with as many copies of its state as no cache holds."""
+class DecodeWorkload:
+    """A causal layer after a context, with enough copies of its state that no cache holds them all."""
 
     def __init__(self, mechanism: Mechanism, pattern: Pattern, setup: Setup, length: int, device: str):
         seed_everything(setup.seed)
@@ -31,7 +31,7 @@ class DecodeBench:
         self.layer = self.layer.to(device).eval()
         tokens, token = self._noise(length), self._noise(1)[:, 0]
         state = self._after(self.layer, tokens, setup.dtype)
-        self.row = tokens[:1].clone(), token[:1]  # for `sample`; the whole context is needed no more
+        self.row = tokens[:1].clone(), token[:1]  # for `sample`; the whole context is no longer needed
         rows = torch.arange(setup.batch, device=device)
         copies = sets_needed(state.nbytes, device)
         self.sets = [(token, state), *((self._noise(1)[:, 0], state.select(rows)) for _ in range(copies - 1))]
@@ -39,12 +39,12 @@ class DecodeBench:
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.layer.parameters())
 
-    def work(self) -> Work:
+    def work(self) -> TimedCalls:
         token, state = self.sets[0]
         tensors = [value for value in vars(state).values() if torch.is_tensor(value)]
         held = [token, *tensors, *self.layer.parameters(), *self.layer.buffers()]
         calls = [self._step(*one) for one in self.sets]
-        return Work(calls, held, calls[0], state_bytes=state.nbytes)
+        return TimedCalls(calls, held, calls[0], state_bytes=state.nbytes)
 
     def sample(self, dtype: torch.dtype | None = None) -> Float[Tensor, "b d"]:
         """The token after the first row: as it is timed, or with weights and inputs in the precision named."""

@@ -1,7 +1,7 @@
-"""Energy of a call: what the counter of the GPU itself says over seconds of the same call, again and again.
+"""Energy of a call, from the GPU's own energy counter, over seconds of repeating the same call.
 
 The counter moves in steps of some hundredths of a second, so a window lasts at least two seconds. It counts the whole
-board, with what it needs at rest.
+board, idle power included.
 """
 
 import math
@@ -17,7 +17,7 @@ LOOKS = 10  # at the clock within a window; each look waits for the device
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules of one call, and over how many of them in how long they were counted."""
+    """Joules of one call, with the number of calls and the length of the window they were measured over."""
 
     joules: float
     window_seconds: float
@@ -25,7 +25,7 @@ class Energy:
 
 
 def energy_of(run: Callable[[], Any], device: str, *, cost: float, calls: int = 1) -> Energy | None:
-    """Repeat a run of `calls` calls, which takes about `cost` seconds, over a window; None where nothing counts."""
+    """Repeat a run of `calls` calls, which takes about `cost` seconds, over a window; None without a counter."""
     if not can_count(device):
         return None
     stretch = math.ceil(WINDOW / LOOKS / cost)
@@ -43,7 +43,7 @@ def can_count(device: str) -> bool:
 
 
 def why_not(device: str) -> str:
-    """One sentence for whoever asked for energy where there is no counter."""
+    """Why energy cannot be measured on this device, in one sentence."""
     if not device.startswith("cuda"):
         return "Energy is not measured: only an NVIDIA GPU has a counter that is read here; the rest is measured."
     return (

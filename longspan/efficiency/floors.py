@@ -13,9 +13,9 @@ Bytes that must move, counting each tensor once for each time it has to be read 
 
 An ablation in which tokens never meet need not even look at them: it writes y, and in training a gradient of x.
 
-What lies between them need not leave the chip. Operations come from the formulas in `least_work.py`, or, for want of
-one, from the count of the call itself (`counted`). Both are compared with what this device did in the same run: a large
-copy and a large matrix product.
+Intermediate results need not leave the chip. Operations come from the formulas in `least_work.py` or, without one, from
+the count of the call itself (`counted`). Both are compared with what this device reached in the same run: a large copy
+and a large matrix product.
 """
 
 import math
@@ -29,7 +29,7 @@ from longspan.attentions import HeadwiseAttention, Mechanism, Pattern
 from longspan.core.errors import UsageError
 from longspan.efficiency import least_work
 from longspan.efficiency.latency import Spread, time_calls, warm_up
-from longspan.efficiency.least_work import Size
+from longspan.efficiency.least_work import ProblemSize
 
 Mode = Literal["forward", "train", "decode"]
 Module = Literal["core", "layer", "block"]
@@ -37,7 +37,7 @@ Module = Literal["core", "layer", "block"]
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device can do at best, as it was seen to do it."""
+    """The best that was measured on a device: bandwidth and arithmetic rate."""
 
     bytes_per_second: float
     operations_per_second: float
@@ -53,7 +53,7 @@ class Floor:
     source: Literal["formula", "count", "bytes alone"]  # of the operations
 
     def seconds(self, ceilings: Ceilings) -> float:
-        """The longer of the two, for both can happen at once."""
+        """The longer of the two, since they can overlap."""
         return max(self._moving(ceilings), self._computing(ceilings))
 
     def bound(self, ceilings: Ceilings) -> Literal["memory", "compute"]:
@@ -86,7 +86,7 @@ def floor(
     `counted` are the operations of the call, for mechanisms without a formula; `parameters` are those of a layer or
     block; `state_bytes` is the size of the decoding state. A mechanism without heads is a layer whatever `module` says.
     """
-    size = Size.of(mechanism, pattern, length=length, heads=heads, dim=dim)
+    size = ProblemSize.of(mechanism, pattern, length=length, heads=heads, dim=dim)
     headwise = issubclass(mechanism.cls, HeadwiseAttention)
     module = "layer" if module == "core" and not headwise else module
     if mode == "decode":
@@ -105,7 +105,7 @@ def floor(
     return _floor(numbers * dtype.itemsize, operations, counted)
 
 
-def _operations(mechanism: Mechanism, size: Size, batch: int, module: Module, *, train: bool) -> float | None:
+def _operations(mechanism: Mechanism, size: ProblemSize, batch: int, module: Module, *, train: bool) -> float | None:
     if module == "block":
         return None
     if not issubclass(mechanism.cls, HeadwiseAttention):
@@ -120,7 +120,7 @@ def _operations(mechanism: Mechanism, size: Size, batch: int, module: Module, *,
 
 def _step(
     mechanism: Mechanism,
-    size: Size,
+    size: ProblemSize,
     batch: int,
     dtype: torch.dtype,
     module: Module,

@@ -1,7 +1,7 @@
-"""The gate before the clock: a mechanism that is wrong, or wrong at this very shape, gets no speed.
+"""The gate before timing: a mechanism that is wrong, in general or at the measured shape, is not timed.
 
     conformance(mechanism, pattern, "cuda", "bfloat16").ok           # its promises, by the quick profile of the check
-    agreement(bench)                                                 # relative error against finer arithmetic
+    agreement(workload)                                              # relative error against finer arithmetic
 
 The mechanism is its own reference: the same module on the same inputs in float64 (beyond 4,096 tokens, or where it has
 no float64, in float32), which takes the plain path wherever a fast kernel has no such precision. One row of the batch
@@ -20,13 +20,13 @@ from longspan.attentions import Mechanism, Pattern
 from longspan.conformance import check
 from longspan.efficiency.memory import release
 from longspan.efficiency.setup import Setup
-from longspan.efficiency.workload import Work
+from longspan.efficiency.workload import TimedCalls
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}  # of the norm of the output
 DOUBLE_UP_TO = 4096  # tokens: where a matrix of weights in float64 still fits beside everything else
 
 
-class Sampled(Protocol):
+class SupportsSample(Protocol):
     """What `agreement` compares."""
 
     setup: Setup
@@ -37,8 +37,8 @@ class Sampled(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether the promises are kept, the broken ones in a sentence, and who looked."""
+class GateVerdict:
+    """Whether the promises are kept, which are broken, and by which check."""
 
     ok: bool
     reason: str | None
@@ -54,39 +54,41 @@ def conformance(
     device: str,
     dtype: str,
     trusted: Sequence[Mapping[str, Any]] = (),
-) -> Verdict:
+) -> GateVerdict:
     """The quick check, unless a report of an earlier one is trusted: what `longspan check --json` printed."""
     question = {"mechanism": str(mechanism), "pattern": pattern.value, "device": device, "dtype": dtype}
     for report in trusted:
         if all(report[word] == answer for word, answer in question.items()):
             broken = [line["promise"] for line in report["promises"] if line["status"] == "broken"]
-            return Verdict(report["ok"], _sentence(broken), f"conformance, {report['profile']}, by an earlier report")
+            return GateVerdict(
+                report["ok"], _sentence(broken), f"conformance, {report['profile']}, by an earlier report"
+            )
     (found,) = check(mechanism, [pattern], device=device, dtype=dtype, profile="quick")
-    return Verdict(found.ok, _sentence([finding.promise for finding in found.broken]), "conformance, quick")
+    return GateVerdict(found.ok, _sentence([result.promise for result in found.broken]), "conformance, quick")
 
 
 def _sentence(broken: Sequence[str]) -> str | None:
     return f"it breaks {', '.join(map(repr, broken))}; see longspan check" if broken else None
 
 
-def agreement(bench: Sampled) -> float | None:
+def agreement(workload: SupportsSample) -> float | None:
     """The relative error of what will be timed, against the first finer precision that can be computed.
 
     None where none can; infinite where the output is not finite.
     """
-    found = bench.sample()
-    for dtype in _finer(bench.setup.dtype, bench.length):
+    found = workload.sample()
+    for dtype in _finer(workload.setup.dtype, workload.length):
         try:
-            expected = bench.sample(dtype)
-        except Exception:  # no kernel of this precision, or no room: the next one may do
-            release(bench.device)
+            expected = workload.sample(dtype)
+        except Exception:  # no kernel of this precision, or out of memory: try the next one
+            release(workload.device)
             continue
         return relative_error(found, expected)
     return None if bool(found.isfinite().all()) else math.inf
 
 
-def difference(work: Work, plain: Work) -> float | None:
-    """The relative error of the same work done in another way, as compiled code does."""
+def difference(work: TimedCalls, plain: TimedCalls) -> float | None:
+    """The relative error between two ways of computing the same, such as compiled and eager."""
     if work.forward is None or plain.forward is None:
         return None
     return relative_error(work.forward(), plain.forward())

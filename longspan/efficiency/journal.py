@@ -5,7 +5,7 @@
     journal.find((4096, "train", "graph"))
 
 A journal belongs to one mechanism in one pattern with one setup, code and machine: its folder is named after a hash of
-all that, so that another journal is begun as soon as anything differs. A line that was cut short is not there.
+all that, so that any change starts another journal. A line that was cut short is ignored.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ class Journal:
         self.path = runs / f"measure-{digest}" / "points.jsonl"
         self.notes: dict[str, Any] = {}
         self._points: dict[Key, dict[str, Any]] = {}
-        self._whole = True  # whether the last line has its end
+        self._whole = True  # whether the last line is complete
         if self.path.exists():
             self._read()
 
@@ -44,7 +44,7 @@ class Journal:
         self._write({"note": facts})
 
     def last(self, keys: list[Key]) -> str:
-        """When the youngest of these points was measured."""
+        """When the newest of these points was measured."""
         return max(self._points[key]["at"] for key in keys)
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Time of a computation: calls after a warm-up, each timed by itself, and the middle of them with its quartiles.
+"""Time of a computation: calls after a warm-up, each timed by itself; their median and quartiles.
 
     cost = warm_up(step, "cuda", calls=3)
     Spread.of(time_calls(step, "cuda", count=affordable(cost, 20, seconds=10))).median
@@ -21,12 +21,12 @@ from longspan.core.meter import Stopwatch, synchronize
 LEAST = 3  # readings below which a median and its quartiles say nothing
 READING = 1e-3  # seconds that a reading lasts at least, so that neither the clock's resolution nor its own cost counts
 WARM = 0.03  # seconds of work before the first reading, in which a GPU leaves its resting frequency
-FENCE = 3.0  # interquartile ranges beyond a quartile from which on a reading is an accident
+FENCE = 3.0  # interquartile ranges beyond a quartile, from which on a reading is an outlier
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of several readings, and the quartiles around it."""
+    """Median and quartiles of several readings."""
 
     low: float
     median: float
@@ -51,17 +51,17 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: the spread of the readings that count, and how they came about."""
+    """Seconds of one call: the spread of the readings that were kept, and how they were taken."""
 
     spread: Spread
-    dropped: int  # readings left out as accidents
+    dropped: int  # readings left out as outliers
     calls: int  # in each reading
 
 
 def time_call(
     run: Callable[[], Any], device: str, *, repeats: int, seconds: float, warmup: int, calls: int = 1, least: int = 5
 ) -> Timing:
-    """Time a run that consists of `calls` calls: up to `repeats` readings within the seconds, but `least` anyway.
+    """Time a run that consists of `calls` calls: up to `repeats` readings within the seconds, but at least `least`.
 
     Where a run is short, a reading is of several in a row.
     """
@@ -74,14 +74,14 @@ def time_call(
 
     count = affordable(cost * together, repeats, seconds=seconds, least=least)
     readings = [taken / (together * calls) for taken in time_calls(reading, device, count=count)]
-    kept = without_accidents(readings)
+    kept = without_outliers(readings)
     return Timing(Spread.of(kept), len(readings) - len(kept), together * calls)
 
 
-def without_accidents(readings: Sequence[float]) -> list[float]:
+def without_outliers(readings: Sequence[float]) -> list[float]:
     """The readings within three interquartile ranges of the quartiles.
 
-    >>> without_accidents([1.0, 1.1, 1.2, 1.1, 9.0])
+    >>> without_outliers([1.0, 1.1, 1.2, 1.1, 9.0])
     [1.0, 1.1, 1.2, 1.1]
     """
     spread = Spread.of(readings)
@@ -90,7 +90,7 @@ def without_accidents(readings: Sequence[float]) -> list[float]:
 
 
 def warm_up(compute: Callable[[], Any], device: str, *, calls: int, seconds: float = 0.0) -> float:
-    """Call it until kernels are chosen, compiled and cached and the seconds are over; gives those of the quickest."""
+    """Call it until kernels are chosen, compiled and cached and the time is over; seconds of the fastest call."""
     whole, taken = Stopwatch(device), []
     while len(taken) < calls or whole.elapsed() < seconds:
         taken.append(_seconds(compute, device))
@@ -125,7 +125,7 @@ def time_calls(compute: Callable[[], Any], device: str, *, count: int) -> list[f
 
 
 def time_stretches(compute: Callable[[], Any], device: str, *, count: int, stretches: int = 5) -> list[float]:
-    """Wall-clock seconds per call over stretches of calls; the device is waited for at the end of a stretch only."""
+    """Wall-clock seconds per call over several calls in a row, synchronising only after the last of them."""
     sizes = [count * (i + 1) // stretches - count * i // stretches for i in range(stretches)]
     return [_seconds(compute, device, calls=size) / size for size in sizes if size]
 

@@ -1,14 +1,14 @@
-"""The least work of a mechanism: what its formula asks for at a given size, whoever computes it.
+"""The least work of a mechanism: the operations its formula needs at a given size, in any implementation.
 
-A formula says how many operations one head of one row needs, in four parts that differ in what the way back adds:
+A formula says how many operations one head of one row needs, in four parts that differ in the cost of their backward:
 
-    pairs        a query and a key under a softmax: 4 c operations each; back, 10 c, with the scores made again
-    products     every other matrix product; back, twice as much
-    fixed        Fourier transforms and products with a matrix that is not learned; back, as much again
-    choices      what decides but has no gradient; back, nothing
+    pairs        a query and a key under a softmax: 4 c operations each; backward 10 c, scores recomputed
+    products     every other matrix product; backward twice as much
+    fixed        Fourier transforms and products with a matrix that is not learned; backward as much again
+    choices      hashing, sampling, sorting: no gradient, so no backward
 
-Products alone count; what works number by number is left out. A mechanism without a formula here has none, and its own
-count stands in for it. Options that were not given have the values of a layer built for this very length.
+Only products count; elementwise work is left out. For a mechanism without a formula here, the counted operations of its
+own call are used. Options that were not given have the values of a layer built for this length.
 """
 
 import math
@@ -23,7 +23,7 @@ from longspan.kernels.flops import causal_pairs, transform
 
 
 @dataclass(frozen=True)
-class Size:
+class ProblemSize:
     """One head of one row: n queries and m keys of c channels, and what the mechanism was asked to be."""
 
     n: int
@@ -34,7 +34,7 @@ class Size:
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, mechanism: Mechanism, pattern: Pattern, *, length: int, heads: int, dim: int) -> "Size":
+    def of(cls, mechanism: Mechanism, pattern: Pattern, *, length: int, heads: int, dim: int) -> "ProblemSize":
         """As many keys as queries, and every option that was not given at its default."""
         options = {option.name: option.default for option in mechanism.available_options()} | mechanism.options
         return cls(length, length, dim, heads, pattern, options)
@@ -65,7 +65,7 @@ class Step:
     keys: int | None  # that it looks at, where it looks at keys
 
 
-def core(mechanism: Mechanism, size: Size) -> Work | None:
+def core(mechanism: Mechanism, size: ProblemSize) -> Work | None:
     """The work between projections, for one head of one row; None without a formula."""
     if keys := KEYS.get(mechanism.target):
         return Work(pairs=float(keys(size).sum()))
@@ -73,7 +73,7 @@ def core(mechanism: Mechanism, size: Size) -> Work | None:
     return formula(size) if formula else None
 
 
-def step(mechanism: Mechanism, size: Size) -> Step | None:
+def step(mechanism: Mechanism, size: ProblemSize) -> Step | None:
     """The work of one more query after n tokens; None without a formula."""
     if keys := KEYS.get(mechanism.target):
         seen = int(keys(size)[-1])
@@ -84,7 +84,7 @@ def step(mechanism: Mechanism, size: Size) -> Step | None:
     return None if work is None else Step(work, None)
 
 
-def layer(mechanism: Mechanism, size: Size, batch: int) -> Work | None:
+def layer(mechanism: Mechanism, size: ProblemSize, batch: int) -> Work | None:
     """The work of a mechanism that has no heads of queries, keys and values, for a whole batch."""
     formula = LAYERS.get(mechanism.target)
     return formula(size, batch) if formula else None
@@ -93,11 +93,11 @@ def layer(mechanism: Mechanism, size: Size, batch: int) -> Work | None:
 # ------------------------------------------------------------------------------------------ how many keys a query sees
 
 
-def _all_keys(s: Size) -> np.ndarray:
+def _all_keys(s: ProblemSize) -> np.ndarray:
     return np.arange(1, s.n + 1) if s.causal else np.full(s.n, s.m)
 
 
-def _local(s: Size) -> np.ndarray:
+def _local(s: ProblemSize) -> np.ndarray:
     i, w = np.arange(s.n), s["window"]
     if s["shape"] == "window":
         left, right = (i - w + 1, i) if s.causal else (i - w, i + w)
@@ -107,15 +107,15 @@ def _local(s: Size) -> np.ndarray:
     return np.minimum(right, s.n - 1) - np.maximum(left, 0) + 1
 
 
-def _longformer(s: Size) -> np.ndarray:
+def _longformer(s: ProblemSize) -> np.ndarray:
     i, reach = np.arange(s.n), s["window"] // 2
     left = np.maximum(i - reach, 0)
     right = i if s.causal else np.minimum(i + reach, s.n - 1)
-    seen = right - left + 1 + np.minimum(left, s["global_tokens"])  # global tokens stand in front
+    seen = right - left + 1 + np.minimum(left, s["global_tokens"])  # global tokens come first
     return np.where(i < s["global_tokens"], i + 1 if s.causal else s.n, seen)
 
 
-def _bigbird(s: Size) -> np.ndarray:
+def _bigbird(s: ProblemSize) -> np.ndarray:
     i, block = np.arange(s.n), s["block"]
     u, last = i // block, (s.n - 1) // block
     before, after = np.maximum(u - 2, 0), 0 if s.causal else np.maximum(last - u - 2, 0)
@@ -126,7 +126,7 @@ def _bigbird(s: Size) -> np.ndarray:
     return np.where((u == 0) | (u == last), s.n, np.minimum(whole * block, s.n))
 
 
-def _sparse_transformer(s: Size) -> np.ndarray:
+def _sparse_transformer(s: ProblemSize) -> np.ndarray:
     i, l = np.arange(s.n), s["stride"] or max(1, round(math.sqrt(s.n)))  # noqa: E741  the paper's letter
     if s["kind"] == "strided":
         near = np.minimum(i, l - 1) + 1 + (0 if s.causal else np.minimum(s.n - 1 - i, l - 1))
@@ -143,7 +143,7 @@ def _sparse_transformer(s: Size) -> np.ndarray:
     return {"both": near + far - both, "near": near, "far": far + np.zeros_like(i)}[s["part"]]
 
 
-KEYS: dict[str, Callable[[Size], np.ndarray]] = {
+KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "softmax": _all_keys,
     "local": _local,
     "longformer": _longformer,
@@ -155,35 +155,35 @@ KEYS: dict[str, Callable[[Size], np.ndarray]] = {
 # ----------------------------------------------------------------------------------------- summaries of keys and values
 
 
-def _kernel(s: Size, features: int, projected: bool) -> Work:
+def _kernel(s: ProblemSize, features: int, projected: bool) -> Work:
     """Every key into sums of `features` by c, and one more column for the denominator; every query against them."""
     sums = (s.n + s.m) * 2 * features * (s.c + 1)
     return Work(products=sums, fixed=(s.n + s.m) * 2 * s.c * features if projected else 0)
 
 
-def _linear(s: Size) -> Work:
+def _linear(s: ProblemSize) -> Work:
     return _kernel(s, s.c, projected=False)
 
 
-def _cosformer(s: Size) -> Work:
+def _cosformer(s: ProblemSize) -> Work:
     return _kernel(s, 2 * s.c, projected=False)
 
 
-def _performer(s: Size) -> Work:
+def _performer(s: ProblemSize) -> Work:
     return _kernel(s, s["features"] or max(1, int(s.c * math.log(s.c))), projected=True)
 
 
-def _abc(s: Size) -> Work:
+def _abc(s: ProblemSize) -> Work:
     """Logits of every key, and of every value if they have their own; both into the slots; queries against these."""
     controls = 2 if s["control"] == "separate" else 1
     return Work(products=2 * s.m * s.c * s["slots"] * (controls + 2) + 4 * s.n * s.c * s["slots"])
 
 
-def _linformer(s: Size) -> Work:
+def _linformer(s: ProblemSize) -> Work:
     return Work(pairs=s.n * s["rank"], products=4 * s.m * s["rank"] * s.c)
 
 
-def _nystromformer(s: Size) -> Work:
+def _nystromformer(s: ProblemSize) -> Work:
     r, c, taps = s["landmarks"], s.c, 2 * s.m * s.c * s["conv"]
     if min(s.n, s.m) <= r:
         return Work(pairs=s.n * s.m, products=taps)
@@ -192,7 +192,7 @@ def _nystromformer(s: Size) -> Work:
     return Work(products=beside + 2 * r * r * c * 2 + inverse + taps)
 
 
-def _sinkhorn(s: Size) -> Work | None:
+def _sinkhorn(s: ProblemSize) -> Work | None:
     block, c = s["block"], s.c
     if s["top"]:
         return None
@@ -206,14 +206,14 @@ def _sinkhorn(s: Size) -> Work | None:
     return Work(pairs=s.n * block + own, products=(logits / 2 if s.causal else logits) + 4 * rows * block * c)
 
 
-def _probsparse(s: Size) -> Work:
+def _probsparse(s: ProblemSize) -> Work:
     """The queries that are chosen see everything; every query draws as many keys to be chosen by."""
     chosen, drawn = (min(s["factor"] * max(1, math.ceil(math.log(x))), x) for x in (s.n, s.m))
     seen = chosen * s.m / (2 if s.causal else 1)
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
-CORES: dict[str, Callable[[Size], Work | None]] = {
+CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
     "performer": _performer,
@@ -229,12 +229,12 @@ SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state i
 # ------------------------------------------------------------------------------------------------- layers without heads
 
 
-def _fnet(s: Size, batch: int) -> Work:
+def _fnet(s: ProblemSize, batch: int) -> Work:
     points = s.n * s.c * s.heads
     return Work(fixed=transform(batch * points, points, real=True))
 
 
-def _s4d(s: Size, batch: int) -> Work:
+def _s4d(s: ProblemSize, batch: int) -> Work:
     """The kernel, its transform and that of the tokens, and one back; then the map out."""
     d, points = s.c * s.heads, 2 * s.n
     rows = batch * d + s["channels"] * d + batch * s["channels"] * d
@@ -245,4 +245,4 @@ def _s4d(s: Size, batch: int) -> Work:
     return Work(products=kernel + mapped, fixed=transform(rows * points, points, real=True))
 
 
-LAYERS: dict[str, Callable[[Size, int], Work]] = {"fnet": _fnet, "s4d": _s4d}
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d}

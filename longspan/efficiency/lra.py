@@ -1,6 +1,6 @@
 """The efficiency protocol of Long Range Arena (Tables 2 and 4): steps per second and memory on bytes of text.
 
-    cards = measure(["performer", "linear"], Setup(lengths=(1000, 2000)), device="cuda")
+    cards = measure(["performer", "linear"], LraSetup(lengths=(1000, 2000)), device="cuda")
 
 The network is the encoder of the arena with 4 layers, 8 heads and 128 channels, on batches of 32 rows of exactly 1000,
 2000, 3000 and 4000 bytes. A step is measured three times: by the wall clock with everything a real step does (choosing
@@ -42,7 +42,7 @@ from longspan.training.loop import ExampleOrder
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 
 PROCEDURE = "lra-efficiency"
-YARDSTICK = "softmax"  # every ratio is to this one
+BASELINE = "softmax"  # every ratio is to this one
 VOCABULARY, CLASSES = 257, 2  # a byte is its value + 1, so that 0 can mean padding
 FEED_BATCHES = 8  # rows in the feed, in batches
 TIMED_PARTS = ("kernels", "backbones/encoder_classifier.py", "attentions/base.py", "tasks/classification.py")
@@ -54,7 +54,7 @@ SIZES = Sizes(dim=128, heads=8, layers=4, mlp=512)
 
 
 @dataclass(frozen=True)
-class Setup:
+class LraSetup:
     """All that decides a measurement but the mechanism and the machine."""
 
     lengths: tuple[int, ...] = (1000, 2000, 3000, 4000)
@@ -80,12 +80,12 @@ class Setup:
             raise UsageError(f"A measurement needs time, got seconds={self.seconds}; give a positive number.")
 
 
-LRA = Setup()
+LRA = LraSetup()
 
 
 def measure(
     mechanisms: Sequence[str | Mechanism],
-    setup: Setup = LRA,
+    setup: LraSetup = LRA,
     *,
     device: str = "auto",
     out: str | Path = "out",
@@ -96,7 +96,7 @@ def measure(
 
     `watch` is told what is measured next. A point that fails, whatever the reason, leaves the others.
     """
-    chosen = {str(mechanism): mechanism for mechanism in map(attentions.get, (YARDSTICK, *mechanisms))}
+    chosen = {str(mechanism): mechanism for mechanism in map(attentions.get, (BASELINE, *mechanisms))}
     device = environment.choose_device(device)
     store = Store(Path(out) / "cards")
     found = []
@@ -117,7 +117,7 @@ def measure(
 class Workload:
     """A network in one mode with a feed of random bytes, and the two kinds of step that are timed."""
 
-    def __init__(self, mechanism: Mechanism, setup: Setup, length: int, mode: Mode, device: str):
+    def __init__(self, mechanism: Mechanism, setup: LraSetup, length: int, mode: Mode, device: str):
         seed_everything(setup.seed)
         self.device, self.seed, self.trains = device, setup.seed, mode == "train"
         model = EncoderClassifier(mechanism, setup.model, vocabulary=VOCABULARY, classes=CLASSES, length=length)
@@ -126,7 +126,7 @@ class Workload:
         if setup.compile:
             torch.compiler.reset()  # else the graphs of one mechanism count against the limit of the next
             self.model.compile_parts()
-        # The rates of the arena's text task; no step is dearer or cheaper for them.
+        # The rates of the arena's text task; they do not change the cost of a step.
         self.recipe = Recipe(steps=20_000, batch_size=setup.batch, learning_rate=0.05, warmup=8_000)
         self.optimizer = make_optimizer(self.model, self.recipe) if self.trains else None
         self.feed = TokenFeed(byte_rows(length, FEED_BATCHES * setup.batch, setup.seed), device, shift=1)
@@ -140,7 +140,7 @@ class Workload:
         self._train(self.fixed) if self.trains else self._infer(self.fixed)
 
     def step(self) -> None:
-        """A step as it is in earnest: the next rows, their batch, and the sums the training loop keeps."""
+        """A step as in real training: the next rows, their batch, and the sums the training loop keeps."""
         batch = self.feed.batch(self.order.rows(self.done))
         if self.optimizer is not None:
             torch.manual_seed(derive(self.seed, "step", self.done))
@@ -189,7 +189,7 @@ def _precision(device: str) -> contextlib.AbstractContextManager:
 
 
 def _points(
-    mechanism: Mechanism, setup: Setup, device: str, watch: Callable[[str], None] | None
+    mechanism: Mechanism, setup: LraSetup, device: str, watch: Callable[[str], None] | None
 ) -> dict[str, list | dict]:
     """Every length in every mode, shortest first, and the parameters of the longest network that could be built."""
     points = []
@@ -202,7 +202,7 @@ def _points(
     return {"points": points, "parameters": {"total": counts[-1] if counts else None}}
 
 
-def measure_point(mechanism: Mechanism, setup: Setup, length: int, mode: Mode, device: str) -> dict[str, Any]:
+def measure_point(mechanism: Mechanism, setup: LraSetup, length: int, mode: Mode, device: str) -> dict[str, Any]:
     """One point of a card: numbers where the step runs, else the status and the reason."""
     point: dict[str, Any] = {"length": length, "mode": mode, "status": "ok", "reason": None}
     try:
@@ -213,7 +213,7 @@ def measure_point(mechanism: Mechanism, setup: Setup, length: int, mode: Mode, d
         if is_out_of_memory(error):
             point["status"] = "oom"
             point["reason"] = f"out of memory on {device} with {setup.batch} rows of length {length}"
-    release(device)  # after the error and with it the frames that hold its tensors are gone
+    release(device)  # only now: the error kept the frames alive that hold its tensors
     return point | numbers
 
 
@@ -222,7 +222,7 @@ NUMBERS += ("compute_steps_per_second", "compute_steps_per_second_quartiles", "r
 NUMBERS += ("examples_per_second", "peak_bytes", "parameters")
 
 
-def _numbers(mechanism: Mechanism, setup: Setup, length: int, mode: Mode, device: str) -> dict[str, Any]:
+def _numbers(mechanism: Mechanism, setup: LraSetup, length: int, mode: Mode, device: str) -> dict[str, Any]:
     work = Workload(mechanism, setup, length, mode, device)
     cost = warm_up(work.compute, device, calls=setup.warmup)
     repeats = affordable(cost, setup.repeats, seconds=setup.seconds)
@@ -244,20 +244,20 @@ def _numbers(mechanism: Mechanism, setup: Setup, length: int, mode: Mode, device
     }
 
 
-def _memory_is_counted(setup: Setup, device: str) -> bool:
-    """Compiled code on a CPU hides its tensors from whoever follows them."""
+def _memory_is_counted(setup: LraSetup, device: str) -> bool:
+    """On a CPU, memory is counted by following tensors, which compiled code hides."""
     return not (setup.compile and device == "cpu")
 
 
 def _figures(number: float) -> float:
-    """Six figures, more than any clock here is good for."""
+    """Rounded to six significant digits, more than any clock here resolves."""
     return float(f"{number:.6g}")
 
 
 # ----------------------------------------------------------------------------------------------------- cards and resume
 
 
-def _describe(mechanism: Mechanism, setup: Setup, device: str) -> cards.Card:
+def _describe(mechanism: Mechanism, setup: LraSetup, device: str) -> cards.Card:
     """The part of a card that is known before measuring."""
     return {
         "schema": cards.SCHEMA_VERSION,
@@ -273,7 +273,7 @@ def _describe(mechanism: Mechanism, setup: Setup, device: str) -> cards.Card:
     }
 
 
-def _settings(setup: Setup, device: str) -> dict[str, Any]:
+def _settings(setup: LraSetup, device: str) -> dict[str, Any]:
     own = asdict(setup) | {"lengths": sorted(setup.lengths), "modes": list(setup.modes)}
     return own | {
         "vocabulary": VOCABULARY,
@@ -287,7 +287,7 @@ def _settings(setup: Setup, device: str) -> dict[str, Any]:
     }
 
 
-def _measured_before(store: Store, mechanism: Mechanism, setup: Setup, device: str) -> cards.Card | None:
+def _measured_before(store: Store, mechanism: Mechanism, setup: LraSetup, device: str) -> cards.Card | None:
     """The newest card with the same settings, code and machine that holds every point asked for."""
     asked = {(length, mode) for length in setup.lengths for mode in setup.modes}
     settings, machine = _common(_settings(setup, device)), environment.describe()
@@ -306,5 +306,5 @@ def _common(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_hash(cls: type) -> str:
-    """Names the very code that is timed."""
+    """Hash of the code that is timed."""
     return source.source_hash(cls, TIMED_PARTS)

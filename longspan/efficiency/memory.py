@@ -30,7 +30,7 @@ def peak_bytes(compute: Callable[[], Any], device: str, *, held: Iterable[Tensor
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Bytes of one call, with what it is given and the weights; `activations` are what a forward pass leaves behind."""
 
     allocated: int
@@ -41,15 +41,15 @@ class Memory:
 
 def memory_of(
     compute: Callable[[], Any], device: str, *, held: Iterable[Tensor] = (), forward: Callable[[], Any] | None = None
-) -> Memory:
-    """The most that one call holds; where `forward` is given, also what is alive after it for the sake of a backward.
+) -> MemoryUse:
+    """The most that one call holds; where `forward` is given, also what stays alive after it for the backward pass.
 
-    What other tensors there are on the device, such as inputs of other calls, does not count.
+    Other tensors on the device, such as inputs of other calls, do not count.
     """
     held = list(held)
     if not device.startswith("cuda"):
         activations = None if forward is None else _kept_for_backward(forward, held)
-        return Memory(peak_bytes(compute, device, held=held), None, activations, METHODS["cpu"])
+        return MemoryUse(peak_bytes(compute, device, held=held), None, activations, METHODS["cpu"])
     torch.cuda.empty_cache()
     own = sum(_storages(held).values())
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -61,7 +61,7 @@ def memory_of(
         kept = forward()
         activations = torch.cuda.memory_allocated() - before
         del kept
-    return Memory(peak, max(most, peak), activations, METHODS["cuda"])
+    return MemoryUse(peak, max(most, peak), activations, METHODS["cuda"])
 
 
 def _kept_for_backward(forward: Callable[[], Any], held: Iterable[Tensor]) -> int:
@@ -93,9 +93,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: str) -> None:
-    """Give back what nobody holds any more, so that the next measurement starts from an empty device.
+    """Free what is no longer referenced, so that the next measurement starts from an empty device.
 
-    On a CPU there is nothing to give back: a tensor returns its memory when the last name for it goes.
+    On a CPU there is nothing to give back: a tensor frees its memory with its last reference.
     """
     if device.startswith("cuda"):
         gc.collect()

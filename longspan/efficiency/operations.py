@@ -18,7 +18,7 @@ from longspan.kernels.flops import formulas
 
 
 def count_operations(compute: Callable[[], Any]) -> int:
-    """Run `compute` and count; a count of zero is refused, because it means that nobody counted."""
+    """Run `compute` and count; a count of zero is refused, because it means that nothing could be counted."""
     counter = FlopCounterMode(display=False, custom_mapping=formulas())
     with counter:
         compute()

@@ -19,7 +19,7 @@ def measure_ceilings(device: str, dtype: str) -> dict[str, Any]:
 
 
 def operations_of(call: Callable[[], Any]) -> int | None:
-    """Operations of one call; None where they cannot be counted, since zero would be a lie."""
+    """Operations of one call; None where they cannot be counted, since zero would be wrong."""
     try:
         return count_operations(call)
     except Exception:  # the call runs, so it is the counter that cannot follow it
@@ -56,7 +56,7 @@ def against_floor(
             parameters=parameters,
             state_bytes=state_bytes,
         )
-    except UsageError:  # nobody knows the least that this must do
+    except UsageError:  # no formula for the least work
         return {"floor": None, "achieved": {"operations_per_second": rate, "bytes_per_second": None}}
     limits = floors.Ceilings(**ceilings)
     least = found.seconds(limits)

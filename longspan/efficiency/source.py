@@ -1,4 +1,8 @@
-"""The very code that is timed, as one hash: a number is taken from disk only when nothing behind it has changed."""
+"""The code that is timed, as one hash: a measurement is reused only if nothing behind it has changed.
+
+Unlike the identity of a run (`results/code_identity.py`) this is the source itself, kernels included, since a change
+that leaves all outputs as they were may still change the speed.
+"""
 
 import hashlib
 import inspect
@@ -10,7 +14,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def source_hash(cls: type, parts: Sequence[str]) -> str:
-    """Of the mechanism's file, and of the parts (files or folders) of the package that lie below and around it."""
+    """Of the mechanism's file, and of the parts (files or folders) of the package that its speed depends on."""
     digest = hashlib.sha256(inspect.getsource(sys.modules[cls.__module__]).encode())
     for part in parts:
         place = PACKAGE / part

@@ -5,7 +5,7 @@
 
 One card per mechanism and pattern. A point is a length, a mode (forward, train, decode) and a variant (eager, graph,
 compiled). No point has a time unless the mechanism passed the gate at that length. What runs out of memory or cannot
-run is a point too, and a length that does not fit spares the longer ones the attempt. Every point is in a journal
+run is a point too, and after a length that does not fit no longer one is tried. Every point is in a journal
 before the next one begins, so that a sweep goes on where it stopped; a card is made of its journal and nothing else.
 """
 
@@ -23,14 +23,14 @@ from longspan.attentions import Mechanism, Pattern
 from longspan.core import environment
 from longspan.core.errors import RunFailed, UnsupportedPattern
 from longspan.efficiency import energy, gate, roofline, source, variants
-from longspan.efficiency.decoding import DecodeBench
+from longspan.efficiency.decoding import DecodeWorkload
 from longspan.efficiency.faults import is_sound, status_of
 from longspan.efficiency.journal import Journal
 from longspan.efficiency.latency import FENCE, Timing, time_call
 from longspan.efficiency.memory import METHODS, memory_of, release
 from longspan.efficiency.setup import Key, Mode, Setup, Variant
 from longspan.efficiency.variants import Runner
-from longspan.efficiency.workload import Bench, Work, core_of
+from longspan.efficiency.workload import ModuleWorkload, TimedCalls, core_of
 from longspan.results import card as cards
 from longspan.results.store import Store
 
@@ -64,7 +64,7 @@ def measure(
 ) -> Sweep:
     """One card per mechanism and pattern in `out/cards/measurements`; points that are in a journal are not measured.
 
-    `trusted` are reports of `longspan check --json` that spare a mechanism the quick check; `budget` is in seconds;
+    `trusted` are reports of `longspan check --json` that replace the quick check; `budget` is in seconds;
     `watch` is told which point comes next, `remark` what cannot be measured here.
     """
     device = environment.choose_device(device)
@@ -127,7 +127,7 @@ class _Budget:
 
 
 class _Sheet:
-    """The points of one card to be."""
+    """The points of one card in the making."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Sheet:
 
     def fill(self, budget: _Budget, watch: Tell) -> int:
         """Measure what is not in the journal, as far as the budget goes; gives the number of points left."""
-        bench = _Benches(self.mechanism, self.pattern, self.setup, self.device)
+        workload = _Workloads(self.mechanism, self.pattern, self.setup, self.device)
         left = 0
         for key in self.setup.asked():
             length, mode, variant = key
@@ -165,7 +165,7 @@ class _Sheet:
             begun = time.monotonic()
             if "code" not in self.journal.notes:
                 self.journal.note(code=environment.code_version())
-            self.journal.add(key, self._point(key, bench), energy=self.setup.energy)
+            self.journal.add(key, self._point(key, workload), energy=self.setup.energy)
             budget.spent((mode, variant), time.monotonic() - begun)
             if not is_sound(self.device):
                 raise RunFailed(
@@ -174,7 +174,7 @@ class _Sheet:
                 )
         return left
 
-    def _point(self, key: Key, benches: "_Benches") -> dict[str, Any]:
+    def _point(self, key: Key, workloads: "_Workloads") -> dict[str, Any]:
         length, mode, variant = key
         point = {"length": length, "mode": mode, "variant": variant, "status": "ok", "reason": None}
         point |= dict.fromkeys(NUMBERS)
@@ -186,35 +186,35 @@ class _Sheet:
         if not verdict["ok"]:
             return point | {"status": "refused", "reason": verdict["reason"]}
         try:
-            return point | self._numbers(key, benches)
+            return point | self._numbers(key, workloads)
         except _NotThisWay as error:
             status, reason = "unsupported", str(error)
         except (Exception, SystemExit) as error:  # a mechanism may raise anything at all, and the sweep goes on
             status, reason = status_of(error)
         if status == "oom":
             reason = f"out of memory on {self.device} with {self.setup.batch} rows of length {length}"
-        benches.drop()
+        workloads.drop()
         if is_sound(self.device):
-            release(self.device)  # after the error and with it the frames that hold its tensors are gone
+            release(self.device)  # only now: the error kept the frames alive that hold its tensors
         return point | {"status": status, "reason": reason}
 
-    def _numbers(self, key: Key, benches: "_Benches") -> dict[str, Any]:
+    def _numbers(self, key: Key, workloads: "_Workloads") -> dict[str, Any]:
         length, mode, variant = key
         ceilings = self._ceilings()  # while the device is still empty
-        bench, error = benches.at(length, mode)
+        workload, error = workloads.at(length, mode)
         agreed = {"agreement": error if error is None or math.isfinite(error) else None}
         if reason := gate.disagreement(error, self.setup.dtype):
             return agreed | {"status": "refused", "reason": reason}
-        if self.journal.notes.get("parameters") != (parameters := bench.parameters()):
+        if self.journal.notes.get("parameters") != (parameters := workload.parameters()):
             self.journal.note(parameters=parameters)  # some mechanisms have more of them at a longer length
-        work = _work(bench, mode, compiled=variant == "compiled")
+        work = _work(workload, mode, compiled=variant == "compiled")
         _first_call(work, variant)
         if variant == "compiled" and mode == "forward":  # in training some mechanisms draw random numbers
-            error = gate.difference(work, _work(bench, mode))
+            error = gate.difference(work, _work(workload, mode))
             if reason := gate.disagreement(error, self.setup.dtype):
                 return agreed | {"status": "refused", "reason": f"compiled, {reason}"}
-        memory = self._memory(work, mode, variant)  # before anything is recorded, which keeps memory to itself
-        operations = benches.operations(mode, work)
+        memory = self._memory(work, mode, variant)  # before a graph is captured, which keeps its memory
+        operations = workloads.operations(mode, work)
         runner, captured = runner_of(work, variant, self.device)
         timing = time_call(
             runner.run,
@@ -249,9 +249,9 @@ class _Sheet:
             return None
         return energy.energy_of(runner.run, self.device, cost=seconds * runner.calls, calls=runner.calls)
 
-    def _memory(self, work: Work, mode: Mode, variant: Variant) -> dict[str, Any] | None:
-        """Of one call as it is made one by one, also where recorded calls are timed."""
-        if variant == "compiled" and self.device == "cpu":  # which hides its tensors from whoever follows them
+    def _memory(self, work: TimedCalls, mode: Mode, variant: Variant) -> dict[str, Any] | None:
+        """Of one eager call, also where captured calls are timed."""
+        if variant == "compiled" and self.device == "cpu":  # compiled code hides its tensors from the counter
             return None
         call = work.counted if self.device == "cpu" else work.calls[0]
         return asdict(memory_of(call, self.device, held=work.held, forward=work.forward if mode == "train" else None))
@@ -367,7 +367,7 @@ def why_unsupported(pattern: Pattern, setup: Setup, mode: Mode, variant: Variant
     return None
 
 
-def runner_of(work: Work, variant: Variant, device: str) -> tuple[Runner, bool]:
+def runner_of(work: TimedCalls, variant: Variant, device: str) -> tuple[Runner, bool]:
     """How the calls are run, and whether they were recorded: compiled ones are too, where they can be."""
     if variant == "eager" or device == "cpu":
         return variants.eager(work.calls), False
@@ -382,7 +382,7 @@ def runner_of(work: Work, variant: Variant, device: str) -> tuple[Runner, bool]:
         raise _NotThisWay(f"cannot be recorded as a graph: {reason}") from error
 
 
-def _first_call(work: Work, variant: Variant) -> None:
+def _first_call(work: TimedCalls, variant: Variant) -> None:
     """Kernels are loaded and workspaces made; compiled code is compiled."""
     try:
         work.calls[0]()
@@ -393,8 +393,8 @@ def _first_call(work: Work, variant: Variant) -> None:
         raise _NotThisWay(f"cannot be compiled: {reason}") from error
 
 
-def _work(bench: Bench | DecodeBench, mode: Mode, *, compiled: bool = False) -> Work:
-    return bench.work() if isinstance(bench, DecodeBench) else bench.work(mode, compiled=compiled)
+def _work(workload: ModuleWorkload | DecodeWorkload, mode: Mode, *, compiled: bool = False) -> TimedCalls:
+    return workload.work() if isinstance(workload, DecodeWorkload) else workload.work(mode, compiled=compiled)
 
 
 def _seconds(timing: Timing) -> dict[str, Any]:
@@ -410,11 +410,11 @@ def _seconds(timing: Timing) -> dict[str, Any]:
 
 
 def _figures(number: float) -> float:
-    """Six figures, more than any clock here is good for."""
+    """Rounded to six significant digits, more than any clock here resolves."""
     return float(f"{number:.6g}")
 
 
-class _Benches:
+class _Workloads:
     """The module and inputs of the length at hand, kept while its modes and variants are measured, and no longer."""
 
     def __init__(self, mechanism: Mechanism, pattern: Pattern, setup: Setup, device: str):
@@ -424,22 +424,22 @@ class _Benches:
 
     def drop(self) -> None:
         self._key: tuple[int, bool] | None = None
-        self._bench: Bench | DecodeBench | None = None
+        self._bench: ModuleWorkload | DecodeWorkload | None = None
         self._error: float | None = None
         self._operations: dict[Mode, int | None] = {}
 
-    def at(self, length: int, mode: Mode) -> tuple[Bench | DecodeBench, float | None]:
-        """A bench, and its agreement with finer precision."""
+    def at(self, length: int, mode: Mode) -> tuple[ModuleWorkload | DecodeWorkload, float | None]:
+        """A workload, and its agreement with finer precision."""
         key = (length, mode == "decode")
         if self._key != key or self._bench is None:
             self.drop()
-            make = DecodeBench if mode == "decode" else Bench
+            make = DecodeWorkload if mode == "decode" else ModuleWorkload
             self._bench = make(*self._of, length, self._device)
             self._error = gate.agreement(self._bench)
             self._key = key
         return self._bench, self._error
 
-    def operations(self, mode: Mode, work: Work) -> int | None:
+    def operations(self, mode: Mode, work: TimedCalls) -> int | None:
         """Counted once for all variants of a mode, since they do the same."""
         if mode not in self._operations:
             self._operations[mode] = roofline.operations_of(work.counted)

@@ -46,14 +46,14 @@ def captured(calls: Sequence[Callable[[], Any]]) -> Runner:
 
 
 def _each(calls: Sequence[Callable[[], Any]]) -> None:
-    """One after another, and no outcome outlives the next call."""
+    """One after another; no result is kept beyond the next call."""
     for call in calls:
         call()
 
 
 @contextlib.contextmanager
 def _refusing_to_wait() -> Iterator[None]:
-    """Raise where the host waits for the device: found here it is harmless, while recording it may leave damage."""
+    """Raise where the host waits for the device: harmless here, but during capture it may break the process."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that the mode is a prototype

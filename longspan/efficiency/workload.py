@@ -1,7 +1,7 @@
-"""The work that is timed: a mechanism at one length, with inputs enough that no cache holds them all.
+"""The work that is timed: a mechanism at one length, with so many inputs that no cache holds them all.
 
-    bench = Bench(attentions.get("linear"), Pattern.CAUSAL_SELF, setup, length=4096, device="cuda")
-    work = bench.work("train")
+    workload = ModuleWorkload(attentions.get("linear"), Pattern.CAUSAL_SELF, setup, length=4096, device="cuda")
+    work = workload.work("train")
     for call in work.calls:      # the same work on other inputs
         call()
 
@@ -26,15 +26,15 @@ from longspan.attentions import Attention, HeadwiseAttention, Mechanism, Pattern
 from longspan.core.seeding import seed_everything
 from longspan.efficiency.setup import Mode, Setup
 
-CPU_CACHE_BYTES = 32 * 2**20  # torch does not know; larger than most
+CPU_CACHE_BYTES = 32 * 2**20  # torch does not report it; larger than most
 MOST_SETS = 16
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class Work:
-    """Calls that do the same on different inputs, and what exists before the first of them and outlives it."""
+class TimedCalls:
+    """Calls that do the same on different inputs, and the tensors that exist before and after them."""
 
     calls: list[Callable[[], Any]]
     held: list[Tensor]
@@ -43,7 +43,7 @@ class Work:
     state_bytes: int | None = None  # while decoding
 
 
-class Bench:
+class ModuleWorkload:
     """A mechanism in its module at one length, with its inputs; made once for all modes but decoding."""
 
     def __init__(self, mechanism: Mechanism, pattern: Pattern, setup: Setup, length: int, device: str):
@@ -53,16 +53,16 @@ class Bench:
         one = self._inputs()
         copies = sets_needed(sum(x.nbytes for x in one), device)
         self.sets = [one, *(self._inputs() for _ in range(copies - 1))]
-        self.directions: list[Tensor] = []  # gradients that arrive at the outputs, made when training asks for them
+        self.directions: list[Tensor] = []  # gradients of the outputs, made when first needed
 
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     def apply(self, *inputs: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The forward pass; of a bench with queries, keys and values that of the core alone."""
+        """The forward pass; of a workload with queries, keys and values that of the core alone."""
         return apply_to(self.module, *inputs)
 
-    def work(self, mode: Mode, *, compiled: bool = False) -> Work:
+    def work(self, mode: Mode, *, compiled: bool = False) -> TimedCalls:
         self.module.train(mode == "train")
         apply = self.apply
         if compiled:
@@ -71,7 +71,7 @@ class Bench:
         held = [*self.sets[0], *self._weights()]
         if mode == "forward":
             calls = [self._forward(apply, inputs) for inputs in self.sets]
-            return Work(calls, held, self._forward(self.apply, self.sets[0]), calls[0])
+            return TimedCalls(calls, held, self._forward(self.apply, self.sets[0]), calls[0])
         while len(self.directions) < len(self.sets):
             with torch.no_grad(), precision(self.device, self.setup.dtype):
                 y = self.apply(*self.sets[len(self.directions)])
@@ -89,7 +89,7 @@ class Bench:
 
         calls = [self._train(apply, own, dy) for own, dy in zip(leaves, self.directions, strict=True)]
         counted = self._train(apply_to_views, leaves[0], self.directions[0])
-        return Work(calls, [*held, self.directions[0]], counted, forward)
+        return TimedCalls(calls, [*held, self.directions[0]], counted, forward)
 
     def sample(self, dtype: torch.dtype | None = None) -> Float[Tensor, "..."]:
         """The output for the first row: as it is timed, or with weights and inputs in the precision named."""
@@ -137,7 +137,7 @@ class Bench:
         return call
 
 
-class Block(nn.Module):
+class TimedBlock(nn.Module):
     """A pre-norm block: the mechanism, then an MLP four times as wide, each on a residual connection."""
 
     def __init__(self, attention: Attention):
@@ -155,7 +155,7 @@ class Block(nn.Module):
 
 def module_of(mechanism: Mechanism, pattern: Pattern, setup: Setup, longest: int) -> nn.Module:
     attention = mechanism(setup.width, setup.heads, pattern, max_length=longest, max_context=longest)
-    return Block(attention) if setup.module == "block" else attention
+    return TimedBlock(attention) if setup.module == "block" else attention
 
 
 def core_of(cls: type) -> Literal["attend", "layer"]:
@@ -180,7 +180,7 @@ def precision(device: str, dtype: str) -> contextlib.AbstractContextManager:
 
 
 def sets_needed(nbytes: int, device: str) -> int:
-    """How many sets of inputs of this size make a round trip that no cache survives: twice what it holds.
+    """How many sets of inputs of this size exceed every cache: twice what it holds.
 
     >>> sets_needed(30 * 2**20, "cpu"), sets_needed(2**30, "cpu"), sets_needed(0, "cpu")
     (3, 1, 16)

@@ -1,4 +1,4 @@
-"""How often a classifier is right, and how often someone would be who always gives the commonest answer."""
+"""Accuracy of a classifier, and of always giving the most frequent answer."""
 
 import numpy as np
 from jaxtyping import Integer
@@ -9,5 +9,5 @@ def accuracy(prediction: Integer[np.ndarray, " n"], label: Integer[np.ndarray, "
 
 
 def majority_rate(label: Integer[np.ndarray, " n"]) -> float:
-    """The share of the commonest class: what chance means on this very set."""
+    """The share of the most frequent class: chance level on this set."""
     return float(np.bincount(label).max() / len(label))

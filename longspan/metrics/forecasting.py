@@ -1,4 +1,4 @@
-"""How far forecasts are from what came: squared and absolute errors of standardised values, meaned over all windows.
+"""Forecasting errors: squared and absolute errors of standardised values, averaged over all windows.
 
 Every window has as many values as every other, so that the mean of the windows' means is the mean of all values.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 def window_errors(
     forecast: Float[Tensor, "b t v"], truth: Float[Tensor, "b t v"]
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
-    """Mean squared and mean absolute error of each window, where the forecasts are: they are too many to carry away."""
+    """Mean squared and mean absolute error of each window, on the device, as forecasts are too many to copy."""
     difference = forecast.float() - truth.float()
     return difference.square().mean(dim=(1, 2)), difference.abs().mean(dim=(1, 2))
 

@@ -1,4 +1,4 @@
-"""Perplexity: among how many equally likely tokens a model hesitates, and someone would who only counts tokens.
+"""Perplexity of a model, and of the unigram distribution of the training text.
 
 ppl = exp(sum of -ln p(token) / number of tokens)
 """
@@ -10,7 +10,7 @@ from jaxtyping import Float, Integer
 
 
 def mean_nats(nats: Float[np.ndarray, " n"], tokens: Integer[np.ndarray, " n"]) -> float:
-    """The loss of a token, from sums over rows of unlike lengths; a row weighs as much as it has tokens."""
+    """Mean loss per token, from sums over rows of different lengths."""
     return float(nats.astype(np.float64).sum() / tokens.sum())
 
 
@@ -20,6 +20,6 @@ def perplexity(loss: float) -> float:
 
 
 def unigram_perplexity(seen: Integer[np.ndarray, " v"], met: Integer[np.ndarray, " v"]) -> float:
-    """Of tokens that are met so often, for whoever knows how often training text has each, and one more of each."""
+    """Unigram perplexity of tokens with these counts, by the counts of the training text with add-one smoothing."""
     share = (seen.astype(np.float64) + 1) / (float(seen.sum()) + len(seen))
     return perplexity(float(-(met * np.log(share)).sum() / met.sum()))

@@ -24,7 +24,7 @@ from longspan.core.errors import UsageError
 
 NAMES = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeLsum"}  # ours, and rouge-score's
 _END = re.compile(r"""[.!?]+['")\]\u2019\u201d]*(?=\s+[^\sa-z])""")
-_ABBREVIATION = re.compile(  # at the end of what stands before a point
+_ABBREVIATION = re.compile(  # just before a full stop
     r"""(?:\A|[\s'"(\[\u2018\u201c])(?:[A-Z]|(?i:a\.m|adm|apr|aug|capt|co|col|corp|dec|dept|dr|e\.g|feb|gen|gov|i\.e|inc|"""
     r"""jan|jr|lt|ltd|maj|mr|mrs|ms|mt|nov|oct|p\.m|ph\.d|prof|rep|rev|sen|sept|sgt|sr|st|u\.k|u\.n|u\.s|vs))\Z"""
 )

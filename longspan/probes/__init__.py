@@ -4,7 +4,7 @@ import importlib
 from typing import Protocol, runtime_checkable
 
 from longspan.core.errors import UnknownName, did_you_mean
-from longspan.probes.base import Answer, Subject
+from longspan.probes.base import Answer, TrainedModel
 
 QUESTIONS = {
     "span": "how far from a token lies what it attends to?",
@@ -22,7 +22,7 @@ class Question(Protocol):
 
     SAMPLES: int | None  # examples looked at unless told otherwise; None means all there are
 
-    def ask(self, subject: Subject, *, samples: int | None, seed: int) -> Answer: ...
+    def ask(self, trained: TrainedModel, *, samples: int | None, seed: int) -> Answer: ...
 
 
 def get(name: str) -> Question:
@@ -31,4 +31,4 @@ def get(name: str) -> Question:
     return importlib.import_module(f"longspan.probes.{name}")  # type: ignore[return-value]
 
 
-__all__ = ["QUESTIONS", "Answer", "Question", "Subject", "get"]
+__all__ = ["QUESTIONS", "Answer", "Question", "TrainedModel", "get"]

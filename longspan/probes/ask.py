@@ -1,6 +1,6 @@
 """Put a question to the trained model behind a run card, and keep the answer as a probe card.
 
-    card, path = ask("span", subject, samples=100)       # longspan.ask("span", "out/cards/listops/....json")
+    card, path = ask("span", trained, samples=100)       # longspan.ask("span", "out/cards/listops/....json")
     card["results"]["mean"]
 
 The answer goes into `out/cards/probes`, with large arrays in a file beside it.
@@ -16,7 +16,7 @@ from longspan import probes
 from longspan.core import environment
 from longspan.core.atomic import storage_errors
 from longspan.core.errors import UsageError
-from longspan.probes import Answer, Subject
+from longspan.probes import Answer, TrainedModel
 from longspan.results import card as cards
 from longspan.results.schema import PROBE_SCHEMA, SCHEMA_VERSION
 from longspan.results.store import Store
@@ -24,27 +24,27 @@ from longspan.results.store import Store
 
 def ask(
     question: str,
-    subject: Subject,
+    trained: TrainedModel,
     *,
     samples: int | None = None,
     seed: int = 0,
     out: Path | str = "out",
 ) -> tuple[cards.Card, Path]:
-    """The probe card and where it lies. `samples` are as many as the question usually takes unless given."""
+    """The probe card and its path. `samples` defaults to that of the question."""
     probe = probes.get(question)
     if samples is not None and samples < 1:
         raise UsageError(f"A question needs at least 1 sample, got {samples}; give a positive number.")
-    answer = probe.ask(subject, samples=probe.SAMPLES if samples is None else samples, seed=seed)
-    record = describe(question, subject, answer)
+    answer = probe.ask(trained, samples=probe.SAMPLES if samples is None else samples, seed=seed)
+    record = describe(question, trained, answer)
     store = Store(Path(out) / "cards")
     with tempfile.TemporaryDirectory(prefix="longspan-probe-") as folder:
         path = store.add(record, _files(Path(folder), answer))
     return cards.read(path), path
 
 
-def describe(question: str, subject: Subject, answer: Answer) -> cards.Card:
-    """The probe card, not yet sealed."""
-    run = subject.run
+def describe(question: str, trained: TrainedModel, answer: Answer) -> cards.Card:
+    """The probe card, without its hash."""
+    run = trained.run
     names = [name for name in PROBE_SCHEMA["properties"]["subject"]["required"] if name != "card"]
     return {
         "schema": SCHEMA_VERSION,
@@ -52,7 +52,7 @@ def describe(question: str, subject: Subject, answer: Answer) -> cards.Card:
         "question": question,
         "subject": {**{name: run[name] for name in names}, "card": run["sha256"]},
         "method": answer.method,
-        "settings": answer.settings | {"device": subject.device.type, "precision": "fp32"},
+        "settings": answer.settings | {"device": trained.device.type, "precision": "fp32"},
         "results": answer.results,
         "code": environment.code_version(),
         "environment": environment.describe(),

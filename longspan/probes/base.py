@@ -1,4 +1,4 @@
-"""What a question gets, a trained model with its task and data, and what it gives: numbers, and how it got them."""
+"""What a probe takes, a trained model with its task and data, and what it returns: numbers and a method."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,24 +19,24 @@ from longspan.tasks.base import Feed
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A trained model in evaluation mode, the rules it was trained by, and the card of its run."""
+class TrainedModel:
+    """A trained model in evaluation mode, the protocol it was trained by, and the card of its run."""
 
     task: Task
     mechanism: Mechanism
     protocol: Protocol
     model: nn.Module
     run: Card
-    data: Path | None = None  # where the datasets lie, when not in the usual place
+    data: Path | None = None  # where the datasets are, if not in the default folder
 
     @cached_property
     def splits(self) -> Splits:
-        """The very data of the run."""
+        """The data of the run, checked by hash."""
         splits = self.task.splits(self.protocol, self.data)
         if splits.sha256 != self.run["dataset"]["sha256"]:
             raise DataMissing(
                 f"The run was made on {self.run['dataset']['variant']} data of {self.task.dataset} with the hash "
-                f"{self.run['dataset']['sha256'][:12]}, but here lie {splits.variant} data with {splits.sha256[:12]}; "
+                f"{self.run['dataset']['sha256'][:12]}, but here are {splits.variant} data with {splits.sha256[:12]}; "
                 "prepare the data of the run, or ask on the machine that has them."
             )
         return splits
@@ -62,7 +62,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes onto a probe card; large arrays lie in a file beside it."""
+    """What goes onto a probe card; large arrays go into a file beside it."""
 
     method: str  # one sentence
     results: dict[str, Any]

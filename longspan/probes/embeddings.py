@@ -1,7 +1,7 @@
 """Embedding similarity: which intensities, and which positions, look alike to a model of images? (figure 4 of LRA)
 
 Cosines between the embeddings of the 256 intensities, and between the learned position of every pixel and those of all
-others, which drawn as a tile for each pixel show what the model knows of the second dimension it was never told of.
+others, which, drawn as a tile for each pixel, show what the model has learned of the second dimension.
 """
 
 import numpy as np
@@ -11,17 +11,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from longspan.core.errors import UsageError
-from longspan.probes.base import Answer, Subject
+from longspan.probes.base import Answer, TrainedModel
 
 SAMPLES = None
 INTENSITIES = 256
 METHOD = "Cosine similarity between embedding vectors of intensities, and between learned position vectors of pixels."
 
 
-def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
-    """Nothing is sampled: all there is to see lies in the weights."""
-    subject.must_be_of(("image", "pathfinder"), "Embeddings of intensities and of pixels belong to images")
-    table, positions = getattr(subject.model, "embedding", None), getattr(subject.model, "positions", None)
+def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
+    """Nothing is sampled: the answer is in the weights alone."""
+    trained.must_be_of(("image", "pathfinder"), "Embeddings of intensities and of pixels belong to images")
+    table, positions = getattr(trained.model, "embedding", None), getattr(trained.model, "positions", None)
     if not isinstance(table, nn.Embedding):
         raise UsageError(
             "The model reads intensities as numbers, so they have no embeddings; "
@@ -29,11 +29,11 @@ def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> An
         )
     if not isinstance(positions, nn.Parameter):
         raise UsageError(
-            f"The positions of this run on {subject.task.name} are sinusoids, which teach nothing; "
+            f"The positions of this run on {trained.task.name} are sinusoids, which teach nothing; "
             "name the card of a run with learned positions (--set model.positions=learned)."
         )
     intensity = similarity(table.weight.detach()[-INTENSITIES:])  # ids are shifted where 0 means padding
-    place = similarity(positions.detach()[subject.leading :])
+    place = similarity(positions.detach()[trained.leading :])
     side = int(len(place) ** 0.5)
     return Answer(
         method=METHOD,

@@ -2,7 +2,7 @@
 
 The test text is cut into blocks of each length, none overlapping, and a token sees nothing before its own block. All
 lengths read the same tokens: as many as fill whole blocks of each. Beyond the length of training the network is
-built anew for the longer one and takes over the weights; where they do not fit, the point says why.
+rebuilt for the longer one and loads the weights; where they do not fit, the point says why.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import nn
 from longspan.backbones.slots import Slots
 from longspan.core.errors import LongspanError, UsageError
 from longspan.datasets.pg19 import Stream
-from longspan.probes.base import Answer, Subject
+from longspan.probes.base import Answer, TrainedModel
 
 SAMPLES = None  # stretches of text that whole blocks of every length fill
 SHARES = (*(Fraction(1, 2**k) for k in (5, 4, 3, 2, 1, 0)), Fraction(3, 2), Fraction(2))  # 256 to 16,384 of 8,192
@@ -27,12 +27,13 @@ METHOD = (
 )
 
 
-def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
-    """Nothing is drawn: with `samples`, the first so many stretches of text are read."""
-    subject.must_be_of(("lm",), "Perplexity by length is asked of a language model")
-    trained = subject.protocol.data.length
-    lengths = [int(share * trained) for share in SHARES if share * trained >= 1 and (share * trained).denominator == 1]
-    test = subject.splits.test
+def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
+    """Nothing is drawn: `samples` stretches of text are read from the start."""
+    trained.must_be_of(("lm",), "Perplexity by length is asked of a language model")
+    trained_length = trained.protocol.data.length
+    exact = (share * trained_length for share in SHARES)
+    lengths = [int(length) for length in exact if length >= 1 and length.denominator == 1]
+    test = trained.splits.test
     assert isinstance(test, Stream)
     stretch = math.lcm(*lengths)
     count = len(test.tokens) // stretch
@@ -43,47 +44,47 @@ def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> An
             f"{lengths[-1]:,}, which fill {stretch:,}; name the card of a run at a smaller length."
         )
     text = test.first(count * stretch)
-    points = [_point(subject, text.blocks(length), length) for length in lengths]
+    points = [_point(trained, text.blocks(length), length) for length in lengths]
     return Answer(
         method=METHOD,
-        results={"trained_length": trained, "tokens": len(text.tokens), "points": points},
+        results={"trained_length": trained_length, "tokens": len(text.tokens), "points": points},
         settings={"split": "test", "samples": count},
     )
 
 
-def _point(subject: Subject, text: Stream, length: int) -> dict[str, Any]:
+def _point(trained: TrainedModel, text: Stream, length: int) -> dict[str, Any]:
     """The perplexity at one length, or the sentence that says why there is none."""
     try:
-        found = _perplexity(subject, text, length)
+        found = _perplexity(trained, text, length)
     except torch.OutOfMemoryError:
-        return {"length": length, "perplexity": None, "reason": f"out of memory on {subject.device.type}"}
+        return {"length": length, "perplexity": None, "reason": f"out of memory on {trained.device.type}"}
     except LongspanError as error:
         return {"length": length, "perplexity": None, "reason": str(error)}
     return {"length": length, "perplexity": found, "reason": None}
 
 
-def _perplexity(subject: Subject, text: Stream, length: int) -> float:
-    rules = subject.protocol
+def _perplexity(trained: TrainedModel, text: Stream, length: int) -> float:
+    rules = trained.protocol
     protocol = replace(rules, data=replace(rules.data, length=length))
-    model = subject.model if length <= rules.data.length else _longer(subject, protocol)
-    feed = subject.task.feed(text, protocol, subject.device)
+    model = trained.model if length <= rules.data.length else _longer(trained, protocol)
+    feed = trained.task.feed(text, protocol, trained.device)
     rows = np.arange(len(feed))
     assert set(text.lengths.tolist()) == {length} == {feed.batch(rows[:1]).tokens.shape[1]}
     together = max(1, rules.recipe.evaluation_batch * rules.data.length // length)
     with torch.no_grad():
-        return subject.task.evaluate(model, feed, rows, together).metrics["perplexity"]
+        return trained.task.evaluate(model, feed, rows, together).metrics["perplexity"]
 
 
-def _longer(subject: Subject, protocol: Any) -> nn.Module:
-    patterns = frozenset(subject.task.patterns(subject.run["pattern"]))
-    slots = Slots(subject.mechanism, patterns, subject.task.others(protocol))
-    model = subject.task.model(slots, protocol)
+def _longer(trained: TrainedModel, protocol: Any) -> nn.Module:
+    patterns = frozenset(trained.task.patterns(trained.run["pattern"]))
+    slots = Slots(trained.mechanism, patterns, trained.task.others(protocol))
+    model = trained.task.model(slots, protocol)
     try:
-        model.load_state_dict(subject.model.state_dict())
+        model.load_state_dict(trained.model.state_dict())
     except RuntimeError as error:
         first = str(error).splitlines()[-1].strip()
         raise UsageError(
-            f"{subject.mechanism} is bound to the {subject.protocol.data.length:,} tokens of training: its weights do "
+            f"{trained.mechanism} is bound to the {trained.protocol.data.length:,} tokens of training: its weights do "
             f"not fit {protocol.data.length:,} ({first})"
         ) from error
-    return model.to(subject.device).eval()
+    return model.to(trained.device).eval()

@@ -7,24 +7,24 @@ test accuracy of the same weights on the card of the run.
 import torch
 
 from longspan.core.errors import UsageError
-from longspan.probes.base import Answer, Subject, choose
+from longspan.probes.base import Answer, TrainedModel, choose
 
 SAMPLES = None
 METHOD = "Accuracy of the selected weights on the training set, without dropout, minus their test accuracy."
 
 
-def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
-    score = subject.run["score"]
+def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
+    score = trained.run["score"]
     if score is None or score["name"] != "accuracy":
         raise UsageError(
-            f"The gap is one of accuracies, and this run on {subject.task.name} has none; "
+            f"The gap is one of accuracies, and this run on {trained.task.name} has none; "
             "name the card of a finished run that is scored by accuracy."
         )
-    split = subject.splits.train
+    split = trained.splits.train
     rows = choose(len(split), samples, seed)
     with torch.no_grad():
-        outcome = subject.task.evaluate(
-            subject.model, subject.feed(split), rows, subject.protocol.recipe.evaluation_batch
+        outcome = trained.task.evaluate(
+            trained.model, trained.feed(split), rows, trained.protocol.recipe.evaluation_batch
         )
     train = outcome.metrics["accuracy"]
     return Answer(

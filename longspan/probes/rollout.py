@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longspan.core.errors import UsageError
-from longspan.probes.base import Answer, Subject
+from longspan.probes.base import Answer, TrainedModel
 from longspan.probes.matrices import listening, matrix
 
 SAMPLES = 8
@@ -32,25 +32,25 @@ QUERIES = {
 }
 
 
-def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
-    subject.must_be_of(TASKS, "Rollout is drawn as a map over a square image")
-    if (length := subject.task.longest(subject.protocol)) > LONGEST:
+def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
+    trained.must_be_of(TASKS, "Rollout is drawn as a map over a square image")
+    if (length := trained.task.longest(trained.protocol)) > LONGEST:
         raise UsageError(
             f"Rollout multiplies attention matrices of at most {LONGEST} tokens, and this run has {length}; "
             "name the card of a run on smaller images."
         )
-    pooling = getattr(subject.protocol.model, "pooling", "mean")
-    split = subject.splits.valid
+    pooling = getattr(trained.protocol.model, "pooling", "mean")
+    split = trained.splits.valid
     rows = _both_labels(np.asarray(split.labels), samples or SAMPLES, seed)
-    feed = subject.feed(split)
+    feed = trained.feed(split)
     examples = []
     for row in rows:
-        with torch.no_grad(), listening(subject.model) as heard:
-            outcome = subject.task.evaluate(subject.model, feed, np.array([row]), 1)
+        with torch.no_grad(), listening(trained.model) as heard:
+            outcome = trained.task.evaluate(trained.model, feed, np.array([row]), 1)
             weights = [matrix(one) for one in heard]
         if any(one is None for one in weights):
             raise UsageError(
-                f"Rollout multiplies attention matrices, and {subject.mechanism} has none; "
+                f"Rollout multiplies attention matrices, and {trained.mechanism} has none; "
                 "name the card of a run with a mechanism that has, such as softmax."
             )
         mixed = rollout([one[0] for one in weights if one is not None])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from longspan.core.errors import UsageError
 from longspan.core.seeding import derive
-from longspan.probes.base import Answer, Subject, choose
+from longspan.probes.base import Answer, TrainedModel, choose
 from longspan.probes.matrices import Heard, attribution, listening, matrix
 
 SAMPLES = 1000
@@ -30,21 +30,21 @@ BY_GRADIENTS = (
 )
 
 
-def ask(subject: Subject, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
-    if (found := subject.task.meta.backbone) != BACKBONE:
+def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
+    if (found := trained.task.meta.backbone) != BACKBONE:
         raise UsageError(
             f"The span is that of an encoder of whole texts or images ({BACKBONE}), but the card is of "
-            f"{subject.task.name}, whose network is {found}; name the card of a run on a task of Long Range Arena."
+            f"{trained.task.name}, whose network is {found}; name the card of a run on a task of Long Range Arena."
         )
-    rows = choose(len(subject.splits.valid), samples, seed)
-    feed = subject.feed(subject.splits.valid)
+    rows = choose(len(trained.splits.valid), samples, seed)
+    feed = trained.feed(trained.splits.valid)
     by_example, lengths = [], []
     weighted = True
     for row in rows:
-        with torch.no_grad(), listening(subject.model) as heard:
-            subject.task.evaluate(subject.model, feed, np.array([row]), 1)
+        with torch.no_grad(), listening(trained.model) as heard:
+            trained.task.evaluate(trained.model, feed, np.array([row]), 1)
         first = [one.row(0) for one in heard]
-        counted = _counted(first[0], subject.leading)
+        counted = _counted(first[0], trained.leading)
         weighted = matrix(first[0]) is not None
         spans = [_by_weights(one, counted) if weighted else _by_gradients(one, counted, seed) for one in first]
         by_example.append(torch.stack(spans).double().cpu())

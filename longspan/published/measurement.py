@@ -16,7 +16,7 @@ CELL = re.compile(r"(?P<value>\d+(?:\.\d+)?)(?: \((?P<ratio>\d+(?:\.\d+)?)x\))?"
 
 
 @dataclass(frozen=True)
-class Column:
+class MeasuredColumn:
     name: str
     title: str
     quantity: str
@@ -66,7 +66,7 @@ class MeasuredTable:
     paper: str
     source: str
     note: str
-    columns: tuple[Column, ...]
+    columns: tuple[MeasuredColumn, ...]
     rows: tuple[MeasuredRow, ...]
     reference: str | None  # the row that ratios are against
     doubts: tuple[Flag, ...]
@@ -84,7 +84,7 @@ class MeasuredTable:
         name = mechanism.split("(", 1)[0].strip().removeprefix("lra_")
         return next((row for row in self.rows if row.mechanism == name), None) if name else None
 
-    def column(self, quantity: str, length: int) -> Column | None:
+    def column(self, quantity: str, length: int) -> MeasuredColumn | None:
         """The column of a quantity ("training speed") at a length; None where nothing was measured there."""
         return next((c for c in self.columns if (c.quantity, c.length) == (quantity, length)), None)
 
@@ -130,7 +130,7 @@ def read_measurement(content: Mapping[str, Any]) -> MeasuredTable:
     cells = {(row.title, column): cell for row in rows for column, cell in row.printed.items()}
     return MeasuredTable(
         **{key: content[key] for key in ("name", "title", "suite", "paper", "source", "note")},
-        columns=tuple(Column(**column) for column in content["columns"]),
+        columns=tuple(MeasuredColumn(**column) for column in content["columns"]),
         rows=rows,
         reference=content.get("reference"),
         **{key: content[key] for key in ("period", "pattern") if key in content},

@@ -16,8 +16,8 @@ FILES = ("cab_parameters.json",)
 
 
 @dataclass(frozen=True)
-class Size:
-    """One printed entry: `printed` in millions, as it stands there; `derived` to the integer."""
+class PrintedSize:
+    """One printed entry: `printed` in millions, as in the paper; `derived` exact."""
 
     source: str
     title: str
@@ -31,9 +31,9 @@ class Size:
     derived: int
 
     def reads_as_printed(self, total: int) -> bool:
-        """Whether a count, written with as many digits, is what stands there.
+        """Whether a count, written with as many digits, reads as printed.
 
-        >>> abc = Size("Table 19", "ABC", "t", "p", "full", "noncausal_cross", "abc", "19.50", True, 19_496_460)
+        >>> abc = PrintedSize("Table 19", "ABC", "t", "p", "full", "noncausal_cross", "abc", "19.50", True, 19_496_460)
         >>> abc.reads_as_printed(19_496_460), abc.reads_as_printed(19_492_364)
         (True, False)
         """
@@ -43,15 +43,15 @@ class Size:
 
 
 @cache
-def sizes() -> tuple[Size, ...]:
+def sizes() -> tuple[PrintedSize, ...]:
     """Every printed entry that names a network of ours."""
     return tuple(size for file in FILES for size in _read(file))
 
 
-def _read(file: str) -> Iterator[Size]:
+def _read(file: str) -> Iterator[PrintedSize]:
     content = json.loads(resources.files("longspan.published").joinpath(file).read_text(encoding="utf-8"))
     for row in content["rows"]:
-        yield Size(
+        yield PrintedSize(
             source=f"{content['paper']}, Table {row['table']}",
             protocol=content["protocol"],
             tier=content["tier"],

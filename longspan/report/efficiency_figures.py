@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from longspan.analysis.crossover import Comparison
-from longspan.analysis.growth import Curves, Line
+from longspan.analysis.growth import Curves, LengthCurve
 from longspan.analysis.roofline import Roof
 from longspan.analysis.scaling import Growth
 from longspan.report.look import Look
@@ -137,13 +137,13 @@ def row_points(
     return [PointsMark(x=x, y=y, colour=colour, symbol=symbol, size=size, name=name, group=name, hover=hover)]
 
 
-def _line(line: Line, look: Mapping[str, Look], hover: Sequence[str]) -> LineMark:
+def _line(line: LengthCurve, look: Mapping[str, Look], hover: Sequence[str]) -> LineMark:
     own, group = look[shown(line.mechanism)], shown(line.mechanism)
     dress = {"colour": own.colour, "dash": own.dash, "symbol": own.symbol, "width": 1.8 if own.hue else 3.0}
     return LineMark(x=line.x, y=line.y, name=line.title, group=group, hover=hover, **dress)
 
 
-def _pairs(line: Line) -> list[tuple[float, float]]:
+def _pairs(line: LengthCurve) -> list[tuple[float, float]]:
     return list(zip(line.x, line.y, strict=True))
 
 

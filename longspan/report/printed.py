@@ -13,8 +13,8 @@ from longspan import published as papers
 from longspan import suites
 from longspan.analysis.efficiency_table import length_text
 from longspan.published import Flag, MeasuredRow, MeasuredTable, PublishedRow, PublishedTable
-from longspan.published.measurement import Column
-from longspan.results.published_rows import Paper, Spread, paper_of, paper_rows
+from longspan.published.measurement import MeasuredColumn
+from longspan.results.published_rows import ColumnSpread, Paper, paper_of, paper_rows
 from longspan.suites import Suite
 
 KINDS = {  # of flags, as `longspan.published.measurement` tells them apart
@@ -48,7 +48,7 @@ class ScoreTable:
     def notes(self) -> tuple[str, ...]:
         return self.paper.flags
 
-    def summary_of(self, column: str) -> Spread | str | None:
+    def summary_of(self, column: str) -> ColumnSpread | str | None:
         """Mean and deviation over the models of a task or an average; FAIL where a paper prints that."""
         return self.paper.summary.get(column)
 
@@ -61,10 +61,10 @@ def leaderboard(name: str) -> ScoreTable:
     return ScoreTable(table, suite, paper)
 
 
-def spread_text(spread: Spread) -> str:
+def spread_text(spread: ColumnSpread) -> str:
     """At the digits that papers print.
 
-    >>> spread_text(Spread(mean=0.5238, std=0.0274))
+    >>> spread_text(ColumnSpread(mean=0.5238, std=0.0274))
     '52 (2.7)'
     """
     return f"{100 * spread.mean:.0f} ({100 * spread.std:.1f})"
@@ -78,9 +78,9 @@ class ColumnGroup:
     """Neighbouring columns of one quantity: training speed at four lengths."""
 
     heading: str
-    columns: tuple[Column, ...]
+    columns: tuple[MeasuredColumn, ...]
 
-    def label(self, column: Column) -> str:
+    def label(self, column: MeasuredColumn) -> str:
         return column.title if column.length is None else length_text(column.length)
 
 
@@ -142,6 +142,6 @@ def _heading(quantity: str, unit: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _words(column: Column) -> str:
+def _words(column: MeasuredColumn) -> str:
     """`training speed at 3K`; a quantity that was measured once is called by its title."""
     return column.title if column.length is None else f"{column.quantity} at {length_text(column.length)}"

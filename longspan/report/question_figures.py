@@ -14,7 +14,7 @@ from longspan.analysis.convergence import LEVELS, Milestones
 from longspan.analysis.embeddings import Similarity
 from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
-from longspan.analysis.gap import Pair
+from longspan.analysis.gap import TrainTestGap
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point
@@ -132,7 +132,7 @@ def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
     return views
 
 
-def _gap(pairs: Sequence[Pair], look: Mapping[str, Look]) -> list[FigureView]:
+def _gap(pairs: Sequence[TrainTestGap], look: Mapping[str, Look]) -> list[FigureView]:
     views = []
     for label, own in _grouped(pairs, lambda pair: f"{pair.task}, {pair.origin}"):
         own = sorted(own, key=lambda pair: pair.gap)

@@ -10,7 +10,7 @@ from longspan.analysis import efficiency_table, lra_efficiency
 from longspan.report import printed
 from longspan.report.fairness import verdicts_on
 from longspan.results import board_table, render
-from longspan.results.board import STANDIN_NOTE, Board, Cell, Row, device_of, shown
+from longspan.results.board import STANDIN_NOTE, Board, BoardCell, Row, device_of, shown
 from longspan.results.card import Card
 
 
@@ -84,7 +84,7 @@ def _score_of(card: Card) -> str:
     return (render.percent if score.get("unit", "percent") == "percent" else render.plain)(score["value"])
 
 
-def _cell_hint(view: Board, cell: Cell) -> str:
+def _cell_hint(view: Board, cell: BoardCell) -> str:
     """What a pointer resting on a score learns."""
     words = [f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"]
     if cell.interval:
@@ -111,7 +111,7 @@ def _has_spread(rows: Iterable[Row]) -> bool:
     return any(cell.std is not None for row in rows for cell in row.cells.values())
 
 
-def _meter(view: Board, rows: Iterable[Row], task: str, cell: Cell) -> int:
+def _meter(view: Board, rows: Iterable[Row], task: str, cell: BoardCell) -> int:
     """How far a score goes from chance to the best of its column in the same table, in percent.
 
     Where chance is not known, from 0, or from the worst of the column where lower is better.
@@ -132,7 +132,7 @@ def _board_notes(view: Board) -> list[str]:
     return [*flags, *own, *board_table.difference_notes(view)]
 
 
-def _speed_hint(cell: lra_efficiency.Cell) -> str:
+def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:
     """What a pointer resting on a speed learns."""
     words = [cell.doubts[0], cell.reason or ""]
     if cell.quartiles:

@@ -14,8 +14,9 @@ The rules, which every rendering repeats:
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
 - An average exists over complete task sets only.
-- Overrides, older task versions and other kinds of data stay off the board and are listed as such. The free track
-  and bug-compatible twins (fidelity) stand apart and are never ranked with the others.
+- Overrides, older task versions and other kinds of data stay off the board and are listed as such, and so do cards of
+  other code than that of the newest card of their row. The free track and bug-compatible twins (fidelity) stand apart
+  and are never ranked with the others.
 - Published scores are shown as printed, their averages and spreads recomputed, and printed errors flagged. They stand
   beside the fixed track only.
 """
@@ -27,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,10 +37,11 @@ from longspan.core import atomic
 from longspan.core.errors import UsageError
 from longspan.published import PublishedTable
 from longspan.results.card import Card, canonical
+from longspan.results.code_identity import code_of, same_code
 from longspan.results.published_rows import (
+    ColumnSpread,
     Paper,
     PaperRow,
-    Spread,
     column_spreads,
     paper_of,
     paper_rows,
@@ -56,7 +58,7 @@ STANDIN_NOTE = "Stand-in data: these scores say that the code runs, not how good
 
 
 @dataclass(frozen=True)
-class Cell:
+class BoardCell:
     """One mechanism on one task. Numbers are None unless status is ok; `missing` means no card."""
 
     status: Literal["ok", "fail", "missing"]
@@ -90,7 +92,7 @@ class Row:
     title: str
     pattern: str
     rank: int | None
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, BoardCell]
     averages: Mapping[str, Mean]
     steps_per_second: float | None  # geometric mean over the tasks all rows of the board have run
     parameters: float | None  # mean over the same tasks
@@ -126,7 +128,7 @@ class Board:
     off: tuple[OffBoard, ...]
     notes: tuple[str, ...]
     common: tuple[str, ...] = ()  # tasks behind the speed and parameter columns
-    summary: Mapping[str, Spread] = field(default_factory=dict)  # over the ranked rows, where there are two or more
+    summary: Mapping[str, ColumnSpread] = field(default_factory=dict)  # over the ranked rows, if two or more
     paper: Paper | None = None
 
     @property
@@ -171,11 +173,12 @@ def board(
         and (card["dataset"]["variant"] == "standin") == standin
     ]
     version = {task: max((c["task_version"] for c in chosen if c["task"] == task), default=0) for task in suite.tasks}
+    code = {_row_key(card): code_of(card) for card in chosen if not card["overrides"]}  # of the newest card of each row
     oversized = {_row_key(card) for card in chosen if card["parameters"]["within_rule"] is False}
     groups: dict[str, list[Card]] = defaultdict(list)
     off: list[OffBoard] = []
     for card in chosen:
-        reason = _reason_to_stay_off(card, suite, version)
+        reason = _reason_to_stay_off(card, suite, version, code)
         if reason:
             off.append(_off(card, reason))
         elif card["fidelity"]:
@@ -232,13 +235,21 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
     return [suites.of_tasks(names, *way) for way, names in alike.items()]
 
 
-def _reason_to_stay_off(card: Card, suite: Suite, version: Mapping[str, int]) -> str | None:
+def _reason_to_stay_off(
+    card: Card, suite: Suite, version: Mapping[str, int], code: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> str | None:
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
     if card["task_version"] < version[card["task"]]:
         return f"version {card['task_version']} of the task, the board shows version {version[card['task']]}"
     if card["score"] and shown(card["score"]["name"]) != suite.metric:
         return f"scored by {card['score']['name']}, the suite by {suite.metric}"
+    own, newest_code = code_of(card), code[_row_key(card)]
+    if not same_code(own, newest_code):
+        before, now = own.get("mechanism_version"), newest_code.get("mechanism_version")
+        if before == now or before is None or now is None:
+            return "run with other code of the mechanism than the newest card of its row"
+        return f"version {before} of the mechanism, the newest card of its row has version {now}"
     return None
 
 
@@ -248,7 +259,7 @@ def _off(card: Card, reason: str) -> OffBoard:
 
 
 def shown(text: str) -> str:
-    """Text from a card without control characters or direction overrides, so that it cannot disturb a terminal."""
+    """Text from a card without control characters or direction overrides, safe to print in a terminal."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -298,9 +309,9 @@ def _rows(cards: list[Card], suite: Suite, common: tuple[str, ...], rank: bool) 
     return _ranked(_with_leaders(rows, suite), suite, rank)
 
 
-def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
+def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
     if not cards:
-        return Cell("missing")
+        return BoardCell("missing")
     good = [card for card in cards if card["status"] == "ok"]
     cost = {
         "steps_per_second": _geometric_mean([_speed(card) for card in good]),
@@ -309,7 +320,7 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
     }
     failed = len(cards) - len(good)
     if not good:
-        return Cell("fail", failed=failed, reason=shown(cards[-1]["reason"] or "the run failed"), **cost)
+        return BoardCell("fail", failed=failed, reason=shown(cards[-1]["reason"] or "the run failed"), **cost)
     values = [card["score"]["value"] for card in good]
     value, count = statistics.fmean(values), min(card["score"]["count"] for card in good)
     chances = [card["score"]["chance"] for card in good]
@@ -318,7 +329,7 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> Cell:
         above = is_above_chance(value, chance, count, suite.higher_is_better)
     else:  # chance is a baseline, of which no sampling is known
         above = None if chance is None else value > chance if suite.higher_is_better else value < chance
-    cell = Cell(
+    cell = BoardCell(
         "ok",
         value=value,
         std=statistics.stdev(values) if len(values) > 1 else None,
@@ -355,14 +366,14 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _standard_error(cell: Cell, metric: str) -> float:
+def _standard_error(cell: BoardCell, metric: str) -> float:
     seeds = (cell.std or 0.0) ** 2 / max(cell.seeds, 1)
     value = cell.value or 0.0
     sampling = value * (1 - value) / cell.count if metric == "accuracy" and cell.count else 0.0
     return math.sqrt(seeds + sampling)
 
 
-def _mean(cells: Mapping[str, Cell], average: Average) -> Mean:
+def _mean(cells: Mapping[str, BoardCell], average: Average) -> Mean:
     values, missing = [], []
     for task in average.tasks:
         cell = cells[task]
@@ -487,7 +498,7 @@ def _with_counterpart(row: Row, table: PublishedTable | None, beside: Sequence[P
     return replace(row, counterpart=found.title, differences=differences)
 
 
-def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, Spread]:
+def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, ColumnSpread]:
     """Mean and deviation over the rows of every column in which two or more have a number."""
     columns: dict[str, list[float | None]] = {
         task: [row.cells[task].value if row.cells[task].status == "ok" else None for row in rows]
@@ -500,7 +511,7 @@ def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, Spread]:
 def _notes(
     cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bool, table: PublishedTable | None, rules: str
 ) -> list[str]:
-    """What a reader must know to read the numbers of this very board."""
+    """What a reader must know to read the numbers of this board."""
     notes = []
     if table and not cards:
         notes.append(

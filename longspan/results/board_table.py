@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from longspan import suites
-from longspan.results.board import RULES, Board, Cell, Mean, Row
-from longspan.results.published_rows import SUMMARY, PaperRow, Spread
+from longspan.results.board import RULES, Board, BoardCell, Mean, Row
+from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
 
 LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
 MARKS = (LEADING, NOT_ABOVE_CHANCE, "±")  # explained below a table that has them
@@ -24,7 +24,7 @@ FREE_NOTE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One row of any rendering: texts by column. `kind`: own, difference, published or summary."""
 
     kind: str
@@ -34,12 +34,12 @@ class Line:
 @dataclass(frozen=True)
 class Section:
     heading: str
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table of its own. What may not be set side by side stands in different parts."""
+    """A table of its own. What must not be compared is in different tables."""
 
     title: str
     columns: tuple[str, ...]
@@ -48,7 +48,7 @@ class Part:
     def without(self, names: Sequence[str]) -> "Part":
         kept = [index for index, name in enumerate(self.columns) if name not in names]
         sections = (
-            Section(s.heading, tuple(Line(line.kind, tuple(line.texts[i] for i in kept)) for line in s.lines))
+            Section(s.heading, tuple(TableLine(line.kind, tuple(line.texts[i] for i in kept)) for line in s.lines))
             for s in self.sections
         )
         return Part(self.title, tuple(self.columns[i] for i in kept), tuple(sections))
@@ -96,7 +96,7 @@ def difference_text(view: Board, difference: float) -> str:
     return f"{100 * difference:+.2f}" if view.suite.unit == "percent" else f"{difference:+.3f}"
 
 
-def cell_text(view: Board, cell: Cell, style: Style = IN_WORDS) -> str:
+def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS) -> str:
     """`41.20 ± 0.41 ●`, `FAIL`, `–`; a count of seeds where some failed."""
     if cell.status == "missing":
         return DASH
@@ -151,9 +151,9 @@ def paper_average_text(view: Board, row: PaperRow, index: int, name: str, style:
     return f"{text} (printed {score_text(view, row.printed_average)}{elsewhere})"
 
 
-def spread_text(view: Board, spread: Spread | str | None, style: Style = IN_WORDS) -> tuple[str, str]:
+def spread_text(view: Board, spread: ColumnSpread | str | None, style: Style = IN_WORDS) -> tuple[str, str]:
     """Mean and deviation as the paper writes them, `52 (2.7)`, or in two pieces for two lines."""
-    if not isinstance(spread, Spread):
+    if not isinstance(spread, ColumnSpread):
         return spread or "", ""
     fractions = view.suite.unit == "percent"
     mean = f"{100 * spread.mean:.0f}" if fractions else plain(spread.mean)
@@ -213,11 +213,11 @@ def _part(view: Board, title: str, sections: Sequence[Section]) -> Part:
     return part.without(empty) if lines else part
 
 
-def _own_lines(view: Board, rows: Sequence[Row], style: Style) -> Iterator[Line]:
+def _own_lines(view: Board, rows: Sequence[Row], style: Style) -> Iterator[TableLine]:
     names = names_of(view)
     tasks, averages = view.suite.tasks, [average.name for average in view.suite.averages]
     for row in rows:
-        yield Line(
+        yield TableLine(
             "own",
             (
                 "" if row.rank is None else str(row.rank),
@@ -233,21 +233,21 @@ def _own_lines(view: Board, rows: Sequence[Row], style: Style) -> Iterator[Line]
             away = (
                 difference_text(view, row.differences[c]) if c in row.differences else "" for c in (*tasks, *averages)
             )
-            yield Line("difference", ("", f"vs {row.counterpart}", *away, "", "", ""))
+            yield TableLine("difference", ("", f"vs {row.counterpart}", *away, "", "", ""))
 
 
-def _own_summary(view: Board, style: Style) -> Iterator[Line]:
+def _own_summary(view: Board, style: Style) -> Iterator[TableLine]:
     if len(view.rows) > 1 and view.summary:
         yield from _summary_lines(view, view.summary, style)
 
 
-def _summary_lines(view: Board, summary: Mapping[str, Spread | str], style: Style) -> Iterator[Line]:
+def _summary_lines(view: Board, summary: Mapping[str, ColumnSpread | str], style: Style) -> Iterator[TableLine]:
     names = (*view.suite.tasks, *(average.name for average in view.suite.averages))
     pieces = [spread_text(view, summary.get(name), style) for name in names]
     means, deviations = zip(*pieces, strict=True)
-    yield Line("summary", ("", SUMMARY if style.joined else "Task Avg", *means, "", "", ""))
+    yield TableLine("summary", ("", SUMMARY if style.joined else "Task Avg", *means, "", "", ""))
     if not style.joined:
-        yield Line("summary", ("", "Task Std", *deviations, "", "", ""))
+        yield TableLine("summary", ("", "Task Std", *deviations, "", "", ""))
 
 
 def _published_sections(view: Board, style: Style) -> list[Section]:
@@ -261,11 +261,11 @@ def _published_sections(view: Board, style: Style) -> list[Section]:
     return [Section(heading, tuple(authors)), Section("External entries, not run by the authors", tuple(external))]
 
 
-def _paper_line(view: Board, row: PaperRow, style: Style) -> Line:
+def _paper_line(view: Board, row: PaperRow, style: Style) -> TableLine:
     scores = (row.scores[task] for task in view.suite.tasks)
     texts = (score if isinstance(score, str) else score_text(view, score) for score in scores)
     averages = (paper_average_text(view, row, i, average.name, style) for i, average in enumerate(view.suite.averages))
-    return Line("published", ("", row.title, *texts, *averages, "", "", ""))
+    return TableLine("published", ("", row.title, *texts, *averages, "", "", ""))
 
 
 def difference_notes(view: Board) -> list[str]:

@@ -1,9 +1,9 @@
-"""A card: the JSON record of one run, one measurement or one probe, sealed with a hash of its own content.
+"""A card: the JSON record of one run, one measurement or one probe, sealed with a hash of its content.
 
     card = read("out/cards/listops/....json")     # parsed as data only, checked, refused with one sentence if not sound
     write(folder / filename(card), card)          # checked again, sealed, written in one atomic step
 
-Cards come from strangers, so reading trusts nothing: the size and the depth are bounded, a key may occur once, NaN and
+Cards are untrusted input: the size and the depth are bounded, a key may occur once, NaN and
 Infinity are refused, the schema and the hash must hold. Fields this version does not know are kept and hashed, never
 interpreted. Accuracies and other shares are fractions (0.41, not 41).
 """
@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from longspan.core import atomic
+from longspan.core import atomic, readable_json
 from longspan.core.errors import CorruptFile, UsageError
 from longspan.results.schema import ANSWERS, PROCEDURES, SCHEMA_VERSION, SCHEMAS
 
@@ -80,7 +80,7 @@ def _has_type(value: Any, name: str) -> bool:
 
 
 def structural_faults(value: Any, schema: Mapping[str, Any], where: str = "card") -> Iterator[str]:
-    """What breaks the schema, for the few keywords our schemas use. Stands in where jsonschema is not installed."""
+    """What breaks the schema, for the few keywords our schemas use. Used where jsonschema is not installed."""
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
     if types and not any(_has_type(value, name) for name in types):
@@ -272,7 +272,7 @@ def _words(card: Mapping[str, Any]) -> list[str]:
 
 
 def shelf(card: Mapping[str, Any]) -> str:
-    """The folder of a store that a card belongs to: runs lie by task, the other kinds by what they are."""
+    """The folder of a store that a card belongs to: runs by task, the other kinds by kind."""
     return {"probe": "probes", "measurement": "measurements"}.get(card["kind"]) or _slug(card["task"])
 
 
@@ -284,7 +284,7 @@ def write(path: str | Path, card: Mapping[str, Any]) -> Path:
     sealed = seal(card)
     validate(sealed)
     path = Path(path)
-    atomic.write_bytes(path, (json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    atomic.write_text(path, readable_json.dumps(sealed) + "\n")
     return path
 
 
@@ -358,7 +358,7 @@ def _finite_float(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CardCheck:
     """One question asked of a card, and its answer."""
 
     check: Literal["card", "files", "score"]
@@ -366,47 +366,47 @@ class Finding:
     detail: str
 
 
-def verify(path: str | Path) -> list[Finding]:
+def verify(path: str | Path) -> list[CardCheck]:
     """Everything that can be checked without training again: schema and hash, files present, score recomputed."""
     path = Path(path)
     try:
         card = read(path)
     except CorruptFile as error:
-        return [Finding("card", "broken", str(error))]
-    findings = [Finding("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}")]
+        return [CardCheck("card", "broken", str(error))]
+    checks = [CardCheck("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}")]
     missing = {what: name for what, name in card["files"].items() if not (path.parent / name).is_file()}
     elsewhere = missing.pop("weights", None) is not None  # large, and no number on the card needs them
     if missing:
-        findings.append(Finding("files", "broken", f"missing beside the card: {', '.join(missing.values())}"))
+        checks.append(CardCheck("files", "broken", f"missing beside the card: {', '.join(missing.values())}"))
     elif card["files"]:
         present = f"{len(card['files']) - elsewhere} present"
-        findings.append(Finding("files", "kept", f"{present}; the weights are not" if elsewhere else present))
+        checks.append(CardCheck("files", "kept", f"{present}; the weights are not" if elsewhere else present))
     else:
-        findings.append(Finding("files", "not applicable", "the card names no files"))
-    return [*findings, _rescored(card, path.parent)] if card["kind"] == "run" else findings
+        checks.append(CardCheck("files", "not applicable", "the card names no files"))
+    return [*checks, _rescored(card, path.parent)] if card["kind"] == "run" else checks
 
 
-def _rescored(card: Card, folder: Path) -> Finding:
+def _rescored(card: Card, folder: Path) -> CardCheck:
     score, name = card["score"], card["files"].get("predictions")
     if score is None:
-        return Finding("score", "not applicable", "the run failed, there is no score")
+        return CardCheck("score", "not applicable", "the run failed, there is no score")
     if name is None:
-        return Finding("score", "not applicable", "no predictions were kept")
+        return CardCheck("score", "not applicable", "no predictions were kept")
     if not (folder / name).is_file():
-        return Finding("score", "broken", f"{name} is missing, so the score cannot be recomputed")
+        return CardCheck("score", "broken", f"{name} is missing, so the score cannot be recomputed")
     try:
         if score["name"] == "accuracy":
             value, count = accuracy_of(folder / name)
         elif (found := _mean_score(folder / name, score["name"])) is not None:
             value, count = found
         else:
-            return Finding("score", "not applicable", f"{name} does not hold what {score['name']} is made of")
+            return CardCheck("score", "not applicable", f"{name} does not hold what {score['name']} is made of")
     except CorruptFile as error:
-        return Finding("score", "broken", str(error))
+        return CardCheck("score", "broken", str(error))
     stated = f"the card says {score['value']:.6f} of {score['count']}, the predictions give {value:.6f} of {count}"
     if count != score["count"] or abs(value - score["value"]) > SCORE_TOLERANCE * max(1.0, abs(score["value"])):
-        return Finding("score", "broken", stated)
-    return Finding("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
+        return CardCheck("score", "broken", stated)
+    return CardCheck("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
 
 
 def accuracy_of(path: Path) -> tuple[float, int]:
@@ -457,7 +457,7 @@ def _names_in(path: Path) -> set[str]:
 
 
 def _arrays(path: Path, *names: str) -> list[Any]:
-    """Arrays of an archive from a stranger."""
+    """Arrays of an untrusted archive."""
     import numpy as np
 
     try:

@@ -1,4 +1,4 @@
-"""What lies in folders, gathered for boards and the report: cards, and one board for every group of them that may meet.
+"""Cards collected from folders, for boards and the report: one board for every group of cards that may be compared.
 
     found = cards_in(card_folders(None, out=Path("out")))
     for view in boards(found.cards, "starter"):
@@ -45,7 +45,7 @@ def card_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
 
 
 def cards_in(folders: Sequence[Path]) -> Cards:
-    """Every card below the folders; conformance results lie there too and are passed over."""
+    """Every card below the folders; conformance results there are skipped."""
     found = Cards([], [])
     for folder in folders:
         store = Store(folder)
@@ -85,7 +85,7 @@ def boards(
         and tier in (None, card["tier"])
         and pattern in (None, card["pattern"])
     }
-    if published and table:  # who names a table wants to see it, and not the boards that cannot have it
+    if published and table:  # a named table is shown alone, without boards that cannot have it
         groups = {group for group in groups if group[1:] == ("full", False)}
     if table and tier in (None, "full") and ("full", False) not in {group[1:] for group in groups}:
         groups.add((protocol or "longspan", "full", False))

@@ -24,13 +24,13 @@ STATUSES = ("kept", "broken", "not applicable")
 MAX_BYTES = 16 * 2**20
 
 
-class Report(Protocol):
+class SupportsJson(Protocol):
     """What `longspan.conformance.check` returns."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
-def save(folder: str | Path, reports: Iterable[Report]) -> list[Path]:
+def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
     """Keep each report in its file; a new answer takes the place of the old one, quick or full."""
     paths = []
     for report in reports:

@@ -14,7 +14,7 @@ SUMMARY = "Task Avg (Std)"
 
 
 @dataclass(frozen=True)
-class Spread:
+class ColumnSpread:
     """A column over all models: mean and sample standard deviation, and as a paper prints them where one does."""
 
     mean: float
@@ -49,7 +49,7 @@ class Paper:
     period: str
     note: str
     comparable: bool
-    summary: Mapping[str, Spread | str]  # "Task Avg (Std)"; FAIL where a paper prints that
+    summary: Mapping[str, ColumnSpread | str]  # "Task Avg (Std)"; FAIL where a paper prints that
     flags: tuple[str, ...]  # printed errors, a sentence each
 
 
@@ -97,17 +97,17 @@ def _fraction(percentage: float) -> float:
     return round(percentage / 100, 12)
 
 
-def column_spreads(columns: Mapping[str, Sequence[float | str | None]]) -> dict[str, Spread]:
+def column_spreads(columns: Mapping[str, Sequence[float | str | None]]) -> dict[str, ColumnSpread]:
     """Mean and sample standard deviation of every column that has two numbers or more."""
     numbers = {name: [v for v in values if isinstance(v, float)] for name, values in columns.items()}
-    return {n: Spread(statistics.fmean(v), statistics.stdev(v)) for n, v in numbers.items() if len(v) > 1}
+    return {n: ColumnSpread(statistics.fmean(v), statistics.stdev(v)) for n, v in numbers.items() if len(v) > 1}
 
 
 def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suite) -> Paper | None:
     """What a board says about the table as a whole."""
     if table is None:
         return None
-    summary: dict[str, Spread | str] = {}
+    summary: dict[str, ColumnSpread | str] = {}
     if table.summary:
         models = [row for row in rows if row.kind == "published"]
         columns = {task: [row.scores[task] for row in models] for task in suite.tasks}
@@ -120,7 +120,7 @@ def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suit
             found = summary.get(column)
             if isinstance(printed, str):
                 summary[column] = printed
-            elif printed is not None and isinstance(found, Spread):
+            elif printed is not None and isinstance(found, ColumnSpread):
                 text = f"{printed['mean']:.0f} ({printed['std']:.1f})"
                 summary[column] = replace(found, printed=text, is_wrong=table.spread_is_wrong(key))
     return Paper(
@@ -135,7 +135,7 @@ def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suit
     )
 
 
-def _flags(table: PublishedTable, summary: Mapping[str, Spread | str]) -> Iterator[str]:
+def _flags(table: PublishedTable, summary: Mapping[str, ColumnSpread | str]) -> Iterator[str]:
     """Every printed error of the table, a sentence each."""
     yield from table.doubts
     for row in table.rows:
@@ -146,7 +146,7 @@ def _flags(table: PublishedTable, summary: Mapping[str, Spread | str]) -> Iterat
                 f"but the mean of the printed scores is {row.recomputed_average:.2f}."
             )
     for column, spread in summary.items():
-        if isinstance(spread, Spread) and spread.is_wrong:
+        if isinstance(spread, ColumnSpread) and spread.is_wrong:
             what = suites.heading(column) if column in suites.HEADINGS else "the averages"
             yield (
                 f"{SUMMARY}: {spread.printed} is printed for {what}, "

@@ -1,6 +1,6 @@
 """A board in the form a reader needs: terminal, Markdown, CSV, LaTeX, JSON or HTML.
 
-All forms show the same cells, which `lines.py` writes; here they are set. Whatever came from a card is escaped for its
+All forms show the same cells, which come from `board_table.py`. Whatever came from a card is escaped for its
 form.
 """
 
@@ -26,7 +26,7 @@ from longspan.results.board_table import (
     score_text,
     seeds_text,
 )
-from longspan.results.published_rows import SUMMARY, Spread
+from longspan.results.published_rows import SUMMARY, ColumnSpread
 from longspan.results.terminal_board import draw
 
 __all__ = ["FORMS", "count_text", "percent", "plain", "rate_text", "render", "render_all", "score_text", "seeds_text"]
@@ -141,7 +141,7 @@ def _paper_entries(view: Board) -> Iterator[dict[str, Any]]:
             yield entry | {"status": "ok", **_numbers(spread), "printed": spread.printed, "note": note}
 
 
-def _numbers(spread: Spread) -> dict[str, float]:
+def _numbers(spread: ColumnSpread) -> dict[str, float]:
     return {"value": spread.mean, "std": spread.std}
 
 
@@ -206,7 +206,7 @@ li {{ opacity: .8; font-size: .875rem }}
 
 
 def _html(views: Sequence[Board]) -> str:
-    """A page that stands alone. The report builds its own, richer table from the same board."""
+    """A self-contained page. The report builds its own, richer table from the same board."""
     title = html_module.escape(", ".join(view.title for view in views) or "Board")
     return _PAGE.format(title=title, boards="\n".join(map(_html_board, views)))
 

@@ -75,6 +75,11 @@ RUN_SCHEMA = _card(
         "fidelity": {"type": "boolean"},
         "settings": _object(
             {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT},
+            {  # of a built-in its version and outputs, of a plug-in its source; see code_identity.py
+                "mechanism_version": {"type": "integer", "minimum": 1},
+                "mechanism_fingerprint": _map_of(_map_of({"type": "array", "items": _NUMBER})),
+                "mechanism_sha256": _HASH,
+            },
         ),
         "dataset": _object(
             {
@@ -140,7 +145,7 @@ PROBE_SCHEMA = _card(
                 "title": _TEXT,
                 "pattern": _TEXT,
                 "seed": {"type": "integer"},
-                "card": _or_null(_HASH),  # the seal of the run whose model was asked
+                "card": _or_null(_HASH),  # the hash of the card of the run whose model was asked
             }
         ),
         "method": _TEXT,  # one sentence: how the answer was computed

@@ -44,7 +44,7 @@ class Store:
         self.problems: list[Problem] = []
 
     def add(self, card: Mapping[str, Any], files: Mapping[str, str | Path] | None = None) -> Path:
-        """Copy the files beside the card, name them in it, seal it, write it; returns where it now lies."""
+        """Copy the files beside the card, name them in it, seal it, write it; returns its path."""
         sources = {key: Path(source) for key, source in (files or {}).items()}
         sealed = cards_module.seal({"files": {}} | dict(card))
         cards_module.validate(sealed)
@@ -53,13 +53,13 @@ class Store:
             if not target.exists():
                 break
             if _holds(target, final):
-                return target  # the very same card was added before
+                return target  # this card was added before
         for key, source in sources.items():
             _copy(source, target.with_name(final["files"][key]))
         return cards_module.write(target, final)
 
     def _places(self, card: Card) -> Iterator[Path]:
-        """Where the card may lie, best first. The name holds a hash, so a second place is needed only after damage."""
+        """Paths for the card, best first. The name holds a hash, so a second one is needed only after damage."""
         name = Path(cards_module.filename(card))
         folder = self.folder / cards_module.shelf(card)
         yield folder / name
@@ -123,13 +123,13 @@ def _matches(value: Any, wanted: Any) -> bool:
 
 
 def _naming(card: Card, places: Mapping[str, Path]) -> Card:
-    """The card with the names of its files, sealed anew."""
+    """The card with the names of its files, and a new hash."""
     files = card["files"] | {key: place.name for key, place in places.items()}
     return cards_module.seal({key: value for key, value in card.items() if key != "sha256"} | {"files": files})
 
 
 def _holds(path: Path, card: Card) -> bool:
-    """Whether a file is that very card; one that cannot be read is not."""
+    """Whether a file holds exactly this card; one that cannot be read does not."""
     try:
         return cards_module.read(path) == card
     except CorruptFile:

@@ -23,7 +23,7 @@ TIGHT = Style(spread=False, words=False, joined=False, spaced=False)
 
 
 @dataclass(frozen=True)
-class Layout:
+class TerminalLayout:
     """What a screen of some width shows. `without` names columns; `averages` says how many of them stay."""
 
     style: Style = FULL
@@ -34,16 +34,16 @@ class Layout:
 
 _NARROW = ("Seeds", "Steps/s", "Parameters")
 LAYOUTS = (  # from all there is to what 80 columns hold
-    Layout(),
-    Layout(without=("Parameters",)),
-    Layout(without=("Steps/s", "Parameters")),
-    Layout(without=_NARROW),
-    Layout(without=_NARROW, gap=1),
-    Layout(PLAIN, _NARROW, gap=1),
-    Layout(SPLIT, _NARROW, gap=1),
-    Layout(TIGHT, _NARROW, gap=1),
-    Layout(TIGHT, ("#", *_NARROW), gap=1),
-    Layout(TIGHT, ("#", *_NARROW), averages=1, gap=1),
+    TerminalLayout(),
+    TerminalLayout(without=("Parameters",)),
+    TerminalLayout(without=("Steps/s", "Parameters")),
+    TerminalLayout(without=_NARROW),
+    TerminalLayout(without=_NARROW, gap=1),
+    TerminalLayout(PLAIN, _NARROW, gap=1),
+    TerminalLayout(SPLIT, _NARROW, gap=1),
+    TerminalLayout(TIGHT, _NARROW, gap=1),
+    TerminalLayout(TIGHT, ("#", *_NARROW), gap=1),
+    TerminalLayout(TIGHT, ("#", *_NARROW), averages=1, gap=1),
 )
 
 
@@ -63,7 +63,7 @@ def draw(view: Board, width: int, colour: bool = False) -> str:
     return buffer.getvalue()
 
 
-def _fitting(view: Board, width: int) -> tuple[Layout, list[Part]]:
+def _fitting(view: Board, width: int) -> tuple[TerminalLayout, list[Part]]:
     """The fullest layout that the width holds, and its tables."""
     for layout in LAYOUTS:
         averages = view.suite.averages[layout.averages :] if layout.averages is not None else ()
@@ -140,7 +140,7 @@ def _broken(name: str, width: int) -> list[str]:
     return [piece.rstrip() for piece in pieces]
 
 
-def _left_out(view: Board, layout: Layout, tables: Sequence[Part]) -> list[str]:
+def _left_out(view: Board, layout: TerminalLayout, tables: Sequence[Part]) -> list[str]:
     """A line on what the width made us leave out."""
     full = [name for part in parts(view) for name in part.columns]
     here = {name for part in tables for name in part.columns}

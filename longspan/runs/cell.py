@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from longspan import attentions, tasks
 from longspan.attentions import Mechanism, Pattern
 from longspan.backbones import parameters
 from longspan.backbones.slots import Slots
+from longspan.conformance.fingerprint import code_identity, is_builtin
 from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
 from longspan.core.seeding import seed_everything
 from longspan.results import card as cards
@@ -70,12 +70,11 @@ class Plan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that decides the outcome; two runs with one identity are the same run."""
+        """Everything that decides the outcome but the code; with the same code, the same run."""
         return {
             "task": self.task.name,
             "task_version": self.task.meta.version,
             "mechanism": str(self.mechanism),
-            "mechanism_sha256": source_hash(self.mechanism.cls),
             "pattern": self.pattern,
             "protocol": self.cell.protocol,
             "tier": self.cell.tier,
@@ -85,8 +84,15 @@ class Plan:
         }
 
     @property
+    def code(self) -> dict[str, Any]:
+        """Which code the mechanism is: a version and a fingerprint for a built-in, a source hash for a plug-in."""
+        return code_identity(self.mechanism)
+
+    @property
     def folder_name(self) -> str:
-        digest = hashlib.sha256(cards.canonical(self.identity)).hexdigest()[:12]
+        """Of an unfinished run. A fingerprint is compared with a tolerance, so it cannot be part of a hash."""
+        code = {name: value for name, value in self.code.items() if name != "mechanism_fingerprint"}
+        digest = hashlib.sha256(cards.canonical(self.identity | code)).hexdigest()[:12]
         return f"{self.task.name}-{self.cell.protocol}-{self.cell.tier}-seed{self.cell.seed}-{digest}"
 
     @property
@@ -101,7 +107,7 @@ class Plan:
         except Exception as error:
             if isinstance(error, LongspanError) or is_builtin(self.mechanism):
                 raise
-            raise PluginError(f"{self.mechanism} could not be built ({first_line(error)}); mend it.") from error
+            raise PluginError(f"{self.mechanism} could not be built ({first_line(error)}); fix it.") from error
 
 
 def cells(
@@ -128,12 +134,6 @@ def count_parameters(task: str, mechanism: str, protocol: str, tier: str, patter
     return parameters.count_shapes(plan.model)
 
 
-@functools.cache
-def source_hash(cls: type) -> str:
-    """Names the very code of a mechanism, so that a changed plug-in is a new run."""
-    return hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()
-
-
 def as_json(value: Any) -> Any:
     """As JSON sees it: tuples are lists."""
     return json.loads(json.dumps(value))
@@ -141,7 +141,3 @@ def as_json(value: Any) -> Any:
 
 def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
-
-
-def is_builtin(mechanism: Mechanism) -> bool:
-    return mechanism.cls.__module__.startswith("longspan.")

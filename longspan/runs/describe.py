@@ -36,7 +36,6 @@ def describe(
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
-    source = identity.pop("mechanism_sha256")
     return identity | {
         "schema": cards.SCHEMA_VERSION,
         "kind": "run",
@@ -46,8 +45,7 @@ def describe(
         "track": rules.track(verdicts, cell.overrides),
         "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
         "fidelity": plan.mechanism.meta.fidelity,
-        "settings": settings
-        | {"device": device, "devices": devices, "precision": precision, "mechanism_sha256": source},
+        "settings": settings | {"device": device, "devices": devices, "precision": precision} | plan.code,
         "dataset": {
             "name": plan.task.dataset,
             "variant": splits.variant,

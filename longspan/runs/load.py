@@ -7,7 +7,7 @@ from torch import nn
 
 from longspan.core.environment import choose_device
 from longspan.core.errors import CorruptFile, UsageError
-from longspan.probes import Subject
+from longspan.probes import TrainedModel
 from longspan.results import card as cards
 from longspan.runs.cell import Cell, Plan
 
@@ -15,7 +15,7 @@ from longspan.runs.cell import Cell, Plan
 def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
     """The trained model behind a card, in evaluation mode on the CPU.
 
-    `attention` says where a plug-in of yours lies now, when it is not in the current folder: "path/mine.py:Mine".
+    `attention` says where a plug-in of yours is now, when it is not in the current folder: "path/mine.py:Mine".
     """
     card = Path(card)
     record = cards.read(card, "run")
@@ -52,12 +52,12 @@ def plan_of(record: cards.Card, *, attention: str | None = None) -> Plan:
     return plan
 
 
-def subject_of(
+def load_trained(
     card: Path | str, *, data: Path | str | None = None, device: str = "auto", attention: str | None = None
-) -> Subject:
-    """The trained model of a run card with its task and rules, on a device: what probes ask."""
+) -> TrainedModel:
+    """The trained model of a run card with its task and protocol, on a device, as probes take it."""
     record = cards.read(card, "run")
     plan = plan_of(record, attention=attention)
     model = load(card, attention=attention).to(choose_device(device))
     where = None if data is None else Path(data)
-    return Subject(plan.task, plan.mechanism, plan.protocol, model, record, where)
+    return TrainedModel(plan.task, plan.mechanism, plan.protocol, model, record, where)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import shutil
 import time
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from lightning.fabric import Fabric
 from longspan import datasets
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
+from longspan.conformance.fingerprint import is_builtin
 from longspan.core import audit, meter
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device
@@ -21,8 +23,9 @@ from longspan.core.errors import LongspanError, RunFailed, UsageError
 from longspan.core.lock import only_one
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
+from longspan.results.code_identity import same_code
 from longspan.results.store import Store
-from longspan.runs.cell import Cell, Plan, as_json, first_line, is_builtin
+from longspan.runs.cell import Cell, Plan, as_json, first_line
 from longspan.runs.describe import describe, files_of, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.training.display import Logs, progress_bar
@@ -67,9 +70,12 @@ def run(
             alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
         if (
             finished := _finished(store, plan, device, precision, splits.variant)
-        ) is not None:  # by whoever held the lock
+        ) is not None:  # by the process that held the lock
             return finished
-        write_json(folder / "cell.json", {"cell": as_json(asdict(cell)), "steps": recipe.steps})
+        if not _same_code_as_before(folder, plan):
+            tidy(folder)  # checkpoints of a built-in whose outputs have changed since
+        record = {"cell": as_json(asdict(cell)), "steps": recipe.steps, "code": plan.code}
+        write_json(folder / "cell.json", record)
         fabric = make_fabric(device, precision, devices)
         arguments = (folder, store, device, precision, devices, weights, progress)
         if devices == 1:
@@ -83,7 +89,7 @@ def run(
 
 
 def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
-    """One of several processes: it imports the plug-in and maps the data itself, since neither travels well."""
+    """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
     plan = Plan.of(cell)
     return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
 
@@ -161,7 +167,7 @@ def _train_cell(
 
 
 def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float] | None:
-    """Joules of the whole run: a run that was interrupted has spent some that no one has counted."""
+    """Joules of the whole run: unknown for a run that was interrupted."""
     joules = None if state.resumed else energy.joules()
     return None if joules is None else {"joules": joules}
 
@@ -173,20 +179,23 @@ def _variant(plan: Plan, data: Path | None, real: bool) -> str | None:
 
 
 def _finished(store: Store, plan: Plan, device: str, precision: str, variant: str | None) -> cards.Card | None:
-    """The newest good card of this very cell: same settings and kind of data, same source of the mechanism, same kind
-    of machine. Where no data are on disk any more, a card on real ones will do."""
-    identity = plan.identity
-    settings = identity.pop("settings") | {
-        "device": device,
-        "precision": precision,
-        "mechanism_sha256": identity.pop("mechanism_sha256"),
-    }
+    """The newest successful card of this cell: same settings, same variant of the data, same code, same kind of
+    device. Where the data are no longer on disk, a card of a run on real data will do."""
+    identity, code = plan.identity, plan.code
+    settings = identity.pop("settings") | {"device": device, "precision": precision}
     for card in reversed(store.find(**{name: identity[name] for name in ("task", "mechanism", "seed")})):
         same = all(card[name] == value for name, value in identity.items())
         same &= card["dataset"]["variant"] == variant if variant else card["dataset"]["variant"] != "standin"
-        if same and card["status"] == "ok" and all(card["settings"].get(n) == v for n, v in settings.items()):
+        same &= all(card["settings"].get(name) == value for name, value in settings.items())
+        if same and card["status"] == "ok" and same_code(card["settings"], code):
             return card
     return None
+
+
+def _same_code_as_before(folder: Path, plan: Plan) -> bool:
+    """Whether what an interrupted run left in the folder, if anything, was trained by the code that is here now."""
+    path = folder / "cell.json"
+    return not path.exists() or same_code(json.loads(path.read_text()).get("code", {}), plan.code)
 
 
 def tidy(folder: Path) -> None:

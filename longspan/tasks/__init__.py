@@ -1,4 +1,4 @@
-"""The shelf of tasks: one flat file each, found by file name."""
+"""The tasks: one flat file each, found by file name."""
 
 from longspan.core.registry import Registry
 from longspan.tasks.base import Protocol, Recipe, Task, TaskMeta
@@ -16,7 +16,7 @@ def names() -> list[str]:
 
 
 def get(name: "str | Task") -> Task:
-    """The task a name or a plug-in path stands for."""
+    """The task of this name or plug-in path."""
     return name if isinstance(name, Task) else registry.find(name)()
 
 

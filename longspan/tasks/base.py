@@ -218,7 +218,7 @@ class Task(ABC):
 
     @abstractmethod
     def chance(self, split: Any) -> float | None:
-        """The score of whoever knows only how often each answer occurs in this split; None where that means nothing."""
+        """The score of a guess that knows only how frequent each answer is in this split; None where undefined."""
 
 
 class Feed(ABC):

@@ -7,7 +7,7 @@ where the forecast looks at the encoded past, unless another pattern is asked fo
 `cab-2023` is the recipe of the Comprehensive Attention Benchmark (arXiv:2210.07661), which is Informer's: six epochs of
 Adam at a rate that halves after each, the epoch with the best validation error, ProbSparse attention as its authors
 released it in the self slots, and windows that fill no batch of 32 left out, in validation and test as well. `longspan`
-keeps model and recipe and mends two things: softmax is in the self slots, so that one mechanism is on trial and not
+keeps model and recipe and fixes two things: softmax is in the self slots, so that one mechanism is on trial and not
 two, and every window counts. Where sources disagree (the benchmark's table says AdamW; the code of Informer halves the
 rate for the first time after the second epoch) both protocols have plain Adam, halved every epoch.
 """
@@ -60,7 +60,7 @@ class Batch:
 
 
 class WindowFeed(Feed):
-    """A whole series on the device; a batch is one gather of its windows, which exist nowhere else."""
+    """A whole series on the device; a batch is one gather of its windows, which are never materialised."""
 
     def __init__(self, windows: Windows, device: torch.device | str):
         self.values = torch.tensor(windows.values, device=device)

@@ -86,9 +86,9 @@ class LanguageTask(Task):
 
     @abstractmethod
     def pose(self, batch: Any, *, settled: bool) -> tuple[tuple[Any, ...], np.ndarray]:
-        """What the network is asked, to which it answers with the loss of each target; and the targets of each row.
+        """The arguments of the network, which returns the loss of each target, and the targets of each row.
 
-        `settled` asks the same of a row every time, as validation and test do.
+        `settled`: the same targets for a row every time, as in validation and test.
         """
 
     def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:

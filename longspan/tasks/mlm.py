@@ -1,8 +1,8 @@
 """Masked language modelling of CAB: restore hidden pieces of a book, with RoBERTa-base over 2,048 tokens of PG-19.
 
 A row is `<s>` and up to 2,047 tokens. Of these 15 % are to be predicted: 80 % of them show `<mask>`, 10 % a random
-piece, 10 % themselves. In training they are drawn anew at every step, for validation and test once and for all from
-the data seed. The score is the perplexity of the hidden pieces. `cab-2023` follows the benchmark: GPT-2's pieces, rows
+piece, 10 % themselves. In training they are drawn at every step, for validation and test once, from the data
+seed. The score is the perplexity of the hidden pieces. `cab-2023` follows the benchmark: GPT-2's pieces, rows
 of whole lines, and the score is that of the validation books, by which the checkpoint was chosen as well. `longspan`
 has full rows, pieces learned from the training books, clipped gradients, and is scored on the test books. Its `lite`
 is no tenth of that but a small network for minutes on a GPU. Departs from fairseq in: `<s>` is never hidden, and a row
@@ -94,7 +94,7 @@ class Chance:
 
     @classmethod
     def settled(cls, batch: Batch) -> "Chance":
-        """The numbers that belong to each row for ever, in whatever batch it comes."""
+        """Fixed numbers for each row, whatever batch it is in."""
         width = batch.tokens.shape[1]
         rows = [np.random.default_rng(derive(batch.data.seed, "mask", int(row))) for row in batch.rows]
         numbers = torch.from_numpy(np.stack([rng.random((width, 3)) for rng in rows])).to(batch.tokens.device)
@@ -103,7 +103,7 @@ class Chance:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What the network sees, where it is asked, and what stood there (-1: nothing was asked)."""
+    """What the network sees, which positions it predicts, and the original tokens there (-1: not predicted)."""
 
     tokens: Int[Tensor, "b n"]
     mask: Bool[Tensor, "b n"] | None

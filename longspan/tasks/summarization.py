@@ -7,7 +7,7 @@ distances, since writing is slow; each test cluster is written once, with the se
 `cab-2023`: the vocabulary of facebook/bart-base, no attention dropout (the default of the code that was run; the
 paper's table says 0.1), label smoothing 0.1, 50,000 updates of 64 clusters, the last checkpoint; 200 to 400 tokens are
 written. A summary ends at its first end token; in the code CAB ran, a row that has ended goes on until all of its batch
-end in the same step. `longspan` mends what can be mended without another model: a vocabulary anyone can make (BPE of
+end in the same step. `longspan` fixes what can be fixed without another model: a vocabulary anyone can make (BPE of
 the training articles, as many entries), the attention dropout of the paper, gradients clipped at 1, the checkpoint with
 the best validation score, and a summary may end where the network ends it.
 """
@@ -164,7 +164,7 @@ class Summarization(Task):
         return Transformer(attention, sizes, vocabulary=data.size)
 
     def feed(self, split: Clusters, protocol: Protocol, device: torch.device | str) -> PairFeed:
-        rouge_scorer()  # absent, it is better missed before training than after
+        rouge_scorer()  # if it is missing, fail before training rather than after
         if len(split.vocabulary) > protocol.data.size:
             raise UsageError(
                 f"The network has {protocol.data.size:,} entries, but the texts are written in a vocabulary of "
@@ -203,7 +203,7 @@ class Summarization(Task):
         return Evaluation(metrics, len(rows), {"row": rows, "tokens": written, "text": np.array(texts), **scores})
 
     def chance(self, split: Clusters) -> float | None:
-        """The score of whoever knows what summaries look like, but not the articles: each gets its neighbour's."""
+        """The score of summaries that ignore the articles: each article gets its neighbour's summary."""
         if len(split) < 2:
             return None
         summaries = [split.summary(row) for row in range(len(split))]
@@ -220,6 +220,6 @@ def _losses(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _until(tokens: np.ndarray, end: int) -> np.ndarray:
-    """What stands before the first end token."""
+    """The tokens before the first end token."""
     ends = np.flatnonzero(tokens == end)
     return tokens[: ends[0]] if len(ends) else tokens

@@ -1,7 +1,7 @@
-"""Checkpoints that survive a crash: written beside and renamed, closed by a hash, the previous one kept.
+"""Checkpoints that survive a crash: written beside and renamed, with a hash at the end, the previous one kept.
 
-A file is the saved state followed by its SHA-256. One that was cut short or altered does not match and is passed over
-in favour of the one before.
+A file is the saved state followed by its SHA-256. One that was cut short or altered does not match and is skipped
+in favour of the previous one.
 """
 
 import hashlib

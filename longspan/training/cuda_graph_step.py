@@ -4,10 +4,10 @@
     results = update(batches)      # what `update(batches)` gives, in tensors that the next call overwrites
 
 A step of a small network is hundreds of launches that each do little, and the host cannot send them as fast as a GPU
-finishes them. A shape is run as it is when first met, which also compiles and allocates whatever it needs, recorded the
-second time and replayed ever after. Batches are tensors and plain values in dataclasses, lists, tuples and mappings;
-values belong to the shape. Batches of anything else, and a network that asks the device for a number midway, cannot be
-recorded and are run as they are, always.
+finishes them. A shape runs eagerly the first time, which also compiles and allocates whatever it needs, is captured the
+second time and replayed from then on. Batches are tensors and plain values in dataclasses, lists, tuples and mappings;
+values belong to the shape. Batches of anything else, and a network that synchronises with the device midway, cannot be
+captured and always run eagerly.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from torch import Tensor
 from longspan.core.cuda_graph import aside, record
 
 Update = Callable[[Sequence[Any]], Any]
-MOST_SHAPES = 64  # a task with more of them than this is not worth recording
+MOST_SHAPES = 64  # a task with more shapes than this is not worth capturing
 
 
 class Recorder(Protocol):
     def stage(self) -> contextlib.AbstractContextManager:
-        """Where all work that is recorded must happen, and all that runs beside it."""
+        """A context on whose stream captured work must run, and everything beside it."""
         ...
 
     def record(self, compute: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """How to do it again, and the tensors in which the outcome then lies; nothing is computed yet."""
+        """A function that replays it, and the tensors that then hold the results; nothing is computed yet."""
         ...
 
 
@@ -60,7 +60,7 @@ class Captured:
 
     def __init__(self, update: Update, recorder: Recorder):
         self._update, self._recorder = update, recorder
-        self._met: dict[Any, Recording | None] = {}  # by shape; None was run once, as it is
+        self._met: dict[Any, Recording | None] = {}  # by shape; None: has run once, eagerly
         self._gives_up = False
 
     def __call__(self, batches: Sequence[Any]) -> Any:

@@ -1,6 +1,6 @@
-"""A running mean of the weights: what is evaluated moves more calmly than what is trained.
+"""Exponential moving average of the weights, for evaluation.
 
-mean <- decay * mean + (1 - decay) * weights      after every step, with less memory in the first steps
+mean <- decay * mean + (1 - decay) * weights      after every step, with a smaller decay in the first steps
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class RunningAverage:
         self.mean = [p.detach().clone() for p in self._weights]
 
     def update(self, step: int) -> None:
-        """Take in the weights after `step` steps, the first of which is 1."""
+        """Add the weights after `step` steps, counted from 1."""
         decay = min(self.decay, step / (step + 10))
         with torch.no_grad():
             if self.mean:

@@ -1,8 +1,8 @@
 """The one training loop: from a model and a feed to the evaluated model, whatever happens in between.
 
 Every random number of step t comes from a seed derived from (seed, t), and the order of examples from (seed, epoch).
-A run that was killed therefore goes on from its last checkpoint to the very numbers of an unbroken one (on a CPU; on a
-GPU up to the order in which sums are formed).
+A run that was killed therefore goes on from its last checkpoint to exactly the numbers of an uninterrupted one (on a
+CPU; on a GPU up to the order of summation).
 """
 
 import contextlib
@@ -36,7 +36,7 @@ SAVE_EVERY_SECONDS = 5.0  # and never more often than leaves 95 % of the time fo
 
 @dataclass
 class Progress:
-    """Where a run stands; all of it but the weights, and saved with them."""
+    """The state of a run except for the weights; saved with them."""
 
     step: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -76,10 +76,10 @@ def train(
     watch: Watcher | None = None,
     save_every_seconds: float | None = None,
 ) -> Trained:
-    """Train to the last step of the recipe, resuming from what lies in `folder`, and score the selected weights.
+    """Train to the last step of the recipe, resuming from a checkpoint in `folder`, and score the selected weights.
 
     `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Several processes save, and
-    heed Ctrl-C, at evaluations only, where they meet anyway and can agree on it.
+    react to Ctrl-C, at evaluations only, where they synchronise anyway.
     """
     save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
@@ -115,7 +115,7 @@ def train(
     update, stage = make_update(task, model, optimizer, recipe, fabric)
     model.train()
     if watch is not None:
-        watch(progress, recipe.steps)  # a resumed run shows at once where it stands
+        watch(progress, recipe.steps)  # a resumed run shows its progress at once
     with stage, interruptible() as interrupted:
         while not _is_over(task, progress, recipe):
             step = progress.step
@@ -176,9 +176,9 @@ def make_update(
 
 
 def _descend(task: Task, model: Any, parts: Sequence[Any], recipe: Recipe, fabric: Fabric) -> list[StepResult]:
-    """Leave the gradient of a whole batch in the parameters.
+    """Accumulate the gradient of a whole batch in the parameters.
 
-    A part weighs as much as it counts, so that parts of unlike counts give the gradient of the batch in one piece.
+    A part is weighted by its count, so that parts of different counts give the gradient of the whole batch.
     """
     results = []
     for part in parts:
@@ -197,7 +197,7 @@ def _descend(task: Task, model: Any, parts: Sequence[Any], recipe: Recipe, fabri
 class Sums:
     """What a step reports, summed on the device since the last evaluation.
 
-    Numbers are added one by one whether a run was cut or not, so that a resumed one has the same sums to the last bit.
+    Numbers are added one by one whether a run was interrupted or not, so that a resumed one has the same bits.
     """
 
     def __init__(self, progress: Progress, fabric: Fabric):
@@ -231,7 +231,7 @@ class Sums:
 class ExampleOrder:
     """Which rows step t sees: an endless stream of full shuffles, each drawn from (seed, epoch).
 
-    With `drop_last` an epoch ends where no whole batch is left of its shuffle.
+    With `drop_last` an epoch ends when no whole batch is left of its shuffle.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int, *, drop_last: bool = False):

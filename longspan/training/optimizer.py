@@ -49,7 +49,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
         _groups(parameters, recipe), lr=0.0, betas=recipe.betas, eps=recipe.eps, fused=fused, capturable=fused
     )
     for group in optimizer.param_groups if fused else ():
-        group["lr"] = torch.zeros((), device=group["params"][0].device)  # a recorded update reads it where it lies
+        group["lr"] = torch.zeros((), device=group["params"][0].device)  # a captured update reads it from this tensor
     return optimizer
 
 

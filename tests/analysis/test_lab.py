@@ -36,7 +36,7 @@ def test_a_bench_holds_one_machine_setup_and_pattern():
     made = [make_core("linear"), make_core("softmax"), make_core("linear", pattern="causal_self")]
     made += [make_core("linear", settings={"batch": 1}), make_core("linear", environment={"gpu": "Other"})]
     found = benches([*made, make_measurement("linear")])
-    assert [sorted(bench.subjects) for bench in found] == [["linear", "softmax"], ["linear"], ["linear"], ["linear"]]
+    assert [sorted(bench.mechanisms) for bench in found] == [["linear", "softmax"], ["linear"], ["linear"], ["linear"]]
     assert found[0].title == "Test GPU · bfloat16 · batch 4, 8 heads of 64 · core · noncausal_self"
 
 
@@ -44,9 +44,9 @@ def test_of_two_points_the_newer_counts_and_the_others_stay():
     old = make_core("linear", {256: 1.0, 512: 2.0}, created="2026-01-01T00:00:00Z")
     new = make_core("linear", {512: 7.0}, created="2026-02-01T00:00:00Z")
     (bench,) = benches([new, old])
-    series = bench.subjects["linear"].series("time", "forward", "graph")
+    series = bench.mechanisms["linear"].series("time", "forward", "graph")
     assert {n: sample.median for n, sample in series.items()} == {256: 1.0, 512: 7.0}
-    assert len(bench.subjects["linear"].cards) == 2
+    assert len(bench.mechanisms["linear"].cards) == 2
 
 
 @settings(max_examples=25)
@@ -75,19 +75,19 @@ def test_a_core_card_is_sound_and_one_that_says_ok_without_a_time_is_not():
 
 def test_values_between_two_lengths_are_interpolated_and_never_extrapolated():
     (bench,) = benches([make_core("linear", {1024: 1.0, 4096: 16.0, 16384: None})])
-    subject = bench.subjects["linear"]
-    found = subject.estimate("time", "forward", "graph", 2048)
+    entry = bench.mechanisms["linear"]
+    found = entry.estimate("time", "forward", "graph", 2048)
     assert (found.value, found.between) == (pytest.approx(4.0), (1024, 4096))
-    assert subject.estimate("time", "forward", "graph", 1024).between is None
-    assert subject.estimate("time", "forward", "graph", 8192) is None
-    assert subject.estimate("time", "forward", "graph", 512) is None
+    assert entry.estimate("time", "forward", "graph", 1024).between is None
+    assert entry.estimate("time", "forward", "graph", 8192) is None
+    assert entry.estimate("time", "forward", "graph", 512) is None
 
 
 def test_what_was_measured_at_a_length_comes_before_what_lies_between_two():
     measured = make_core("softmax", {4096: 2.0, 8192: 5.0, 16384: 8.0}, variants=("graph",), exact=True)
     compiled = make_core("softmax", {4096: 1.0, 16384: 4.0}, variants=("compiled",), exact=True)
     (bench,) = benches([measured, compiled])
-    found = bench.subjects["softmax"].best_estimate("time", "forward", 8192)
+    found = bench.mechanisms["softmax"].best_estimate("time", "forward", 8192)
     assert (found.value, found.variant, found.between) == (5.0, "graph", None)
     finding = ask("fastest", measured, compiled)
     assert [row["Length"] for row in rows(finding, Mode="forward")] == [4096, 8192, 16384]

@@ -88,7 +88,7 @@ def test_float64_is_refused_where_kernels_lack_it():
 @pytest.mark.parametrize("spec, dtype", [("performer", "float32"), ("linear", "float64")])
 def test_a_quick_check_leaves_no_promise_out(spec, dtype):
     quick, full = (check(spec, ["CS"], profile=profile, dtype=dtype)[0] for profile in ("quick", "full"))
-    assert [(f.promise, f.status) for f in quick.findings] == [(f.promise, f.status) for f in full.findings]
+    assert [(f.promise, f.status) for f in quick.results] == [(f.promise, f.status) for f in full.results]
 
 
 def test_a_table_shows_every_promise_and_its_detail():
@@ -96,7 +96,7 @@ def test_a_table_shows_every_promise_and_its_detail():
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(table(report))
     shown = console.export_text()
-    assert all(finding.promise in shown for finding in report.findings)
+    assert all(result.promise in shown for result in report.results)
     assert "all promises kept" in shown
 
 

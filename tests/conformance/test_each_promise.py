@@ -337,9 +337,9 @@ def test_a_right_mechanism_keeps_every_promise(pattern):
 @pytest.mark.parametrize("flawed, pattern, promise", FLAWS, ids=[f"{f.__name__}-{p.code}" for f, p, _ in FLAWS])
 def test_a_flaw_is_found_under_its_name(flawed, pattern, promise):
     (report,) = check(flawed, [pattern], profile="quick")
-    (finding,) = [f for f in report.findings if f.promise == promise]
-    assert finding.status == "broken", report
-    assert finding.detail.startswith("raised") == (flawed is EvenOnly)  # a figure, not an accident of the checker
+    (result,) = [f for f in report.results if f.promise == promise]
+    assert result.status == "broken", report
+    assert result.detail.startswith("raised") == (flawed is EvenOnly)  # a figure, not an accident of the checker
 
 
 def test_every_promise_has_a_flaw_that_breaks_it():

@@ -47,7 +47,7 @@ FAULTS = [
 @pytest.mark.parametrize("target, pattern, promise, consequences", FAULTS)
 def test_a_planted_fault_is_found_under_its_name(target, pattern, promise, consequences):
     (report,) = check(str(FAULTY / target), [pattern], profile="quick")
-    names = {finding.promise for finding in report.broken}
+    names = {result.promise for result in report.broken}
     assert not report.ok
     assert promise in names
     assert names <= {promise} | consequences, report.broken
@@ -60,15 +60,15 @@ def test_a_selection_leak_has_no_gradient():
 
 def test_mixed_masks_hide_without_a_mask():
     (report,) = check(str(FAULTY / "padding_mix.py:PaddingMix"), ["NS"], profile="quick")
-    (finding,) = [f for f in report.findings if f.promise == "batch independence"]
-    assert "with masks" in finding.detail
+    (result,) = [f for f in report.results if f.promise == "batch independence"]
+    assert "with masks" in result.detail
 
 
 def test_whatever_a_mechanism_raises_is_a_broken_promise_in_a_sentence():
     (report,) = check(str(FAULTY / "crashes.py:Leaves"), profile="quick")
-    (finding,) = [f for f in report.findings if f.promise == "shape and dtype"]
-    assert finding.status == "broken"
-    assert finding.detail.startswith("raised SystemExit: 3 (crashes.py, line ")
+    (result,) = [f for f in report.results if f.promise == "shape and dtype"]
+    assert result.status == "broken"
+    assert result.detail.startswith("raised SystemExit: 3 (crashes.py, line ")
 
 
 def test_an_interruption_is_not_a_broken_promise():

@@ -13,7 +13,7 @@ from longspan.efficiency.latency import (
     time_calls,
     time_stretches,
     warm_up,
-    without_accidents,
+    without_outliers,
 )
 from longspan.efficiency.memory import is_out_of_memory, peak_bytes
 
@@ -87,7 +87,7 @@ def test_out_of_memory_is_told_from_other_errors(error, expected):
 
 @given(st.lists(seconds, min_size=1, max_size=30))
 def test_accidents_are_left_out_but_never_the_middle_half(readings):
-    kept = without_accidents(readings)
+    kept = without_outliers(readings)
     assert len(kept) >= len(readings) / 2
     spread = Spread.of(readings)
     assert all(reading in kept for reading in readings if spread.low <= reading <= spread.high)

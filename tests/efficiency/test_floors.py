@@ -49,7 +49,7 @@ def test_no_formula_asks_for_more_than_the_code_does(spec, pattern):
         assert found.source == "formula"
         least = found.operations
         if spec == "probsparse":  # draws its keys number by number, which nobody counts
-            size = least_work.Size.of(attentions.get(spec), pattern, length=192, heads=2, dim=16)
+            size = least_work.ProblemSize.of(attentions.get(spec), pattern, length=192, heads=2, dim=16)
             least -= 4 * least_work.core(attentions.get(spec), size).choices
         assert 0 < least <= 1.01 * count_operations(call(spec, pattern, 192, train))
 
@@ -95,7 +95,7 @@ def test_the_keys_of_a_query_are_those_with_a_weight(n, causal, spec):
     if weights is None:  # one unit vector of values after the other
         weights = layer.attend(q, k, torch.eye(n).expand(1, 2, n, n))
     seen = (weights[0, 0] > 0).sum(dim=-1).numpy()
-    size = least_work.Size.of(mechanism, pattern, length=n, heads=2, dim=4)
+    size = least_work.ProblemSize.of(mechanism, pattern, length=n, heads=2, dim=4)
     found = least_work.KEYS[mechanism.target](size)
     if mechanism.target == "bigbird":  # a last block that is not full counts as one
         assert (found >= seen).all()

@@ -10,7 +10,7 @@ from longspan.efficiency.setup import Setup
 
 
 class Told:
-    """A bench whose output is off by a fixed share in each precision; None raises."""
+    """A workload whose output is off by a fixed share in each precision; None raises."""
 
     device = "cpu"
 

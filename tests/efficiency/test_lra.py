@@ -15,12 +15,12 @@ from longspan.backbones.encoder_classifier import Sizes
 from longspan.cli import app
 from longspan.core.errors import RunFailed, UsageError
 from longspan.efficiency import lra
-from longspan.efficiency.lra import Setup, Workload, byte_rows, measure, measure_point, source_hash
+from longspan.efficiency.lra import LraSetup, Workload, byte_rows, measure, measure_point, source_hash
 from longspan.results import card as cards
 from longspan.results.store import Store
 
 PLANTED = Path(__file__).with_name("planted.py")
-TINY = Setup(
+TINY = LraSetup(
     lengths=(16, 48),
     batch=2,
     model=Sizes(dim=8, heads=2, layers=1, mlp=8),

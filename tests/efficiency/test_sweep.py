@@ -19,7 +19,7 @@ from longspan.efficiency.faults import status_of
 from longspan.efficiency.setup import Setup
 from longspan.efficiency.sweep import _Sheet, measure, pairs_of, ranked, runner_of, why_unsupported
 from longspan.efficiency.variants import Runner
-from longspan.efficiency.workload import Work
+from longspan.efficiency.workload import TimedCalls
 from longspan.results import card as cards
 from longspan.results.store import Store
 
@@ -44,9 +44,9 @@ def measured(monkeypatch):
     seen = []
     point = _Sheet._point
 
-    def record(sheet, key, benches):
+    def record(sheet, key, workloads):
         seen.append((str(sheet.mechanism), *key))
-        return point(sheet, key, benches)
+        return point(sheet, key, workloads)
 
     monkeypatch.setattr(_Sheet, "_point", record)
     return seen
@@ -282,7 +282,7 @@ def test_compiled_code_that_computes_something_else_gets_no_speed(tmp_path, monk
 
 
 def test_a_call_that_cannot_be_recorded_is_unsupported_and_a_compiled_one_is_timed_as_it_is(monkeypatch):
-    work = Work([lambda: None], [], lambda: None)
+    work = TimedCalls([lambda: None], [], lambda: None)
 
     def refuse(calls):
         raise RuntimeError("called a synchronizing CUDA operation")

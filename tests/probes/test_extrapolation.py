@@ -12,7 +12,7 @@ from longspan import attentions, tasks
 from longspan.backbones.slots import Slots
 from longspan.core.errors import UsageError
 from longspan.probes import extrapolation
-from longspan.probes.base import Subject
+from longspan.probes.base import TrainedModel
 
 TINY = {"data.length": 32, "data.vocabulary": 300, "data.train": 2, "data.valid": 1, "data.test": 1}
 TINY |= {"model.dim": 8, "model.layers": 1, "model.mlp": 8}
@@ -24,7 +24,7 @@ def asked(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
 
     @functools.cache
-    def subject(mechanism, task="lm", length=32):
+    def trained(mechanism, task="lm", length=32):
         task = tasks.get(task)
         protocol = task.protocol("longspan", "smoke").override(TINY | {"data.length": length})
         chosen = attentions.get(mechanism)
@@ -33,9 +33,9 @@ def asked(tmp_path_factory):
         model = task.model(Slots(chosen, frozenset(patterns)), protocol).eval()
         splits = task.splits(protocol, root)
         run = {"pattern": patterns[0].value, "dataset": {"variant": splits.variant, "sha256": splits.sha256}}
-        return Subject(task, chosen, protocol, model, run, root)
+        return TrainedModel(task, chosen, protocol, model, run, root)
 
-    return subject
+    return trained
 
 
 def test_lengths_are_those_of_the_figure_scaled_to_training(asked):
@@ -47,15 +47,15 @@ def test_lengths_are_those_of_the_figure_scaled_to_training(asked):
 
 
 def test_a_point_is_the_perplexity_of_blocks_by_hand(asked):
-    subject = asked("softmax")
-    answer = extrapolation.ask(subject, samples=1)
-    tokens = torch.from_numpy(np.asarray(subject.splits.test.tokens[:192], np.int64))
+    trained = asked("softmax")
+    answer = extrapolation.ask(trained, samples=1)
+    tokens = torch.from_numpy(np.asarray(trained.splits.test.tokens[:192], np.int64))
     assert answer.results["tokens"] == 192
     before = torch.cat([torch.tensor([2]), tokens[:-1]])
     for point in answer.results["points"]:
         blocks, target = (part.reshape(-1, point["length"]) for part in (before, tokens))
         with torch.no_grad():
-            logits = subject.model(blocks)
+            logits = trained.model(blocks)
         loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
         assert point["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-4)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longspan.core.errors import CorruptFile, UsageError
 from longspan.results import card as cards
-from longspan.results.card import Finding, InvalidCard
+from longspan.results.card import CardCheck, InvalidCard
 from longspan.results.schema import RUN_SCHEMA
 from tests.results.factory import make_card, write_predictions
 
@@ -167,7 +167,7 @@ def stored(tmp_path, correct=800, **fields):
     return cards.write(tmp_path / "card.json", make_card(accuracy=0.4, files={"predictions": "p.npz"}, **fields))
 
 
-def statuses(findings: list[Finding]) -> dict[str, str]:
+def statuses(findings: list[CardCheck]) -> dict[str, str]:
     return {finding.check: finding.status for finding in findings}
 
 

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from longspan import runs, tasks
+from longspan import attentions, runs, tasks
+from longspan.attentions import Pattern
+from longspan.conformance import fingerprint
 from longspan.core.environment import choose_device
 from longspan.core.errors import PluginError, RunFailed, StorageError, UnsupportedPattern, UsageError
 from longspan.results import card as cards
@@ -275,6 +277,70 @@ def test_the_baseline_of_an_overridden_run_is_overridden_too(run):
     assert fnet["parameters"]["ratio"] < 1
 
 
+# ---------------------------------------------------------------------------------------------------- identity of code
+
+
+@pytest.fixture
+def changed_softmax(monkeypatch):
+    """Softmax with another formula and the same version."""
+
+    def change():
+        cls = attentions.get("softmax").cls
+        attend = cls.attend
+        monkeypatch.setattr(cls, "attend", lambda self, q, *a, **k: attend(self, 2 * q, *a, **k))
+        fingerprint._cached.cache_clear()
+
+    yield change
+    monkeypatch.undo()
+    fingerprint._cached.cache_clear()
+
+
+def test_the_card_of_a_built_in_names_its_version_and_outputs(run):
+    settings = run()["settings"]
+    assert settings["mechanism_version"] == 1
+    assert settings["mechanism_fingerprint"].keys() == set(Pattern)
+    assert "mechanism_sha256" not in settings
+
+
+def test_a_built_in_with_other_outputs_is_trained_again(run, changed_softmax, monkeypatch):
+    first = run()
+    changed_softmax()
+    assert run()["curve"] != first["curve"]
+    monkeypatch.setattr(train, "train", no_training)
+    assert run()["curve"] != first["curve"]
+
+
+def test_a_card_from_before_versions_answers_its_cell(run, tmp_path, monkeypatch):
+    card = run()
+    settings = {name: value for name, value in card["settings"].items() if not name.startswith("mechanism_")}
+    old = card | {"settings": settings | {"mechanism_sha256": "a" * 64}, "files": {}}
+    out = tmp_path / "before"
+    Store(out / "cards").add({name: value for name, value in old.items() if name != "sha256"})
+    monkeypatch.setattr(train, "train", no_training)
+    assert run(out=out)["settings"] == old["settings"]
+
+
+def test_checkpoints_of_other_code_are_not_resumed(run, changed_softmax, tmp_path, monkeypatch):
+    def dies(*args, folder, **kwargs):
+        (folder / "checkpoint-000000002.pt").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    def left(*args, folder, **kwargs):
+        found.append(sorted(path.name for path in folder.glob("checkpoint-*.pt")))
+        raise KeyboardInterrupt
+
+    found: list[list[str]] = []
+    for watch in (dies, left):
+        monkeypatch.setattr(train, "train", watch)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    changed_softmax()
+    monkeypatch.setattr(train, "train", left)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert found == [["checkpoint-000000002.pt"], []]
+
+
 # ------------------------------------------------------------------------------------------------------------ plug-ins
 
 PLUGIN = """
@@ -344,7 +410,7 @@ def test_a_failed_cell_is_tried_again_once_it_is_mended(run, plugin, tmp_path):
 
 def test_a_plug_in_that_cannot_be_built_is_one_sentence(run, plugin, tmp_path):
     text = PLUGIN + "\n    def __init__(self, *sizes, **shell):\n        raise KeyError('width')\n"
-    with pytest.raises(PluginError, match=r"mine.py:Mine could not be built \(KeyError: 'width'\); mend it"):
+    with pytest.raises(PluginError, match=r"mine.py:Mine could not be built \(KeyError: 'width'\); fix it"):
         run(plugin(text=text))
     assert list(Store(tmp_path / "out" / "cards").entries()) == []
 

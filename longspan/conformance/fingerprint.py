@@ -1,0 +1,107 @@
+"""The identity of a mechanism's code: a version and a fingerprint for a built-in, a source hash for a plug-in.
+
+    code_identity(attentions.get("performer"))
+    # {"mechanism_version": 1, "mechanism_fingerprint": {"noncausal_self": {"output": [...], "gradient": [...]}, ...}}
+
+A fingerprint holds, for each declared pattern, the root mean square of the output and three random projections of it,
+and the same of the gradient with respect to the inputs: a float64 layer on the CPU, two rows of 600 tokens of which one
+is padded, weights from a fixed seed. The numbers are stored and compared with a tolerance (`results/code_identity.py`)
+rather than hashed: a hash of rounded numbers changes whenever one of them lies near a rounding boundary, which it would
+on another machine or with another version of torch.
+
+It sees initialisation, forward and backward in evaluation mode, not what a mechanism does in training mode alone.
+"""
+
+import functools
+import hashlib
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longspan.attentions import Attention, Mechanism, Pattern
+from longspan.kernels.packing import real
+
+DIM, HEADS = 16, 2
+LENGTH, CONTEXT = 600, 610  # beyond the default window, blocks, chunk and number of landmarks of every built-in
+REAL = 521  # tokens of the padded row
+PROJECTIONS = 3
+DIGITS = 6  # two more than the comparison needs
+SCALE = 3.0  # of the inputs: attention weights far from uniform
+SEED = 0
+
+Fingerprint = dict[str, dict[str, list[float]]]
+
+
+def code_identity(mechanism: Mechanism) -> dict[str, Any]:
+    """What goes into the settings of a card, and what `same_code` compares."""
+    if not is_builtin(mechanism):
+        return {"mechanism_sha256": source_hash(mechanism.cls)}
+    found = {"mechanism_version": mechanism.meta.version}
+    numbers = fingerprint(mechanism)
+    return found if numbers is None else found | {"mechanism_fingerprint": numbers}
+
+
+def is_builtin(mechanism: Mechanism) -> bool:
+    return mechanism.cls.__module__.startswith("longspan.")
+
+
+@functools.cache
+def source_hash(cls: type) -> str:
+    """Hash of the module that a class is defined in."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()
+
+
+def fingerprint(mechanism: Mechanism) -> Fingerprint | None:
+    """The numbers of every declared pattern, or None for options that cannot run here (kernels for a GPU alone)."""
+    return _cached(mechanism.cls, tuple(sorted(mechanism.options.items())))
+
+
+@functools.cache
+def _cached(cls: type[Attention], options: tuple[tuple[str, Any], ...]) -> Fingerprint | None:
+    try:
+        return {pattern.value: _numbers(cls, dict(options), pattern) for pattern in cls.meta.patterns}
+    except Exception:  # at these sizes or without a GPU; the version alone identifies it then
+        return None
+
+
+@torch.enable_grad()
+def _numbers(cls: type[Attention], options: dict[str, Any], pattern: Pattern) -> dict[str, list[float]]:
+    mask, context_mask = real(torch.tensor([LENGTH, REAL]), LENGTH), None
+    inputs = [(SCALE * _noise("x", 2, LENGTH, DIM)).requires_grad_()]
+    if pattern.cross:
+        inputs.append((SCALE * _noise("context", 2, CONTEXT, DIM)).requires_grad_())
+        context_mask = real(torch.tensor([REAL, CONTEXT]), CONTEXT)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(SEED)  # torch.manual_seed would also reseed every GPU
+        layer = cls(DIM, HEADS, pattern, max_length=LENGTH, max_context=CONTEXT, **options).double().eval()
+        y = layer(*inputs, mask=mask, context_mask=context_mask)
+    y = y * mask[..., None]  # what a padded position holds is not defined
+    directions = [_noise(f"direction {k}", *y.shape) for k in range(PROJECTIONS)]
+    total = (y * torch.stack(directions).sum(dim=0)).sum()
+    gradients = torch.autograd.grad(total, inputs, materialize_grads=True)
+    return {"output": _summary(y), "gradient": _summary(torch.cat(gradients, dim=1))}
+
+
+def _summary(values: Tensor) -> list[float]:
+    """Root mean square, and means of products with fixed noise, all of one scale."""
+    values = values.detach()
+    numbers = [values.square().mean().sqrt()]
+    numbers += [
+        (values * _noise(f"direction {k}", *values.shape)).sum() / math.sqrt(values.numel()) for k in range(PROJECTIONS)
+    ]
+    return [float(f"{number.item():.{DIGITS}g}") for number in numbers]
+
+
+@functools.cache
+def _noise_values(name: str, count: int) -> np.ndarray:
+    """Uniform with variance 1, from a hash: the same on every machine and with every version of torch."""
+    stream = hashlib.shake_256(f"longspan fingerprint {name}".encode()).digest(8 * count)
+    return (np.frombuffer(stream, dtype="<u8") / 2.0**64 - 0.5) * math.sqrt(12)
+
+
+def _noise(name: str, *shape: int) -> Tensor:
+    return torch.from_numpy(_noise_values(name, math.prod(shape)).copy()).view(shape)

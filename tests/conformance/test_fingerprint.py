@@ -1,0 +1,136 @@
+"""A built-in keeps its identity through renames and faster kernels, and loses it when its outputs change.
+
+python -m tests.conformance.test_fingerprint        # writes fingerprints.json anew, after a version was raised
+"""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from longspan import attentions
+from longspan.attentions import Mechanism
+from longspan.conformance import fingerprint as fingerprints
+from longspan.conformance.fingerprint import code_identity, fingerprint
+from longspan.results.code_identity import same_code, same_outputs
+from tests.attentions.cases import CASES
+
+TABLE = Path(__file__).with_name("fingerprints.json")
+BUILTINS = sorted({*attentions.registry._own(), *(spec for specs in CASES.values() for spec in specs)})
+
+
+@pytest.fixture(autouse=True)
+def no_cache():
+    fingerprints._cached.cache_clear()
+    yield
+    fingerprints._cached.cache_clear()
+
+
+def recorded():
+    return json.loads(TABLE.read_text())
+
+
+@pytest.mark.parametrize("spec", BUILTINS)
+def test_outputs_change_only_with_the_version(spec):
+    before, now = recorded().get(spec), code_identity(attentions.get(spec))
+    remedy = "run python -m tests.conformance.test_fingerprint"
+    assert before is not None, f"{spec} is new; {remedy}"
+    assert now["mechanism_fingerprint"].keys() == set(attentions.get(spec).meta.patterns)
+    assert before["mechanism_version"] == now["mechanism_version"], f"{spec} has a new version; {remedy}"
+    assert same_code(before, now), f"{spec} computes something else: raise meta.version, then {remedy}"
+
+
+def test_the_table_has_no_mechanism_that_is_gone():
+    assert list(recorded()) == BUILTINS
+
+
+def test_different_mechanisms_and_options_have_different_fingerprints():
+    softmax, plain, linear, local = map(
+        attentions.get, ("softmax", "softmax(kernel=plain)", "linear", "local(window=8)")
+    )
+    assert same_outputs(fingerprint(softmax), fingerprint(plain))  # another kernel, the same function
+    assert not same_outputs(fingerprint(softmax), fingerprint(linear))
+    assert not same_outputs(fingerprint(local), fingerprint(attentions.get("local")))
+    for name in ("bigbird", "longformer", "sparse_transformer", "sinkhorn", "nystromformer"):  # beyond their small case
+        assert not same_outputs(fingerprint(softmax), fingerprint(attentions.get(name))), name
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear", "performer", "s4d"])
+def test_a_changed_formula_without_a_new_version_is_noticed(name, monkeypatch):
+    mechanism = attentions.get(name)
+    before, forward = code_identity(mechanism), mechanism.cls.forward
+    fingerprints._cached.cache_clear()
+    monkeypatch.setattr(mechanism.cls, "forward", lambda self, x, *a, **k: forward(self, 1.001 * x, *a, **k))
+    assert not same_code(before, code_identity(mechanism))
+
+
+def test_a_changed_gradient_is_noticed(monkeypatch):
+    mechanism = attentions.get("linear")
+    before, forward = code_identity(mechanism), mechanism.cls.forward
+    fingerprints._cached.cache_clear()
+    half = lambda x: 0.5 * x + 0.5 * x.detach()  # noqa: E731
+    monkeypatch.setattr(mechanism.cls, "forward", lambda self, x, *a, **k: forward(self, half(x), *a, **k))
+    now = code_identity(mechanism)
+    assert (
+        now["mechanism_fingerprint"]["causal_self"]["output"]
+        == before["mechanism_fingerprint"]["causal_self"]["output"]
+    )
+    assert not same_code(before, now)
+
+
+def test_a_built_in_that_is_moved_renamed_and_reformatted_is_the_same_code(tmp_path, monkeypatch):
+    """As a copy under another name, with another class name and other comments."""
+    original = attentions.get("linear")
+    text = Path(attentions.registry.find("linear").__module__.replace(".", "/") + ".py")
+    source = (Path(attentions.__file__).parents[2] / text).read_text()
+    name = original.cls.__name__
+    place = tmp_path / "moved.py"
+    place.write_text(source.replace(f"class {name}(", "# moved\n\n\nclass Renamed("))
+    moved = attentions.get(f"{place}:Renamed").cls
+    monkeypatch.setattr(moved, "__module__", "longspan.attentions.moved")  # where a built-in would lie
+    assert same_code(code_identity(original), code_identity(Mechanism(moved, {}, "linear")))
+
+
+def test_an_edited_plug_in_is_other_code(tmp_path):
+    source = Path(attentions.__file__).with_name("linear.py")
+    names = []
+    for folder in ("one", "two", "three"):
+        (tmp_path / folder).mkdir()
+        names.append(shutil.copy(source, tmp_path / folder / "mine.py"))
+    Path(names[2]).write_text(Path(names[2]).read_text() + "# a comment\n")
+    cls = attentions.registry.find("linear").__name__
+    one, two, three = (code_identity(attentions.get(f"{name}:{cls}")) for name in names)
+    assert one.keys() == {"mechanism_sha256"}
+    assert same_code(one, two)
+    assert not same_code(one, three)
+
+
+def test_it_is_quick_cached_and_leaves_the_random_state_alone():
+    fingerprint(attentions.get("sinkhorn"))  # imports what torch imports late
+    fingerprints._cached.cache_clear()
+    state = torch.get_rng_state()
+    begun = time.process_time()
+    first = fingerprint(attentions.get("performer"))
+    assert time.process_time() - begun < 0.3 * max(1, torch.get_num_threads())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert fingerprint(attentions.get("performer")) is first
+    with torch.no_grad():
+        fingerprints._cached.cache_clear()
+        assert fingerprint(attentions.get("performer")) == first
+
+
+def test_options_that_cannot_run_on_a_cpu_have_a_version_alone():
+    assert code_identity(attentions.get("softmax(kernel=cudnn)")) == {"mechanism_version": 1}
+
+
+def _write() -> None:
+    from longspan.core import atomic
+
+    atomic.write_json(TABLE, {spec: code_identity(attentions.get(spec)) for spec in BUILTINS})
+
+
+if __name__ == "__main__":
+    _write()
