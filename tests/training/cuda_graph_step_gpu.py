@@ -1,6 +1,6 @@
 """On a GPU: training by recorded updates goes the way that training step by step goes.
 
-python -m pytest tests/training/captured_updates.py --noconftest -q
+python -m pytest tests/training/cuda_graph_step_gpu.py --noconftest -q
 """
 
 import numpy as np
