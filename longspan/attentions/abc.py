@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels import bounded_memory
-from longspan.kernels.landmark.pieces import weighted_sums
+from longspan.kernels.bounded_memory import logits, mean, merge, pool
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -88,8 +88,8 @@ class ABC(HeadwiseAttention):
     ) -> SlotSums:
         with without_autocast(k):
             k, v = at_least_single(k), at_least_single(v)
-            a_key, a_value = bounded_memory.logits(k, v, self.control_key, self.control_value, key_mask)
-            (keys, largest_key), (values, largest_value) = _pool(a_key, k), _pool(a_value, v)
+            a_key, a_value = logits(k, v, self.control_key, self.control_value, key_mask)
+            (keys, largest_key), (values, largest_value) = pool(a_key, k), pool(a_value, v)
         return SlotSums(keys, values, largest_key, largest_value)
 
     def advance(
@@ -101,36 +101,10 @@ class ABC(HeadwiseAttention):
     ) -> tuple[Float[Tensor, "b h e"], SlotSums]:
         if k is not None and v is not None:
             new = self.begin(k[:, :, None], v[:, :, None])
-            keys, largest_key = _merge(state.keys, state.largest_key, new.keys, new.largest_key)
-            values, largest_value = _merge(state.values, state.largest_value, new.values, new.largest_value)
+            keys, largest_key = merge(state.keys, state.largest_key, new.keys, new.largest_key)
+            values, largest_value = merge(state.values, state.largest_value, new.values, new.largest_value)
             state = SlotSums(keys, values, largest_key, largest_value)
         with without_autocast(q):
-            keys, values = _mean(state.keys), _mean(state.values)
+            keys, values = mean(state.keys), mean(state.values)
             y = F.scaled_dot_product_attention(q[:, :, None].to(keys.dtype), keys, values)
         return y[:, :, 0].to(q.dtype), state
-
-
-def _pool(
-    a: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m c"]
-) -> tuple[Float[Tensor, "b h r c_plus_1"], Float[Tensor, "b h r 1"]]:
-    """Sums of x and of 1, weighted by exp(a) relative to its largest, which cancels in the mean."""
-    nothing = torch.finfo(a.dtype).min / 4  # the largest logit where there is no token at all
-    if a.shape[2] == 0:
-        return x.new_zeros(*a.shape[:2], a.shape[3], x.shape[3] + 1), a.new_full((*a.shape[:2], a.shape[3], 1), nothing)
-    largest = a.detach().amax(dim=2).clamp(min=nothing)
-    weights = (a - largest[:, :, None]).exp()
-    return torch.cat([weighted_sums(weights, x), weights.sum(dim=2)[..., None]], dim=-1), largest[..., None]
-
-
-def _merge(
-    one: Tensor, largest_one: Tensor, other: Tensor, largest_other: Tensor
-) -> tuple[Float[Tensor, "b h r c_plus_1"], Float[Tensor, "b h r 1"]]:
-    """Two pools as one."""
-    largest = torch.maximum(largest_one, largest_other)
-    return one * (largest_one - largest).exp() + other * (largest_other - largest).exp(), largest
-
-
-def _mean(pool: Float[Tensor, "b h r c_plus_1"]) -> Float[Tensor, "b h r c"]:
-    """What a slot holds: the weighted mean, or 0 if it has seen nothing."""
-    weight = pool[..., -1:]
-    return pool[..., :-1] / torch.where(weight > 0, weight, 1)

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from longspan.kernels.bounded_memory import chunked, operator, reference
 from longspan.kernels.bounded_memory.operator import MemoryShape
-from longspan.kernels.bounded_memory.reference import logits
+from longspan.kernels.bounded_memory.reference import logits, mean, merge, pool
 from longspan.kernels.dispatch import choose, lack_of_room
 from longspan.kernels.precision import at_least_single, without_autocast
 
-__all__ = ["attend", "logits"]
+__all__ = ["attend", "logits", "mean", "merge", "pool"]
 
 Implementation = Literal["auto", "reference", "chunked", "triton"]
 WIDEST = 128  # channels of a head

@@ -1,9 +1,11 @@
-"""Running softmax with every slot of every moment written out."""
+"""Running softmax with every slot of every moment written out, and the slots as sums that decoding carries on."""
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from longspan.kernels.landmark.pieces import weighted_sums
 
 
 def attend(
@@ -46,3 +48,29 @@ def logits(
         hidden = ~rearrange(key_mask, "b m -> b 1 m 1")
         both = [a.masked_fill(hidden, -torch.inf) for a in both]
     return both[0], both[1]
+
+
+def pool(
+    a: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m c"]
+) -> tuple[Float[Tensor, "b h r c_plus_1"], Float[Tensor, "b h r 1"]]:
+    """Sums of x and of 1, weighted by exp(a) relative to its largest, which cancels in the mean."""
+    nothing = torch.finfo(a.dtype).min / 4  # the largest logit where there is no token at all
+    if a.shape[2] == 0:
+        return x.new_zeros(*a.shape[:2], a.shape[3], x.shape[3] + 1), a.new_full((*a.shape[:2], a.shape[3], 1), nothing)
+    largest = a.detach().amax(dim=2).clamp(min=nothing)
+    weights = (a - largest[:, :, None]).exp()
+    return torch.cat([weighted_sums(weights, x), weights.sum(dim=2)[..., None]], dim=-1), largest[..., None]
+
+
+def merge(
+    one: Tensor, largest_one: Tensor, other: Tensor, largest_other: Tensor
+) -> tuple[Float[Tensor, "b h r c_plus_1"], Float[Tensor, "b h r 1"]]:
+    """Two pools as one."""
+    largest = torch.maximum(largest_one, largest_other)
+    return one * (largest_one - largest).exp() + other * (largest_other - largest).exp(), largest
+
+
+def mean(pool: Float[Tensor, "b h r c_plus_1"]) -> Float[Tensor, "b h r c"]:
+    """What a slot holds: the weighted mean, or 0 if it has seen nothing."""
+    weight = pool[..., -1:]
+    return pool[..., :-1] / torch.where(weight > 0, weight, 1)
