@@ -29,7 +29,7 @@ from longspan.kernels.packing import Layout, left_align, real
 
 
 class Pattern(StrEnum):
-    """Which tokens a query may see, and whether the keys come from the same sequence."""
+    """Which tokens a query may see, and whether keys come from the same sequence."""
 
     NONCAUSAL_SELF = "noncausal_self"
     CAUSAL_SELF = "causal_self"
@@ -76,10 +76,10 @@ class AttentionMeta:
     exact: bool = False  # computes softmax attention itself
     stochastic: bool = False  # random numbers decide the function (kept in buffers)
     length_bound: bool = False  # parameters or the transform depend on a length fixed at construction
-    rowwise: bool = False  # an output row depends on its own query and on all keys, not on where the query stands
-    mixes: bool = True  # an output is made of more than its own token; False is for ablations
+    rowwise: bool = False  # an output row depends on its own query and on all keys, not on the position of the query
+    mixes: bool = True  # an output depends on other tokens too; False is for ablations
     positions: bool = False  # brings its own sense of position
-    spatial: bool = False  # knows that a row of pixels is a picture, which Long Range Arena forbids
+    spatial: bool = False  # uses the two axes of an image, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
     limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
     fidelity: bool = False  # a bug-compatible twin of released code: shown apart, never ranked
@@ -109,7 +109,7 @@ class DecodeState:
 
 @dataclass
 class History(DecodeState):
-    """The fallback state: every token so far, left-aligned, with the whole context."""
+    """The fallback state: all tokens so far, left-aligned, and the whole context."""
 
     x: Float[Tensor, "b t d"]
     lengths: Int[Tensor, " b"]
@@ -216,7 +216,7 @@ class Attention(nn.Module, ABC):
         return layout.pack(self(layout.unpack(x), mask=layout.mask))
 
     def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
-        """`forward` of a self pattern at the first token alone, for networks that read nothing else of a layer."""
+        """`forward` of a self pattern at the first token alone, for networks that read only that."""
         return self(x, mask=mask)[:, 0]
 
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
@@ -232,7 +232,7 @@ class Attention(nn.Module, ABC):
         context_mask: Bool[Tensor, "b m"] | None = None,
         carry: Any = None,
     ) -> tuple[Float[Tensor, "b n d"], Any]:
-        """`forward` for mechanisms that hand something to the next layer or segment; others pass `carry` on."""
+        """`forward` for mechanisms that pass something to the next layer or segment; others return `carry` as it is."""
         return self(x, context, mask=mask, context_mask=context_mask), carry
 
     def prefill(
@@ -250,7 +250,7 @@ class Attention(nn.Module, ABC):
         return y, History(aligned, lengths, context, context_mask)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
-        """The output for one more token of each row; here by running the whole history again."""
+        """The output for one more token of each row; by default by running the whole history again."""
         self._needs_decoding()
         rows = torch.arange(x_t.shape[0], device=x_t.device)
         x = torch.cat([state.x, torch.zeros_like(x_t)[:, None]], dim=1)
@@ -298,8 +298,8 @@ class Attention(nn.Module, ABC):
 class HeadwiseAttention(Attention):
     """Attention between projected queries, keys and values, head by head: most mechanisms write only `attend`.
 
-    A causal mechanism that can decode with a state of its own also writes `begin` and `advance`; without them the
-    whole history is run again at every step, which is right but slow.
+    A causal mechanism with a decoding state of its own also writes `begin` and `advance`; without them every step runs
+    the whole history again, which is right but slow.
     """
 
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, bias: bool = True, **shell: Any):
@@ -323,7 +323,7 @@ class HeadwiseAttention(Attention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        """The mechanism itself; a row that sees no real key gives 0."""
+        """The mechanism itself; the output of a query that sees no real key is 0."""
 
     def weights(
         self,
@@ -364,11 +364,8 @@ class HeadwiseAttention(Attention):
         return self._merge(self.attend(q, k, v, key_mask=key_mask, query_mask=mask))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
-        q, k, v = (
-            rearrange(project(x), "t (h c) -> t h c", h=self.heads) for project in (self.query, self.key, self.value)
-        )
-        y = self.attend_packed(q, k, v, layout)
-        return self.out(rearrange(y, "t h e -> t (h e)").to(x.dtype))
+        q, k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))
+        return self.out(self.attend_packed(q, k, v, layout).flatten(1).to(x.dtype))
 
     def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
         if not self._rows_are_free:
@@ -380,10 +377,9 @@ class HeadwiseAttention(Attention):
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
         if not self._rows_are_free:
             return super().first_packed(x, layout)
-        k, v = (rearrange(project(x), "t (h c) -> t h c", h=self.heads) for project in (self.key, self.value))
-        q = rearrange(self.query(x[layout.cu_seqlens[:-1].long()]), "b (h c) -> b h c", h=self.heads)
-        y = self.attend_first_packed(q, k, v, layout)
-        return self.out(rearrange(y, "b h e -> b (h e)").to(x.dtype))
+        k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
+        q = self.query(x[layout.cu_seqlens[:-1].long()]).unflatten(1, (self.heads, -1))
+        return self.out(self.attend_first_packed(q, k, v, layout).flatten(1).to(x.dtype))
 
     @property
     def _rows_are_free(self) -> bool:
@@ -393,14 +389,14 @@ class HeadwiseAttention(Attention):
     def attend_first_packed(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "b h e"]:
-        """`attend` for one query a row; mechanisms with a kernel for ragged rows replace this."""
+        """`attend` for one query a row; kernels for ragged batches override this."""
         k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (k, v))
         return self.attend(q[:, :, None], k, v, key_mask=layout.mask)[:, :, 0]
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "t h e"]:
-        """`attend` of a self pattern on real tokens alone; mechanisms with a kernel for ragged rows replace this."""
+        """`attend` of a self pattern on real tokens alone; kernels for ragged batches override this."""
         q, k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (q, k, v))
         y = self.attend(q, k, v, key_mask=layout.mask, query_mask=layout.mask)
         return layout.pack(rearrange(y, "b h n e -> b n h e"))
@@ -427,11 +423,11 @@ class HeadwiseAttention(Attention):
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
         if isinstance(state, History):
             return super().step(x_t, state)
-        q, k, v = (
-            rearrange(project(x_t), "b (h c) -> b h c", h=self.heads) for project in (self.query, self.key, self.value)
-        )
-        y, state = self.advance(q, None if self.pattern.cross else k, None if self.pattern.cross else v, state)
-        return self.out(rearrange(y, "b h e -> b (h e)").to(x_t.dtype)), state
+        q, k, v = self.query(x_t).unflatten(1, (self.heads, -1)), None, None
+        if not self.pattern.cross:
+            k, v = (project(x_t).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
+        y, state = self.advance(q, k, v, state)
+        return self.out(y.flatten(1).to(x_t.dtype)), state
 
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
         return rearrange(x, "b n (h c) -> b h n c", h=self.heads)

@@ -50,7 +50,7 @@ class FNet(Attention):
 
 
 class _Transform(torch.autograd.Function):
-    """Its matrix is symmetric, also where rows are filled up and cut again: the way back is the transform itself."""
+    """Its matrix is symmetric, also where rows are padded and cut again, so that the backward pass is the transform."""
 
     @staticmethod
     def forward(ctx: Any, x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b n d"]:
@@ -63,9 +63,9 @@ class _Transform(torch.autograd.Function):
 
 
 def transform(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b n d"]:
-    """The first n tokens of the transform of x, filled up with zeros to `size` tokens.
+    """The first n tokens of the transform of x, padded with zeros to `size` tokens.
 
-    Of a real x half of the width says all: at -j it has the numbers that it has at j, of tokens -k for k.
+    x is real, so that half of the width suffices: the transform at (-k, -j) is the conjugate of that at (k, j).
     """
     n, d = x.shape[1:]
     half = torch.fft.rfft2(at_least_single(x), s=(size, d), dim=(1, 2)).real  # there is none in half precision

@@ -1,9 +1,9 @@
-"""No attention: the sublayer contributes nothing, and what comes in goes on along the residual connection alone.
+"""No attention: the sublayer contributes nothing, and tokens pass through the residual connection alone.
 
     y_i = 0
 
-The control of an ablation (CAB's "without attention" deletes the sublayer of every layer): the difference to it is what
-attention is worth in a network. Has no parameters, so a network without attention is also a smaller one. Paper:
+The control of an ablation (CAB's "without attention" deletes the sublayer of every layer). It has no parameters, so a
+network without attention is also a smaller one. Paper:
 arXiv:2210.07661. Departs from the paper in: a normalisation around the sublayer belongs to the network and stays.
 """
 
@@ -19,7 +19,7 @@ from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, Dec
 
 @dataclass
 class Count(DecodeState):
-    """How many tokens each row has had, which is all there is to say about them."""
+    """How many tokens each row has had."""
 
     tokens: Int[Tensor, " b"]
 
@@ -65,15 +65,13 @@ class NoAttention(Attention):
 
 
 def _erased(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """Zeros like x, of which gradients can still be asked for: they are zero too, whatever x holds."""
+    """Zeros like x that can be differentiated; the gradient is zero too, even where x is not finite."""
     zeros = _Erased.apply(x)
     assert isinstance(zeros, Tensor)
     return zeros
 
 
 class _Erased(torch.autograd.Function):
-    """x itself is never read."""
-
     @staticmethod
     def forward(ctx: Any, x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
         return torch.zeros_like(x)

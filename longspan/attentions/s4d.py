@@ -8,15 +8,14 @@ sampled at steps Delta of each channel's own, which makes a recurrence while dec
     rule="zoh" (zero-order hold)      A~ = exp(Delta A)                     B~ = (A~ - 1) / A
     rule="bilinear"                   A~ = (2 + Delta A) / (2 - Delta A)    B~ = 2 Delta / (2 - Delta A)
 
-B is folded into C. On a GPU the recurrence takes a chunk of tokens at a time (`filter_chunks`), and there is no kernel.
-Then GELU, a linear map to twice the width and a gate (GLU). Non-causal self attention has a second
+B is folded into C. Then GELU, a linear map to twice the width and a gate (GLU). Non-causal self attention has a second
 C for a convolution from the right, which begins at the next token, so that the present is seen once;
 `bidirectional=False` leaves it out, and what is called non-causal then sees the past alone. Only half of the `state`
 numbers are kept, the rest being their conjugates. The initial A: `lin` -1/2 + i pi n, `inv` -1/2 + i (N/pi)
 (N/(2n+1) - 1), `legs` the eigenvalues of HiPPO-LegS without its low-rank part, `real` -(n+1).
 
 It mixes along the sequence, channel by channel: `heads` and `inner` have no effect, and there are no queries, keys and
-values. Padding is not time: a hidden token neither enters the state nor lets it fade. The parameters of A and Delta
+values. Padding is not time: a padded token neither enters the state nor lets it fade. The parameters of A and Delta
 want a learning rate of at most 1e-3 and no weight decay; they say so in their attribute `optim`. CAB's layer is
 `s4d(init="inv", output="linear", tied=True, bidirectional=False)` with as many `channels` as heads (8 in its language
 models): the published numbers of parameters fit one direction only, non-causal tasks included. Paper:
@@ -29,30 +28,28 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange
 from jaxtyping import Bool, Complex, Float
 from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.packing import left_align
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import at_least_single
 from longspan.kernels.state_space import (
-    chunk_type,
-    chunks,
-    filter_chunks,
-    filter_tokens,
+    Diagonal,
+    check_sizes,
+    final_state,
     gently_trained,
-    impulse_response,
-    last_state,
+    hippo,
+    random_steps,
+    state_space,
+    state_space_step,
 )
-from longspan.kernels.state_space.chunks import Chunk, as_pairs, as_reading
 
 Start = Literal["lin", "inv", "legs", "real"]
 
 
 @dataclass
-class Waves(DecodeState):
+class Memory(DecodeState):
     """The state s of every channel, as pairs of real and imaginary part."""
 
     s: Float[Tensor, "b d n 2"]
@@ -89,19 +86,15 @@ class S4D(Attention):
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, bias=bias, **shell)
-        if state < 2 or state % 2:
-            raise UsageError(f"The state consists of conjugate pairs, got state={state}; choose an even number.")
-        if not 0 < step_min <= step_max:
-            raise UsageError(f"Steps need 0 < step_min <= step_max, got step_min={step_min} and step_max={step_max}.")
-        if channels < 1 or (output == "none" and channels != 1):
+        check_sizes(state, channels, step_min, step_max)
+        if output == "none" and channels != 1:
             raise UsageError(f"Without an output map there is one channel per feature, got channels={channels}.")
         self.rule, self.activation, self.output = rule, activation, output
         a = initial_a(init, state).expand(1 if tied else dim, -1)
         self.directions = 2 if bidirectional and self.pattern is Pattern.NONCAUSAL_SELF else 1
-        spread = math.log(step_max) - math.log(step_min)
         self.log_decay = gently_trained((-a.real).log())
         self.frequency = gently_trained(a.imag)
-        self.log_step = gently_trained(torch.rand(dim) * spread + math.log(step_min))
+        self.log_step = random_steps(dim, step_min, step_max)
         c = torch.randn(self.directions * channels, dim, state // 2, dtype=torch.complex64)
         self.c = nn.Parameter(torch.view_as_real(c))  # the second half of the channels runs backwards, if there is one
         self.skip = nn.Parameter(torch.randn(channels, dim))
@@ -117,15 +110,7 @@ class S4D(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
-        gelu, dtype = self.activation == "gelu", chunk_type(x, 2 * self.frequency.shape[1])
-        with without_autocast(x):
-            if dtype is not None:
-                y = filter_chunks(x, self.chunk(chunks.LENGTH, dtype), mask, gelu=gelu)
-            else:
-                kernel = self.kernel(x.shape[1])
-                forth, back = (kernel, None) if self.directions == 1 else kernel.chunk(2)
-                y = filter_tokens(x, forth, back, self.skip, mask)
-                y = F.gelu(y) if gelu else y
+        y = state_space(x, self.system(), self.skip, mask, gelu=self.activation == "gelu")
         return self._map_out(y, x.dtype)
 
     def prefill(
@@ -135,25 +120,18 @@ class S4D(Attention):
         *,
         mask: Bool[Tensor, "b n"] | None = None,
         context_mask: Bool[Tensor, "b m"] | None = None,
-    ) -> tuple[Float[Tensor, "b n d"], Waves]:
+    ) -> tuple[Float[Tensor, "b n d"], Memory]:
         self._needs_decoding()
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
-        with without_autocast(x):
-            log_a, _ = self.sampled()
-            return y, Waves(torch.view_as_real(last_state(log_a, *left_align(at_least_single(x), mask))))
+        return y, Memory(final_state(x, self.system(), mask))
 
-    def step(self, x_t: Float[Tensor, "b d"], state: Waves) -> tuple[Float[Tensor, "b d"], Waves]:
+    def step(self, x_t: Float[Tensor, "b d"], state: Memory) -> tuple[Float[Tensor, "b d"], Memory]:
         self._needs_decoding()
-        with without_autocast(x_t):
-            u = at_least_single(x_t)
-            log_a, c = self.sampled()
-            s = log_a.exp() * torch.view_as_complex(state.s) + u[..., None]
-            y = 2 * einsum(c, s, "c d n, b d n -> b c d").real + self.skip * u[:, None]
-            y = F.gelu(y) if self.activation == "gelu" else y
-        return self._map_out(rearrange(y, "b c d -> b (c d)"), x_t.dtype), Waves(torch.view_as_real(s))
+        y, s = state_space_step(x_t, self.system(), self.skip, state.s, gelu=self.activation == "gelu")
+        return self._map_out(y, x_t.dtype), Memory(s)
 
-    def sampled(self) -> tuple[Complex[Tensor, "d n"], Complex[Tensor, "c d n"]]:
-        """The logarithm of A~, and C B~."""
+    def system(self) -> Diagonal:
+        """A~, as its logarithm, and C B~."""
         log_decay, frequency = at_least_single(self.log_decay), at_least_single(self.frequency)
         log_step, c = at_least_single(self.log_step), at_least_single(self.c)
         a = torch.complex(-log_decay.exp(), frequency)
@@ -162,20 +140,7 @@ class S4D(Attention):
             log_a, b = step * a, torch.expm1(step * a) / a
         else:
             log_a, b = ((2 + step * a) / (2 - step * a)).log(), 2 * step / (2 - step * a)
-        return log_a, torch.view_as_complex(c.contiguous()) * b
-
-    def kernel(self, length: int) -> Float[Tensor, "c d n"]:
-        """K_l = 2 Re sum_n C_n B~_n A~_n^l for l < length."""
-        return impulse_response(*self.sampled(), length)
-
-    def chunk(self, length: int, dtype: torch.dtype) -> Chunk:
-        """The recurrence over `length` tokens at once."""
-        (log_a, c), forth = self.sampled(), self.skip.shape[0]
-        powers = (log_a[:, None] * torch.arange(length, device=log_a.device)[:, None]).exp()  # [d t n]
-        c = rearrange(2 * c, "c d n -> d c n")
-        later = torch.cat([c[:, :forth] * log_a.exp()[:, None], c[:, forth:]], dim=1)  # read from the next token on
-        reads = as_reading(later[:, :, None] * powers[:, None])
-        return chunks.lift(as_pairs(powers), as_reading(c), reads, self.skip, (length * log_a).exp(), dtype)
+        return Diagonal(log_a, torch.view_as_complex(c.contiguous()) * b)
 
     def _map_out(self, y: Float[Tensor, "*n c_times_d"], dtype: torch.dtype) -> Float[Tensor, "*n d"]:
         if self.output == "none":
@@ -194,7 +159,4 @@ def initial_a(init: Start, state: int) -> Complex[Tensor, " n"]:
         return torch.complex(half, state / math.pi * (state / (2 * n + 1) - 1))
     if init == "real":
         return torch.complex(-(n + 1.0), torch.zeros(state // 2))
-    k = (2 * torch.arange(state, dtype=torch.float64) + 1).sqrt()
-    skew = (k[:, None] * k).triu(1) / 2  # the normal part of HiPPO-LegS is -1/2 plus a skew-symmetric matrix
-    frequencies = torch.linalg.eigvalsh(1j * (skew - skew.mT)).float()
-    return torch.complex(half, frequencies[state // 2 :])
+    return torch.complex(half, hippo(state)[0])

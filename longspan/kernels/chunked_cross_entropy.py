@@ -2,7 +2,7 @@
 
     nll_t = logsumexp_v (h_t . e_v + b_v) - (h_t . e_y + b_y)
 
-Tokens are taken some at a time; the backward pass computes their logits once more. In float32, whatever the autocast.
+Tokens are taken chunk by chunk; the backward pass recomputes their logits. The loss is in float32, also under autocast.
 """
 
 import torch
@@ -23,11 +23,11 @@ def chunked_cross_entropy(
     entries: int = ENTRIES,
 ) -> Float[Tensor, "*tokens"]:
     """Negative log-likelihood in nats of each target; 0 where the target is negative."""
-    some = max(1, entries // table.shape[0])
+    chunk = max(1, entries // table.shape[0])
     h, y = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
     parts = []
-    for h_part, y_part in zip(h.split(some), y.split(some), strict=True):
-        if torch.is_grad_enabled() and len(y) > some:
+    for h_part, y_part in zip(h.split(chunk), y.split(chunk), strict=True):
+        if torch.is_grad_enabled() and len(y) > chunk:
             part = checkpoint(_nll, h_part, table, bias, y_part, use_reentrant=False, preserve_rng_state=False)
         else:
             part = _nll(h_part, table, bias, y_part)

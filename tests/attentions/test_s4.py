@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import SELF_PATTERNS, Pattern
-from longspan.attentions.s4 import hippo
 from longspan.core.errors import UsageError
+from longspan.kernels.state_space import hippo
 from tests.kernels.memory import LargestTensor
 
 
@@ -153,7 +153,7 @@ def test_the_kernel_never_stores_states_by_frequencies():
     dim, state, length = 8, 128, 4096
     layer = attentions.get(f"s4(state={state})")(dim, 1, Pattern.CAUSAL_SELF)
     with LargestTensor() as largest:
-        layer.kernel(length).sum().backward()
+        layer.system().kernel(length).sum().backward()
     assert largest.numel <= 4 * dim * 2 * length * 2  # four complex series of twice the length, whatever the state
 
 
@@ -167,8 +167,10 @@ def test_a_kernel_of_long_range_keeps_its_digits():
         b = torch.einsum("dij,dj->di", a, b)
     expected = torch.stack(rows, dim=-1)
     scale = expected.abs().max()
-    assert (layer.kernel(length) - expected).abs().max() < 1e-9 * scale  # on the circle ten digits are left
-    assert (layer.float().kernel(length) - expected).abs().max() < 1e-4 * scale  # weights rounded to single precision
+    assert (layer.system().kernel(length) - expected).abs().max() < 1e-9 * scale  # on the circle ten digits are left
+    assert (
+        layer.float().system().kernel(length) - expected
+    ).abs().max() < 1e-4 * scale  # weights rounded to single precision
 
 
 def test_one_direction_in_the_noncausal_pattern_is_the_causal_layer():

@@ -107,15 +107,15 @@ def test_the_kernel_never_stores_every_power():
     dim, state, length = 32, 64, 4096
     layer = attentions.get("s4d")(dim, 1, Pattern.CAUSAL_SELF)
     with LargestTensor() as largest:
-        layer.kernel(length).sum().backward()
+        layer.system().kernel(length).sum().backward()
     assert largest.numel <= dim * max(length, 2 * state * 64 * 2)
 
 
 def test_a_kernel_of_long_range_keeps_its_digits_in_single_precision():
     layer = build("s4d", Pattern.CAUSAL_SELF, dim=4)
-    exact = layer.kernel(4096)
+    exact = layer.system().kernel(4096)
     # Phases reach thousands of radians, of which float32 keeps three or four digits behind the point.
-    torch.testing.assert_close(layer.float().kernel(4096).double(), exact, atol=2e-3, rtol=0)
+    torch.testing.assert_close(layer.float().system().kernel(4096).double(), exact, atol=2e-3, rtol=0)
 
 
 def test_parameters_are_real_and_say_how_they_want_to_be_trained():

@@ -1,28 +1,18 @@
-"""State spaces chunk by chunk against their law, on a GPU or in Triton's interpreter.
+"""State spaces chunk by chunk against the reference, on a GPU or in Triton's interpreter.
 
 `test_state_space.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
-import importlib
-
 import pytest
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import SELF_PATTERNS, Pattern
-from longspan.kernels.state_space import (
-    chunks,
-    doubling,
-    filter_chunks,
-    filter_tokens,
-    impulse_response,
-    operator,
-    reference,
-)
+from longspan.kernels import state_space as engine
+from longspan.kernels.state_space import filter_chunks, filter_tokens, operator, reference, systems
 from longspan.kernels.state_space import triton as kernel
 from tests.kernels.agreement import exact
 from tests.kernels.device import DEVICE, on_a_gpu
@@ -52,17 +42,9 @@ def dynamics(n=3, *, channels=1, directions=1, d=3, seed=0):
 
 
 def in_chunks(log_a, c, skip, dtype, *, dense=False):
-    """What `S4D.chunk` makes of these, or the same with a matrix in place of complex numbers."""
-    forth = len(skip)
-    powers = (log_a[:, None] * torch.arange(LENGTH, device=DEVICE)[:, None]).exp()
-    c = rearrange(2 * c, "c d n -> d c n")
-    later = torch.cat([c[:, :forth] * log_a.exp()[:, None], c[:, forth:]], dim=1)
-    reads = chunks.as_reading(later[:, :, None] * powers[:, None])
-    across = (LENGTH * log_a).exp()
-    if dense:
-        blocks = torch.stack([torch.stack([across.real, -across.imag]), torch.stack([across.imag, across.real])])
-        across = rearrange(torch.diag_embed(blocks), "i j d n m -> d (n i) (m j)")
-    return chunks.lift(chunks.as_pairs(powers), chunks.as_reading(c), reads, skip, across, dtype)
+    """A chunk of the recurrence, or the same with a matrix in place of complex numbers."""
+    chunk = systems.Diagonal(log_a, c).chunk(skip, LENGTH, dtype)
+    return chunk._replace(across=systems._rotations(chunk.across)) if dense else chunk
 
 
 def compare(found, expected, tolerance):
@@ -78,16 +60,16 @@ def follow(n, *, channels=1, directions=1, dense=False, gelu=True, hidden=False,
     x = torch.randn(3 if hidden else 1, n, 3, generator=generator).to(DEVICE, dtype).requires_grad_()
     mask = (torch.rand(3, n, generator=generator) < torch.tensor([[1.0], [0.6], [0.0]])).to(DEVICE) if hidden else None
     (doubled,) = exact([x])
-    forth, back = (*impulse_response(log_a, c, n).chunk(directions), None)[:2]
-    law = filter_tokens(doubled, forth, back, skip, mask, impl="reference")
-    law = F.gelu(law) if gelu else law
+    past, future = (*systems.impulse_response(log_a, c, n).chunk(directions), None)[:2]
+    slow = filter_tokens(doubled, past, future, skip, mask, impl="reference")
+    slow = F.gelu(slow) if gelu else slow
     fast = filter_chunks(x, in_chunks(*leaves, dtype, dense=dense), mask, gelu=gelu)
     assert fast.dtype == dtype
-    compare(fast, law, TOLERANCE[dtype])
-    direction = torch.randn(law.shape, generator=generator).to(DEVICE, dtype)
+    compare(fast, slow, TOLERANCE[dtype])
+    direction = torch.randn(slow.shape, generator=generator).to(DEVICE, dtype)
     gradients = (
         torch.autograd.grad(y, (tokens, *leaves), direction.to(y.dtype), materialize_grads=True)
-        for y, tokens in ((fast, x), (law, doubled))
+        for y, tokens in ((fast, x), (slow, doubled))
     )
     for found, expected in zip(*gradients, strict=True):
         compare(found, expected, TOLERANCE[dtype])
@@ -96,7 +78,7 @@ def follow(n, *, channels=1, directions=1, dense=False, gelu=True, hidden=False,
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_outputs_and_gradients_are_those_of_the_law(directions, dense, dtype):
+def test_outputs_and_gradients_are_those_of_the_reference(directions, dense, dtype):
     follow(37, directions=directions, dense=dense, dtype=dtype)
 
 
@@ -120,16 +102,15 @@ def test_mechanisms_are_themselves_in_chunks(spec, pattern, monkeypatch):
     torch.manual_seed(0)
     layer = attentions.get(spec)(6, 1, pattern).to(DEVICE)
     x, mask = torch.randn(2, 37, 6, device=DEVICE, requires_grad=True), torch.rand(2, 37, device=DEVICE) < 0.8
-    module = importlib.import_module(type(layer).__module__)
-    monkeypatch.setattr(chunks, "LENGTH", LENGTH)
+    monkeypatch.setattr(systems, "LENGTH", LENGTH)
 
     def run(dtype):
-        monkeypatch.setattr(module, "chunk_type", lambda x, states: dtype)
+        monkeypatch.setattr(engine, "chunk_type", lambda x, states: dtype)
         y = layer(x, mask=mask)
         return y, *torch.autograd.grad(y.square().sum(), (x, *layer.parameters()))
 
     for found, expected in zip(run(torch.float32), run(None), strict=True):
-        compare(found, expected, 3e-5)  # the law too is in single precision here
+        compare(found, expected, 3e-5)  # the reference too is in single precision here
 
 
 @pytest.mark.parametrize("k, families, length", [(6, 3, 64), (40, 2, 4), (5, 1, 1)])
@@ -138,17 +119,17 @@ def test_powers_by_doubling_are_those_of_one_product_after_another(k, families, 
     a, rows = (torch.randn(2, m, k, generator=generator) / k**0.5 for m in (k, families))
     given = [x.to(DEVICE).requires_grad_() for x in (a, rows)]
     doubled = exact(given)
-    found, law = doubling.powers(*given, length), reference.powers(*doubled, length)
-    directions = [torch.randn(y.shape, generator=generator).to(DEVICE) for y in law]
+    found, slow = operator.matrix_powers(*given, length), reference.matrix_powers(*doubled, length)
+    directions = [torch.randn(y.shape, generator=generator).to(DEVICE) for y in slow]
     gradients = (
         torch.autograd.grad(ys, xs, [w.to(ys[0].dtype) for w in directions])
-        for ys, xs in ((found, given), (law, doubled))
+        for ys, xs in ((found, given), (slow, doubled))
     )
-    for one, other in zip((*found, *next(gradients)), (*law, *next(gradients)), strict=True):
+    for one, other in zip((*found, *next(gradients)), (*slow, *next(gradients)), strict=True):
         compare(one, other, 1e-5)
 
 
-def test_no_two_runs_differ_in_a_bit():
+def test_it_is_deterministic():
     def run():
         leaves = dynamics(directions=2)
         x = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
@@ -182,7 +163,7 @@ def test_torch_finds_nothing_wrong_with_the_operators():
     for dense in (False, True):
         check(operator.forward, *operands(dense))
     a, rows = (torch.randn(2, m, 4, device=DEVICE, requires_grad=True) for m in (4, 3))
-    check(doubling.forward, a, rows, 2)
+    check(operator.powers_forward, a, rows, 2)
 
 
 def test_it_goes_into_one_compiled_graph_for_any_length():
@@ -202,7 +183,7 @@ def real_size(spec, pattern, n=4096):
     return layer, x.requires_grad_(), direction
 
 
-def forth_and_back(layer, x, direction):
+def run_and_differentiate(layer, x, direction):
     with torch.autocast(DEVICE, torch.bfloat16):
         y = layer(x)
     return y, *torch.autograd.grad(y, (x, *layer.parameters()), direction)
@@ -218,17 +199,17 @@ def assert_near(found, expected, tolerance):
 @pytest.mark.parametrize("pattern", SELF_PATTERNS)
 def test_in_half_precision_layers_of_real_size_are_what_transforms_make_of_them(spec, pattern, monkeypatch):
     layer, *given = real_size(spec, pattern)
-    found = forth_and_back(layer, *given)
-    monkeypatch.setattr(importlib.import_module(type(layer).__module__), "chunk_type", lambda x, states: None)
+    found = run_and_differentiate(layer, *given)
+    monkeypatch.setattr(engine, "chunk_type", lambda x, states: None)
     # Both round the tokens of the last map, and their gradients, to bfloat16; this is 4e-3 in each of them.
-    assert_near(found, forth_and_back(layer, *given), 3e-2)
+    assert_near(found, run_and_differentiate(layer, *given), 3e-2)
 
 
 @on_a_gpu
 @pytest.mark.parametrize("spec", ["s4", "s4d"])
 def test_a_recorded_update_is_the_update(spec):
     layer, *given = real_size(spec, Pattern.NONCAUSAL_SELF)
-    found, expected = zip(*replayed(lambda: forth_and_back(layer, *given)), strict=True)
+    found, expected = zip(*replayed(lambda: run_and_differentiate(layer, *given)), strict=True)
     assert_near(found, expected, 1e-3)
 
 
@@ -240,4 +221,4 @@ def test_a_compiled_layer_is_the_layer_at_any_length(spec):
     for n in (1000, 1500):
         _, *given = real_size(spec, Pattern.CAUSAL_SELF, n)
         # Compiled, the way back has autocast on where the layer has it off.
-        assert_near(forth_and_back(compiled, *given), forth_and_back(layer, *given), 5e-2)
+        assert_near(run_and_differentiate(compiled, *given), run_and_differentiate(layer, *given), 5e-2)

@@ -10,12 +10,11 @@ from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from longspan.kernels.state_space import (
     chunk_type,
-    chunks,
     filter_chunks,
     filter_tokens,
     gently_trained,
-    impulse_response,
-    last_state,
+    reference,
+    systems,
 )
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
@@ -27,10 +26,10 @@ def dynamics(d=3, n=4, channels=2):
     return log_a.requires_grad_(), torch.randn(channels, d, n, dtype=torch.complex128, requires_grad=True)
 
 
-def assert_agree(law, fast, leaves):
-    torch.testing.assert_close(fast, law)
-    w = torch.randn_like(law)
-    gradients = (torch.autograd.grad((y * w).sum().real, leaves, materialize_grads=True) for y in (fast, law))
+def assert_agree(slow, fast, leaves):
+    torch.testing.assert_close(fast, slow)
+    w = torch.randn_like(slow)
+    gradients = (torch.autograd.grad((y * w).sum().real, leaves, materialize_grads=True) for y in (fast, slow))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -39,7 +38,7 @@ def assert_agree(law, fast, leaves):
 def test_the_response_to_a_pulse_is_that_of_the_recurrence(length):
     torch.manual_seed(0)
     log_a, c = dynamics()
-    found = (impulse_response(log_a, c, length, impl=impl) for impl in ("reference", "auto"))
+    found = (module.impulse_response(log_a, c, length) for module in (reference, systems))
     assert_agree(*found, (log_a, c))
 
 
@@ -50,13 +49,13 @@ def test_the_last_state_is_that_of_each_row_at_its_end(lengths, seed):
     log_a, _ = dynamics()
     lengths = [*lengths, 3]
     u = torch.randn(len(lengths), max(lengths) + 1, 3, dtype=torch.float64, requires_grad=True)
-    found = (last_state(log_a, u, torch.tensor(lengths), impl=impl) for impl in ("reference", "auto"))
+    found = (module.last_state(log_a, u, torch.tensor(lengths)) for module in (reference, systems))
     assert_agree(*found, (log_a, u))
 
 
 def test_nothing_leaves_an_empty_state():
     log_a, _ = dynamics()
-    assert not last_state(log_a, torch.zeros(2, 0, 3), torch.zeros(2, dtype=torch.long)).any()
+    assert not systems.last_state(log_a, torch.zeros(2, 0, 3), torch.zeros(2, dtype=torch.long)).any()
 
 
 @given(st.integers(1, 40), st.booleans(), st.integers(0, 2**31))
@@ -82,38 +81,34 @@ def test_a_chunk_is_a_step_of_a_larger_system(both_sides):
     torch.manual_seed(0)
     (log_a, c), length = dynamics(channels=2 if both_sides else 1), 8
     skip, u = torch.randn(1, 3).double(), torch.randn(3, length).double()
-    powers, c = (log_a[:, None] * torch.arange(length)[:, None]).exp(), c.transpose(0, 1)
-    later = torch.cat([c[:, :1] * log_a.exp()[:, None], c[:, 1:]], dim=1)
-    reads = chunks.as_reading(later[:, :, None] * powers[:, None])
-    across = (length * log_a).exp()
-    chunk = chunks.lift(chunks.as_pairs(powers), chunks.as_reading(c), reads, skip, across, torch.float64)
+    chunk, c = systems.Diagonal(log_a, c / 2).chunk(skip, length, torch.float64), c.transpose(0, 1)
 
     states = [torch.randn(3, 4, dtype=torch.complex128) for _ in c[0]]
-    before = torch.cat([u, *map(chunks.as_pairs, states)], dim=1)
+    before = torch.cat([u, *map(systems.as_pairs, states)], dim=1)
     y, new = (chunk.read @ before[..., None])[..., 0], (u[:, None] @ chunk.write)[:, 0].unflatten(1, (len(states), -1))
     rows, s = [], states[0]
     for t in range(length):
         s = log_a.exp() * s + u[:, t, None]
         rows.append((c[:, 0] * s).sum(dim=1).real + skip[0] * u[:, t])
-    torch.testing.assert_close(chunks.as_pairs(chunk.across * states[0]) + new[:, 0], chunks.as_pairs(s))
+    torch.testing.assert_close(systems.as_pairs(chunk.across * states[0]) + new[:, 0], systems.as_pairs(s))
     if both_sides:
         s = states[1]
         for t in reversed(range(length)):
             rows[t] = rows[t] + (c[:, 1] * s).sum(dim=1).real
             s = log_a.exp() * s + u[:, t, None]
-        torch.testing.assert_close(chunks.as_pairs(chunk.across * states[1]) + new[:, 1], chunks.as_pairs(s))
+        torch.testing.assert_close(systems.as_pairs(chunk.across * states[1]) + new[:, 1], systems.as_pairs(s))
     torch.testing.assert_close(y, torch.stack(rows, dim=1))
 
 
 def test_operations_are_those_of_the_products():
     d, b, n, t, s, ct = 3, 2, 20, 8, 4, 16
     x, read, write, rows = (b, n, d), (d, ct, t + s), (d, t, s), (d, b, 3, t + s)
-    forth, back = formulas()[torch.ops.longspan.state_space], formulas()[torch.ops.longspan.state_space_backward]
+    forward, backward = formulas()[torch.ops.longspan.state_space], formulas()[torch.ops.longspan.state_space_backward]
     products = 2 * d * b * 3 * (t * s + (t + s) * ct)
-    assert forth(x, read, write, (d, 2, 2), None, None, True, False) == products
-    assert forth(x, read, write, (d, s, s), None, None, False, False) == products + 2 * d * b * 3 * s * s
+    assert forward(x, read, write, (d, 2, 2), None, None, True, False) == products
+    assert forward(x, read, write, (d, s, s), None, None, False, False) == products + 2 * d * b * 3 * s * s
     products = 2 * d * b * 3 * (ct * s + (ct + s) * t + (ct + s) * (t + s))
-    assert back((b, n, 2 * d), rows, (d, b, 3, ct), read, write, (d, 2, 2), None, None, True, True) == products
+    assert backward((b, n, 2 * d), rows, (d, b, 3, ct), read, write, (d, 2, 2), None, None, True, True) == products
     assert formulas()[torch.ops.longspan.matrix_powers]((d, s, s), (d, 2, s), 3) == 2 * d * s * s * (3 * s + 2 * 7)
 
 
@@ -123,7 +118,7 @@ def test_what_chunks_cannot_do_is_refused_with_a_sentence(n, dtype, words):
     x = torch.zeros(1, 3, 2, dtype=dtype)
     read, write, across = torch.zeros(2, 4, 4 + 2 * n), torch.zeros(2, 4, 2 * n), torch.zeros(2, n, dtype=torch.cfloat)
     with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
-        filter_chunks(x, chunks.Chunk(read, write, across))
+        filter_chunks(x, systems.Chunk(read, write, across))
 
 
 def test_a_cpu_takes_the_fourier_transform():
@@ -131,7 +126,7 @@ def test_a_cpu_takes_the_fourier_transform():
 
 
 @needs_triton
-def test_chunks_follow_the_law():
+def test_chunks_follow_the_reference():
     assert_passes("state_space_kernel.py")
 
 
@@ -141,15 +136,15 @@ def test_chunks_follow_the_law():
 def test_kernels_compile_for_a_large_gpu_within_the_memory_on_its_chip(kind):
     from longspan.kernels.state_space import triton as kernels
 
-    turns = {"T": chunks.LENGTH, "ORDERED": True, "GELU": True, **kernels.TILE}
-    diagonal, dense = kernels.launch(torch.empty(1, 32, 2), True), kernels.launch(torch.empty(1, 64, 64), False)
-    powers = kernels.launch_of_powers(64)
+    turns = {"T": systems.LENGTH, "ORDERED": True, "GELU": True, **kernels.TILE}
+    diagonal, dense = kernels.launch(32, True), kernels.launch(64)
+    powers = kernels.launch(64)
     cases = {"_into_rows": turns, "_out_of_rows": turns, "_scan_diagonal": diagonal, "_scan_dense": dense}
-    cases |= {"_next_rows": powers, "_square": powers, "_back_to_rows": powers, "_back_to_square": powers}
+    cases |= {"_next_rows": powers, "_square": powers, "_next_rows_backward": powers, "_square_backward": powers}
     matrices = dict.fromkeys(("across", "squares", "drows", "dsquares"), "*fp32")
     for name, constants in cases.items():
         kernel = getattr(kernels, name)
-        constants = {"BACK": True, "B": kernels.BLOCK} | constants
+        constants = {"BACKWARD": True, "B": kernels.BLOCK} | constants
         kinds = dict.fromkeys(("x", "rows", "before", "tokens", "v", "z"), f"*{kind}") | matrices
         kinds |= {"order": "*i32", "places": "*i32", "rows": "*fp32" if "squares" in kernel.arg_names else f"*{kind}"}
         built = compiled(kernel, constants, kinds, otherwise="i32")

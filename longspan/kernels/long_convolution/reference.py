@@ -1,4 +1,4 @@
-"""Long convolution as a sum over all pairs of tokens: the law."""
+"""Long convolution as a sum over all pairs of tokens."""
 
 import torch
 from einops import einsum

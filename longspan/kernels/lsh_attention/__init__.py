@@ -19,7 +19,6 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from longspan.kernels.dispatch import Implementation, choose
-from longspan.kernels.launch import ceil
 from longspan.kernels.lsh_attention import operator, reference
 from longspan.kernels.lsh_attention.reference import keys
 from longspan.kernels.precision import at_least_single
@@ -78,9 +77,9 @@ def _in_blocks(
 ) -> Float[Tensor, "b h n e"]:
     """Each block of sorted queries against its own and the neighbouring blocks of keys."""
     n = z.shape[2]
-    block = max(SMALLEST_BLOCK, ceil(left + right, 2))
+    block = max(SMALLEST_BLOCK, -(-(left + right) // 2))
     block = block if block < n else n
-    before, after = ceil(left, block), ceil(right, block)
+    before, after = -(-left // block), -(-right // block)
     bucket = _blocks(bucket, block, fill=-1)
     span = torch.arange(-before * block, (1 + after) * block, device=z.device)
     lag = span - torch.arange(block, device=z.device)[:, None]

@@ -1,69 +1,80 @@
-"""State space: the diagonal recurrence s_t = A s_{t-1} + u_t of many channels, for all tokens at once.
+"""State space: a linear recurrence of every channel by itself, for all tokens at once.
 
-    impulse_response   K_l = 2 Re sum_n C_n A_n^l           what C reads l steps after a single pulse
-    last_state         s = sum_l A^l u_(last - l)           what the recurrence remembers of a row
-    filter_tokens      y = K * u + D u                      what it makes of a row while training
-    filter_chunks      the same for any A, chunk by chunk   by matrix products, with a GPU and Triton
+    system = Diagonal(log_a, c)                        # or DiagonalPlusRankOne(...), see systems.py
+    y = state_space(x, system, skip, mask)             # y = K * x + D x, K the impulse response of the system
+    state = final_state(x, system, mask)               # after the real tokens of each row
+    y_t, state = state_space_step(x_t, system, skip, state)
 
-A comes as its logarithm, so that a power is the exponential of a product. Of each pair of conjugate states one is kept.
-Padding is not time: a hidden token neither enters the state nor lets it fade. `reference` is the law.
+Padding is not time: a padded token neither enters the state nor lets it fade. On a GPU the recurrence goes chunk by
+chunk (`filter_chunks`: matrix products and Triton), elsewhere K is convolved with the tokens by Fourier transforms
+(`filter_tokens`). `reference` defines both.
 """
 
+import math
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange
-from jaxtyping import Bool, Complex, Float, Int
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import choose
 from longspan.kernels.long_convolution import long_convolution
 from longspan.kernels.packing import left_align, real
-from longspan.kernels.precision import at_least_single
-from longspan.kernels.state_space import operator, reference
-from longspan.kernels.state_space.chunks import Chunk
+from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.state_space import operator, reference, systems
+from longspan.kernels.state_space.systems import Chunk, Diagonal, DiagonalPlusRankOne, hippo
 
-MOST = 128  # numbers of a state, whose matrix has to stay on chip
+__all__ = ["Diagonal", "DiagonalPlusRankOne", "final_state", "hippo", "state_space", "state_space_step"]
 
-Impl = Literal["auto", "reference"]
+LARGEST_STATE = 128  # numbers, whose matrix has to stay on chip
 
-
-def impulse_response(
-    log_a: Complex[Tensor, "d n"], c: Complex[Tensor, "c d n"], length: int, *, impl: Impl = "auto"
-) -> Float[Tensor, "c d t"]:
-    """K_l = 2 Re sum_n C_n A_n^l for l < length, without ever storing all powers of A.
-
-    With l = i block + j the power splits into A^(i block) A^j, so that sqrt(length) powers of each kind suffice and
-    their products are summed over the states by one matrix product.
-    """
-    if impl == "reference":
-        return reference.impulse_response(log_a, c, length)
-    coarse, fine = _powers(log_a, length)
-    coarse = (2 * c)[..., None] * coarse
-    left = torch.cat([coarse.real, -coarse.imag], dim=2)  # Re(x y) = Re x Re y - Im x Im y
-    right = torch.cat([fine.real, fine.imag], dim=1)
-    response = einsum(left, right, "c d n i, d n j -> c d i j")
-    return rearrange(response, "c d i j -> c d (i j)")[..., :length]
+System = Diagonal | DiagonalPlusRankOne
 
 
-def last_state(
-    log_a: Complex[Tensor, "d n"], u: Float[Tensor, "b t d"], lengths: Int[Tensor, " b"], *, impl: Impl = "auto"
-) -> Complex[Tensor, "b d n"]:
-    """s = sum_l A^l u_(last - l) over the first `lengths` tokens of each row."""
-    if impl == "reference":
-        return reference.last_state(log_a, u, lengths)
-    length, dtype = u.shape[1], torch.promote_types(u.dtype, torch.complex64)
-    if length == 0:
-        return torch.zeros(u.shape[0], *log_a.shape, dtype=dtype, device=u.device)
-    rows = torch.arange(u.shape[0], device=u.device)[:, None]
-    back = (lengths[:, None] - 1 - torch.arange(length, device=u.device)).clamp(min=0)
-    newest_first = u[rows, back] * real(lengths, length)[..., None]
-    coarse, fine = (power.to(dtype) for power in _powers(log_a, length))
-    blocks = F.pad(newest_first, (0, 0, 0, coarse.shape[2] * fine.shape[2] - length))
-    blocks = rearrange(blocks, "b (i j) d -> b d i j", j=fine.shape[2])
-    within = einsum(blocks, torch.view_as_real(fine), "b d i j, d n j two -> b d n i two")
-    return (torch.view_as_complex(within.contiguous()) * coarse).sum(dim=-1)
+def state_space(
+    x: Float[Tensor, "b n d"],
+    system: System,
+    skip: Float[Tensor, "c d"],
+    mask: Bool[Tensor, "b n"] | None = None,
+    *,
+    gelu: bool = False,
+) -> Float[Tensor, "b n c_times_d"]:
+    """All channels of all features, after GELU where wanted, in single precision or better; 0 at padded positions."""
+    dtype = chunk_type(x, 2 * system.log_a.shape[1])
+    with without_autocast(x):
+        if dtype is not None:
+            return filter_chunks(x, system.chunk(skip, systems.LENGTH, dtype), mask, gelu=gelu)
+        kernel = system.kernel(x.shape[1])
+        past, future = kernel[: len(skip)], kernel[len(skip) :]
+        y = filter_tokens(x, past, future if len(future) else None, skip, mask)
+        return F.gelu(y) if gelu else y
+
+
+def final_state(
+    x: Float[Tensor, "b n d"], system: System, mask: Bool[Tensor, "b n"] | None = None
+) -> Float[Tensor, "b d s 2"]:
+    """The state after the real tokens of each row, as pairs of real and imaginary part."""
+    with without_autocast(x):
+        return torch.view_as_real(system.state(*left_align(at_least_single(x), mask)))
+
+
+def state_space_step(
+    x_t: Float[Tensor, "b d"],
+    system: System,
+    skip: Float[Tensor, "c d"],
+    state: Float[Tensor, "b d s 2"],
+    *,
+    gelu: bool = False,
+) -> tuple[Float[Tensor, "b c_times_d"], Float[Tensor, "b d s 2"]]:
+    """`state_space` for one more token, and the state after it."""
+    with without_autocast(x_t):
+        u = at_least_single(x_t)
+        y, s = system.step(u, torch.view_as_complex(state))
+        y = rearrange(y + skip * u[:, None], "b c d -> b (c d)")
+        return F.gelu(y) if gelu else y, torch.view_as_real(s)
 
 
 def filter_tokens(
@@ -73,12 +84,9 @@ def filter_tokens(
     skip: Float[Tensor, "c d"],
     mask: Bool[Tensor, "b n"] | None = None,
     *,
-    impl: Impl = "auto",
+    impl: Literal["auto", "reference"] = "auto",
 ) -> Float[Tensor, "b n c_times_d"]:
-    """kernel * x + skip x along the real tokens, in single precision or better; nothing at padded positions.
-
-    The reverse kernel, where there is one, sees the tokens after the present one.
-    """
+    """kernel * x + skip x along the real tokens; the reverse kernel sees the tokens after the present one."""
     if impl == "reference":
         return reference.filter_tokens(x, kernel, reverse, skip, mask)
     u, _ = left_align(at_least_single(x), mask)
@@ -106,11 +114,9 @@ def chunk_type(x: Float[Tensor, "b n d"], states: int) -> torch.dtype | None:
 def filter_chunks(
     x: Float[Tensor, "b n d"], chunk: Chunk, mask: Bool[Tensor, "b n"] | None = None, *, gelu: bool = False
 ) -> Float[Tensor, "b n c_times_d"]:
-    """A recurrence chunk by chunk along the real tokens, and GELU of it; nothing at padded positions.
+    """A recurrence chunk by chunk along the real tokens, and GELU of it; 0 at padded positions.
 
     Products are of numbers in the type of the chunk, summed in float32; the state goes from chunk to chunk in float32.
-
-    >>> y = filter_chunks(x, lift(ahead, c, reads, skip, across, x.dtype), mask)
     """
     diagonal = chunk.across.is_complex()
     choose("triton", "state_space", x, _unsupported_reason(x, chunk.across.shape[1] * (2 if diagonal else 1)))
@@ -120,19 +126,32 @@ def filter_chunks(
 
 
 def _permutation(mask: Bool[Tensor, "b n"]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """Where the real tokens of a row lie, and the place of each among them; -1 for those that are not."""
+    """Where the real tokens of a row are, and the position of each among them; -1 for none."""
     order = mask.logical_not().long().argsort(dim=1, stable=True)
     order = order.masked_fill(~real(mask.sum(dim=1), mask.shape[1]), -1)
     return order.int(), (mask.cumsum(dim=1) - 1).masked_fill(~mask, -1).int()
 
 
 def _unsupported_reason(x: Float[Tensor, "b n d"], states: int) -> str:
-    """What keeps recurrences in chunks from these tokens, if anything."""
     if x.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes float32 or bfloat16, got {x.dtype}"
-    if states > MOST:
-        return f"a state may have {MOST} numbers, got {states}"
+    if states > LARGEST_STATE:
+        return f"a state may have {LARGEST_STATE} numbers, got {states}"
     return "" if x.numel() else "there are no tokens"
+
+
+def check_sizes(state: int, channels: int, step_min: float, step_max: float) -> None:
+    if state < 2 or state % 2:
+        raise UsageError(f"The state consists of conjugate pairs, got state={state}; choose an even number.")
+    if not 0 < step_min <= step_max:
+        raise UsageError(f"Steps need 0 < step_min <= step_max, got step_min={step_min} and step_max={step_max}.")
+    if channels < 1:
+        raise UsageError(f"Every feature needs at least one channel, got channels={channels}.")
+
+
+def random_steps(dim: int, low: float, high: float) -> nn.Parameter:
+    """The logarithms of step sizes, uniform between those of two bounds."""
+    return gently_trained(torch.rand(dim) * (math.log(high) - math.log(low)) + math.log(low))
 
 
 def gently_trained(value: Tensor) -> nn.Parameter:
@@ -140,12 +159,3 @@ def gently_trained(value: Tensor) -> nn.Parameter:
     parameter = nn.Parameter(value.clone())
     parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}  # pyright: ignore[reportAttributeAccessIssue]
     return parameter
-
-
-def _powers(log_a: Complex[Tensor, "d n"], length: int) -> tuple[Complex[Tensor, "d n i"], Complex[Tensor, "d n j"]]:
-    """A^(i block) and A^j, such that i block + j runs over 0 to length - 1 and perhaps a little beyond."""
-    block = 1
-    while block**2 < length:  # by comparing, so that a graph compiled for one length holds for others
-        block *= 2
-    times = torch.arange(block, device=log_a.device)
-    return (log_a[..., None] * (block * times[: -(-length // block)])).exp(), (log_a[..., None] * times).exp()

@@ -1,4 +1,4 @@
-"""The law of diagonal state spaces: one token after the other, each row alone."""
+"""State spaces one token after the other, each row alone."""
 
 import torch
 from einops import einsum
@@ -38,16 +38,15 @@ def filter_tokens(
 ) -> Float[Tensor, "b n c_times_d"]:
     mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
     rows = []
-    for row, seen in zip(at_least_single(x), mask, strict=True):
-        u = row[seen].mT
-        forth, back = kernel[..., : u.shape[-1]], None if reverse is None else reverse[..., : u.shape[-1]]
-        y = long_convolution(u[None], forth, back, impl="reference") + skip[..., None] * u
-        places = seen.nonzero()[:, 0]
-        rows.append(row.new_zeros(len(row), skip.numel()).index_copy(0, places, y.flatten(0, 1).mT))
+    for row, real in zip(at_least_single(x), mask, strict=True):
+        u = row[real].mT
+        past, future = kernel[..., : u.shape[-1]], None if reverse is None else reverse[..., : u.shape[-1]]
+        y = long_convolution(u[None], past, future, impl="reference") + skip[..., None] * u
+        rows.append(row.new_zeros(len(row), skip.numel()).index_copy(0, real.nonzero()[:, 0], y.flatten(0, 1).mT))
     return torch.stack(rows)
 
 
-def powers(
+def matrix_powers(
     a: Float[Tensor, "d k k"], rows: Float[Tensor, "d f k"], length: int
 ) -> tuple[Float[Tensor, "d f t k"], Float[Tensor, "d k k"]]:
     found, last = [rows], a

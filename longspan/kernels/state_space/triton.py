@@ -1,7 +1,7 @@
-"""What stands around the matrix products of a recurrence in chunks, in Triton: turns of axes, loops, and powers.
+"""What surrounds the matrix products of a recurrence in chunks, in Triton: transpositions, scans, and powers.
 
-    into_rows     tokens [b n d] as rows of chunks, channel by channel [d b i t]; going back, times the slope of GELU
-    out_of_rows   the other way round; going forth, through GELU
+    into_rows     tokens [b n d] as rows of chunks, channel by channel [d b i t]; backward, times the slope of GELU
+    out_of_rows   the other way round; forward, through GELU
     scan          z_{i+1} = M z_i + V u_i, chunk after chunk, from the right for the second half of the states
     double        of rows x A^t with t < h the next h, and the square of the matrix that makes them
     halve         the gradients of what `double` made, given to what it made them of
@@ -17,12 +17,14 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-TILE = {"D": 64, "num_warps": 8}  # its other side are the tokens of a chunk
+from longspan.kernels.launch import next_power_of_2
+
+TILE = {"D": 64, "num_warps": 8}  # features, by the tokens of a chunk
 CHUNKS = 32  # that a program of states which do not mix takes at once
 ROWS = 16  # that go through a product together, the fewest that a tensor core takes
 BLOCK = 32  # rows of a matrix of gradients that a program has
 
-SIZES = ["n", "batch", "chunks", "sides"]  # for which one program will do, whatever they are
+SIZES = ["n", "batch", "chunks", "sides"]  # that need no program of their own
 
 
 def into_rows(
@@ -32,7 +34,7 @@ def into_rows(
     length: int,
     before: Float[Tensor, "d b i ct"] | None = None,
 ) -> None:
-    """The `length` tokens of each chunk, and where GELU follows, its slope at what was `before` it."""
+    """The `length` tokens of each chunk, times the slope of GELU at what was `before` it, where there was one."""
     b, n, total = x.shape
     d, _, chunks, width = rows.shape
     _into_rows[(b * chunks, triton.cdiv(total, TILE["D"]))](
@@ -53,11 +55,15 @@ def out_of_rows(
 
 
 def scan(
-    v: Float[Tensor, "d b i s"], across: Float[Tensor, "d k l"], z: Float[Tensor, "d b i s"], diagonal: bool, back: bool
+    v: Float[Tensor, "d b i s"],
+    across: Float[Tensor, "d k l"],
+    z: Float[Tensor, "d b i s"],
+    diagonal: bool,
+    backward: bool,
 ) -> None:
-    """`across` is a matrix, or pairs of complex numbers; on the way `back` it is transposed, and time turned round."""
+    """`across` is a matrix, or pairs of complex numbers; `backward` it is transposed, and time reversed."""
     d, b, chunks, s = v.shape
-    kinds = {"BACK": back, **launch(across, diagonal)}
+    kinds = {"BACKWARD": backward, **launch(across.shape[1], diagonal)}
     shape = (b, chunks, s, z.stride(2), s // (kinds["k"] * (2 if diagonal else 1)))
     if diagonal:
         _scan_diagonal[(d * b, shape[-1])](v, across, z, *shape[:-1], **kinds)
@@ -68,8 +74,8 @@ def scan(
 def double(rows: Float[Tensor, "d f t k"], squares: Float[Tensor, "d l k k"], level: int) -> None:
     d, families, length, k = rows.shape
     shape = (level, squares.shape[1], length)
-    _next_rows[(d, families, triton.cdiv(1 << level, ROWS))](rows, squares, *shape, **launch_of_powers(k))
-    _square[(d, triton.cdiv(k, ROWS))](squares, *shape[:2], **launch_of_powers(k))
+    _next_rows[(d, families, triton.cdiv(1 << level, ROWS))](rows, squares, *shape, **launch(k))
+    _square[(d, triton.cdiv(k, ROWS))](squares, *shape[:2], **launch(k))
 
 
 def halve(
@@ -81,28 +87,17 @@ def halve(
 ) -> None:
     d, families, length, k = rows.shape
     shape = (level, squares.shape[1], length)
-    _back_to_square[(d, triton.cdiv(k, BLOCK))](
-        *(drows, dsquares, rows, squares, *shape, families), B=BLOCK, **launch_of_powers(k)
+    _square_backward[(d, triton.cdiv(k, BLOCK))](
+        *(drows, dsquares, rows, squares, *shape, families), B=BLOCK, **launch(k)
     )
-    _back_to_rows[(d, families, triton.cdiv(1 << level, ROWS))](drows, squares, *shape, **launch_of_powers(k))
+    _next_rows_backward[(d, families, triton.cdiv(1 << level, ROWS))](drows, squares, *shape, **launch(k))
 
 
-def launch_of_powers(k: int) -> dict[str, int]:
-    """How many states there are, the power of two they are filled up to, and the shape of a program."""
-    K = max(16, _power_of_two(k))
-    return {"k": k, "K": K, "R": ROWS, "num_warps": 4 if K <= 64 else 8}
-
-
-def launch(across: Float[Tensor, "d k l"], diagonal: bool) -> dict[str, int]:
-    """How many states mix or do not, the power of two they are filled up to, and the shape of a program."""
-    k = across.shape[1]
+def launch(k: int, diagonal: bool = False) -> dict[str, int]:
+    """How many states mix or do not, the power of two they are padded to, and the shape of a program."""
     if diagonal:
-        return {"k": k, "K": _power_of_two(k), "L": CHUNKS, "num_warps": 4}
-    return {"k": k, "K": max(16, _power_of_two(k)), "R": ROWS, "num_warps": 4 if k <= 64 else 8}
-
-
-def _power_of_two(k: int) -> int:
-    return 1 << (k - 1).bit_length()
+        return {"k": k, "K": 1 << (k - 1).bit_length(), "L": CHUNKS, "num_warps": 4}
+    return {"k": k, "K": next_power_of_2(k), "R": ROWS, "num_warps": 4 if k <= 64 else 8}
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -161,7 +156,7 @@ def _out_of_rows(
 @triton.jit(do_not_specialize=SIZES)
 @no_type_check
 def _scan_diagonal(
-    v, across, z, batch, chunks, s, width, k: tl.constexpr, K: tl.constexpr, L: tl.constexpr, BACK: tl.constexpr
+    v, across, z, batch, chunks, s, width, k: tl.constexpr, K: tl.constexpr, L: tl.constexpr, BACKWARD: tl.constexpr
 ):
     """A program has the states of one channel, row and direction, and takes L chunks at a time."""
     line, side = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -170,15 +165,15 @@ def _scan_diagonal(
     number = across + (line // batch) * (2 * k) + 2 * states
     a_re = tl.load(number, mask=inside, other=0.0)
     a_im = tl.load(number + 1, mask=inside, other=0.0)
-    if BACK:
+    if BACKWARD:
         a_im = -a_im
-    turned = (side == 1) != BACK
+    reversed_ = (side == 1) != BACKWARD
     column = side * (2 * k) + 2 * states  # [K]
     z_re, z_im = tl.zeros([K], tl.float32), tl.zeros([K], tl.float32)  # before the first of these chunks
     for first in range(0, chunks, L):
         i = first + steps  # [L]
-        at = tl.where(turned, chunks - 1 - i, i).to(tl.int64)
-        previous = tl.where(turned, at + 1, at - 1)
+        at = tl.where(reversed_, chunks - 1 - i, i).to(tl.int64)
+        previous = tl.where(reversed_, at + 1, at - 1)
         there = (i < chunks)[:, None] & inside[None, :]
         known = there & (i > 0)[:, None]
         source = v + (line * chunks + previous)[:, None] * s + column[None, :]
@@ -202,23 +197,34 @@ def _scan_diagonal(
 @triton.jit(do_not_specialize=SIZES)
 @no_type_check
 def _scan_dense(
-    v, across, z, batch, chunks, s, width, sides, k: tl.constexpr, K: tl.constexpr, R: tl.constexpr, BACK: tl.constexpr
+    v,
+    across,
+    z,
+    batch,
+    chunks,
+    s,
+    width,
+    sides,
+    k: tl.constexpr,
+    K: tl.constexpr,
+    R: tl.constexpr,
+    BACKWARD: tl.constexpr,
 ):
     """A program has the states of one channel for R rows, each of one direction, and goes chunk by chunk."""
     channel = tl.program_id(0).to(tl.int64)
     row, states = tl.program_id(1) * R + tl.arange(0, R), tl.arange(0, K)
     inside = states < k
     M = _matrix(across + channel * k * k, k, k, K, K)
-    if not BACK:
+    if not BACKWARD:
         M = tl.trans(M)  # rows of states are multiplied by the transpose
     side = row // batch
     there = (side < sides)[:, None] & inside[None, :]
     line = (channel * batch + row % batch) * chunks  # [R]
     column = (side * k)[:, None] + states[None, :]
-    turned = (side == 1) != BACK
+    reversed_ = (side == 1) != BACKWARD
     state = tl.zeros([R, K], tl.float32)
     for step in range(chunks):
-        i = line + tl.where(turned, chunks - 1 - step, step)
+        i = line + tl.where(reversed_, chunks - 1 - step, step)
         new = tl.load(v + i[:, None] * s + column, mask=there, other=0.0)
         tl.store(z + i[:, None] * width + column, state.to(z.dtype.element_ty), mask=there)
         state = tl.dot(state, M, input_precision="tf32x3") + new.to(tl.float32)
@@ -247,7 +253,7 @@ def _square(squares, level, levels, k: tl.constexpr, K: tl.constexpr, R: tl.cons
 
 @triton.jit(do_not_specialize=["level"])
 @no_type_check
-def _back_to_rows(drows, squares, level, levels, length, k: tl.constexpr, K: tl.constexpr, R: tl.constexpr):
+def _next_rows_backward(drows, squares, level, levels, length, k: tl.constexpr, K: tl.constexpr, R: tl.constexpr):
     channel, family, first = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2) * R
     h = 1 << level
     mine = drows + (channel * tl.num_programs(1) + family) * (length * k) + first * k
@@ -258,7 +264,7 @@ def _back_to_rows(drows, squares, level, levels, length, k: tl.constexpr, K: tl.
 
 @triton.jit(do_not_specialize=["level"])
 @no_type_check
-def _back_to_square(
+def _square_backward(
     drows, dsquares, rows, squares, level, levels, length, families,
     B: tl.constexpr, k: tl.constexpr, K: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
