@@ -21,7 +21,7 @@ from longspan.attentions import Pattern
 from longspan.efficiency.latency import time_call
 from longspan.efficiency.setup import Setup
 from longspan.efficiency.sweep import runner_of
-from longspan.efficiency.workload import Bench
+from longspan.efficiency.workload import ModuleWorkload
 from longspan.results.store import Store
 
 Point = tuple[str, str, int, str]  # mechanism, pattern, length, mode
@@ -50,7 +50,7 @@ def measure(points: list[Point], setup: Setup, device: str, *, warm: bool) -> It
         mechanism, pattern, length, mode = point
         if at != point[:3]:
             bench, at = None, point[:3]  # frees the last one first
-            bench = Bench(attentions.get(mechanism), Pattern(pattern), setup, length, device)
+            bench = ModuleWorkload(attentions.get(mechanism), Pattern(pattern), setup, length, device)
         assert bench is not None
         work = bench.work(mode)  # type: ignore[arg-type]
         if warm:
