@@ -6,7 +6,7 @@
 The idea (`local(shape=blocks)`) is blocks of consecutive tokens. The release lengthens the row of n tokens by zeros to
 the next multiple M of `block`, by a whole block when n is one already, and folds it into (block, groups) instead of
 (groups, block): a group is spread over the whole row. The zeros at the end count as tokens. The mask, however, is
-folded into (groups, block): b = -1e10 between the s-th and the t-th token of group g when the token at place
+folded into (groups, block): b = -1e10 between the s-th and the t-th token of group g when the token at
 g * block + s or g * block + t is padding, and 0 elsewhere. So padding is seen and real tokens are hidden. A query from
 which all is hidden gets the mean of its group: next to 1e10 all logits are equal in single precision. What is computed
 depends on the width of the batch.

@@ -29,6 +29,7 @@ from longspan.kernels.packing import Layout
 from longspan.kernels.precision import without_autocast
 
 Impl = Literal["auto", "reference", "gather"]
+Listed = KeyBlocks | Callable[[], KeyBlocks] | Neighbours
 SHORTEST = 128  # tokens: less than a tile of queries is not worth compiling a kernel for
 WIDEST = 128  # channels that the kernel takes
 WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width programs need more shared memory than small GPUs have
@@ -39,7 +40,7 @@ def block_sparse(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    key_blocks: Int[Tensor, "#b #h g s"] | Callable[[], Int[Tensor, "_b _h g s"]] | Neighbours,
+    key_blocks: Listed,
     *,
     block: int,
     reach: int | None = None,
@@ -65,7 +66,10 @@ def block_sparse(
         return _by_tiles(q, k, v, key_blocks, cache_key=cache_key, **rules)
     key_blocks = _listed(key_blocks, q, block)
     if impl == "reference":
-        return reference.block_sparse(q, k, v, key_blocks, **rules)
+        i, j = reference.positions_of(q)
+        allowed = reference.listed(i, j, key_blocks, block, reach)
+        allowed = allowed if global_keys is None else allowed | reference.named(j, global_keys)
+        return reference.attend(q, k, v, allowed, causal=causal, key_mask=key_mask)
     return gather.block_sparse(q, k, v, key_blocks, **rules, dropout=dropout)
 
 
@@ -86,7 +90,10 @@ def sliding_window(
     `positions` of the tokens, in rising order, replace 0, 1, 2...: packed rows are kept apart by gaps between them.
     """
     if impl == "reference":
-        return reference.sliding_window(q, k, v, left=left, right=right, key_mask=key_mask, positions=positions)
+        i, j = (
+            reference.positions_of(q) if positions is None else (positions[:, None, :, None], positions[:, None, None])
+        )
+        return reference.attend(q, k, v, reference.window(i, j, left, right), key_mask=key_mask)
     n, sides = q.shape[2], (left, right)
     assert positions is None or positions.shape[1] == n  # also tells a compiler that both are one number
     # by comparing: min() would stay a formula in a graph compiled for any length
@@ -140,7 +147,8 @@ def overlapping_blocks(
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention within consecutive blocks, each widened by `overlap` keys to the left and to the right."""
     if impl == "reference":
-        return reference.overlapping_blocks(q, k, v, block=block, overlap=overlap, causal=causal, key_mask=key_mask)
+        allowed = reference.overlapping(*reference.positions_of(q), block, overlap)
+        return reference.attend(q, k, v, allowed, causal=causal, key_mask=key_mask)
     n = q.shape[2]
     block, overlap = (size if size < n else n for size in (block, overlap))
     around = overlap // block, overlap // block
@@ -165,10 +173,10 @@ def strided(
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention over the keys at multiples of `stride`, and with `near` over all that are nearer than it."""
-    rules = {"stride": stride, "near": near, "causal": causal, "key_mask": key_mask}
+    rules = {"causal": causal, "key_mask": key_mask}
     if impl == "reference":
-        return reference.strided(q, k, v, **rules)
-    return gather.strided(q, k, v, **rules, dropout=dropout)
+        return reference.attend(q, k, v, reference.regular(*reference.positions_of(q), stride, near), **rules)
+    return gather.strided(q, k, v, stride=stride, near=near, **rules, dropout=dropout)
 
 
 def with_global_queries(
@@ -207,7 +215,7 @@ def with_global_queries(
 def is_faster(
     q: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours,
+    key_blocks: Listed,
     block: int,
     dropout: float,
 ) -> bool:
@@ -220,7 +228,7 @@ def is_faster(
 def unsupported_reason(
     q: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours,
+    key_blocks: Listed,
     block: int,
     dropout: float,
 ) -> str:
@@ -242,7 +250,7 @@ def _by_tiles(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
-    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours,
+    key_blocks: Listed,
     *,
     block: int,
     reach: int | None,
@@ -268,9 +276,7 @@ def _by_tiles(
         return operator.forward(q, k, v, *plan, block, before, after, far, causal)[0]
 
 
-def _listed(
-    key_blocks: KeyBlocks | Callable[[], KeyBlocks] | Neighbours, q: Float[Tensor, "b h n c"], block: int
-) -> Int[Tensor, "_b _h g s"]:
+def _listed(key_blocks: Listed, q: Float[Tensor, "b h n c"], block: int) -> Int[Tensor, "_b _h g s"]:
     """The lists as a tensor."""
     if not isinstance(key_blocks, tuple):
         return key_blocks() if callable(key_blocks) else key_blocks
