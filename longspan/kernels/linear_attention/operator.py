@@ -18,26 +18,15 @@ def _shapes(
     return Shape.slices(q, v, rows, feature, causal, eps, floor)
 
 
-def _inputs(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_mask: Tensor | None,
-    query_angles: Tensor | None,
-    key_angles: Tensor | None,
-    query_cu_seqlens: Tensor | None,
-    key_cu_seqlens: Tensor | None,
-    max_query_seqlen: int,
-    max_key_seqlen: int,
-) -> Any:
+def _inputs(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, *beside: Any) -> Any:
     """As the kernels take them; the rows of a padded batch are all of one length."""
     from longspan.kernels.linear_attention.triton import Inputs, Side
 
-    lengths = (q.shape[2], k.shape[2]) if key_cu_seqlens is None else (max_query_seqlen, max_key_seqlen)
-    angles = (None if x is None else x.float().contiguous() for x in (query_angles, key_angles))
-    cu_seqlens = (None if x is None else x.contiguous() for x in (query_cu_seqlens, key_cu_seqlens))
-    sides = zip(lengths, angles, (None, as_bytes(key_mask)), cu_seqlens, strict=True)
-    queries, keys = (Side(*side) for side in sides)
+    angles, cu_seqlens, lengths = beside[:2], beside[2:4], beside[4:]
+    lengths = (q.shape[2], k.shape[2]) if cu_seqlens[0] is None else lengths
+    angles = (None if x is None else x.float().contiguous() for x in angles)
+    cu_seqlens = (None if x is None else x.contiguous() for x in cu_seqlens)
+    queries, keys = map(Side, lengths, angles, (None, as_bytes(key_mask)), cu_seqlens)
     return Inputs(readable(q), readable(k), readable(v), queries, keys)
 
 
