@@ -67,10 +67,8 @@ class CosFormer(HeadwiseAttention):
         needed = {"max_length": self.max_length} | ({"max_context": self.max_context} if self.pattern.cross else {})
         missing = [name for name, value in needed.items() if value is None]
         if length == "fixed" and missing:
-            raise UsageError(
-                f"cosformer measures distance by the longest length; name it with {' and '.join(missing)}, or take "
-                "cosformer(length=call)."
-            )
+            how = f"name it with {' and '.join(missing)}, or take cosformer(length=call)"
+            raise UsageError(f"cosformer measures distance by the longest length; {how}.")
         self.longest = max((value for value in needed.values() if value is not None), default=0)
 
     def attend(
@@ -90,8 +88,8 @@ class CosFormer(HeadwiseAttention):
         else:
             length = torch.maximum(queries.amax(dim=1), keys.amax(dim=1))[:, None].clamp(min=0) + 1
         angles, causal = (_angles(queries, length, q), _angles(keys, length, k)), self.pattern is Pattern.CAUSAL_SELF
-        how: dict[str, Any] = {"feature": "cosine", "angles": angles, "floor": self.eps}
-        return linear_attention(q, k, v, causal=causal, key_mask=key_mask, **how)
+        how = {"causal": causal, "key_mask": key_mask, "angles": angles, "floor": self.eps}
+        return linear_attention(q, k, v, feature="cosine", **how)
 
     def weights(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -131,21 +129,17 @@ class CosFormer(HeadwiseAttention):
             at_most = int(state.queries.max()) + 1
             self._fits(at_most)
         angle = _angles(state.queries, self.longest, q)
-        how: dict[str, Any] = {"feature": "cosine", "angles": (angle, angle), "floor": self.eps}
-        y, memory = linear_attention_step(q, k, v, state.memory, **how)
+        how = {"angles": (angle, angle), "floor": self.eps}
+        y, memory = linear_attention_step(q, k, v, state.memory, feature="cosine", **how)
         return y, Sums(memory, state.queries + 1, at_most)
 
     def _fits(self, tokens: int) -> None:
         if tokens > self.longest:
-            raise UsageError(
-                f"This cosformer was built for at most {self.longest} tokens, got {tokens}; build it for more or cut "
-                "the input."
-            )
+            at_most = f"at most {self.longest} tokens, got {tokens}"
+            raise UsageError(f"This cosformer was built for {at_most}; build it for more or cut the input.")
 
 
-def _angles(
-    place: Int[Tensor, "b *n"], length: int | Int[Tensor, "b 1"], x: Float[Tensor, "..."]
-) -> Float[Tensor, "b *n"]:
+def _angles(place: Int[Tensor, "b *n"], length: int | Int[Tensor, "b 1"], x: Tensor) -> Float[Tensor, "b *n"]:
     return place.to(torch.promote_types(x.dtype, torch.float32)) * (torch.pi / 2) / length
 
 

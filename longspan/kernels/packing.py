@@ -1,4 +1,4 @@
-"""Packing: a padded batch [b n ...] as one row of its real tokens [t ...], so that padding costs nothing."""
+"""Packing: a padded batch [b n ...] as the sequence of its real tokens [t ...], so that padding costs nothing."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
-@dataclass  # not frozen: Fabric hands a module copies of what it is given, and does not copy frozen ones
+@dataclass  # not frozen: Fabric moves inputs of a module to the device by copying them, which frozen ones do not allow
 class Rows:
-    """How long the rows of a batch are, on the device, and what the host must know of it.
+    """The lengths of the rows of a batch, on the device, and what the host must know of them.
 
-    A last row beyond `count` belongs to nobody. It fills the tokens up to a round number, so that batches of many
+    A last row beyond `count` is filler: it brings the number of tokens to a round number, so that batches of many
     lengths come in few shapes.
     """
 
@@ -27,7 +27,7 @@ class Rows:
         return cls(on_device, sum(lengths), max(lengths), len(lengths))
 
     def longer(self, by: int) -> "Rows":
-        """The same rows with so many more tokens each."""
+        """The same rows with `by` more tokens each."""
         return Rows(self.lengths + by, self.total + by * len(self.lengths), self.max_seqlen + by, self.count)
 
 
@@ -42,15 +42,13 @@ class Layout:
 
     mask: Bool[Tensor, "b n"]
     index: Int[Tensor, " t"]  # of each real token in the flattened batch
-    cu_seqlens: Int[
-        Tensor, " b_plus_1"
-    ]  # row i holds tokens cu_seqlens[i] to cu_seqlens[i + 1], int32 as fused kernels want it
+    cu_seqlens: Int[Tensor, " b_plus_1"]  # row i holds tokens cu_seqlens[i] to cu_seqlens[i + 1]; int32
     max_seqlen: int
-    together: bool = True  # whether the real tokens of every row stand side by side
+    together: bool = True  # whether the real tokens of every row are contiguous
 
     @classmethod
     def of_lengths(cls, lengths: list[int], width: int | None = None, device: torch.device | str = "cpu") -> "Layout":
-        """From row lengths known on the host: right padding, and no wait for the device."""
+        """From row lengths known on the host: right padding, no device synchronisation."""
         return cls.of_rows(Rows.of(lengths, device), width)
 
     @classmethod
@@ -59,32 +57,26 @@ class Layout:
         cu_seqlens = F.pad(rows.lengths.cumsum(0), (1, 0))
         shift = torch.arange(len(rows.lengths), device=device) * width - cu_seqlens[:-1]
         shifts = shift.repeat_interleave(rows.lengths, output_size=rows.total)
-        return cls(
-            real(rows.lengths, width),
-            torch.arange(rows.total, device=device) + shifts,
-            cu_seqlens.int(),
-            rows.max_seqlen,
-        )
+        index = torch.arange(rows.total, device=device) + shifts
+        return cls(real(rows.lengths, width), index, cu_seqlens.int(), rows.max_seqlen)
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":
         lengths = mask.sum(dim=1)
         cu_seqlens = F.pad(lengths.cumsum(0), (1, 0)).int()
-        begins = mask & ~F.pad(mask[:, :-1], (1, 0))  # of stretches of real tokens
-        return cls(
-            mask, mask.flatten().nonzero()[:, 0], cu_seqlens, int(lengths.max()), not (begins.sum(dim=1) > 1).any()
-        )
+        begins = mask & ~F.pad(mask[:, :-1], (1, 0))  # of runs of real tokens
+        together = not (begins.sum(dim=1) > 1).any()
+        return cls(mask, mask.flatten().nonzero()[:, 0], cu_seqlens, int(lengths.max()), together)
 
     def places(self, apart: int) -> Int[Tensor, " t"]:
-        """Where each real token stands, counted through all rows with a gap of `apart` between them."""
-        width = self.mask.shape[1]
-        return self.index + self.index // width * apart
+        """The position of each real token in the flattened batch, with a gap of `apart` between rows."""
+        return self.index + self.index // self.mask.shape[1] * apart
 
     def pack(self, x: Shaped[Tensor, "b n *rest"]) -> Shaped[Tensor, "t *rest"]:
         return x.flatten(0, 1).index_select(0, self.index)
 
     def unpack(self, x: Shaped[Tensor, "t *rest"]) -> Shaped[Tensor, "b n *rest"]:
-        """The padded batch again, zeros where there is no token."""
+        """The padded batch, zeros where there is no token."""
         flat = x.new_zeros(self.mask.numel(), *x.shape[1:]).index_copy(0, self.index, x)
         return flat.unflatten(0, self.mask.shape)
 

@@ -1,6 +1,6 @@
 """Precision: exponentials, cumulative sums, FFTs and recurrent states run in single precision or better.
 
-Under autocast a matrix product would be rounded to bfloat16 again whatever its operands are, so it is switched off.
+Autocast would round matrix products to bfloat16 whatever their operands are, so it is switched off.
 """
 
 import contextlib
@@ -15,6 +15,6 @@ def at_least_single(x: Tensor) -> Tensor:
 
 
 def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
-    """A stretch of code on the device of `x` whose operations keep the precision of their operands."""
-    kind = x.device.type  # asked of the name, since asking torch would cut a compiled graph in two
+    """A context on the device of `x` in which operations keep the precision of their operands."""
+    kind = x.device.type  # asking torch whether the device has autocast would break a compiled graph
     return contextlib.nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)

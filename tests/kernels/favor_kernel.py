@@ -1,6 +1,6 @@
-"""The Triton kernels of attention by positive features against their law, on a GPU or in Triton's interpreter.
+"""The Triton kernels of attention by random features against the reference, on a GPU or in Triton's interpreter.
 
-`test_positive_attention.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_favor.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
 import pytest
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from longspan.attentions import Pattern
 from longspan.attentions import performer as mechanism
-from longspan.kernels import favor as door
-from longspan.kernels.favor import favor, operator, shapes
+from longspan.kernels import favor as engine
+from longspan.kernels.favor import favor, operator
+from longspan.kernels.favor import shape as shapes
 from tests.attentions.agreement import headwise
 from tests.kernels.agreement import assert_agrees, by_triton, outcome
 from tests.kernels.device import DEVICE, on_a_gpu
@@ -61,7 +62,7 @@ def follow(inputs, projection, mask, *, causal):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_outputs_and_gradients_are_those_of_the_law(causal, masked, dtype):
+def test_outputs_and_gradients_are_those_of_the_reference(causal, masked, dtype):
     inputs, projection, mask = draw(70, dtype=dtype)
     follow(inputs, projection, mask if masked else None, causal=causal)
 
@@ -77,7 +78,7 @@ def test_the_tiles_of_a_gpu_give_the_same(dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 def test_parts_of_a_long_row_add_up(causal, dtype, monkeypatch):
-    monkeypatch.setattr(shapes, "SHORTEST", 1)
+    monkeypatch.setattr(shapes.Shape, "SHORTEST", 1)
     inputs, projection, mask = draw(200, r=40, dtype=dtype)
     if DEVICE == "cpu":
         assert shapes.Shape.of(inputs[0], inputs[2], projection, causal).parts(200) == 4
@@ -103,11 +104,11 @@ def test_wide_heads_agree(causal, dtype):
 
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_huge_tokens_give_what_the_law_gives_and_finite_gradients(causal, dtype):
+def test_huge_tokens_give_what_the_reference_gives_and_finite_gradients(causal, dtype):
     inputs, projection, mask = draw(140, r=40, dtype=dtype, spread=1e4)
     y, *gradients = with_gradients(inputs, projection, causal=causal, key_mask=mask, impl="triton")
-    law = favor(*inputs, projection, causal=causal, key_mask=mask, impl="reference")
-    torch.testing.assert_close(y, law, atol=1e-2, rtol=1e-2)  # a row is the value of one key, or 0
+    expected = favor(*inputs, projection, causal=causal, key_mask=mask, impl="reference")
+    torch.testing.assert_close(y, expected, atol=1e-2, rtol=1e-2)  # a row is the value of one key, or 0
     assert y.any()
     assert all(x.isfinite().all() for x in gradients)
 
@@ -146,7 +147,7 @@ def test_what_hidden_tokens_contain_never_matters():
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.full), True])
-def test_no_two_runs_differ_in_a_bit(causal):
+def test_it_is_deterministic(causal):
     inputs, projection, mask = draw(70)
     one, other = (with_gradients(inputs, projection, causal=causal, key_mask=mask, impl="triton") for _ in range(2))
     assert all(map(torch.equal, one, other))
@@ -174,10 +175,10 @@ def test_performer_is_itself_by_the_kernels(pattern, monkeypatch):
         headwise("performer(features=20)", pattern, heads=1).to(DEVICE),
         torch.rand(2, 40, device=DEVICE) < 0.8,
     )
-    law = layer.attend(q.double(), k.double(), v.double(), key_mask=mask, query_mask=mask)
+    expected = layer.attend(q.double(), k.double(), v.double(), key_mask=mask, query_mask=mask)
     calls = by_triton(monkeypatch, mechanism, "favor")
     found = layer.float().attend(q, k, v, key_mask=mask, query_mask=mask)
-    torch.testing.assert_close(found.double(), law, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=2e-5)
     assert len(calls) == 1
 
 
@@ -198,8 +199,8 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
 
 def test_auto_takes_it_on_a_gpu_alone():
     inputs, *_ = draw(20)
-    assert not door._unsupported_reason(*inputs)
-    assert "float32 or all in bfloat16" in door._unsupported_reason(*(x.double() for x in inputs))
+    assert not engine._unsupported_reason(*inputs)
+    assert "float32 or all in bfloat16" in engine._unsupported_reason(*(x.double() for x in inputs))
 
 
 @on_a_gpu

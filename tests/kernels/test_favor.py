@@ -1,4 +1,4 @@
-"""Positive random features: the reference against the formula, kernels against it, what the compiler says."""
+"""Random features: the reference against the formula, the kernels against the reference, what the compiler says."""
 
 import pytest
 import torch
@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
-from longspan.kernels.favor import favor, log_features, shapes
+from longspan.kernels.favor import favor, log_features
+from longspan.kernels.favor import shape as shapes
 from longspan.kernels.favor.reference import mask_logs, scale_by_feature, scale_by_token
 from longspan.kernels.flops import formulas
 from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
@@ -68,10 +69,10 @@ def test_half_precision_is_summed_in_single_precision_also_under_autocast():
 
 def test_operations_count_features_sums_and_readings_once():
     q, k, v, W = (2, 3, 10, 8), (2, 3, 20, 8), (2, 3, 20, 4), (20, 8)
-    forth = formulas()[torch.ops.longspan.favor]
-    back = formulas()[torch.ops.longspan.favor_backward]
-    assert forth(q, k, v, W, None, True) == 2 * 6 * 30 * 20 * (8 + 5)
-    assert back(v, q, k, v, W, None) == 2 * 6 * 30 * 20 * (8 + 2 * 5)
+    forward = formulas()[torch.ops.longspan.favor]
+    backward = formulas()[torch.ops.longspan.favor_backward]
+    assert forward(q, k, v, W, None, True) == 2 * 6 * 30 * 20 * (8 + 5)
+    assert backward(v, v, *[()] * 6, q, k, v, W, None) == 2 * 6 * 30 * 20 * (8 + 2 * 5)
 
 
 @pytest.mark.parametrize("c, dtype, words", [(200, torch.float32, "at most 128"), (16, torch.float64, "float32 or")])
@@ -92,19 +93,19 @@ def test_the_kernels_follow_the_reference(choice):
 @pytest.mark.full
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["_add_up", "_read", "_back_to_queries", "_back_to_keys"])
-def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, causal, width):
+@pytest.mark.parametrize("name", ["_sum_part", "_read", "_backward_queries", "_backward_keys"])
+def test_it_compiles_for_a_large_gpu_within_its_shared_memory(name, causal, width):
     import triton
 
     from longspan.kernels.favor import triton as kernels
 
     kernel = getattr(kernels, name)
     shape = shapes.Shape(pairs=32, r=266, c=width, e=width, size=2, causal=causal)
-    constants = shape.constants(adds_up=name == "_add_up")
+    constants = shape.constants(sums=name == "_sum_part")
     constants |= {"MASKED": True, "KEYS": True, "BLOCKS": triton.next_power_of_2(shape.blocks)}
-    single = ["edges", "state_edges", "d", "levels", "running", "peaks", "block_peaks", "shift", "through"]
+    single = ["edges", "state_edges", "d", "query_max", "running_max", "key_max", "block_max", "shift", "neg_delta"]
     kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "half": "fp32", "floor": "fp32"}
     kinds |= dict.fromkeys(("heads", "n", "r", "R", "share"), "i32")
-    kinds |= {"sums": "*fp32"} if name == "_add_up" else {}
+    kinds |= {"sums": "*fp32"} if name == "_sum_part" else {}
     built = compiled(kernel, constants, kinds, otherwise="*bf16", multiples=f"n|R|share|{STRIDES}")
-    assert built.metadata.shared <= shapes.ON_CHIP
+    assert built.metadata.shared <= shapes.SHARED_BYTES

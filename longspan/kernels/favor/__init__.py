@@ -1,4 +1,4 @@
-"""Attention by positive random features of the softmax kernel, which are made where they are used and never stored.
+"""FAVOR+: attention by positive random features of the softmax kernel, computed where they are used and never stored.
 
     y_t = sum_s w_ts v_s / sum_s w_ts      w_ts = phi(q_t) . phi(k_s)
     phi(x)_r = exp(W_r . x' - |x'|^2 / 2)      x' = x / c^(1/4)
@@ -7,8 +7,8 @@ over the real keys s, in the causal form over s <= t; a query that sees nothing 
 maximum that cancels in y: of all keys for that feature, or in the causal form the running maximum of all features, so
 that a row is untouched by later keys; and of all features for that query. No gradient goes through a maximum.
 Exponentials and sums run in float32 or better; the result has the type of v. `reference` defines the answer; `triton`
-takes float32 or bfloat16 and heads up to 128 wide, rounds phi and sums that are read to the type of its inputs, needs
-no copy of them whatever the order of their axes, and gives the same bits in every run.
+takes float32 or bfloat16 and heads up to 128 wide, rounds phi and saved sums to the type of its inputs, reads them in
+any order of their axes, and is deterministic.
 """
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from longspan.kernels.dispatch import Implementation, choose, lack_of_room
 from longspan.kernels.favor import operator, reference
 from longspan.kernels.favor.reference import draw_projection, log_features, stabilized_features
-from longspan.kernels.favor.shapes import ON_CHIP, WIDEST
+from longspan.kernels.favor.shape import SHARED_BYTES, WIDEST
 from longspan.kernels.precision import without_autocast
 
 __all__ = ["draw_projection", "favor", "log_features", "stabilized_features"]
@@ -45,11 +45,11 @@ def favor(
 
 
 def _unsupported_reason(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
-    """What keeps the kernels from these tensors, if anything."""
+    """Why the Triton kernels cannot take these tensors, or nothing."""
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
         return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
     if max(q.shape[3], v.shape[3]) > WIDEST:
         return f"heads must be at most {WIDEST} wide, got {q.shape[3]} and {v.shape[3]}"
     if not (q.numel() and k.numel() and v.numel()):
         return "there are no tokens"
-    return lack_of_room(q, ON_CHIP)
+    return lack_of_room(q, SHARED_BYTES)

@@ -1,7 +1,4 @@
-"""The Triton kernels as one operator of torch with its gradient, which torch.compile takes into its graph unopened.
-
-Signatures of operators are read by torch, which knows tensors but no shapes; those of `favor` say them.
-"""
+"""Attention by positive random features as a torch operator."""
 
 import math
 from typing import Any
@@ -10,113 +7,94 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longspan.kernels.favor.shapes import Shape
-from longspan.kernels.flops import counts
+from longspan.kernels.favor.shape import Shape
 from longspan.kernels.launch import as_bytes, empty_like, readable
+from longspan.kernels.operator import differentiate, like, operator
 
 
-@torch.library.custom_op("longspan::favor", mutates_args=())
+def _outputs(q: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for y, its denominators and the maxima."""
+    maxima = q.new_empty(3 if causal else 1, *q.shape[:3], dtype=torch.float32)
+    return empty_like(q, v.shape[3], v.dtype), torch.empty_like(maxima[0]), maxima
+
+
+def _fake(q, k, v, projection, key_mask, causal):
+    shape = Shape.of(q, v, projection, causal)
+    saved = []
+    for places in shape.saved(k.shape[2]):
+        saved.append(v.new_empty(places, *k.shape[:2], shape.R, shape.E))
+        saved.append(v.new_empty(places, *k.shape[:2], 2, shape.R, dtype=torch.float32))
+    return *_outputs(q, v, causal), *saved
+
+
+def _flops(q, k, v, W, sums: int) -> int:
+    """Features are one product of every token with W, however often they are recomputed; sums and readings follow."""
+    return 2 * math.prod(q[:2]) * (q[2] + k[2]) * W[0] * (W[1] + sums * (v[3] + 1))
+
+
+@operator("favor", fake=_fake, flops=lambda q, k, v, W, *rest: _flops(q, k, v, W, 1))
 def forward(
     q: Tensor, k: Tensor, v: Tensor, projection: Tensor, key_mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y; and for the way back its denominators, levels [1 or 3, b h n], and the four tensors of M."""
+    """y; and for the backward pass its denominators, maxima [1 or 3, b h n], and the four tensors of M."""
     from longspan.kernels.favor import triton
 
     shape, (q, k, v) = Shape.of(q, v, projection, causal), map(readable, (q, k, v))
-    W, mask = _halves(shape, projection, q), as_bytes(key_mask)
-    y, d, levels = _outcome(q, v, causal)
+    inputs = triton.Inputs(q, k, v, _halves(shape, projection, q), as_bytes(key_mask))
+    y, d, maxima = _outputs(q, v, causal)
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        M, peaks = triton.sum_keys(shape, k, v, W, mask)
-        triton.read(shape, q, k, v, W, mask, peaks, M, y, d, _levels(levels))
+        M, block_max = triton.sum_keys(shape, *inputs[1:])
+        triton.read(shape, inputs, block_max, M, y, d, _maxima(maxima))
     (sums, edges), (states, state_edges) = M
-    return y, d, levels, sums, edges, states, state_edges
+    return y, d, maxima, sums, edges, states, state_edges
 
 
-@forward.register_fake
-def _(q, k, v, projection, key_mask, causal):
-    shape = Shape.of(q, v, projection, causal)
-    kept = []
-    for places in (shape.kept(k.shape[2]), shape.states(k.shape[2])):
-        kept.append(v.new_empty(places, *k.shape[:2], shape.R, shape.E))
-        kept.append(v.new_empty(places, *k.shape[:2], 2, shape.R, dtype=torch.float32))
-    return *_outcome(q, v, causal), *kept
-
-
-@torch.library.custom_op("longspan::favor_backward", mutates_args=())
+@operator(
+    "favor_backward",
+    fake=lambda dy, y, d, maxima, sums, edges, states, state_edges, q, k, v, *rest: like(q, k, v),
+    flops=lambda dy, y, d, maxima, sums, edges, states, state_edges, q, k, v, W, *rest: _flops(q, k, v, W, 2),
+)
 def backward(
     dy: Tensor,
+    y: Tensor,
+    d: Tensor,
+    maxima: Tensor,
+    sums: Tensor,
+    edges: Tensor,
+    states: Tensor,
+    state_edges: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     projection: Tensor,
     key_mask: Tensor | None,
-    y: Tensor,
-    d: Tensor,
-    levels: Tensor,
-    sums: Tensor,
-    edges: Tensor,
-    states: Tensor,
-    state_edges: Tensor,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     from longspan.kernels.favor import triton
 
     shape, (dy, q, k, v) = Shape.of(q, v, projection, causal), map(readable, (dy, q, k, v))
-    W, mask, found = _halves(shape, projection, q), as_bytes(key_mask), _levels(levels)
-    M = triton.Kept(triton.Sums(sums, edges), triton.Sums(states, state_edges))
-    dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
+    inputs, found = triton.Inputs(q, k, v, _halves(shape, projection, q), as_bytes(key_mask)), _maxima(maxima)
+    M = triton.Saved(triton.Sums(sums, edges), triton.Sums(states, state_edges))
+    dq, dk, dv = like(q, k, v)
     with torch.cuda.device_of(q):
-        shift, through = triton.back_to_queries(shape, dy, y, q, k, v, W, mask, M, d, found, dq)
-        N = triton.sum_queries(shape, q, dy, W, shift, through)
-        triton.back_to_keys(shape, dy, q, k, v, W, mask, N, found, shift, through, dk, dv)
+        shift, neg_delta = triton.backward_queries(shape, dy, y, inputs, M, d, found, dq)
+        N = triton.sum_queries(shape, q, dy, inputs.W, shift, neg_delta)
+        triton.backward_keys(shape, dy, inputs, N, found, shift, neg_delta, dk, dv)
     return dq, dk, dv
 
 
-@backward.register_fake
-def _(dy, q, k, v, *rest):
-    return tuple(empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
-
-
-def _outcome(q: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for y, its denominators and the levels."""
-    levels = q.new_empty(3 if causal else 1, *q.shape[:3], dtype=torch.float32)
-    return empty_like(q, v.shape[3], v.dtype), torch.empty_like(levels[0]), levels
-
-
-def _levels(levels: Tensor):
+def _maxima(maxima: Tensor) -> Any:
     from longspan.kernels.favor import triton
 
-    return triton.Levels(*levels, *[None] * (3 - len(levels)))
+    return triton.Maxima(*maxima, *[None] * (3 - len(maxima)))
 
 
 def _halves(shape: Shape, projection: Tensor, x: Tensor) -> Tensor:
-    """W to base 2 with the scale of x in it, rounded to the type of x, and the rest [2 r c]; both filled up with 0."""
+    """W in base 2 with the scale of x in it, rounded to the type of x, and the remainder [2 r c]; padded with 0."""
     exact = projection.float() * (math.log2(math.e) / shape.c**0.25)
     exact = F.pad(exact, (0, shape.C - shape.c, 0, shape.R - shape.r))
     rounded = exact.to(x.dtype)
     return torch.stack([rounded, (exact - rounded.float()).to(x.dtype)])
 
 
-def _remember(ctx, inputs, output) -> None:
-    *tensors, causal = inputs
-    ctx.save_for_backward(*tensors, *output)
-    ctx.causal = causal
-    ctx.set_materialize_grads(False)  # nobody differentiates denominators, levels and sums
-
-
-def _gradients(ctx, dy, *nothing):
-    return *backward(dy, *ctx.saved_tensors, ctx.causal), None, None, None
-
-
-forward.register_autograd(_gradients, setup_context=_remember)
-
-
-@counts(torch.ops.longspan.favor)
-def _favor(q: Any, k: Any, v: Any, W: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    """Features are one product of every token with W, however often they are made again; then the same sums of them."""
-    return 2 * math.prod(q[:2]) * (q[2] + k[2]) * W[0] * (W[1] + v[3] + 1)
-
-
-@counts(torch.ops.longspan.favor_backward)
-def _favor_back(dy: Any, q: Any, k: Any, v: Any, W: Any, *rest: Any, **options: Any) -> int:
-    return 2 * math.prod(q[:2]) * (q[2] + k[2]) * W[0] * (W[1] + 2 * (v[3] + 1))
+differentiate(forward, backward)

@@ -18,23 +18,16 @@ def _shapes(
     return Shape.slices(q, v, rows, feature, causal, eps, floor)
 
 
-def _sides(
-    q: Tensor,
-    k: Tensor,
-    key_mask: Tensor | None,
-    angles: tuple[Tensor | None, ...],
-    cu_seqlens: tuple[Tensor | None, ...],
-    max_seqlens: tuple[int, ...],
-) -> tuple[Any, Any]:
-    """Queries and keys as the kernels want them; of a padded batch the longest row is as long as all."""
-    from longspan.kernels.linear_attention.triton import Side
+def _inputs(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, *beside: Any) -> Any:
+    """As the kernels take them; the rows of a padded batch are all of one length."""
+    from longspan.kernels.linear_attention.triton import Inputs, Side
 
-    lengths = (q.shape[2], k.shape[2]) if cu_seqlens[0] is None else max_seqlens
-    angles = tuple(None if x is None else x.float().contiguous() for x in angles)
-    cu_seqlens = tuple(None if x is None else x.contiguous() for x in cu_seqlens)
-    masks = None, as_bytes(key_mask)
-    queries, keys = (Side(*one) for one in zip(lengths, angles, masks, cu_seqlens, strict=True))
-    return queries, keys
+    angles, cu_seqlens, lengths = beside[:2], beside[2:4], beside[4:]
+    lengths = (q.shape[2], k.shape[2]) if cu_seqlens[0] is None else lengths
+    angles = (None if x is None else x.float().contiguous() for x in angles)
+    cu_seqlens = (None if x is None else x.contiguous() for x in cu_seqlens)
+    queries, keys = map(Side, lengths, angles, (None, as_bytes(key_mask)), cu_seqlens)
+    return Inputs(readable(q), readable(k), readable(v), queries, keys)
 
 
 def _fake(
@@ -74,17 +67,17 @@ def forward(
     from longspan.kernels.linear_attention import triton
 
     shapes = _shapes(q, v, key_cu_seqlens, feature, causal, eps, floor)
-    q, k, v = map(readable, (q, k, v))
-    cu_seqlens = (query_cu_seqlens, key_cu_seqlens)
-    sides = _sides(q, k, key_mask, (query_angles, key_angles), cu_seqlens, (max_query_seqlen, max_key_seqlen))
+    rows = (query_cu_seqlens, key_cu_seqlens, max_query_seqlen, max_key_seqlen)
+    inputs = _inputs(q, k, v, key_mask, query_angles, key_angles, *rows)
+    q, k, v = inputs[:3]
     y, d = empty_like(q, v.shape[3], v.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
     partial = empty_like(q, v.shape[3], torch.float32) if len(shapes) > 1 else y
     saved = []
     with torch.cuda.device_of(q):  # Triton launches on the current device
         for shape in shapes:
-            own_q, own_k = shape.cut(q, k)
-            sums = triton.sum_keys(shape, own_k, v, sides[1])
-            triton.read(shape, own_q, own_k, v, *sides, sums, y, d, partial)
+            own = inputs._replace(q=shape.cut(q), k=shape.cut(k))
+            sums = triton.sum_keys(shape, own)
+            triton.read(shape, own, sums, y, d, partial)
             saved.append(sums.flatten())
     return y, d, saved[0] if len(saved) == 1 else torch.cat(saved)
 
@@ -118,9 +111,9 @@ def backward(
     from longspan.kernels.linear_attention import triton
 
     shapes = _shapes(q, v, key_cu_seqlens, feature, causal, eps, floor)
-    dy, q, k, v = map(readable, (dy, q, k, v))
-    cu_seqlens = (query_cu_seqlens, key_cu_seqlens)
-    sides = _sides(q, k, key_mask, (query_angles, key_angles), cu_seqlens, (max_query_seqlen, max_key_seqlen))
+    rows = (query_cu_seqlens, key_cu_seqlens, max_query_seqlen, max_key_seqlen)
+    inputs = _inputs(q, k, v, key_mask, query_angles, key_angles, *rows)
+    dy, (q, k, v) = readable(dy), inputs[:3]
     dq, dk, dv = like(q, k, v)
     d, sums, dd, partial = d.contiguous(), sums.contiguous(), torch.empty_like(d), dv
     if y is not None:
@@ -129,12 +122,11 @@ def backward(
         partial = empty_like(v, v.shape[3], torch.float32)
     with torch.cuda.device_of(q):
         for shape in shapes:
-            own_q, own_k, own_dq, own_dk = shape.cut(q, k, dq, dk)
-            size = shape.saved(sides[1].max_seqlen)
-            own, sums = sums.split([math.prod(size), sums.numel() - math.prod(size)])
-            own = own.view(size)
-            dsums = triton.backward_queries(shape, dy, dd, y is not None, own_q, own_k, v, *sides, own, d, own_dq)
-            triton.backward_keys(shape, dy, dd, own_q, own_k, v, *sides, dsums, d, own_dk, dv, partial)
+            own, size = inputs._replace(q=shape.cut(q), k=shape.cut(k)), shape.saved(inputs.keys.max_seqlen)
+            own_sums, sums = sums.split([math.prod(size), sums.numel() - math.prod(size)])
+            own_sums = own_sums.view(size)
+            dsums = triton.backward_queries(shape, dy, dd, y is not None, own, own_sums, d, shape.cut(dq))
+            triton.backward_keys(shape, dy, dd, own, dsums, d, shape.cut(dk), dv, partial)
     return dq, dk, dv
 
 

@@ -47,9 +47,9 @@ class Shape(launch.Shape):
         pairs = (b if rows is None else rows) * heads
         return [cls(pairs, heads, w, *fixed, i * WIDEST, i == len(widths) - 1) for i, w in enumerate(widths)]
 
-    def cut(self, *tensors: Tensor) -> list[Tensor]:
+    def cut(self, x: Tensor) -> Tensor:
         """The channels of this slice."""
-        return [x[..., self.begin : self.begin + self.c] for x in tensors]
+        return x[..., self.begin : self.begin + self.c]
 
     @property
     def C(self) -> int:

@@ -47,36 +47,44 @@ class Side(NamedTuple):
     cu_seqlens: Int[Tensor, " rows_plus_1"] | None
 
 
-def sum_keys(
-    shape: Shape, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], keys: Side
-) -> Float[Tensor, "p pairs e1 r"]:
+class Inputs(NamedTuple):
+    q: Float[Tensor, "b h n c"]
+    k: Float[Tensor, "b h m c"]
+    v: Float[Tensor, "b h m e"]
+    queries: Side
+    keys: Side
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        return {"MASKED": self.keys.mask is not None}
+
+
+def sum_keys(shape: Shape, inputs: Inputs) -> Float[Tensor, "p pairs e1 r"]:
     """M that each causal part starts from, or that of whole rows."""
+    _, k, v, _, keys = inputs
     parts = shape.parts(keys.max_seqlen)
     sums = k.new_empty(shape.sums(parts), dtype=torch.float32)
     _sum_keys[(shape.pairs, parts)](
         k, v, sums, keys.cu_seqlens, keys.angles, keys.mask, *_sizes(shape, k, keys), *strides(k, v),
-        MASKED=keys.mask is not None, **shape.constants(),
+        **inputs.flags, **shape.constants(),
     )  # fmt: skip
     return _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
 
 
 def read(
     shape: Shape,
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    queries: Side,
-    keys: Side,
+    inputs: Inputs,
     sums: Float[Tensor, "p pairs e1 r"],
     y: Float[Tensor, "b h n e"],
     d: Float[Tensor, "b h n"],
     partial: Float[Tensor, "b h n e"],
 ) -> None:
     """Fill in y and d: the last slice the quotient, others what the next one adds to, y in `partial`."""
+    q, k, v, queries, keys = inputs
     _read[(shape.pairs, shape.reading_parts(queries.max_seqlen))](
         q, k, v, sums, y, d, partial, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
         *_sizes(shape, q, queries), shape.eps, shape.floor, *strides(q, k, v, y, partial),
-        MASKED=keys.mask is not None, **shape.flags, **shape.constants(),
+        **inputs.flags, **shape.flags, **shape.constants(),
     )  # fmt: skip
 
 
@@ -85,11 +93,7 @@ def backward_queries(
     dy: Float[Tensor, "b h n e"],
     dd: Float[Tensor, "b h n"],
     given: bool,
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    queries: Side,
-    keys: Side,
+    inputs: Inputs,
     sums: Float[Tensor, "p pairs e1 r"],
     d: Float[Tensor, "b h n"],
     dq: Float[Tensor, "b h n c"],
@@ -98,12 +102,13 @@ def backward_queries(
 
     dd holds the last entry of every w: `given`, or filled in here where the causal backward pass of keys needs it.
     """
+    q, k, v, queries, keys = inputs
     parts = shape.parts(queries.max_seqlen)
     dsums = sums.new_empty(shape.sums(parts))
     _backward_queries[(shape.pairs, parts)](
         dy, q, k, v, sums, d, dq, dd, dsums, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
         *_sizes(shape, q, queries), shape.floor, *strides(dy, q, k, v, dq),
-        GIVEN=given, CAUSAL=shape.causal, MASKED=keys.mask is not None, **shape.constants(backward=True),
+        GIVEN=given, CAUSAL=shape.causal, **inputs.flags, **shape.constants(backward=True),
     )  # fmt: skip
     return _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
 
@@ -112,11 +117,7 @@ def backward_keys(
     shape: Shape,
     dy: Float[Tensor, "b h n e"],
     dd: Float[Tensor, "b h n"],
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    queries: Side,
-    keys: Side,
+    inputs: Inputs,
     dsums: Float[Tensor, "p pairs e1 r"],
     d: Float[Tensor, "b h n"],
     dk: Float[Tensor, "b h m c"],
@@ -124,10 +125,11 @@ def backward_keys(
     partial: Float[Tensor, "b h m e"],
 ) -> None:
     """Fill in dk and, with the last slice, dv; others leave in `partial` what the next one adds to."""
+    q, k, v, queries, keys = inputs
     _backward_keys[(shape.pairs, shape.reading_parts(keys.max_seqlen))](
         dy, q, k, v, dsums, d, dd, dk, dv, partial, keys.cu_seqlens, queries.angles, keys.angles, keys.mask,
         *_sizes(shape, k, keys), *strides(dy, q, k, v, dk, dv, partial),
-        MASKED=keys.mask is not None, **shape.flags, **shape.constants(backward=True),
+        **inputs.flags, **shape.flags, **shape.constants(backward=True),
     )  # fmt: skip
 
 
