@@ -1,8 +1,8 @@
 """AAN: does one paper cite the other? Pairs of texts from the ACL Anthology Network, byte by byte (Long Range Arena).
 
-An example is two texts, one token a byte; label 1 means that the papers are linked by a citation. Every text is first
-cut to 10,000 bytes and stored once, pairs refer to it. The tables of the release have five columns and no quoting:
-label, id1, id2, text1, text2. Departs from the release in: an empty text, should there be one, becomes one blank.
+An example is two texts, one token per byte; label 1 means that one paper cites the other. Every text is truncated to
+10,000 bytes and stored once; pairs refer to it. The tables of the release have five columns and no quoting: label, id1,
+id2, text1, text2. Departs from the release in: an empty text becomes one space.
 """
 
 import ast
@@ -30,7 +30,7 @@ from longspan.datasets.standins.abstracts import make_pair
 
 VOCAB = 256
 CLASSES = 2
-STORED = 10_000  # bytes of a text that are kept
+STORED = 10_000  # bytes of a text that are stored
 RELEASE = Source(
     "https://storage.googleapis.com/long-range-arena/lra_release.gz",
     "lra_release.gz",
@@ -88,7 +88,7 @@ class Aan(Corpus):
         return f"length{data.length}-n{counts}-seed{data.seed}"
 
     def obtain(self, downloads: Path, *, progress: bool = True) -> Path | Remote:
-        """The archive where it was put among the downloads, else what the server says of it: it is never kept."""
+        """The archive if it is in the downloads folder, else a `Remote` to stream it from: it is never stored."""
         here = downloads / RELEASE.filename
         return here if here.is_file() else ask(RELEASE)
 
@@ -135,7 +135,7 @@ class Aan(Corpus):
         return splits
 
     def standin_view(self, made: Split, data: Data) -> Split:
-        """Made-up rows are `text1`, one zero byte, `text2`."""
+        """Synthetic rows are `text1`, one zero byte, `text2`."""
         return apart(made).cut(data.length)
 
     def shown(self, example: Any) -> str:
@@ -158,7 +158,7 @@ def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
 
 
 class _Documents:
-    """Different texts, numbered as they come, each cut to what is stored."""
+    """Distinct texts, numbered in order of appearance, each truncated to STORED bytes."""
 
     def __init__(self):
         self.texts: list[bytes] = []
@@ -181,7 +181,7 @@ def _digest(text: bytes) -> bytes:
 
 
 def plain(written: bytes) -> bytes:
-    r"""A text as it is meant: some copies of the tables hold Python bytes literals in place of the bytes.
+    r"""The bytes of a text: some copies of the tables have Python bytes literals instead.
 
     >>> plain(rb"b'caf\xc3\xa9'").decode()
     'café'
@@ -223,7 +223,7 @@ def _tables(source: Path | Remote) -> Iterator[tuple[str, Iterator[Pair]]]:
         yield from _tables(source / RELEASE.filename)
         return
     raise DataMissing(
-        f"{source} was named as the place of AAN, but it has neither new_aan_pairs.{{train,eval,test}}.tsv (alone or "
+        f"{source} is no copy of AAN: it has neither new_aan_pairs.{{train,eval,test}}.tsv (alone or "
         "in tsv_data/) nor pairs.{train,eval,test}.tsv with texts.jsonl or <id>.txt files; get them from "
         f"{RELEASE.url}."
     )
@@ -237,7 +237,7 @@ _LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 
 def _pairs(rows: Iterable[tuple[bytes, str]], texts: "_Texts | None") -> Iterator[Pair]:
-    """Rows of five columns, or of the first three where the texts lie beside them. Quotes mean nothing special."""
+    """Rows of five columns, or of the first three if the texts are in files of their own. There is no quoting."""
     for line, where in rows:
         columns = line.removesuffix(b"\r").split(b"\t")
         if columns[0] not in _LABELS or len(columns) not in (3, 5):

@@ -1,7 +1,7 @@
-"""What every dataset promises: `prepare`, `load`, `status` and `verify`, and splits that lie in memory-mapped arrays.
+"""What every dataset has: `prepare`, `load`, `status` and `verify`, and splits in memory-mapped arrays.
 
-A folder per setting holds `{train,valid,test}.{tokens,starts,labels}.npy` and `manifest.json`. It appears by one
-rename, so it is complete or absent. NumPy only: nothing here knows torch.
+A folder per setting contains `{train,valid,test}.{tokens,starts,labels}.npy` and `manifest.json`. It is created by one
+rename, so it is complete or absent. NumPy only, no torch.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ D = TypeVar("D")
 class Split:
     """Examples of one split: example i is `tokens[starts[i]:stops[i]]`.
 
-    Nothing is copied to leave rows out, to shorten them or to let several examples share a text: the places say it all.
-    Where an example is a pair of texts, `starts` and `stops` have two columns.
+    Rows can be left out or shortened, and examples can share a text, without a copy. If an example is a pair of texts,
+    `starts` and `stops` have two columns.
     """
 
     tokens: np.ndarray  # uint8, flat
@@ -44,7 +44,7 @@ class Split:
 
     @classmethod
     def of_rows(cls, tokens: np.ndarray, edges: np.ndarray, labels: np.ndarray) -> "Split":
-        """Rows that lie one after another, row i from `edges[i]` to `edges[i + 1]`."""
+        """Contiguous rows, row i from `edges[i]` to `edges[i + 1]`."""
         return cls(tokens, edges[:-1], edges[1:], labels)
 
     def __len__(self) -> int:
@@ -65,13 +65,13 @@ class Split:
         return Split(self.tokens, self.starts[chosen], self.stops[chosen], self.labels[chosen])
 
     def cut(self, length: int) -> "Split":
-        """Every text ended after `length` tokens."""
+        """Every text truncated to `length` tokens."""
         return Split(self.tokens, self.starts, np.minimum(self.stops, self.starts + length), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The three splits and the manifest that says where they come from."""
+    """The three splits, and the manifest with their origin and hashes."""
 
     train: Split
     valid: Split
@@ -85,7 +85,7 @@ class Splits:
 
     @property
     def sha256(self) -> str:
-        """Names the exact data: a hash of the manifest, which holds the hash of every array."""
+        """Identifies the exact data: a hash of the manifest, which contains the hash of every array."""
         return hashlib.sha256(canonical(self.manifest).encode()).hexdigest()
 
     @property
@@ -95,7 +95,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class DatasetMeta:
-    """What a reader wants to know before the first byte: `size` in words, `vocabulary` and `classes` as counts."""
+    """What to know before a download: `size` in words, `vocabulary` and `classes` as counts."""
 
     title: str
     source: str
@@ -108,7 +108,7 @@ class DatasetMeta:
 
 @dataclass(frozen=True)
 class Status:
-    """What lies on disk for one setting."""
+    """What is on disk for one setting."""
 
     dataset: str
     folder: Path
@@ -116,8 +116,8 @@ class Status:
     variant: str | None = None
     counts: dict[str, int] | None = None
     bytes: int = 0
-    shards: int = 0  # made so far by a preparation that is under way or was interrupted
-    problem: str | None = None  # why what lies there cannot be used
+    shards: int = 0  # finished so far by a preparation that is running or was interrupted
+    problem: str | None = None  # why the files cannot be used
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,17 +129,17 @@ class Sample:
 
 
 class Dataset(ABC):
-    """A corpus. The file it lives in gives its name, and its settings: a frozen dataclass called `Data`.
+    """A dataset. Its name is that of its file, which also defines its settings, a frozen dataclass called `Data`.
 
-    Settings have `train`, `valid`, `test` (counts) and `seed`. A generated corpus says how large a shard is and makes
-    them one by one; everything about disks, threads, resuming and duplicates is here.
+    Settings have `train`, `valid`, `test` (counts) and `seed`. A generated dataset defines the size of a shard and how
+    to make one; storage, threads, resuming and duplicates are handled here.
     """
 
     meta: ClassVar[DatasetMeta]
     Data: ClassVar[type]  # found by its name in the file of the class
     presets: ClassVar[dict[str, dict[tuple[str, str], Any]]]  # PRESETS there: task -> (protocol, tier) -> Data
     generator: ClassVar[int] = 1  # raised when the same settings give other data
-    made: ClassVar[Literal["generated", "standin"]] = "generated"  # what `make_shard` gives: the real thing or not
+    made: ClassVar[Literal["generated", "standin"]] = "generated"  # what `make_shard` makes: real data or stand-ins
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -152,7 +152,7 @@ class Dataset(ABC):
     def name(self) -> str:
         return type(self).__module__.rpartition(".")[2]
 
-    # What a corpus says about itself
+    # What each dataset defines
 
     @abstractmethod
     def key(self, data: Any) -> str:
@@ -160,25 +160,25 @@ class Dataset(ABC):
 
     @abstractmethod
     def shard_size(self, data: Any) -> int:
-        """How many examples `make_shard` gives."""
+        """How many examples `make_shard` makes."""
 
     @abstractmethod
     def make_shard(self, data: Any, index: int) -> Shard:
-        """Examples number `index * shard_size` and following of the pool, from `data.seed` and `index` alone."""
+        """Examples `index * shard_size` and following of the pool; depends on `data` and `index` alone."""
 
     @abstractmethod
     def import_from(self, path: Path | str, data: Any = None, *, root: Path | str | None = None) -> Splits:
-        """Convert the official files that lie at `path`; `load` prefers them to generated data from then on."""
+        """Convert the official files at `path`; from then on `load` prefers them to generated data."""
 
     @abstractmethod
     def samples(self, data: Any = None, count: int = 8, seed: int = 0) -> list[Sample]:
-        """A few fresh examples to look at, nothing is written."""
+        """A few new examples to look at; nothing is written."""
 
     def draw_samples(self, data: Any, count: int, path: Path | str, seed: int = 0) -> Path:
         """A contact sheet of `samples` as a PNG file."""
-        raise UsageError(f"{self.name} holds text, so there is nothing to draw; ask for samples without -o.")
+        raise UsageError(f"{self.name} has texts, which cannot be drawn; ask for samples without -o.")
 
-    # What everyone may ask of it
+    # What callers use
 
     def preset(self, protocol: str, tier: str) -> Any:
         """The settings under a protocol and tier: those of the first task that has them.
@@ -206,9 +206,9 @@ class Dataset(ABC):
         progress: bool = True,
         source: Path | str | None = None,
     ) -> Splits:
-        """Put the data on disk: from `source` (files the user has), else generated. A second call only checks hashes.
+        """Write the data to disk: from `source` (the user's files), else generated. A second call only checks hashes.
 
-        Killed half-way, the next call goes on where it was. `workers` changes the time it takes, never the data.
+        An interrupted call is resumed by the next one. The data does not depend on `workers`.
         """
         data = self._settings(data)
         if source is not None:
@@ -228,16 +228,16 @@ class Dataset(ABC):
         return open_splits(target)
 
     def prepare_official(self, data: Any = None, *, root: Path | str | None = None, progress: bool = True) -> Splits:
-        """Download what was published, where `prepare` would generate; a corpus that exists has nothing else."""
+        """Download the published files where `prepare` would generate them; else the same as `prepare`."""
         return self.prepare(data, root=root, progress=progress)
 
     def load(
         self, data: Any = None, *, root: Path | str | None = None, variant: str | None = None, real: bool = False
     ) -> Splits:
-        """The splits as memory maps: imported ones where the user has imported some, else generated (now, if need be).
+        """The splits as memory maps: imported ones if there are any, else generated ones (now, if they are not there).
 
-        `variant="generated"`, `"imported"` or `"official"` insists on one of them; `real` refuses stand-ins, of which
-        there are none here: what is generated by the benchmark's own rules is real.
+        `variant="generated"`, `"imported"` or `"official"` demands one of them. `real` refuses stand-ins and changes
+        nothing here: what is generated by the benchmark's own rules is real.
         """
         data = self._settings(data)
         if variant not in (None, "generated", "imported", "official"):
@@ -253,12 +253,12 @@ class Dataset(ABC):
         if variant in (None, "generated") and self.meta.generated:
             return self.prepare(data, root=root)
         raise DataMissing(
-            f"{self.name} was asked for with {data}, but {imported} is not there; get it from {self.meta.source} "
+            f"{self.name} with {data} is not in {imported}; get it from {self.meta.source} "
             f"({self.meta.size}) and run: longspan data import {self.name} PATH"
         )
 
     def status(self, data: Any = None, *, root: Path | str | None = None) -> Status:
-        """What `load` would find, without making anything."""
+        """What `load` would find on disk."""
         data = self._settings(data)
         for target in (self.folder(data, root, imported=True), self.folder(data, root)):
             if (target / "manifest.json").exists():
@@ -277,22 +277,22 @@ class Dataset(ABC):
         return {split: getattr(data, split) for split in SPLITS}
 
     def verify(self, data: Any = None, *, root: Path | str | None = None) -> list[str]:
-        """What is wrong with the files `load` would open, a sentence each; reads and hashes every byte."""
+        """The problems of the files that `load` would open, a sentence each; hashes every file."""
         found = self.status(data, root=root)
         if found.problem:
             return [found.problem]
         return problems(found.folder) if found.ready else [f"{self.name} is not prepared in {found.folder}."]
 
     def folder(self, data: Any, root: Path | str | None = None, *, imported: bool = False) -> Path:
-        """Where a setting lies: `<root>/<dataset>/<readable key>-<hash>`, with `-imported` for the user's own files."""
+        """The folder of a setting: `<root>/<dataset>/<readable key>-<hash>`, with `-imported` for imported files."""
         identity = {"dataset": self.name, "generator": self.generator, "settings": asdict(data)}
         short = hashlib.sha256(canonical(identity).encode()).hexdigest()[:8]
         return data_root(root) / self.name / f"{self.key(data)}-{short}{'-imported' if imported else ''}"
 
-    # How it is done
+    # Internals
 
     def _official(self, data: Any, root: Path | str | None) -> Splits | None:
-        """What was published, where it lies on disk undamaged."""
+        """The published data, if it is on disk and undamaged."""
         target = self.folder(data, root, imported=True)
         if not (target / "manifest.json").exists() or problems(target):
             return None
@@ -313,7 +313,7 @@ class Dataset(ABC):
         try:
             shards.make_all(planned, workers=workers, progress=progress, title=f"{self.name} {self.key(data)}")
             pool = _choose(shards, wanted, planned, self.name)
-        except UsageError:  # the settings cannot be met, so the shards made so far are of no use
+        except UsageError:  # these settings are impossible, so the finished shards are useless
             shutil.rmtree(work, ignore_errors=True)
             raise
 
@@ -345,7 +345,7 @@ class Dataset(ABC):
         }
 
     def _publish(self, target: Path, fill: Callable[[Path], dict], *, replace: bool) -> None:
-        """`fill` writes into a hidden folder and returns the manifest; the folder is renamed, or leaves no trace."""
+        """`fill` writes to a hidden folder and returns the manifest; the folder is renamed, or removed on error."""
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -362,7 +362,7 @@ class Dataset(ABC):
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """Which rows of which shards were taken, in order, with their lengths and labels."""
+    """The chosen rows of the shards, in order, with their lengths and labels."""
 
     shard: np.ndarray
     row: np.ndarray
@@ -378,7 +378,7 @@ class _Pool:
 
 
 def _choose(shards: Shards, wanted: int, planned: int, name: str) -> _Pool:
-    """The first `wanted` different examples, shard after shard; more shards are made where duplicates were dropped."""
+    """The first `wanted` distinct examples; more shards are made to replace duplicates."""
     seen: set[bytes] = set()
     shard_of, row_of, lengths, labels = [], [], [], []
     index = 0
@@ -402,7 +402,7 @@ def _choose(shards: Shards, wanted: int, planned: int, name: str) -> _Pool:
 
 
 def data_root(root: Path | str | None = None) -> Path:
-    """Where data lie: the argument, else $LONGSPAN_DATA, else out/data in the current folder."""
+    """The folder of all data: the argument, else $LONGSPAN_DATA, else out/data in the current folder."""
     return Path(root or os.environ.get("LONGSPAN_DATA") or Path("out") / "data")
 
 
@@ -424,7 +424,7 @@ def by_tier(full: Mapping[str, D], *, smoke: D, lite: D | None = None) -> dict[t
 
 
 def check_counts(data: Any) -> None:
-    """Refuse settings whose splits are empty; None, where a corpus allows it, is all there are."""
+    """Refuse settings with an empty split; None, if the dataset allows it, means all examples."""
     for name in SPLITS:
         if (count := getattr(data, name)) is not None and count < 1:
             raise UsageError(f"Every split needs at least 1 example, got {name}={count}; give a positive count.")
@@ -453,7 +453,7 @@ _ARRAYS = ("tokens", "starts", "labels")
 
 
 def open_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
-    """Every array that the manifest lists, as a memory map by its name without `.npy`, and the manifest."""
+    """All arrays of the manifest as memory maps, by name without `.npy`, and the manifest."""
     manifest = read_manifest(folder)
     entries = manifest["arrays"].items()
     return {name.removesuffix(".npy"): read_array(folder / name, entry) for name, entry in entries}, manifest
@@ -469,7 +469,7 @@ def open_splits(folder: Path) -> Splits:
 
 
 def problems(folder: Path) -> list[str]:
-    """Every way in which the folder is not what its manifest says."""
+    """All differences between a folder and its manifest."""
     try:
         manifest = read_manifest(folder)
     except CorruptFile as error:

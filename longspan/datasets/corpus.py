@@ -1,11 +1,11 @@
-"""A corpus that exists in the world: converted once and whole; settings only choose among its examples.
+"""A corpus that is downloaded, not generated: converted once, as a whole; settings only select from its examples.
 
-`<root>/<name>/whole/` holds the arrays of all examples and a manifest. `load(data)` gives a view of them: which rows
-are held out, how many are taken, after how many bytes a text ends. Nothing is copied for that.
+`<root>/<name>/whole/` contains the arrays of all examples and a manifest. `load(data)` gives a view of them without a
+copy: which rows are held out, how many are taken, where texts are truncated.
 
-Where the real thing is absent `load` is an error that says how to get it, with one exception: settings with
-`standin=True` (the smoke tier alone has them) take made-up examples from `make_shard` instead, marked as such in the
-manifest, on the card and on the board.
+If the data is absent, `load` raises an error that says how to get it, with one exception: settings with `standin=True`
+(only the smoke tier has them) use synthetic examples from `make_shard`, marked as stand-ins in the manifest, on the
+card and on the board.
 """
 
 from abc import abstractmethod
@@ -32,28 +32,28 @@ from longspan.datasets.base import (
     problems,
 )
 
-BETWEEN = 0  # the byte between the two texts of a made-up pair
+BETWEEN = 0  # the byte between the two texts of a synthetic pair
 
 
 class Corpus(Dataset):
-    """Settings have `train`, `valid` and `test` (None is all there are), `seed` and `standin`."""
+    """Settings have `train`, `valid` and `test` (None means all), `seed` and `standin`."""
 
     made = "standin"
     sizes: ClassVar[dict[str, int]]  # how many examples each split has when all are taken
 
     @abstractmethod
     def obtain(self, downloads: Path, *, progress: bool = True) -> Any:
-        """Download what `convert` reads into the folder `downloads`, verified; returns where it lies.
+        """Download and verify what `convert` reads, into the folder `downloads`; returns its path.
 
-        An archive too large to keep may instead be returned as what the server says of it, for `convert` to stream.
+        For an archive too large to store, a `Remote` is returned instead, which `convert` streams.
         """
 
     @abstractmethod
     def convert(self, source: Any, folder: Path) -> tuple[dict[str, dict], dict[str, Any]]:
-        """Read the files at the path `source`, in whatever layout, or what `obtain` gave; write all arrays to `folder`.
+        """Read the files at the path `source`, in any known layout, or what `obtain` returned; write all arrays.
 
-        Returns the manifest entries of the arrays, as `write_array` gives them, and facts for the manifest: `variant`
-        ("official" where a published digest agreed, else "imported"), `counts` by split, what else is worth telling.
+        Returns the manifest entries of the arrays, as `write_array` returns them, and further entries for the manifest:
+        `variant` ("official" if a published digest matches, else "imported"), `counts` by split, and others.
         """
 
     @abstractmethod
@@ -61,17 +61,17 @@ class Corpus(Dataset):
         """The train, valid and test split that the settings ask for."""
 
     def standin_view(self, made: Split, data: Any) -> Split:
-        """Made-up rows as examples of this corpus."""
+        """Synthetic rows as examples of this corpus."""
         return made
 
     def shown(self, example: Any) -> str | np.ndarray:
         """One example as a person sees it."""
         return example.tobytes().decode(errors="replace")
 
-    # What everyone may ask of it
+    # What callers use
 
     def samples(self, data: Any = None, count: int = 8, seed: int = 0) -> list[Sample]:
-        """A few training examples drawn at random; made-up ones where the settings allow it and there are no others."""
+        """A few random training examples; synthetic ones if there are no real ones and the settings allow it."""
         data = self._settings(data)
         if self.invents(data):
             shards = [self.make_shard(data, index) for index in range(-(-count // self.shard_size(data)))]
@@ -95,7 +95,7 @@ class Corpus(Dataset):
         progress: bool = True,
         source: Path | str | None = None,
     ) -> Splits:
-        """Put the real data on disk: from `source` (files the user has), else downloaded. A second call only checks."""
+        """Write the real data to disk: from `source` (the user's files), else downloaded. A second call only checks."""
         data = self._settings(data)
         if source is not None:
             return self.import_from(source, data, root=root)
@@ -104,19 +104,17 @@ class Corpus(Dataset):
         return self.load(data, root=root, real=True)
 
     def import_from(self, path: Path | str, data: Any = None, *, root: Path | str | None = None) -> Splits:
-        """Convert the files that lie at `path`; they take the place of what was imported before."""
+        """Convert the files at `path`; they replace what was imported before."""
         data = self._settings(data)
         if not Path(path).exists():
-            raise DataMissing(
-                f"{path} was named as the place of {self.meta.title}, but there is no such file or folder."
-            )
+            raise DataMissing(f"There is no file or folder {path} to import {self.meta.title} from; check the path.")
         self._take(Path(path), root)
         return self.load(data, root=root, real=True)
 
     def load(
         self, data: Any = None, *, root: Path | str | None = None, variant: str | None = None, real: bool = False
     ) -> Splits:
-        """A view of the real examples; without them an error, or stand-ins where settings and `real` allow it."""
+        """A view of the real examples; if absent an error, or stand-ins if the settings and `real` allow them."""
         data = self._settings(data)
         self._check(variant)
         whole = self._whole(root)
@@ -147,17 +145,17 @@ class Corpus(Dataset):
         return {split: self.sizes[split] if (n := getattr(data, split)) is None else n for split in SPLITS}
 
     def invents(self, data: Any, *, root: Path | str | None = None) -> bool:
-        """Whether `load` would give made-up examples."""
+        """Whether `load` would return stand-ins."""
         return data.standin and not (self._whole(root) / "manifest.json").exists()
 
-    # How it is done
+    # Internals
 
     def _has(self, data: Any, root: Path | str | None) -> bool:
-        """Whether the real data lie on disk that the settings ask for."""
+        """Whether the real data for these settings is on disk."""
         return self._whole(root).exists()
 
     def _fetch(self, downloads: Path, data: Any, progress: bool) -> Any:
-        """What `convert` reads, downloaded as far as the settings ask for it."""
+        """Download what `convert` reads, as far as these settings need it."""
         return self.obtain(downloads, progress=progress)
 
     def _check(self, variant: str | None) -> None:
@@ -166,7 +164,7 @@ class Corpus(Dataset):
 
     def _absent(self, root: Path | str | None) -> DataMissing:
         return DataMissing(
-            f"{self.meta.title} was asked for, but {self._whole(root)} is not there; run longspan data prepare "
+            f"{self.meta.title} is not in {self._whole(root)}; run longspan data prepare "
             f"{self.name} to get it from {self.meta.source} ({self.meta.size}), or longspan data import {self.name} "
             "PATH if you have it."
         )
@@ -198,21 +196,22 @@ class Corpus(Dataset):
 
 
 def spread(count: int, wanted: int | None) -> np.ndarray:
-    """At most `wanted` of `count` places, at equal distances; all of them for None. Someone's copy may have fewer: the
-    counts on the card say how many there were."""
+    """At most `wanted` of `count` indices, evenly spaced; all of them for None.
+
+    An imported copy may have fewer: the counts on the card say how many there were.
+    """
     kept = count if wanted is None else min(wanted, count)
     return np.arange(kept) * count // max(kept, 1)
 
 
 def evenly(labels: np.ndarray, rows: np.ndarray, wanted: int | None) -> np.ndarray:
-    """At most `wanted` of the rows in their order, at equal distances within each class, so that classes stay in
-    proportion."""
+    """At most `wanted` of the rows in order, evenly spaced within each class, which keeps the class proportions."""
     by_class = np.argsort(labels[rows], kind="stable")
     return rows[np.sort(by_class[spread(len(rows), wanted)])]
 
 
 def apart(made: Split) -> Split:
-    """Made-up rows of two texts with one byte `BETWEEN` them, as pairs."""
+    """Synthetic rows of two texts, separated by one byte `BETWEEN`, as pairs."""
     between = np.flatnonzero(np.asarray(made.tokens) == BETWEEN)
     assert len(between) == len(made), "a made-up pair has one zero byte"
     starts, stops = np.stack([made.starts, between + 1], axis=1), np.stack([between, made.stops], axis=1)

@@ -1,8 +1,9 @@
-"""IMDb: is a film review good or bad? Byte by byte, 25,000 texts to learn from and 25,000 for the test (ACL 2011).
+"""IMDb: is a film review positive or negative? 25,000 texts for training and 25,000 for the test, as bytes (ACL 2011).
 
-An example is the UTF-8 text as it stands, one token a byte, `<br />` and all; label 1 is a good review. The archive has
-no validation split: `held-out` takes the published tenth of the training texts (negatives by number, then positives by
-number, as many of each), `test` validates on the test texts as the Long Range Arena does. Departs from it in: nothing.
+An example is the unprocessed UTF-8 text, one token per byte, `<br />` included; label 1 is a positive review. The
+archive has no validation split: `held-out` takes the published tenth of the training texts (negatives by number, then
+positives by number, as many of each), `test` validates on the test texts as the Long Range Arena does. Departs from it
+in: nothing.
 """
 
 import csv
@@ -47,9 +48,9 @@ STANDIN_SHARD = 500
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: how many bytes of a text are read, how many texts are taken (None is all), and what validates.
+    """Settings: how many bytes of a text are read, how many texts are taken (None is all), and the validation split.
 
-    `seed` is for stand-ins alone; the held-out texts are always the same.
+    `seed` is only for stand-ins; the held-out texts are always the same.
     """
 
     length: int = 4_000
@@ -69,7 +70,7 @@ class Data:
 
 
 def _text(length: int, released: int | None = None) -> dict[tuple[str, str], Data]:
-    """Reviews cut after `length` bytes; the originals validate on the test texts."""
+    """Reviews truncated to `length` bytes; the LRA protocols validate on the test texts."""
     full = {
         "longspan": Data(length=length),
         "lra-paper": Data(length=length, validation="test"),
@@ -135,7 +136,7 @@ class Imdb(Corpus):
             found == {str(label): PER_CLASS for label in range(CLASSES)} for found in label_counts.values()
         )
         if official and not complete:
-            raise CorruptFile(f"{source} has the published hash but not the published texts; this reader is at fault.")
+            raise CorruptFile(f"{source} has the published hash but not the published texts; this is a bug here.")
         variant = "official" if official else "imported"
         return arrays, {"variant": variant, "counts": counts, "label_counts": label_counts, "complete": complete}
 
@@ -204,7 +205,7 @@ def _read(source: Path) -> tuple[dict[str, list[Review]], bool]:
         if all(files.values()):
             return {split: [row for one in some for row in reader(one)] for split, some in files.items()}, False
     raise DataMissing(
-        f"{source} was named as the place of IMDb, but it has neither {ARCHIVE.filename}, nor train/ and test/ "
+        f"{source} is no copy of IMDb: it has neither {ARCHIVE.filename}, nor train/ and test/ "
         f"with neg/ and pos/, nor train and test tables (.tsv, .tsv.xz, .csv, .parquet); get it from {ARCHIVE.url}."
     )
 

@@ -131,7 +131,7 @@ class ListOps(Dataset):
     def prepare_official(
         self, data: Data | None = None, *, root: Path | str | None = None, progress: bool = True
     ) -> Splits:
-        """Download the three tables; where they are not to be had singly, read them out of the archive of 8.2 GB.
+        """Download the three tables; if they are not available, read them from the archive of 8.2 GB.
 
         Of the archive nothing is kept, and reading stops at the third table.
         """
@@ -195,7 +195,7 @@ def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
 
 
 def encode(text: str) -> np.ndarray:
-    """Ids of an expression, with or without the official round brackets; `X` stands for `]`, as in LRA's tokeniser.
+    """Ids of an expression, with or without the official parentheses; `X` means `]`, as in LRA's tokenizer.
 
     >>> encode("( ( ( [MAX 2 ) 3 ) ] )").tolist()
     [11, 3, 4, 15]
@@ -205,7 +205,7 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """The expression without round brackets; padding is left out.
+    """The expression without parentheses and padding.
 
     >>> decode([11, 3, 4, 15, 0, 0])
     '[MAX 2 3 ]'
@@ -214,7 +214,7 @@ def decode(ids: Iterable[int]) -> str:
 
 
 def evaluate(ids: Iterable[int]) -> int:
-    """The digit an expression stands for, read from left to right with a stack; the law that labels must obey.
+    """The digit an expression evaluates to, read from left to right with a stack: the reference for all labels.
 
     >>> evaluate(encode("[MED 1 4 ]"))
     2
@@ -250,7 +250,7 @@ def generate(data: Data, count: int, seed: int, *, interpreted: bool = False) ->
     """`count` accepted expressions from one random stream; `interpreted` runs the same function uncompiled."""
     grow = _grow if interpreted else compiled_once(_grow)
     rng = np.random.Generator(np.random.PCG64(seed))
-    tokens = np.empty(count * (data.shorter_than - 1) + 1, np.uint8)  # a tree is given up one token too late
+    tokens = np.empty(count * (data.shorter_than - 1) + 1, np.uint8)  # a tree is abandoned one token too late
     lengths, labels = np.zeros(count, np.int64), np.zeros(count, np.uint8)
     attempts = 1_000_000 + 20_000 * count
     bounds = (data.longer_than, data.shorter_than, data.max_depth, data.max_args)
@@ -332,7 +332,7 @@ def _grow(rng, tokens, lengths, labels, attempts, longer_than, shorter_than, max
 
 
 def value_of(ids: np.ndarray) -> int:
-    """What `evaluate` says, or -1 where it raises; compiled, since official files have a hundred thousand rows."""
+    """The result of `evaluate`, or -1 if it raises; compiled, since the official files have 100,000 rows."""
     return int(compiled_once(_value)(np.asarray(ids, np.uint8)))
 
 
@@ -380,7 +380,7 @@ def _official_files(path: Path) -> dict[str, Path]:
             if all(file.is_file() for file in files.values()):
                 return files
     raise DataMissing(
-        f"{path} was named as the place of ListOps, but {', '.join(FILES.values())} are not in it; "
+        f"{path} is no copy of ListOps: it does not contain {', '.join(FILES.values())}; "
         f"unpack them from {ListOps.meta.source} and name their folder, or name the archive itself."
     )
 

@@ -123,7 +123,7 @@ class Clusters(Split):
     vocabulary: Vocabulary
 
     def summary(self, i: int) -> str:
-        """What the editor wrote, all of it."""
+        """The whole reference summary."""
         return self.tokens[self.starts[i, 1] : self.stops[i, 1]].tobytes().decode()
 
 
@@ -165,7 +165,7 @@ class MultiNews(Corpus):
             hash_file(file) == published[file.name] for file in used
         )
         if official and counts != self.sizes:
-            raise CorruptFile(f"{source} has the published hashes but not the published clusters; this is our fault.")
+            raise CorruptFile(f"{source} has the published hashes but not the published clusters; this is a bug here.")
         return arrays, {
             "variant": "official" if official else "imported",
             "counts": counts,
@@ -180,7 +180,7 @@ class MultiNews(Corpus):
         return splits
 
     def standin_view(self, made: Split, data: Data) -> Split:
-        """Made-up rows are articles, one zero byte, summary."""
+        """Synthetic rows are articles, one zero byte, summary."""
         return apart(made)
 
     def shown(self, example: Any) -> str:
@@ -206,7 +206,7 @@ class MultiNews(Corpus):
         variant: str | None = None,
         real: bool = False,
     ) -> Splits:
-        """The pairs as texts and as tokens; these are made at the first call, which takes minutes for all of them."""
+        """The pairs as texts and as tokens; the first call tokenizes them, which takes minutes for the whole corpus."""
         data = self._settings(data)
         texts = super().load(data, root=root, variant=variant, real=real)
         folder = self.tokens_folder(texts, data, root)
@@ -226,12 +226,12 @@ class MultiNews(Corpus):
         return problems(folder) if (folder / "manifest.json").exists() else []
 
     def tokens_folder(self, texts: Splits, data: Data, root: Path | str | None = None) -> Path:
-        """Where these texts lie as tokens."""
+        """The folder of these texts as tokens."""
         short = hashlib.sha256(canonical([texts.sha256, self.generator]).encode()).hexdigest()[:8]
         return data_root(root) / self.name / f"{data.vocabulary}-{short}"
 
     def vocabulary_folder(self, root: Path | str | None = None) -> Path:
-        """Where the files of facebook/bart-base are looked for."""
+        """Where the files of facebook/bart-base are expected."""
         return data_root(root) / "tokenizers" / "bart-base"
 
     def _encode(self, texts: Splits, data: Data, root: Path | str | None, folder: Path) -> dict:
@@ -267,7 +267,7 @@ class MultiNews(Corpus):
         )
         if len(coder) != data.size:
             raise UsageError(
-                f"The network was asked for with {data.size:,} entries, but the vocabulary in {place} has "
+                f"The settings have size={data.size:,}, but the vocabulary in {place} has "
                 f"{len(coder):,}; put that of facebook/bart-base there ({BART:,}), or set data.size."
             )
         return coder
@@ -356,7 +356,7 @@ def _find(source: Path) -> dict[str, tuple[Path, ...]]:
             missing = ", ".join(split for split, files in found.items() if not files)
             raise DataMissing(f"{folder} has files of Multi-News, but none for {missing}; put those beside them.")
     raise DataMissing(
-        f"{source} was named as the place of Multi-News, but it has neither train, val and test as .src (or "
+        f"{source} is no copy of Multi-News: it has neither train, val and test as .src (or "
         f".src.cleaned) and .tgt files, nor as .jsonl; get it from {MultiNews.meta.source}."
     )
 
@@ -376,7 +376,7 @@ def _read(files: tuple[Path, ...]) -> Iterator[Pair]:
 
 
 def _read_lines(articles: Path, summaries: Path) -> Iterator[Pair]:
-    """A cluster a line in either file."""
+    """One cluster per line in both files."""
     left, right = lines(articles), lines(summaries)
     for line, where in left:
         other, beside = next(right, (None, ""))
@@ -389,7 +389,7 @@ def _read_lines(articles: Path, summaries: Path) -> Iterator[Pair]:
 
 
 def _read_json(path: Path) -> Iterator[Pair]:
-    """A cluster a line, as {"documents": [...], "summary": ...}."""
+    """One cluster per line, as {"documents": [...], "summary": ...}."""
     for line, where in lines(path):
         try:
             row = json.loads(_decoded(line, where))

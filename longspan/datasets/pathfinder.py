@@ -115,7 +115,7 @@ class Pathfinder(Dataset):
         return contact_sheet([np.asarray(sample.content) for sample in samples], words, Path(path))
 
     def import_from(self, path: Path | str, data: Data | None = None, *, root: Path | str | None = None) -> Splits:
-        """Read images that lie at `path`: a folder, an archive, or a `.npz` file with `x` and `y`.
+        """Read the images at `path`: a folder, an archive, or a `.npz` file with `x` and `y`.
 
         A folder holds `imgs/` and `metadata/`, or `pathfinder32/curv_contour_length_14/` (as the settings say) with
         these, or `pathfinder32_hard.npz`; an archive holds what a folder may hold. Empty PNG files are left out and
@@ -139,7 +139,7 @@ class Pathfinder(Dataset):
     def prepare_official(
         self, data: Data | None = None, *, root: Path | str | None = None, progress: bool = True
     ) -> Splits:
-        """Read the images out of the published archive while it is downloaded; of the archive nothing is kept.
+        """Read the images from the published archive while it is downloaded; the archive is not stored.
 
         It has no table of contents, so that up to 8.2 GB pass; a dropped connection is taken up again, a killed
         command begins anew. Who wants to keep the archive downloads it by hand and imports it.
@@ -233,7 +233,7 @@ def divide(count: int, data: Data) -> dict[str, np.ndarray]:
 
 
 def split_indices(count: int, seed: int) -> dict[str, np.ndarray]:
-    """Our own 80/10/10 split of `count` examples: a seeded shuffle, then each part in ascending order."""
+    """Our own 80/10/10 split of `count` examples: a seeded shuffle, then each split in ascending order."""
     return _cut(np.random.Generator(np.random.PCG64(derive(seed, "pathfinder", "split"))).permutation(count))
 
 
@@ -260,7 +260,7 @@ def _wanted(data: Data) -> Callable[[str], bool]:
 
 
 def _find(path: Path, data: Data) -> Path:
-    """The folder with `imgs/` and `metadata/`, the archive or the `.npz` file that `path` means."""
+    """The folder with `imgs/` and `metadata/`, the archive or the `.npz` file at `path`."""
     inside, sample = f"pathfinder{data.size}/{FOLDER[data.difficulty]}", f"pathfinder{data.size}_{data.difficulty}.npz"
     if path.suffix == ".npz" or is_archive(path):
         return path
@@ -271,7 +271,7 @@ def _find(path: Path, data: Data) -> Path:
         if (path / name).is_file():
             return path / name
     raise DataMissing(
-        f"{path} was named as the place of Pathfinder, but neither it nor {inside} in it has imgs/ and metadata/, and "
+        f"{path} is no copy of Pathfinder: neither it nor {inside} in it has imgs/ and metadata/, and "
         f"it is no archive; unpack {Pathfinder.meta.source} and name the folder, or name the archive itself."
     )
 

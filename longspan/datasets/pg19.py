@@ -1,12 +1,12 @@
-"""PG-19: 28,752 books of Project Gutenberg printed before 1919, as one stream of pieces a split (arXiv:1911.05507).
+"""PG-19: 28,752 books of Project Gutenberg printed before 1919, as one token stream per split (arXiv:1911.05507).
 
-Books are stored once as bytes. Settings decide the pieces (byte-level BPE trained on the training books, or GPT-2's)
-and the rows: a split is the books in order of their numbers, every line stripped and ended by `</s>`, cut without
-regard to books into blocks of `length` tokens (`breaks="none"`), or into as many whole lines as fit (`"complete"`).
-Each choice of pieces gives a folder of memory-mapped streams; `length` and `breaks` only look at them.
+Books are stored once as bytes. Settings choose the tokenizer (byte-level BPE trained on the training books, or GPT-2's)
+and the rows: a split is the books in order of their numbers, every line stripped and ended by `</s>`, cut regardless of
+books into blocks of `length` tokens (`breaks="none"`), or into as many whole lines as fit (`"complete"`). Each
+tokenizer has a folder of memory-mapped streams; `length` and `breaks` are views of them.
 
 A copy without a validation split gets one: a tenth of its training books, those whose number has the smallest sha256.
-The manifest names them. Departs from the Comprehensive Attention Benchmark in: a line too long for a block is cut.
+The manifest lists them. Departs from the Comprehensive Attention Benchmark in: a line too long for a block is split.
 """
 
 import contextlib
@@ -70,22 +70,22 @@ BOOKS = {"train": 28_602, "valid": 50, "test": 100}
 TEXT_BYTES = {"train": 11_680_635_853, "valid": 17_733_002, "test": 41_289_101}
 BYTES_PER_TOKEN = 4  # about, for estimates before anything is on disk
 LARGEST = 64 << 20  # bytes of a book
-LEARNED_FROM = 256 << 20  # bytes of training text from which pieces are learned
+LEARNED_FROM = 256 << 20  # bytes of training text that BPE is trained on
 CONNECTIONS = 8
 STANDIN_SHARD, STANDIN_BOOK = 4, 6_000  # books, bytes
-SHOWN = 400  # letters of a book that `show` prints
+SHOWN = 400  # characters of a book that `show` prints
 GET_GPT2 = (
     "get encoder.json and vocab.bpe from https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe (1.5 MB), put them there, or "
-    "let pieces be learned from the text: --set data.tokenizer=own."
+    "train a tokenizer on the text instead: --set data.tokenizer=own."
 )
 
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: `length` tokens a row, what ends a row, the pieces, and how many books are taken (None is all).
+    """Settings: `length` tokens per row, what ends a row, the tokenizer, and how many books are taken (None is all).
 
-    `vocabulary` counts pieces with the four special ones; fewer leave numbers unused, more are refused. `scored` says
-    what the test split is; `seed` is for stand-ins and for masks that must not change.
+    `vocabulary` counts tokens with the four special ones; if the text has fewer, ids stay unused; more are refused.
+    `scored` names the split that is the test split; `seed` is for stand-ins and for the fixed masks of evaluation.
     """
 
     length: int = 8_192
@@ -104,26 +104,11 @@ class Data:
         if self.length < 1:
             raise UsageError(f"A row has at least 1 token, got length={self.length}.")
         if self.vocabulary < bpe.FEWEST:
-            raise UsageError(f"Byte-level pieces are at least {bpe.FEWEST}, got vocabulary={self.vocabulary}.")
+            raise UsageError(f"Byte-level BPE has at least {bpe.FEWEST} tokens, got vocabulary={self.vocabulary}.")
         for name in ("breaks", "tokenizer", "scored"):
             if (found := getattr(self, name)) not in get_args(Data.__annotations__[name]):
                 words = " or ".join(map(repr, get_args(Data.__annotations__[name])))
                 raise UsageError(f"PG-19 takes {words} for {name}, got {found!r}; pick one.")
-
-
-@dataclass(frozen=True, eq=False)
-class Stream(Split):
-    """Rows of a stream of tokens, and how often training text has each token; there are no labels."""
-
-    frequencies: np.ndarray  # int64 [vocabulary]
-
-    def blocks(self, length: int) -> "Stream":
-        """The same tokens in consecutive rows of this length, the last one possibly shorter."""
-        return replace(self, **_rows(self.tokens, length, "none"))
-
-    def first(self, tokens: int) -> "Stream":
-        """Only the first tokens of the stream, as one row."""
-        return replace(self, tokens=self.tokens[:tokens], **_rows(self.tokens[:tokens], tokens, "none"))
 
 
 PRESETS = {
@@ -141,6 +126,21 @@ PRESETS = {
         smoke=Data(length=31, vocabulary=512, train=24, valid=4, test=4, standin=True),
     ),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Split):
+    """Rows of a token stream, and the frequency of each token in the training text; there are no labels."""
+
+    frequencies: np.ndarray  # int64 [vocabulary]
+
+    def blocks(self, length: int) -> "Stream":
+        """The same tokens in consecutive rows of this length, the last one possibly shorter."""
+        return replace(self, **_rows(self.tokens, length, "none"))
+
+    def first(self, tokens: int) -> "Stream":
+        """Only the first tokens of the stream, as one row."""
+        return replace(self, tokens=self.tokens[:tokens], **_rows(self.tokens[:tokens], tokens, "none"))
 
 
 class Book(NamedTuple):
@@ -186,7 +186,7 @@ class Pg19(Corpus):
         return self._fetch(downloads, Data(), progress)
 
     def _has(self, data: Data, root: Path | str | None) -> bool:
-        """Whether as many books are on disk as the settings take; someone's own copy is never replaced."""
+        """Whether enough books are on disk for these settings; an imported copy is never replaced."""
         if not (self._whole(root) / "manifest.json").exists():
             return False
         _, manifest = open_arrays(self._whole(root))
@@ -210,7 +210,7 @@ class Pg19(Corpus):
                 for _ in pool.map(lambda source: fetch(source, folder, progress=False), sources):
                     heard(1)
             except BaseException:
-                pool.shutdown(cancel_futures=True)  # what has arrived stays; the next call goes on there
+                pool.shutdown(cancel_futures=True)  # finished files stay; the next call resumes
                 raise
         return Downloads(folder, wanted)
 
@@ -237,7 +237,7 @@ class Pg19(Corpus):
         for split in SPLITS:
             if not lengths[split]:
                 raise DataMissing(
-                    f"{where} was named as the place of PG-19, but it has no books in {FOLDERS[split]}/<number>.txt "
+                    f"{where} is no copy of PG-19: it has no books in {FOLDERS[split]}/<number>.txt "
                     f"(or .txt.xz); get some from {BUCKET}/{FOLDERS[split]}/."
                 )
         need_room(folder / "text", sum(sum(of.values()) for of in lengths.values()))
@@ -264,7 +264,7 @@ class Pg19(Corpus):
         variant: str | None = None,
         real: bool = False,
     ) -> Splits:
-        """The streams, cut into tokens at the first call; without books an error, or stand-ins where allowed."""
+        """The streams, tokenized at the first call; without books an error, or stand-ins if allowed."""
         data = self._settings(data)
         self._check(variant)
         text = self._text(data, root, variant, real)
@@ -349,7 +349,7 @@ class Pg19(Corpus):
     def _text(
         self, data: Data, root: Path | str | None, variant: str | None, real: bool, *, make: bool = True
     ) -> tuple[dict[str, Split], dict] | None:
-        """The books of each split as bytes, with their manifest: real ones, else stand-ins where that is allowed."""
+        """The books of each split as bytes, with their manifest: real ones, else stand-ins if allowed."""
         folder = self._whole(root)
         real_one = variant != "standin" and (folder / "manifest.json").exists()
         if not real_one or variant not in (None, open_arrays(folder)[1]["variant"]):
@@ -372,7 +372,7 @@ class Pg19(Corpus):
         return data_root(root) / self.name / f"{data.tokenizer}{data.vocabulary}-{self.key(data)}-{short}"
 
     def _cut(self, text: tuple[dict[str, Split], dict], data: Data, root: Path | str | None) -> Path:
-        """The folder of the streams; what an interrupted call has done of it is not done again."""
+        """The folder of the streams; an interrupted call is resumed."""
         books, manifest = text
         target = self._stream_folder(manifest, data, root)
         if (target / "manifest.json").exists():
@@ -389,7 +389,7 @@ class Pg19(Corpus):
         return target
 
     def _join(self, chosen: dict[str, Split], work: Path, folder: Path, data: Data, text: dict) -> dict:
-        """Streams and counts from the books that were cut one by one."""
+        """Streams and counts from the tokenized books."""
         coder = _coder(work / "tokenizer.json")
         raw = {split: [work / _name(split, i) for i in range(len(chosen[split]))] for split in SPLITS}
         own, seen = data.tokenizer == "own", _count(raw["train"], len(coder) + 1)
@@ -442,14 +442,14 @@ def decode(folder: Path, stream: np.ndarray) -> str:
 
 
 class Cutter:
-    """Books into raw pieces, a file each in the folder `work`, so that a second call goes on where the first ended."""
+    """Tokenizes books, a file each in the folder `work`, so that an interrupted call can be resumed."""
 
     def __init__(self, books: Mapping[str, Split], work: Path, data: Data, root: Path):
         self.books, self.work, self.data, self.root = books, work, data, root
 
     def cut(self) -> None:
         total = sum(int(books.lengths.sum()) for books in self.books.values())
-        need_room(self.work / "tokens", total)  # twice as many tokens as are likely, and two copies of them
+        need_room(self.work / "tokens", total)  # two copies of twice the expected number of tokens
         coder = self.coder()
         with transfer_bar(f"pieces of {self.data.vocabulary:,}", total, show=True) as heard:
             for split, books in self.books.items():
@@ -461,7 +461,7 @@ class Cutter:
                     heard(len(text))
 
     def coder(self) -> bpe.Coder:
-        """GPT-2's, or one that learns from the training books; kept for the next call."""
+        """GPT-2's tokenizer, or one trained on the training books, which is saved for the next call."""
         kept = self.work / "tokenizer.json"
         if not kept.exists():
             if self.data.tokenizer == "gpt2":
@@ -473,7 +473,7 @@ class Cutter:
         return _coder(kept)
 
     def _sample(self) -> Iterator[list[str]]:
-        """Lines of training books at equal distances, up to LEARNED_FROM bytes."""
+        """Evenly spaced lines of the training books, up to LEARNED_FROM bytes."""
         books = self.books["train"]
         whole = int(books.lengths.sum())
         for i in spread(len(books), max(1, len(books) * LEARNED_FROM // max(whole, 1))):

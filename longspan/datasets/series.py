@@ -1,13 +1,13 @@
-"""A series: a row of numbers for every hour or quarter of one. What the forecasting corpora share.
+"""Time series: a row of values for every hour or quarter of an hour. What the forecasting datasets share.
 
-An example is a window: `past` rows to look at and the `horizon` rows that follow, to be forecast. Windows begin at
-every row (stride 1) and are never copied out of the series. The rows are parted in time, first those to learn from,
-then those to validate on, then the test; a window belongs to the part that its future lies in, so that the first
-windows of a later part look back into the one before. Numbers are standardised, column by column, with mean and
-deviation of the training rows. A row's time is given by four features from -0.5 to 0.5.
+An example is a window: `past` rows as input and the `horizon` rows that follow as target. Windows start at every row
+(stride 1) and are never copied. The rows are split by time into training, validation and test; a window belongs to the
+split that contains its future, so that the first windows of a split look back into the one before. Values are
+standardised per column with mean and standard deviation of the training rows. The time of a row is given by four
+features from -0.5 to 0.5.
 
 On disk: `values.npy` [rows, columns] as read, the target last; `seconds.npy` [rows] since 1970; `borders.npy` [3, 2],
-first row and end of each part.
+first row and end of each split.
 """
 
 import calendar
@@ -40,7 +40,7 @@ from longspan.datasets.standins.waves import make_waves
 Borders = tuple[tuple[int, int], ...]  # first row and end of the training, the validation and the test part
 TIME_FEATURES = 4  # hour, day of the week, of the month, of the year
 CAB_BATCH = 32
-LARGEST = 1 << 30  # bytes of a table: what is longer is not one of these
+LARGEST = 1 << 30  # bytes; a larger table is not one of these
 STANDIN_BEGINS = datetime(2016, 7, 1, tzinfo=UTC)
 
 
@@ -77,7 +77,7 @@ class Data:
 
 
 def forecasts(dataset: str, multivariate: Data, univariate: Data) -> dict[str, dict[tuple[str, str], Data]]:
-    """The presets of the two tasks on a series; CAB left out windows that fill no batch."""
+    """The presets of the two tasks on a series; CAB drops validation and test windows that do not fill a batch."""
     return {
         task: by_tier(
             full={"longspan": data, "cab-2023": replace(data, whole_batches=CAB_BATCH)},
@@ -92,7 +92,7 @@ def forecasts(dataset: str, multivariate: Data, univariate: Data) -> dict[str, d
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Windows of one part: number i is rows `starts[i]` to `starts[i] + past + horizon` of the whole series."""
+    """Windows of one split: number i is rows `starts[i]` to `starts[i] + past + horizon` of the whole series."""
 
     values: np.ndarray  # float32 [rows variables], standardised
     times: np.ndarray  # float32 [rows TIME_FEATURES]
@@ -104,16 +104,16 @@ class Windows:
         return len(self.starts)
 
     def example(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """What is seen and what is to be forecast."""
+        """The past and the future of one window."""
         split = self.starts[i] + self.past
         return self.values[self.starts[i] : split], self.values[split : split + self.horizon]
 
 
 class Series(Corpus):
-    """A corpus says what its file is called and what has to be in it; the rest is here."""
+    """Each dataset defines the name and the content of its file; the rest is here."""
 
     source: ClassVar[Source]  # the table, or a zip archive with it
-    files: ClassVar[tuple[str, ...]]  # what the table is called, the published name first
+    files: ClassVar[tuple[str, ...]]  # names of the table, the published one first
     columns: ClassVar[tuple[str, ...] | int]  # besides the date, the target last; a number where names do not matter
     targets: ClassVar[tuple[str, ...]]  # names of the target
     rows: ClassVar[int]
@@ -128,7 +128,7 @@ class Series(Corpus):
         return fetch(self.source, downloads, progress=progress)
 
     def convert(self, source: Path, folder: Path) -> tuple[dict[str, dict], dict[str, Any]]:
-        """Read a CSV table, one packed with xz, a zip archive with it, or a folder that holds one of these."""
+        """Read a CSV table, an xz-compressed one, a zip archive with it, or a folder with one of these."""
         content, where = self._content(source)
         names, seconds, values = read_table(content, where)
         values = self._checked(names, seconds, values, where)
@@ -156,7 +156,7 @@ class Series(Corpus):
         }
 
     def _starts(self, border: Sequence[int], split: str, data: Data) -> np.ndarray:
-        """Where the windows of a part begin; fewer than there are lie at equal distances."""
+        """Where the windows of a split start; if only some are wanted, they are evenly spaced."""
         first, end = border
         first = first if split == "train" else first - data.past
         there, wanted = end - first - data.past - data.horizon + 1, getattr(data, split)
@@ -206,14 +206,14 @@ class Series(Corpus):
         return 1
 
     def make_shard(self, data: Data, index: int) -> Shard:
-        """A made-up series, as the bytes of its values."""
+        """A synthetic series, as the bytes of its values."""
         rng = np.random.Generator(np.random.PCG64(derive(data.seed, "series", "standin", index)))
         values = make_waves(rng, self._standin_borders(data)[-1][1], self.width, 86_400 // self.step)
         content = values.astype(np.float64).reshape(-1).view(np.uint8)
         return Shard(content, np.array([content.size]), np.zeros(1, np.uint8))
 
     def _standin_borders(self, data: Data) -> list[tuple[int, int]]:
-        """Parts that hold just the windows asked for."""
+        """Splits with exactly the windows that the settings ask for."""
         train = int(data.train or 0) + data.past + data.horizon - 1
         valid = train + int(data.valid or 0) + data.horizon - 1
         return [(0, train), (train, valid), (valid, valid + int(data.test or 0) + data.horizon - 1)]
@@ -244,11 +244,11 @@ class Series(Corpus):
     # Tables
 
     def _content(self, source: Path) -> tuple[bytes, str]:
-        """The bytes of the table, unpacked, and the name of its place."""
+        """The bytes of the table, decompressed, and where it was found."""
         path = source if source.is_file() else next(self._candidates(source), None)
         if path is None:
             raise DataMissing(
-                f"{source} was named as the place of {self.meta.title}, but it has neither "
+                f"{source} is no copy of {self.meta.title}: it has neither "
                 f"{' nor '.join(self.files)}, as they are, packed with xz or in a folder; get it from "
                 f"{self.meta.source}."
             )
@@ -303,26 +303,26 @@ class Series(Corpus):
 
 
 def series_meta(title: str, source: str, size: str) -> DatasetMeta:
-    """What the forecasting corpora have in common."""
+    """What the forecasting datasets have in common."""
     return DatasetMeta(
         title=title, source=source, paper="arXiv:2012.07436", size=size, vocabulary=0, classes=0, generated=False
     )
 
 
 def months(train: int, valid: int, test: int, *, per_day: int) -> Borders:
-    """Borders after whole months of 30 days; the rows after the test part are not used."""
+    """Borders after whole months of 30 days; the rows after the test split are not used."""
     ends = np.cumsum([0, train, valid, test]) * 30 * per_day
     return tuple(pairwise(ends.tolist()))
 
 
 def tenths(rows: int) -> Borders:
-    """The first 70 % to learn from, the last 20 % for the test, what is left between them to validate on."""
+    """The first 70 % for training, the last 20 % for the test, the rest between them for validation."""
     train, test = rows * 7 // 10, rows * 2 // 10
     return (0, train), (train, rows - test), (rows - test, rows)
 
 
 def standardise(values: np.ndarray, learned: slice) -> np.ndarray:
-    """Distances from the mean of some rows in their (population) deviations; a column without any stays at 0."""
+    """Subtract the mean and divide by the (population) standard deviation of some rows; a constant column becomes 0."""
     known = values[learned].astype(np.float64)
     deviation = known.std(axis=0)
     return ((values - known.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)).astype(np.float32)

@@ -236,5 +236,5 @@ def test_bounds_that_no_expression_meets_end_with_a_sentence():
 def test_samples_are_readable_lines(small_listops):
     for sample in get("listops").samples(small_listops, 5, seed=1):
         assert listops.evaluate(listops.encode(sample.content)) == sample.label
-    with pytest.raises(UsageError, match="nothing to draw"):
+    with pytest.raises(UsageError, match="cannot be drawn"):
         get("listops").draw_samples(small_listops, 5, "x.png")

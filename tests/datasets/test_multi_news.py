@@ -257,7 +257,7 @@ def test_barts_vocabulary_is_taken_from_the_users_files_or_asked_for(imported):
     splits = get("multi_news").load(data, root=imported)
     assert splits.train.vocabulary == coder.vocabulary
     assert splits.manifest["vocabulary"]["name"] == "bart-base"
-    with pytest.raises(UsageError, match=r"asked for with 50,265 entries, but the vocabulary in .* has 290"):
+    with pytest.raises(UsageError, match=r"size=50,265, but the vocabulary in .* has 290"):
         get("multi_news").load(replace(data, size=50_265), root=imported)
 
 
@@ -296,7 +296,7 @@ def test_stand_ins_are_marked_the_same_every_time_and_barred_by_real(tmp_path):
     assert texts(one.test) == texts(other.test)
     assert one.counts == {"train": 20, "valid": 5, "test": 5}
     assert not {tuple(row) for row in texts(one.train)} & {tuple(row) for row in texts(one.test)}
-    with pytest.raises(DataMissing, match="Multi-News was asked for"):
+    with pytest.raises(DataMissing, match="Multi-News is not in"):
         get("multi_news").load(data, root=tmp_path, real=True)
     (sample,) = get("multi_news").samples(data, count=1)
     assert " in short\nA " in sample.content

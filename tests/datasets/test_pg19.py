@@ -213,7 +213,9 @@ def test_a_full_disk_is_said_before_the_work(tmp_path, monkeypatch):
 def test_gpt2_pieces_need_the_users_files_and_a_dictionary_that_fits(tmp_path):
     root = tmp_path / "data"
     gpt2 = replace(SMALL, tokenizer="gpt2")
-    with pytest.raises(DataMissing, match=r"The vocabulary of GPT-2 was asked for.*put them there, or let pieces"):
+    with pytest.raises(
+        DataMissing, match=r"The vocabulary of GPT-2 was asked for.*put them there, or train a tokenizer"
+    ):
         PG19.prepare(gpt2, root=root, source=folder_of(tmp_path / "a"))
     bpe.train([lines_of(7, 11).split("\n")], 400).save(root / "tokenizers/gpt2", bpe.NAMES[1])
     splits = PG19.load(gpt2, root=root)
@@ -345,7 +347,7 @@ def test_a_dropped_connection_goes_on_and_a_wrong_book_is_refused(bucket, tmp_pa
 
 def test_an_interrupted_download_keeps_what_has_arrived(bucket, tmp_path):
     absent = bucket.pages.pop("train/23.txt")
-    with pytest.raises(DataMissing, match=r"train/23\.txt.*was asked for"):
+    with pytest.raises(DataMissing, match=r"train/23\.txt.*cannot be downloaded"):
         PG19.prepare(SMALL, root=tmp_path, progress=False)
     bucket.pages["train/23.txt"] = absent
     bucket.seen.clear()

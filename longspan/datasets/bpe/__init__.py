@@ -1,12 +1,12 @@
-"""Byte-level BPE: a text as numbered pieces of its bytes, trained on texts or read from files of a known vocabulary.
+"""Byte-level BPE, trained on texts or read from the files of a known vocabulary.
 
     coder = train(texts, 8_000, special=SPECIALS)     # or load(folder): vocab.json and merges.txt, tokenizer.json...
     ids = coder.encode(["one text", "another"])
     text(coder.pieces, ids[0])                        # "one text"
 
-Bytes stand for themselves, so any text can be written and nothing is unknown; what looks like a special entry in a
-text is text. `tokenizers` does the work and is needed to encode; what a number means is in `pieces` and `Vocabulary`,
-for which NumPy is enough. `streams` beside it makes one stream of the lines of a text.
+Every byte is a token, so that any text can be encoded and nothing is unknown; what looks like a special token in a text
+is text. Encoding needs the library `tokenizers`; decoding (`pieces`, `Vocabulary`) needs only NumPy. `streams` makes
+one stream of the lines of a text.
 """
 
 import json
@@ -22,14 +22,17 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 BEGIN, PAD, END, UNKNOWN = range(len(SPECIALS))
-SILENT = frozenset((*SPECIALS, "<mask>"))  # entries that write nothing, and that no merge makes
+SILENT = frozenset((*SPECIALS, "<mask>"))  # tokens that decode to nothing, and that no merge makes
 FEWEST = 256 + len(SPECIALS)  # every byte, and the special ones
-NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # of entries and merges, as libraries call them
+NAMES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+)  # of vocabulary and merges in common libraries
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What each id writes, in bytes (nothing for the special ones), and the ids that begin, fill up and end a text."""
+    """The bytes of each id (empty for special tokens), and the ids of begin, padding and end."""
 
     pieces: tuple[bytes, ...]
     begin: int
@@ -44,12 +47,12 @@ class Vocabulary:
 
 
 def text(pieces: Sequence[bytes], ids: Iterable[int]) -> str:
-    """What these ids write; bytes that make no character are shown as U+FFFD."""
+    """The text of these ids; invalid UTF-8 is shown as U+FFFD."""
     return b"".join(pieces[int(one)] for one in ids).decode(errors="replace")
 
 
 class Coder:
-    """Numbered entries with the merges that make them of bytes."""
+    """A BPE vocabulary with its merges."""
 
     def __init__(self, entries: dict[str, int], merges: list[tuple[str, str]]):
         self.entries, self.merges = entries, merges
@@ -59,7 +62,7 @@ class Coder:
 
     @cached_property
     def pieces(self) -> tuple[bytes, ...]:
-        """What each entry writes; one that no bytes make writes nothing."""
+        """The bytes of each token; empty for tokens that no bytes encode to."""
         pieces = [b""] * len(self)
         for piece, number in self.entries.items():
             if piece not in SILENT and all(character in _BYTES for character in piece):
@@ -68,11 +71,11 @@ class Coder:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """For a coder with special entries."""
+        """For a coder with special tokens."""
         return Vocabulary(self.pieces, *(self.entries[name] for name in SPECIALS[:3]))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text, in 16 bits where they are enough for one more number than there are entries."""
+        """The ids of each text, in 16 bits if those suffice for the vocabulary and one more id."""
         dtype = np.uint16 if len(self) < 1 << 16 else np.uint32
         return [np.array(one.ids, dtype) for one in self._tokenizer.encode_batch(list(texts))]
 
@@ -91,12 +94,12 @@ class Coder:
     def _tokenizer(self) -> Any:
         from tokenizers import models
 
-        # Without added tokens: "</s>" in a text is four characters and no end of the text.
+        # Without added tokens: "</s>" in a text is four characters, not the end of the text.
         return _byte_level(models.BPE(vocab=self.entries, merges=self.merges))
 
 
 def train(texts: Iterable[str] | Iterable[list[str]], size: int, *, special: Sequence[str] = ()) -> Coder:
-    """At most `size` entries that BPE finds in texts, or in lists of them, after the special ones."""
+    """Train BPE on texts, or on lists of them: at most `size` tokens, the special ones first."""
     if size < 256 + len(special):
         raise UsageError(
             f"A byte-level vocabulary has {256 + len(special)} entries or more, got {size:,}; ask for a larger one."
@@ -112,7 +115,7 @@ def train(texts: Iterable[str] | Iterable[list[str]], size: int, *, special: Seq
 
 
 def load(folder: Path, *, wanted: str, remedy: str, special: Sequence[str] = ()) -> Coder:
-    """A vocabulary the user has, which must have these special entries: two files under known names, or one.
+    """A vocabulary from the user's files, two or one under known names; it must have these special tokens.
 
     Where it is not, the error says what was wanted and what to do.
     """
@@ -127,7 +130,7 @@ def load(folder: Path, *, wanted: str, remedy: str, special: Sequence[str] = ())
 
 
 def of_json(content: str | bytes, where: str, special: Sequence[str] = ()) -> Coder:
-    """The coder in the content of a tokenizer.json; `where` it stood is named in errors."""
+    """The coder in the content of a tokenizer.json; `where` is used in error messages."""
     whole = _parse(content, where)
     return _of_model(whole.get("model") if isinstance(whole, dict) else None, where, special)
 
@@ -172,7 +175,7 @@ def _byte_level(model: Any) -> Any:
 
 
 def _alphabet() -> dict[str, int]:
-    """The character that stands for each byte in such files: itself where it can be seen, else one from U+0100 on."""
+    """The character for each byte in such files: itself if it is printable, else one from U+0100 on."""
     seen = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     unseen = [byte for byte in range(256) if byte not in seen]
     return {chr(byte): byte for byte in seen} | {chr(0x100 + n): byte for n, byte in enumerate(unseen)}

@@ -1,11 +1,11 @@
-"""Text as a stream of lines, as fairseq prepares it: each is stripped of blanks at both ends, and `</s>` ends it.
+"""Text as a stream of lines, as fairseq prepares it: each is stripped and ended by `</s>`.
 
     coder = bpe.train([["It was raining .", "", "It rained on."]], 300)
     dictionary = Dictionary.of_own(coder)
     dictionary.numbers[encode(coder, b"It was raining.\r\n\r\n")]      # "</s>" ends each of the two lines
 
-The coder needs no special entries. Raw numbers are its ids, and one more for the end of a line; a dictionary gives
-them the numbers they have in the streams, after `<s>`, `<pad>`, `</s>` and `<unk>`. What it leaves out is `<unk>`.
+The coder needs no special tokens. Raw ids are its ids, and one more for the end of a line; a dictionary maps them to
+the ids of the streams, after `<s>`, `<pad>`, `</s>` and `<unk>`. What it leaves out is `<unk>`.
 """
 
 from collections.abc import Iterable
@@ -16,16 +16,16 @@ import numpy as np
 from longspan.datasets import bpe
 from longspan.datasets.bpe import END, SPECIALS, UNKNOWN, Coder
 
-MULTIPLE = 8  # fairseq fills its dictionaries up to a multiple of this
+MULTIPLE = 8  # fairseq pads its dictionaries to a multiple of this
 
 
 def lines_of(text: bytes) -> list[str]:
-    """The lines of a text, stripped; only a line feed ends one, and none follows the last."""
+    """The lines of a text, stripped; only a line feed ends a line, and there is no empty line after the last."""
     return [line.strip() for line in text.decode().removesuffix("\n").split("\n")]
 
 
 def encode(coder: Coder, text: bytes) -> np.ndarray:
-    """The raw numbers of a text, line after line, each with its end."""
+    """The raw ids of a text, each line with its end."""
     lines = coder.encode(lines_of(text))
     end = np.array([len(coder)], lines[0].dtype)
     return np.concatenate([part for line in lines for part in (line, end)])
@@ -37,20 +37,20 @@ def decode(coder: Coder, raw: Iterable[int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """`numbers[raw]` is the number of a raw piece in the streams; `size` counts all that can occur there."""
+    """`numbers[raw]` is the id of a raw token in the streams; `size` counts all ids that can occur there."""
 
     numbers: np.ndarray
     size: int
 
     @classmethod
     def of_own(cls, coder: Coder) -> "Dictionary":
-        """Every piece that was trained, after the special ones."""
+        """All trained tokens, after the special ones."""
         numbers = np.append(np.arange(len(coder)) + len(SPECIALS), END)
         return cls(numbers.astype(np.uint32), len(coder) + len(SPECIALS))
 
     @classmethod
     def of_counts(cls, coder: Coder, counts: np.ndarray) -> "Dictionary":
-        """The pieces that training text has, the commonest first, as fairseq makes a dictionary; others are unknown."""
+        """The tokens of the training text, most frequent first, as in fairseq's dictionaries; others are unknown."""
         names = {number: name for name, number in coder.entries.items()}
         used = sorted(np.flatnonzero(counts[: len(coder)]).tolist(), key=lambda raw: (-counts[raw], names[raw]))
         numbers = np.full(len(coder) + 1, UNKNOWN, np.uint32)
@@ -60,7 +60,7 @@ class Dictionary:
         return cls(numbers, -(-size // MULTIPLE) * MULTIPLE)
 
     def raw(self, stream: np.ndarray) -> np.ndarray:
-        """Back to raw pieces; what has none is left out."""
+        """Back to raw ids; special tokens are left out."""
         back = np.full(max(self.size, int(self.numbers.max()) + 1), -1, np.int64)
         known = self.numbers != UNKNOWN
         back[self.numbers[known]] = np.flatnonzero(known)

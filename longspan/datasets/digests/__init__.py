@@ -1,4 +1,4 @@
-"""Published sizes and sha256 of files that come one by one: `<corpus>.json`, by split and name."""
+"""Published sizes and sha256 of single files: `<corpus>.json`, by split and name."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Growing snakes: two targets side by side, then distractors, then two markers; all on whole pixels.
+"""Growing snakes: two targets side by side, then distractors, then two markers; all on integer pixels.
 
 A snake is a row of paddles. From its pivot it sees a ring of pixels, picks one (free, and rather straight on) as the
 head of the next paddle, and moves the pivot. The zone of the newest paddle is kept back from the mask until the next
-one stands, since neighbours of one snake may touch. Zones and mask are bytes: 255 is fully taken.
+one is drawn, since neighbours of one snake may touch. Zones and mask are bytes: 255 is fully taken.
 
 Plain functions, compiled where numba is present; `rng.random()` is the only source of chance.
 """
@@ -15,12 +15,12 @@ TAKEN = 76  # a pixel above this (0.3 of full) is not free for a seed
 CROSSING = 459  # two zones that sum to this (1.8 of full) somewhere lie on one another
 FULL = 255
 SPARSE = 0.01  # below this share of free pixels no more seeds are tried
-HASTY = 8  # draws at random before all the possibilities are counted; changes the time, not the distribution
+HASTY = 8  # random tries before all possibilities are counted; affects the time, not the distribution
 
 
 @compiled
 def grow_targets(rng, stamps, size, padding, seed_distance, contour, retrials, mask, trail, tips):
-    """One attempt at the two target snakes; False where one of them ran into something.
+    """One attempt at the two target snakes; False if one of them ran into something.
 
     `trail` [2 * contour, 3] receives stamp, row and column of every paddle, `tips` [snake, first or last, 2] the ends,
     `mask` the zones. Most attempts fail early, so nothing is drawn here.

@@ -1,1 +1,1 @@
-"""How a corpus comes to lie on disk: compiled loops, shards that survive a kill, one lock, arrays written whole."""
+"""How a dataset is written to disk: compiled generators, resumable shards, atomically written arrays."""

@@ -1,4 +1,4 @@
-"""Arrays on disk: `.npy` files streamed in pieces, hashed on the way, and read back as memory maps."""
+"""Arrays on disk: `.npy` files written in chunks, hashed meanwhile, and read as memory maps."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from longspan.core.errors import CorruptFile
 
 
 def write_array(path: Path, dtype: Any, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> dict:
-    """Write the pieces one after another as one array, without ever holding it whole; returns its manifest entry.
+    """Write the chunks as one array, which is never in memory as a whole; returns its manifest entry.
 
     Plain writes and not a memory map, because a full disk then raises an error instead of killing the process.
     """
@@ -36,14 +36,14 @@ def write_array(path: Path, dtype: Any, shape: tuple[int, ...], pieces: Iterable
 
 
 def write_arrays(folder: Path, contents: Mapping[str, tuple[Any, tuple[int, ...], Iterable[np.ndarray]]]) -> dict:
-    """Several arrays by name, each a dtype, a shape and pieces; returns the manifest entries by file."""
+    """Several arrays by name, each a dtype, a shape and chunks; returns the manifest entries by file."""
     return {f"{name}.npy": write_array(folder / f"{name}.npy", *content) for name, content in contents.items()}
 
 
 def write_split(
     folder: Path, name: str, lengths: np.ndarray, labels: np.ndarray, tokens: Iterable[np.ndarray]
 ) -> dict[str, dict]:
-    """The three arrays of one split; `tokens` may come in pieces of any size. Returns the manifest entries by file."""
+    """The three arrays of one split; `tokens` are chunks of any size. Returns the manifest entries by file."""
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     contents = {
         f"{name}.tokens": (np.uint8, (int(starts[-1]),), tokens),
@@ -54,7 +54,7 @@ def write_split(
 
 
 def read_array(path: Path, entry: dict) -> np.ndarray:
-    """A read-only memory map of the array, checked against its manifest entry in all but the hash."""
+    """A read-only memory map of the array, checked against its manifest entry except for the hash."""
     advice = "prepare the dataset again."
     try:
         if path.stat().st_size != entry["bytes"]:

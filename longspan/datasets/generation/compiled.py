@@ -1,7 +1,7 @@
-"""One door to the compiler, so that a generator is a plain Python function that is merely faster with numba.
+"""Compilation with numba, where it is installed: a generator is a plain Python function that is only faster with it.
 
-Generators draw only `rng.random()` from a NumPy `Generator`: numba reads the very same stream, so that compiled and
-interpreted code make the same data bit by bit.
+Generators only call `rng.random()` of a NumPy `Generator`: numba reads the same stream, so that compiled and
+interpreted code generate bit-identical data.
 """
 
 import functools
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def compiled(function: Callable) -> Any:
-    """`function` compiled without the interpreter lock, or `function` itself where numba is absent or switched off."""
+    """`function` compiled to run without the GIL, or `function` itself if numba is absent or disabled."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return function
     try:
@@ -20,11 +20,11 @@ def compiled(function: Callable) -> Any:
         return function
     try:
         return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no writable folder for the cache: compile in every process
+    except RuntimeError:  # no writable cache folder: compile in every process
         return numba.njit(nogil=True)(function)
 
 
 @functools.cache
 def compiled_once(function: Callable) -> Any:
-    """`compiled`, at the first call instead of at import, since importing numba takes a while."""
+    """`compiled`, at the first call instead of at import, since importing numba is slow."""
     return compiled(function)

@@ -1,6 +1,6 @@
-"""A long generation cut into shards: each is seeded by its number, written whole, and made again if it is not sound.
+"""Generation in shards: each is seeded by its index, written atomically, and made again if it is damaged.
 
-The result does not depend on how many threads made it, nor on how often the work was killed and taken up again.
+The result does not depend on the number of threads, nor on interruptions.
 """
 
 import sys
@@ -18,7 +18,7 @@ from longspan.core.environment import available_cpus
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Some examples, one after another: `tokens` flat uint8, `lengths` int64 [count], `labels` uint8 [count]."""
+    """Some examples, concatenated: `tokens` flat uint8, `lengths` int64 [count], `labels` uint8 [count]."""
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -26,7 +26,7 @@ class Shard:
 
     @classmethod
     def of_texts(cls, texts: Sequence[bytes], labels: Sequence[int] | None = None) -> "Shard":
-        """Without labels they are all 0."""
+        """All labels are 0 unless given."""
         lengths = np.array([len(text) for text in texts], np.int64)
         return cls(np.frombuffer(b"".join(texts), np.uint8), lengths, np.array(labels or [0] * len(texts), np.uint8))
 
@@ -35,7 +35,7 @@ class Shard:
 
 
 class Shards:
-    """The shards of one setting in `folder`; `make(index)` says what is in each."""
+    """The shards of one setting in `folder`, made by `make(index)`."""
 
     def __init__(self, folder: Path, make: Callable[[int], Shard]):
         self.folder, self.make = folder, make
@@ -44,7 +44,7 @@ class Shards:
         return self.folder / f"{index:06d}.npz"
 
     def read(self, index: int) -> Shard:
-        """Shard `index` from disk; made now where it is absent or broken."""
+        """Shard `index` from disk; made now if it is absent or damaged."""
         shard = read_shard(self.path(index))
         if shard is None:
             shard = self.make(index)
@@ -52,11 +52,11 @@ class Shards:
         return shard
 
     def _ensure(self, index: int) -> None:
-        """`read` for its effect alone: a finished task must not keep its shard in memory."""
+        """`read` without a result, so that finished futures do not keep shards in memory."""
         self.read(index)
 
     def make_all(self, count: int, *, workers: int | None = None, progress: bool = True, title: str = "") -> None:
-        """See that shards 0 .. count - 1 are on disk and sound."""
+        """Ensure that shards 0 .. count - 1 are on disk and undamaged."""
         with _Bar(title, count, show=progress) as advance, ThreadPoolExecutor(workers or available_cpus()) as pool:
             futures = [pool.submit(self._ensure, index) for index in range(count)]
             try:
@@ -74,7 +74,7 @@ def write_shard(path: Path, shard: Shard) -> None:
 
 
 def read_shard(path: Path) -> Shard | None:
-    """The shard at `path`, or None where the file is absent, cut short or altered (zip members carry a checksum)."""
+    """The shard at `path`, or None if the file is absent, truncated or altered (zip members have a checksum)."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             shard = Shard(arrays["tokens"], arrays["lengths"], arrays["labels"])
@@ -85,7 +85,7 @@ def read_shard(path: Path) -> Shard | None:
 
 
 class _Bar:
-    """A progress bar on a terminal, nothing elsewhere; entering gives the function that advances it by one."""
+    """A progress bar on a terminal, nothing elsewhere; yields the function that advances it by one."""
 
     def __init__(self, title: str, total: int, *, show: bool):
         self.title, self.total, self.show = title, total, show and sys.stderr.isatty()

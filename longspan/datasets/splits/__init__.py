@@ -1,4 +1,4 @@
-"""Published splits: which rows are held out, as numbers that everyone can compare, whatever library drew them.
+"""Published splits: which rows are held out, as row numbers that do not depend on a random number library.
 
 A file per corpus and rule, `<corpus>-<rule>.npz`, holds the row numbers of `valid` (and of `test`, where that is not a
 file of its own) in the official order of the corpus; all other rows are for training. `sha256.json` lists their hashes.
@@ -40,7 +40,7 @@ def published(name: str) -> dict[str, np.ndarray]:
 def tenth_of_each_class(labels: np.ndarray, *names: object) -> np.ndarray:
     """Row numbers of a seeded tenth of every class, ascending: the rule behind the `longspan` files.
 
-    NumPy may change its random streams one day, the files stay; the rule serves corpora of another size or order.
+    The files stay valid if NumPy changes its random streams; the rule is for corpora of another size or order.
     """
     rng = np.random.Generator(np.random.PCG64(derive(0, "splits", *names)))
     parts = []

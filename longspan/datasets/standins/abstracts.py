@@ -1,4 +1,4 @@
-"""Made-up abstracts with the invented terms of invented fields: label 1 where two are about the same field."""
+"""Synthetic abstracts with invented terms of invented fields: label 1 if two are about the same field."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Made-up reports of made-up events, several of each, and a summary that states what they agree on.
+"""Synthetic reports of invented events, several of each, and a summary of what they agree on.
 
 Every report of an event names some of its facts among sentences that say nothing; together they name all of them.
 """

@@ -1,4 +1,4 @@
-"""Made-up novels by a small grammar: whoever a book is about, and where, is said at its start and again and again.
+"""Synthetic novels from a small grammar: the people and the place of a book are named at its start and repeated.
 
 A model that looks back far enough knows the names; one that does not must guess among all of them. Lines end in CR LF
 and the last one is `*** `, as in PG-19.

@@ -1,6 +1,6 @@
-"""Made-up reviews of made-up films: label 1 where good words outnumber bad ones, with "not" turning a word round.
+"""Synthetic reviews of invented films: label 1 if good words outnumber bad ones, where "not" inverts a word.
 
-Opinions of the other mind and sentences without any opinion stand in between.
+Opposite opinions and sentences without an opinion are mixed in.
 """
 
 from collections.abc import Sequence

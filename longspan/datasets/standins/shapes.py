@@ -1,4 +1,4 @@
-"""Drawn pictures of ten plain shapes, bright on dark, here and there, larger and smaller, under noise."""
+"""Synthetic pictures of ten plain shapes, bright on dark, of random place and size, with noise."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Made-up series: each column the sum of a daily and a weekly wave, a slow drift and noise, some columns alike."""
+"""Synthetic series: each column is the sum of a daily and a weekly wave, a slow drift and noise."""
 
 import numpy as np
 
