@@ -139,8 +139,8 @@ def row_points(
 
 def _line(line: Line, look: Mapping[str, Look], hover: Sequence[str]) -> LineMark:
     own, group = look[shown(line.mechanism)], shown(line.mechanism)
-    dress = {"colour": own.colour, "dash": own.dash, "symbol": own.symbol, "width": 1.8 if own.hue else 3.0}
-    return LineMark(x=line.x, y=line.y, name=line.title, group=group, hover=hover, **dress)
+    width = 1.8 if own.hue else 3.0
+    return LineMark(x=line.x, y=line.y, name=line.title, group=group, hover=hover, width=width, **own.line)
 
 
 def _pairs(line: Line) -> list[tuple[float, float]]:

@@ -76,12 +76,13 @@ function resolved(value) {
 function layoutOf(view, narrow) {
   const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map(colour);
   const family = getComputedStyle(document.body).fontFamily;
+  const label = narrow ? view.x.replace(/(.{22,}?) /g, "$1<br>") : view.x;
   const axis = { gridcolor: line, zeroline: false, linecolor: line, tickcolor: line, fixedrange: narrow };
   const layout = {
     font: { family, size: 12.5, color: quiet },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 44, r: narrow ? 14 : 28, t: 34, b: 46 },
-    xaxis: { ...axis, title: { text: view.x, standoff: 10, font: { size: 12.5 } } },
+    xaxis: { ...axis, automargin: true, title: { text: label, standoff: 10, font: { size: 12.5 } } },
     yaxis: { ...axis },
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: line, font: { family, color: ink, size: 12 } },
     showlegend: false,
