@@ -12,7 +12,7 @@ from longspan.report.marks import Axis, FigureView, LineMark, Mark, PointsMark, 
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results.board import shown
 
-HEIGHT = 460  # pixels, where a line for each mechanism must be told apart
+HEIGHT = 460  # pixels: these figures have a line for each mechanism
 CROSSINGS = {  # status: name in the legend, colour, symbol
     "crosses": ("crosses", "--hue-1", "circle"),
     "between": ("between two lengths", "--hue-1", "diamond"),

@@ -35,9 +35,8 @@ ASSETS = Path(__file__).parent / "assets"
 WIDTH = 6.75  # inches: the text width of most conference styles
 DPI = 300
 LINE, SIZE = 0.6, 0.45  # points on paper for a pixel of the site, of line widths and of markers
-COLOURS = dict(
-    re.findall(r"(--[\w-]+): light-dark\((#[0-9a-f]{6}),", (ASSETS / "site.css").read_text(encoding="utf-8"))
-)  # of the light theme
+SHEET = (ASSETS / "site.css").read_text(encoding="utf-8")
+COLOURS = dict(re.findall(r"(--[\w-]+): light-dark\((#[0-9a-f]{6}),", SHEET))  # those of the light theme
 INK, QUIET = COLOURS["--ink"], COLOURS["--quiet"]
 MAPS = {"grey": "gray", "cividis": "cividis"}
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -134,7 +133,7 @@ def _legend_name(mark: Mark, view: FigureView) -> str:
     return shown(mark.name) if isinstance(mark, LineMark | PointsMark) and not view.labelled else ""
 
 
-# ---------------------------------------------------------------------------------------------------------- one by one
+# ------------------------------------------------------------------------------------------------------ views and marks
 
 
 def _draw_view(axes: Any, view: FigureView) -> None:

@@ -87,7 +87,7 @@ def _traces(mark: Mark, places: Any) -> list[dict[str, Any]]:
 def _scatter(
     mode: str, x: Sequence, y: Sequence, name: str = "", group: str = "", hover: Sequence[str] = ()
 ) -> dict[str, Any]:
-    told = {"hovertext": [_escaped(text) for text in hover], "hovertemplate": "%{hovertext}"}
+    tooltip = {"hovertext": [_escaped(text) for text in hover], "hovertemplate": "%{hovertext}"}
     return {
         "type": "scatter",
         "mode": mode,
@@ -95,7 +95,7 @@ def _scatter(
         "y": list(y),
         "name": _escaped(name),
         "meta": {"group": shown(group)} | ({"title": shown(name)} if name else {}),
-        **(told if hover else {"hoverinfo": "skip"}),
+        **(tooltip if hover else {"hoverinfo": "skip"}),
     }
 
 

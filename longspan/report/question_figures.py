@@ -70,7 +70,7 @@ def _benches(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:
     return [(key, list(group)) for key, group in groupby(sorted(items, key=bench), key=bench)]
 
 
-# ---------------------------------------------------------------------------------------------------------- one by one
+# ---------------------------------------------------------------------------------------------------------------- views
 
 
 def _tradeoff(panels: Sequence[Panel], look: Mapping[str, Look]) -> list[FigureView]:
@@ -100,8 +100,8 @@ def _bubbles(
 def _bubble(point: Point, x: float, size: float, look: Look) -> PointsMark:
     memory = "" if point.memory_gb is None else f", {point.memory_gb:.2f} GB"
     hover = [f"{100 * point.score:.2f} %, {point.speed:.1f} steps/s{memory}"]
-    who = {"labels": [point.title], "name": point.title, "group": point.mechanism}
-    return PointsMark(x=[x], y=[100 * point.score], size=size, outline=True, hover=hover, **who, **look.point)
+    named = {"labels": [point.title], "name": point.title, "group": point.mechanism}
+    return PointsMark(x=[x], y=[100 * point.score], size=size, outline=True, hover=hover, **named, **look.point)
 
 
 def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
@@ -168,8 +168,8 @@ def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> list[Fi
 def _perplexities(curve: Curve, look: Look) -> LineMark:
     found = list(zip(curve.lengths, curve.perplexities, strict=True))
     hover = [f"{perplexity or 0:,.2f} at {length:,} tokens" for length, perplexity in found]
-    who = {"name": curve.title, "group": curve.mechanism}
-    return LineMark(x=curve.lengths, y=curve.perplexities, size=8, hover=hover, **who, **look.line)
+    named = {"name": curve.title, "group": curve.mechanism}
+    return LineMark(x=curve.lengths, y=curve.perplexities, size=8, hover=hover, **named, **look.line)
 
 
 def _rollout(galleries: Sequence[Gallery], look: Mapping[str, Look]) -> list[FigureView]:

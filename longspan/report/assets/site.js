@@ -1,7 +1,7 @@
 // The behaviour of the report: the theme, sortable tables, figures. Plotly is needed only for the last.
 "use strict";
 
-// Theme: the system's wish until the reader chooses; figures are drawn again in the new colours.
+// Theme: the system's preference until the reader chooses; figures are redrawn in the new colours.
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const theme = () => document.documentElement.dataset.theme || (dark.matches ? "dark" : "light");
 
@@ -95,7 +95,7 @@ function layoutOf(view, narrow) {
   return merged(layout, resolved(view.layout));
 }
 
-// What a figure says about its own axes goes before what all figures share; lists are joined.
+// A view's own layout overrides the common one; lists are concatenated.
 function merged(common, own) {
   if (Array.isArray(common) && Array.isArray(own)) return [...common, ...own];
   if (!common || !own || typeof common !== "object" || typeof own !== "object") return own;
