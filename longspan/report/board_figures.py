@@ -1,6 +1,7 @@
 """Figures of runs: learning curves, and scores against what they cost."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from longspan.analysis.convergence import MeanCurve, mean_curves
 from longspan.analysis.tradeoff import front
@@ -43,16 +44,9 @@ def _curve(curve: MeanCurve, look: Mapping[str, Look], by_time: bool, scale: flo
     own, group = look[shown(curve.mechanism)], shown(curve.mechanism)
     x = curve.seconds if by_time else curve.steps
     mean, low, high = ([scale * value for value in values] for values in (curve.mean, curve.low, curve.high))
-    line = LineMark(
-        x=x,
-        y=mean,
-        colour=own.colour,
-        dash=own.dash,
-        symbol=own.symbol if len(x) < 3 else "",
-        name=curve.title,
-        group=group,
-        hover=[f"{value:.2f}" for value in mean],
-    )
+    style: dict[str, Any] = own.line if len(x) < 3 else own.line | {"symbol": ""}
+    hover = [f"{value:.2f}" for value in mean]
+    line = LineMark(x=x, y=mean, name=curve.title, group=group, hover=hover, **style)
     band = BandMark(x=x, low=low, high=high, colour=own.colour, group=group)
     return [line] if curve.seeds < 2 else [band, line]
 
@@ -94,16 +88,10 @@ def _score(view: Board, row: Row, task: str | None) -> float | None:
 
 def _point(row: Row, task: str | None, price: float, score: float, look: Look, percent: bool) -> PointsMark:
     ends = row.cells[task].interval if task else None
+    scale = 100 if percent else 1
+    interval = None if ends is None else (scale * ends[0], scale * ends[1])
+    hover = [f"{score:.2f} % at {price:,.4g}" if percent else f"{score:.4g} at {price:,.4g}"]
+    named = {"labels": [row.title], "name": row.title, "group": row.mechanism}
     return PointsMark(
-        x=[price],
-        y=[score],
-        colour=look.colour,
-        symbol=look.symbol,
-        size=11,
-        outline=True,
-        interval=None if ends is None else ((100 if percent else 1) * ends[0], (100 if percent else 1) * ends[1]),
-        labels=[row.title],
-        name=row.title,
-        group=row.mechanism,
-        hover=[f"{score:.2f} % at {price:,.4g}" if percent else f"{score:.4g} at {price:,.4g}"],
+        x=[price], y=[score], size=11, outline=True, interval=interval, hover=hover, **named, **look.point
     )

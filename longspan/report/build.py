@@ -86,7 +86,7 @@ def _write_assets(folder: Path) -> None:
 
 
 def plotly_source() -> str:
-    """The whole of plotly.js, so that a page needs no network."""
+    """The source of plotly.js, included so that pages need no network."""
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:

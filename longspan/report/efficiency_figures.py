@@ -12,7 +12,7 @@ from longspan.report.marks import Axis, FigureView, LineMark, Mark, PointsMark, 
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results.board import shown
 
-HEIGHT = 460  # pixels, where a line for each mechanism must be told apart
+HEIGHT = 460  # pixels: these figures have a line for each mechanism
 CROSSINGS = {  # status: name in the legend, colour, symbol
     "crosses": ("crosses", "--hue-1", "circle"),
     "between": ("between two lengths", "--hue-1", "diamond"),
@@ -139,8 +139,8 @@ def row_points(
 
 def _line(line: LengthCurve, look: Mapping[str, Look], hover: Sequence[str]) -> LineMark:
     own, group = look[shown(line.mechanism)], shown(line.mechanism)
-    dress = {"colour": own.colour, "dash": own.dash, "symbol": own.symbol, "width": 1.8 if own.hue else 3.0}
-    return LineMark(x=line.x, y=line.y, name=line.title, group=group, hover=hover, **dress)
+    width = 1.8 if own.hue else 3.0
+    return LineMark(x=line.x, y=line.y, name=line.title, group=group, hover=hover, width=width, **own.line)
 
 
 def _pairs(line: LengthCurve) -> list[tuple[float, float]]:

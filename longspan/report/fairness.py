@@ -18,7 +18,7 @@ class RuleVerdict:
 
 
 def verdicts_on(card: Card) -> list[RuleVerdict]:
-    """The verdicts on a run; none for an older card. No schema knows the field, so a stranger's may hold anything."""
+    """The verdicts on a run; none for an older card. The schema does not cover this field, so it may hold anything."""
     given = card.get("rules")
     return [
         RuleVerdict(shown(rule), verdict["kept"], shown(str(verdict.get("finding") or "")))
@@ -28,7 +28,7 @@ def verdicts_on(card: Card) -> list[RuleVerdict]:
 
 
 def fairness_table(cards: Sequence[Card]) -> dict[str, Any]:
-    """Runs down, rules across; seeds that were judged alike share a line. Older cards are counted as silent."""
+    """Runs down, rules across; seeds that were judged alike share a line. Older cards without verdicts are counted."""
     names = ("task", "mechanism", "protocol", "tier")
     lines: dict[tuple, dict[str, Any]] = {}
     judged = [(card, verdicts) for card in cards if (verdicts := verdicts_on(card))]

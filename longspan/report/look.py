@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from longspan.results.board import shown
 
@@ -29,6 +30,14 @@ class Look:
     @property
     def symbol(self) -> str:
         return SYMBOLS[self.turn % len(SYMBOLS)]
+
+    @property
+    def point(self) -> dict[str, Any]:
+        return {"colour": self.colour, "symbol": self.symbol}
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {"colour": self.colour, "symbol": self.symbol, "dash": self.dash}
 
 
 def looks(mechanisms: Iterable[str], then: Iterable[str] = ()) -> dict[str, Look]:

@@ -2,7 +2,7 @@
 
 `plotly_figure.py` draws the same data for the site, `paper_figure.py` for a paper. Colours are names of style-sheet
 variables (`--hue-3`): the page resolves them for its theme, the paper has its own table. Sizes and widths are pixels of
-the site. Names may come from strangers' cards; the renderers clean and escape them.
+the site. Names come from cards, which are untrusted; the renderers clean and escape them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Values = Sequence[float | None]  # None: no mark here, and a line is interrupted
 
 @dataclass(frozen=True, kw_only=True)
 class LineMark:
-    """`hover` has one text per point; without it the pointer passes over the line."""
+    """`hover` has one text per point; without it the line has no tooltip."""
 
     x: Values
     y: Values
@@ -76,7 +76,7 @@ class TextMark:
 
 @dataclass(frozen=True)
 class ReferenceMark:
-    """A dotted line through the whole of the axes, at a value of one of them."""
+    """A dotted line across the whole plot at one value of an axis."""
 
     axis: Literal["x", "y"]
     value: float
@@ -125,7 +125,7 @@ class FigureView:
     x: Axis = field(default_factory=Axis)
     y: Axis = field(default_factory=Axis)
     height: int | None = None  # on the site
-    compare: bool = False  # a pointer at some x is told the values of all lines
+    compare: bool = False  # hovering shows the values of all lines at that x
     medium: Literal["both", "site", "paper"] = "both"
     heading: str = ""  # shared by views that belong together; on paper these stand side by side
     side: str = ""  # the same without a heading

@@ -4,6 +4,7 @@ draw(finding, Path("figures"))      # figures/tradeoff.pdf, figures/tradeoff.png
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -15,7 +16,6 @@ from longspan.core.atomic import storage_errors, temporary_beside
 from longspan.core.errors import LongspanError
 from longspan.report.labels import place_labels
 from longspan.report.marks import (
-    Axis,
     BandMark,
     BarMark,
     Figure,
@@ -31,60 +31,17 @@ from longspan.report.marks import (
 from longspan.report.question_figures import describe
 from longspan.results.board import shown
 
+ASSETS = Path(__file__).parent / "assets"
 WIDTH = 6.75  # inches: the text width of most conference styles
 DPI = 300
 LINE, SIZE = 0.6, 0.45  # points on paper for a pixel of the site, of line widths and of markers
-COLOURS = {  # those of the light theme
-    **{
-        f"--hue-{number}": colour
-        for number, colour in enumerate(
-            ("#1a1c20", "#0072b2", "#d55e00", "#00845f", "#b5518b", "#b07c00", "#3c96cf", "#7a7000")
-        )
-    },
-    "--ink": "#1a1c20",
-    "--quiet": "#5f656e",
-    "--line": "#e5e5e0",
-    "--line-strong": "#a9adb3",
-    "--surface": "#ffffff",
-}
+SHEET = (ASSETS / "site.css").read_text(encoding="utf-8")
+COLOURS = dict(re.findall(r"(--[\w-]+): light-dark\((#[0-9a-f]{6}),", SHEET))  # those of the light theme
 INK, QUIET = COLOURS["--ink"], COLOURS["--quiet"]
 MAPS = {"grey": "gray", "cividis": "cividis"}
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-MARKERS = {
-    "": "",
-    "circle": "o",
-    "diamond": "D",
-    "square": "s",
-    "triangle-up": "^",
-    "triangle-left": "<",
-    "triangle-right": ">",
-    "cross": "P",
-    "star": "*",
-    "line-ns-open": "|",
-}
-STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 8,
-    "axes.labelcolor": QUIET,
-    "axes.edgecolor": COLOURS["--line-strong"],
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": COLOURS["--line"],
-    "grid.linewidth": 0.6,
-    "xtick.color": QUIET,
-    "ytick.color": INK,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "legend.frameon": False,
-    "legend.fontsize": 7.5,
-    "pdf.fonttype": 42,
-    "text.parse_math": False,  # names of mechanisms are text, whatever they contain
-}
+MARKERS = {"": "", "circle": "o", "diamond": "D", "square": "s", "triangle-up": "^", "cross": "P", "star": "*"}
+MARKERS |= {"triangle-left": "<", "triangle-right": ">", "line-ns-open": "|"}
 
 
 class FigureError(LongspanError):
@@ -121,7 +78,7 @@ def canvas() -> Iterator[Any]:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    with pyplot.rc_context(STYLE):
+    with pyplot.style.context(str(ASSETS / "paper.mplstyle")):
         yield pyplot
 
 
@@ -132,7 +89,7 @@ def render(pyplot: Any, figures: Sequence[Figure]) -> Any:
     heights = [max(_height(view, columns) for view in row) + (0.12 if above else 0.0) for above, row in rows]
     names = {_legend_name(mark, view) for _, row in rows for view in row for mark in view.marks} - {""}
     width = WIDTH * max(1.0, columns / 2.5)
-    abreast = max(1, int(width / (0.5 + 0.063 * max(map(len, names), default=1))))  # names in a line of the legend
+    abreast = max(1, int(width / (0.5 + 0.05 * max(map(len, names), default=1))))  # names in a line of the legend
     size = (width, sum(heights) + 0.17 * math.ceil(len(names) / abreast))
     drawn = pyplot.figure(figsize=size, layout="constrained")
     grid = drawn.add_gridspec(len(rows), columns, height_ratios=heights)
@@ -176,41 +133,31 @@ def _legend_name(mark: Mark, view: FigureView) -> str:
     return shown(mark.name) if isinstance(mark, LineMark | PointsMark) and not view.labelled else ""
 
 
-# ---------------------------------------------------------------------------------------------------------- one by one
+# ------------------------------------------------------------------------------------------------------ views and marks
 
 
 def _draw_view(axes: Any, view: FigureView) -> None:
     for order, mark in enumerate(view.marks):
         _draw_mark(axes, mark, view, order + 1)
+    axes.set(xlabel=shown(view.x.label), ylabel=shown(view.y.label))
     if view.images:
-        axes.set(xlabel=view.x.label, ylabel=view.y.label)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        for axis, spec in ((axes.xaxis, view.x), (axes.yaxis, view.y)):
-            _set_ticks(axis, spec)
-        return
-    if view.labelled:
-        axes.margins(x=0.16, y=0.16)
-    elif any(isinstance(mark, TextMark) for mark in view.marks):
-        axes.margins(x=0.12)
-    axes.set(xscale="log" if view.x.log else "linear", yscale="log" if view.y.log else "linear")
-    axes.set(xlabel=shown(view.x.label), ylabel=shown(view.y.label))
-    axes.minorticks_off()
+    else:
+        axes.margins(x=0.16 if view.labelled else 0.06, y=0.16 if view.labelled else 0.05)
+        axes.set(xscale="log" if view.x.log else "linear", yscale="log" if view.y.log else "linear")
+        axes.minorticks_off()
+        axes.grid(visible=True, axis="x" if view.y.rows else "both")
     for axis, spec in ((axes.xaxis, view.x), (axes.yaxis, view.y)):
-        _set_ticks(axis, spec)
+        ticks = dict(enumerate(spec.rows)) if spec.rows else spec.ticks
+        if ticks is not None:
+            axis.set_ticks(list(ticks), [shown(text) for text in ticks.values()])
     if view.x.from_zero:
         axes.set_xlim(left=0)
-    axes.grid(visible=True, axis="x" if view.y.rows else "both")
     if view.y.rows:
         axes.set_ylim(len(view.y.rows) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-
-
-def _set_ticks(axis: Any, spec: Axis) -> None:
-    ticks = dict(enumerate(spec.rows)) if spec.rows else spec.ticks
-    if ticks is not None:
-        axis.set_ticks(list(ticks), [shown(text) for text in ticks.values()])
 
 
 def _draw_mark(axes: Any, mark: Mark, view: FigureView, order: int) -> None:

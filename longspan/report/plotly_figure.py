@@ -87,7 +87,7 @@ def _traces(mark: Mark, places: Any) -> list[dict[str, Any]]:
 def _scatter(
     mode: str, x: Sequence, y: Sequence, name: str = "", group: str = "", hover: Sequence[str] = ()
 ) -> dict[str, Any]:
-    told = {"hovertext": [_escaped(text) for text in hover], "hovertemplate": "%{hovertext}"}
+    tooltip = {"hovertext": [_escaped(text) for text in hover], "hovertemplate": "%{hovertext}"}
     return {
         "type": "scatter",
         "mode": mode,
@@ -95,7 +95,7 @@ def _scatter(
         "y": list(y),
         "name": _escaped(name),
         "meta": {"group": shown(group)} | ({"title": shown(name)} if name else {}),
-        **(told if hover else {"hoverinfo": "skip"}),
+        **(tooltip if hover else {"hoverinfo": "skip"}),
     }
 
 
@@ -128,21 +128,17 @@ def _points(points: PointsMark, places: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _bar(bar: BarMark) -> dict[str, Any]:
-    spread = {"error_x": {"type": "data", "array": [bar.spread], "color": "--quiet", "thickness": 1.2, "width": 3}}
-    return {
+    made = _scatter("", [bar.x], [bar.y], group=bar.group, hover=[bar.hover])
+    made |= {
         "type": "bar",
         "orientation": "h",
-        "x": [bar.x],
-        "y": [bar.y],
         "width": [0.62],
         "marker": {"color": bar.colour},
-        "name": "",
-        "meta": {"group": shown(bar.group)},
-        "hovertext": [_escaped(bar.hover)],
-        "hovertemplate": "%{hovertext}",
         "textposition": "none",
-        **(spread if bar.spread is not None else {}),
     }
+    if bar.spread is not None:
+        made["error_x"] = {"type": "data", "array": [bar.spread], "color": "--quiet", "thickness": 1.2, "width": 3}
+    return made
 
 
 def _image(image: ImageMark) -> dict[str, Any]:
@@ -150,18 +146,17 @@ def _image(image: ImageMark) -> dict[str, Any]:
     rows = [[None if math.isnan(value) else float(f"{value:.3g}") for value in line] for line in values]
     bar = {"orientation": "h", "y": 1.01, "yanchor": "bottom", "len": 0.6, "thickness": 10, "outlinewidth": 0}
     bar["title"] = {"text": _escaped(image.bar), "side": "right", "font": {"size": 12.5}}
+    number, (low, high) = _number(image), image.limits
+    scale = {"zmin": low, "zmax": high, "colorscale": COLOURS[image.colours], "showscale": bool(image.bar)}
+    hover = {"hovertemplate": "column %{x}, row %{y}: %{z}<extra></extra>", "meta": {"group": ""}}
     return {
         "type": "heatmap",
         "z": rows,
-        "zmin": image.limits[0],
-        "zmax": image.limits[1],
-        "colorscale": COLOURS[image.colours],
-        "showscale": bool(image.bar),
+        "xaxis": f"x{number}",
+        "yaxis": f"y{number}",
         "colorbar": bar,
-        "xaxis": f"x{_number(image)}",
-        "yaxis": f"y{_number(image)}",
-        "hovertemplate": "column %{x}, row %{y}: %{z}<extra></extra>",
-        "meta": {"group": ""},
+        **scale,
+        **hover,
     }
 
 

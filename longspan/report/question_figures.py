@@ -70,7 +70,7 @@ def _benches(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:
     return [(key, list(group)) for key, group in groupby(sorted(items, key=bench), key=bench)]
 
 
-# ---------------------------------------------------------------------------------------------------------- one by one
+# ---------------------------------------------------------------------------------------------------------------- views
 
 
 def _tradeoff(panels: Sequence[Panel], look: Mapping[str, Look]) -> list[FigureView]:
@@ -99,18 +99,9 @@ def _bubbles(
 
 def _bubble(point: Point, x: float, size: float, look: Look) -> PointsMark:
     memory = "" if point.memory_gb is None else f", {point.memory_gb:.2f} GB"
-    return PointsMark(
-        x=[x],
-        y=[100 * point.score],
-        colour=look.colour,
-        symbol=look.symbol,
-        size=size,
-        outline=True,
-        labels=[point.title],
-        name=point.title,
-        group=point.mechanism,
-        hover=[f"{100 * point.score:.2f} %, {point.speed:.1f} steps/s{memory}"],
-    )
+    hover = [f"{100 * point.score:.2f} %, {point.speed:.1f} steps/s{memory}"]
+    named = {"labels": [point.title], "name": point.title, "group": point.mechanism}
+    return PointsMark(x=[x], y=[100 * point.score], size=size, outline=True, hover=hover, **named, **look.point)
 
 
 def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
@@ -175,16 +166,10 @@ def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> list[Fi
 
 
 def _perplexities(curve: Curve, look: Look) -> LineMark:
-    return LineMark(
-        x=curve.lengths,
-        y=curve.perplexities,
-        colour=look.colour,
-        dash=look.dash,
-        symbol=look.symbol,
-        name=curve.title,
-        group=curve.mechanism,
-        hover=[f"{p or 0:,.2f} at {n:,} tokens" for n, p in zip(curve.lengths, curve.perplexities, strict=True)],
-    )
+    found = list(zip(curve.lengths, curve.perplexities, strict=True))
+    hover = [f"{perplexity or 0:,.2f} at {length:,} tokens" for length, perplexity in found]
+    named = {"name": curve.title, "group": curve.mechanism}
+    return LineMark(x=curve.lengths, y=curve.perplexities, size=8, hover=hover, **named, **look.line)
 
 
 def _rollout(galleries: Sequence[Gallery], look: Mapping[str, Look]) -> list[FigureView]:

@@ -73,7 +73,7 @@ def base_name(mechanism: str) -> str:
 
 
 def options_of(mechanism: str) -> str:
-    """What tells a row from its plain title: `features=64`, or the path of a plug-in."""
+    """What distinguishes a row from others with its title: `features=64`, or the path of a plug-in."""
     if ":" in mechanism.split("(", 1)[0]:
         return shown(mechanism)
     return shown(mechanism.partition("(")[2].removesuffix(")"))
@@ -85,7 +85,7 @@ def _score_of(card: Card) -> str:
 
 
 def _cell_hint(view: Board, cell: BoardCell) -> str:
-    """What a pointer resting on a score learns."""
+    """The tooltip of a score."""
     words = [f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"]
     if cell.interval:
         low, high = (render.score_text(view, end) for end in cell.interval)
@@ -97,7 +97,7 @@ def _cell_hint(view: Board, cell: BoardCell) -> str:
 
 
 def _score_words(view: Board) -> str:
-    """What the numbers of a board are."""
+    """What the numbers of a board mean."""
     unit = " in percent" if view.suite.unit == "percent" else "" if view.suite.higher_is_better else ", lower is better"
     return f"test {view.suite.metric}{unit}, mean over seeds"
 
@@ -133,7 +133,7 @@ def _board_notes(view: Board) -> list[str]:
 
 
 def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:
-    """What a pointer resting on a speed learns."""
+    """The tooltip of a speed."""
     words = [cell.doubts[0], cell.reason or ""]
     if cell.quartiles:
         words.append("half of the steps at {} to {} per second".format(*map(render.rate_text, cell.quartiles)))

@@ -1,4 +1,4 @@
-"""A small site for the tests: made-up cards, a made-up catalogue, a made-up verdict, and one hostile guest."""
+"""A small site for the tests: made-up cards, a made-up catalogue, a made-up verdict, and one hostile card."""
 
 from typing import Any
 
@@ -101,11 +101,11 @@ def full_cards() -> list[Card]:
 
 
 def example_evidence(runs: list[Card]) -> Evidence:
-    """Runs, and measurements of softmax (out of memory at 4,000), two others and the guest."""
+    """Runs, and measurements of softmax (out of memory at 4,000), two others and the hostile card."""
     speeds = {"softmax": 1.0, "linear": 3.0, "performer(features=64)": 2.0}
     cards = [
         make_measurement(name, {1000: 8.0 * fast, 4000: None if name == "softmax" else 2.0 * fast})
         for name, fast in speeds.items()
     ]
-    guest = make_measurement(HOSTILE, {1000: 1.0}, title=HOSTILE_TITLE)
-    return Evidence(runs=runs, measurements=[*cards, guest])
+    hostile = make_measurement(HOSTILE, {1000: 1.0}, title=HOSTILE_TITLE)
+    return Evidence(runs=runs, measurements=[*cards, hostile])

@@ -111,10 +111,12 @@ def test_names_are_text_everywhere(tmp_path):
             assert draw(finding, tmp_path / "drawn")
 
 
-def test_paper_and_site_share_their_colours():
-    lights = dict(re.findall(r"(--[\w-]+): light-dark\((#[0-9a-f]{6}),", asset("site.css")))
-    assert {name: lights[name] for name in COLOURS} == COLOURS
-    assert {f"--hue-{hue}" for hue in range(HUES + 1)} < set(COLOURS)
+def test_paper_has_every_colour_of_the_site():
+    assert {f"--hue-{hue}" for hue in range(HUES + 1)} | {"--ink", "--quiet", "--line-strong"} <= set(COLOURS)
+    style = {colour.strip("#") for colour in COLOURS.values()}
+    used = re.findall(r": ([0-9a-f]{6})$", asset("paper.mplstyle"), flags=re.MULTILINE)
+    assert used
+    assert set(used) <= style
 
 
 def test_labels_of_points_do_not_cover_one_another():

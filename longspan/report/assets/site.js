@@ -1,7 +1,7 @@
 // The behaviour of the report: the theme, sortable tables, figures. Plotly is needed only for the last.
 "use strict";
 
-// Theme: the system's wish until the reader chooses; figures are drawn again in the new colours.
+// Theme: the system's preference until the reader chooses; figures are redrawn in the new colours.
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const theme = () => document.documentElement.dataset.theme || (dark.matches ? "dark" : "light");
 
@@ -76,12 +76,13 @@ function resolved(value) {
 function layoutOf(view, narrow) {
   const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map(colour);
   const family = getComputedStyle(document.body).fontFamily;
+  const label = narrow ? view.x.replace(/(.{22,}?) /g, "$1<br>") : view.x;
   const axis = { gridcolor: line, zeroline: false, linecolor: line, tickcolor: line, fixedrange: narrow };
   const layout = {
     font: { family, size: 12.5, color: quiet },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 44, r: narrow ? 14 : 28, t: 34, b: 46 },
-    xaxis: { ...axis, title: { text: view.x, standoff: 10, font: { size: 12.5 } } },
+    xaxis: { ...axis, automargin: true, title: { text: label, standoff: 10, font: { size: 12.5 } } },
     yaxis: { ...axis },
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: line, font: { family, color: ink, size: 12 } },
     showlegend: false,
@@ -94,7 +95,7 @@ function layoutOf(view, narrow) {
   return merged(layout, resolved(view.layout));
 }
 
-// What a figure says about its own axes goes before what all figures share; lists are joined.
+// A view's own layout overrides the common one; lists are concatenated.
 function merged(common, own) {
   if (Array.isArray(common) && Array.isArray(own)) return [...common, ...own];
   if (!common || !own || typeof common !== "object" || typeof own !== "object") return own;
