@@ -20,7 +20,7 @@ from torch import nn
 from longspan import datasets
 from longspan.backbones.encoder_classifier import Sizes
 from longspan.kernels.packing import Rows
-from longspan.runs import Cell, Plan
+from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
 from longspan.training.loop import ExampleOrder, make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
@@ -49,7 +49,7 @@ class Plain(nn.Module):
         return self.head(torch.cat(pooled.chunk(2), dim=-1) if self.pair else pooled)
 
 
-def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 60) -> dict:
+def steps_per_second(plan: RunPlan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 60) -> dict:
     """The median over blocks; with no steps at all the model is only warmed up, that is, compiled and recorded.
 
     The update is that of a run: recorded where batches come in few shapes.
@@ -96,7 +96,7 @@ def _rates(stretch, total_steps: int, steps: int, blocks: int, warmup: int) -> d
     }
 
 
-def training_feed(plan: Plan):
+def training_feed(plan: RunPlan):
     """The training split on the device, and what it holds."""
     if datasets.get(plan.task.dataset).status(plan.protocol.data).ready:
         splits = plan.task.splits(plan.protocol)
@@ -117,7 +117,7 @@ def main() -> None:
     rows = []
     for task in arguments.tasks:
         for mechanism in [*(arguments.mechanisms or ["softmax"]), *([] if arguments.no_plain else [None])]:
-            plan = Plan.of(Cell(task, mechanism or "softmax", protocol=arguments.protocol, tier="full"))
+            plan = RunPlan.of(Cell(task, mechanism or "softmax", protocol=arguments.protocol, tier="full"))
             feed, data = training_feed(plan)
             if mechanism:
                 name, model = f"longspan, {mechanism}", plan.model()
