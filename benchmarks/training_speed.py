@@ -21,7 +21,7 @@ from longspan import datasets
 from longspan.backbones.encoder_classifier import Sizes
 from longspan.core import meter
 from longspan.kernels.packing import Rows
-from longspan.runs import Cell, Plan
+from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
 from longspan.training.loop import ExampleOrder, make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
@@ -50,7 +50,7 @@ class Plain(nn.Module):
         return self.head(torch.cat(pooled.chunk(2), dim=-1) if self.pair else pooled)
 
 
-def steps_per_second(plan: Plan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 60) -> dict:
+def steps_per_second(plan: RunPlan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 60) -> dict:
     """The median over blocks; with no steps at all the model is only warmed up, that is, compiled and recorded.
 
     The update is that of a run: recorded where batches come in few shapes.
@@ -94,7 +94,7 @@ def _rates(stretch, device: str, total_steps: int, steps: int, blocks: int, warm
     }
 
 
-def training_feed(plan: Plan, device: str):
+def training_feed(plan: RunPlan, device: str):
     """The training split on the device, and what it holds."""
     if datasets.get(plan.task.dataset).status(plan.protocol.data).ready:
         splits = plan.task.splits(plan.protocol)
@@ -120,7 +120,7 @@ def main() -> None:
     rows = []
     for task in arguments.tasks:
         for mechanism in [*(arguments.mechanisms or ["softmax"]), *([] if arguments.no_plain else [None])]:
-            plan = Plan.of(Cell(task, mechanism or "softmax", protocol=arguments.protocol, tier=tier))
+            plan = RunPlan.of(Cell(task, mechanism or "softmax", protocol=arguments.protocol, tier=tier))
             feed, data = training_feed(plan, device)
             if mechanism:
                 name, model = f"longspan, {mechanism}", plan.model()

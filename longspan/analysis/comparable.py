@@ -49,7 +49,7 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
-class Summary:
+class ReadingSummary:
     """A median with its quartiles and the number of readings, where these are known."""
 
     median: float
@@ -68,7 +68,7 @@ class Reading:
     status: str
     reason: str | None
     card: str  # the name of the card's file
-    samples: Mapping[str, Summary] = field(default_factory=dict)  # by quantity
+    samples: Mapping[str, ReadingSummary] = field(default_factory=dict)  # by quantity
     operations: float | None = None
     floor_bytes: float | None = None
     floor_seconds: float | None = None
@@ -78,7 +78,7 @@ class Reading:
     bytes_per_second: float | None = None
     state_bytes: float | None = None
 
-    def sample(self, quantity: str) -> Summary | None:
+    def sample(self, quantity: str) -> ReadingSummary | None:
         return self.samples.get(quantity) if self.status == "ok" else None
 
 
@@ -121,7 +121,7 @@ class MeasuredMechanism:
     def reading(self, length: int, mode: str, variant: str) -> Reading | None:
         return self.readings.get((length, mode, variant))
 
-    def series(self, quantity: str, mode: str, variant: str) -> dict[int, Summary]:
+    def series(self, quantity: str, mode: str, variant: str) -> dict[int, ReadingSummary]:
         """What was measured of a quantity, by length."""
         found = {}
         for (length, one_mode, one_variant), reading in sorted(self.readings.items()):
@@ -297,16 +297,16 @@ def _reading(point: Mapping[str, Any], card: str) -> Reading:
     )
 
 
-def _sample(seconds: Any) -> Summary | None:
+def _sample(seconds: Any) -> ReadingSummary | None:
     median = _number(seconds, "median")
     if median is None:
         return None
     low, high, count = (_number(seconds, name) for name in ("low", "high", "count"))
-    return Summary(median, low, high, None if count is None else int(count))
+    return ReadingSummary(median, low, high, None if count is None else int(count))
 
 
-def _only(value: float | None) -> Summary | None:
-    return None if value is None else Summary(value)
+def _only(value: float | None) -> ReadingSummary | None:
+    return None if value is None else ReadingSummary(value)
 
 
 def _number(holder: Any, name: str) -> float | None:

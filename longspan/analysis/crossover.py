@@ -1,7 +1,7 @@
 """From which length on does a mechanism beat another, exact attention above all? Its efficiency length, two ways.
 
     cab_2023({256: .472, ...}, {256: .648, ...}, "time").length      # 1877.3, with r2
-    measured({256: Summary(...), ...}, {256: Summary(...), ...}).length
+    measured({256: ReadingSummary(...), ...}, {256: ReadingSummary(...), ...}).length
 
 `cab-2023` is the Comprehensive Attention Benchmark's own method: y = ax^2 + bx + c through the baseline, y = ex + f
 through the mechanism (through all lengths but 256 for time), and the larger root of their difference. R2 is that of
@@ -20,7 +20,7 @@ import numpy as np
 
 from longspan.analysis import csv_measurements
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, Summary, need_benches
+from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, ReadingSummary, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.core.spec import Spec
@@ -122,8 +122,8 @@ def _r2(x: np.ndarray, y: np.ndarray, slope: float, start: float) -> float | Non
 
 
 def measured(
-    baseline: Mapping[int, Summary],
-    mechanism: Mapping[int, Summary],
+    baseline: Mapping[int, ReadingSummary],
+    mechanism: Mapping[int, ReadingSummary],
     quantity: str = "time",
     *,
     lost: Iterable[int] = (),
@@ -185,7 +185,7 @@ def _last_crossings(lengths: Sequence[int], logs: np.ndarray) -> np.ndarray:
 
 
 def _interval(
-    lengths: Sequence[int], baseline: Mapping[int, Summary], mechanism: Mapping[int, Summary], seed: int
+    lengths: Sequence[int], baseline: Mapping[int, ReadingSummary], mechanism: Mapping[int, ReadingSummary], seed: int
 ) -> tuple[float | None, float | None] | None:
     """95 % of the crossings of redrawn medians; None where the readings have no spread."""
     errors = [[_median_error(series[n]) for n in lengths] for series in (baseline, mechanism)]
@@ -203,7 +203,7 @@ def _inside(length: float) -> float | None:
     return length if 0 < length < math.inf else None
 
 
-def _median_error(sample: Summary) -> float | None:
+def _median_error(sample: ReadingSummary) -> float | None:
     """Standard error of the logarithm of a median, from its quartiles and the number of readings."""
     if not (sample.low and sample.high and sample.count):
         return None
@@ -288,7 +288,11 @@ def _known_words(method: str, quantity: str) -> None:
 
 
 def _crossing(
-    method: str, quantity: str, baseline: Mapping[int, Summary], mechanism: Mapping[int, Summary], lost: Iterable[int]
+    method: str,
+    quantity: str,
+    baseline: Mapping[int, ReadingSummary],
+    mechanism: Mapping[int, ReadingSummary],
+    lost: Iterable[int],
 ) -> Crossing:
     if method == "measured":
         return measured(baseline, mechanism, quantity, lost=lost)

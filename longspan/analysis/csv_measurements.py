@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longspan.analysis.comparable import Summary
+from longspan.analysis.comparable import ReadingSummary
 from longspan.core.errors import CorruptFile, DataMissing
 
 MAX_BYTES = 16 * 2**20
@@ -26,7 +26,7 @@ OUT_OF_MEMORY = "oom"
 class Measured:
     """What a file says of one mechanism: values by quantity and length, and where it did not fit."""
 
-    values: dict[str, dict[int, Summary]] = field(default_factory=lambda: {name: {} for name in COLUMNS})
+    values: dict[str, dict[int, ReadingSummary]] = field(default_factory=lambda: {name: {} for name in COLUMNS})
     refused: set[int] = field(default_factory=set)
 
 
@@ -84,7 +84,7 @@ def _take(path: Path, number: int, one: Measured, length: int, row: dict[str, st
         elif text:
             value = unit * _positive(path, number, column, text)
             spread = _spread(path, number, row) if quantity == "time" else (None, None, None)
-            one.values[quantity][length] = Summary(value, *spread)
+            one.values[quantity][length] = ReadingSummary(value, *spread)
 
 
 def _spread(path: Path, number: int, row: dict[str, str]) -> tuple[float | None, float | None, int | None]:

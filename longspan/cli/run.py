@@ -74,7 +74,7 @@ def run(
         )
     )
     for cell in cells:
-        runs.Plan.of(cell)  # refuses a wrong argument before the first cell is run
+        runs.RunPlan.of(cell)  # refuses a wrong argument before the first cell is run
     device = choose_device(device)
     if dry_run:
         tables.console().print(tables.estimates_table([(c, estimate(c, device=device)) for c in cells], device))

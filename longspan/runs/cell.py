@@ -34,7 +34,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A cell with every name resolved and every setting known."""
 
     cell: Cell
@@ -44,7 +44,7 @@ class Plan:
     protocol: Protocol
 
     @classmethod
-    def of(cls, cell: Cell) -> "Plan":
+    def of(cls, cell: Cell) -> "RunPlan":
         task = tasks.get(cell.task)
         mechanism = attentions.get(cell.mechanism)
         patterns = task.patterns(cell.pattern)
@@ -130,7 +130,7 @@ def cells(
 @functools.cache
 def count_parameters(task: str, mechanism: str, protocol: str, tier: str, pattern: str | None = None) -> dict[str, Any]:
     """Parameters in all and by part of the network, of which only the shapes are made."""
-    plan = Plan.of(Cell(task, mechanism, pattern, protocol, tier))
+    plan = RunPlan.of(Cell(task, mechanism, pattern, protocol, tier))
     return parameters.count_shapes(plan.model)
 
 

@@ -13,12 +13,12 @@ from longspan.core import environment
 from longspan.core.atomic import storage_errors
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
-from longspan.runs.cell import Plan, count_parameters
+from longspan.runs.cell import RunPlan, count_parameters
 from longspan.training.loop import Progress, Trained, save_weights
 
 
 def describe(
-    plan: Plan,
+    plan: RunPlan,
     splits: Splits,
     parameters: dict[str, Any],
     slots: dict[str, str],
@@ -31,7 +31,7 @@ def describe(
     cell = plan.cell
     baseline = count_parameters(cell.task, "softmax", cell.protocol, cell.tier, plan.pattern)["total"]
     if cell.overrides:
-        softmax = Plan(cell, plan.task, attentions.get("softmax"), plan.patterns, plan.protocol)
+        softmax = RunPlan(cell, plan.task, attentions.get("softmax"), plan.patterns, plan.protocol)
         baseline = count(softmax.model())["total"]
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
@@ -63,7 +63,7 @@ def describe(
     }
 
 
-def outcome(plan: Plan, splits: Splits, trained: Trained | None, state: Progress) -> cards.Card:
+def outcome(plan: RunPlan, splits: Splits, trained: Trained | None, state: Progress) -> cards.Card:
     """The part of a card that training decides."""
     speed = state.step / state.train_seconds if state.train_seconds else None
     found: cards.Card = {

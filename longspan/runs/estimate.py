@@ -11,7 +11,7 @@ from longspan import datasets
 from longspan.backbones.parameters import count
 from longspan.core import meter
 from longspan.core.environment import choose_device
-from longspan.runs.cell import Cell, Plan
+from longspan.runs.cell import Cell, RunPlan
 from longspan.runs.fabric import choose_precision, make_fabric
 
 
@@ -28,7 +28,7 @@ class Estimate:
 
 def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Estimate:
     """Time a few real steps on made-up rows of full length, with as much of the batch as a second allows."""
-    plan = Plan.of(cell)
+    plan = RunPlan.of(cell)
     device = choose_device(device)
     fabric = make_fabric(device, choose_precision(precision, device), 1)
     model = plan.model().to(fabric.device)
@@ -47,7 +47,7 @@ def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Es
     return Estimate(total, memory, parameters, recipe.steps, note)
 
 
-def _one_step(plan: Plan, model: nn.Module, fabric: Fabric, batch: int) -> tuple[float, int]:
+def _one_step(plan: RunPlan, model: nn.Module, fabric: Fabric, batch: int) -> tuple[float, int]:
     """Seconds of one training step (the better of two), and the bytes it keeps for its backward pass."""
     feed = plan.task.feed(plan.task.made_up(plan.protocol, batch), plan.protocol, fabric.device)
     kept: dict[int, int] = {}

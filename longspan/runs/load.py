@@ -9,7 +9,7 @@ from longspan.core.environment import choose_device
 from longspan.core.errors import CorruptFile, UsageError
 from longspan.probes import TrainedModel
 from longspan.results import card as cards
-from longspan.runs.cell import Cell, Plan
+from longspan.runs.cell import Cell, RunPlan
 
 
 def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
@@ -32,7 +32,7 @@ def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
     return model.eval()
 
 
-def plan_of(record: cards.Card, *, attention: str | None = None) -> Plan:
+def plan_of(record: cards.Card, *, attention: str | None = None) -> RunPlan:
     """The plan by which the run of a card was made."""
     cell = Cell(
         record["task"],
@@ -43,7 +43,7 @@ def plan_of(record: cards.Card, *, attention: str | None = None) -> Plan:
         record["seed"],
         {name: tuple(value) if isinstance(value, list) else value for name, value in record["overrides"].items()},
     )
-    plan = Plan.of(cell)
+    plan = RunPlan.of(cell)
     if (version := record["task_version"]) != plan.task.meta.version:
         raise UsageError(
             f"The card is of {plan.task.name} version {version}, this package has {plan.task.meta.version}; "

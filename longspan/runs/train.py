@@ -25,7 +25,7 @@ from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.results.code_identity import same_code
 from longspan.results.store import Store
-from longspan.runs.cell import Cell, Plan, as_json, first_line
+from longspan.runs.cell import Cell, RunPlan, as_json, first_line
 from longspan.runs.describe import describe, files_of, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.training.display import Logs, progress_bar
@@ -45,7 +45,7 @@ def run(
     progress: bool = True,
 ) -> cards.Card:
     """Train and score one cell and put its card into `out/cards`, with the selected weights beside it if wanted."""
-    plan = Plan.of(cell)
+    plan = RunPlan.of(cell)
     out = Path(out)
     device = choose_device(device)
     precision = choose_precision(precision, device)
@@ -90,13 +90,13 @@ def run(
 
 def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
     """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
-    plan = Plan.of(cell)
+    plan = RunPlan.of(cell)
     return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
 
 
 def _train_cell(
     fabric: Fabric,
-    plan: Plan,
+    plan: RunPlan,
     splits: Splits,
     folder: Path,
     store: Store,
@@ -172,13 +172,13 @@ def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float
     return None if joules is None else {"joules": joules}
 
 
-def _variant(plan: Plan, data: Path | None, real: bool) -> str | None:
+def _variant(plan: RunPlan, data: Path | None, real: bool) -> str | None:
     """The kind of data a run would find on disk; None where that is not known yet."""
     found = datasets.get(plan.task.dataset).status(plan.protocol.data, root=data)
     return found.variant if found.ready and not (real and found.variant == "standin") else None
 
 
-def _finished(store: Store, plan: Plan, device: str, precision: str, variant: str | None) -> cards.Card | None:
+def _finished(store: Store, plan: RunPlan, device: str, precision: str, variant: str | None) -> cards.Card | None:
     """The newest successful card of this cell: same settings, same variant of the data, same code, same kind of
     device. Where the data are no longer on disk, a card of a run on real data will do."""
     identity, code = plan.identity, plan.code
@@ -192,7 +192,7 @@ def _finished(store: Store, plan: Plan, device: str, precision: str, variant: st
     return None
 
 
-def _same_code_as_before(folder: Path, plan: Plan) -> bool:
+def _same_code_as_before(folder: Path, plan: RunPlan) -> bool:
     """Whether what an interrupted run left in the folder, if anything, was trained by the code that is here now."""
     path = folder / "cell.json"
     return not path.exists() or same_code(json.loads(path.read_text()).get("code", {}), plan.code)

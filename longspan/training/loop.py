@@ -95,7 +95,7 @@ def train(
     order = ExampleOrder(len(train_feed), recipe.batch_size, seed, drop_last=recipe.drop_last)
     device = str(fabric.device)
     whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
-    spent, sums, pause = progress.total_seconds, Sums(progress, fabric), save_every_seconds
+    spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
 
     def settle() -> None:
         """Bring device-side sums and clocks into `progress`."""
@@ -194,7 +194,7 @@ def _descend(task: Task, model: Any, parts: Sequence[Any], recipe: Recipe, fabri
     return results
 
 
-class Sums:
+class TrainingSums:
     """What a step reports, summed on the device since the last evaluation.
 
     Numbers are added one by one whether a run was interrupted or not, so that a resumed one has the same bits.

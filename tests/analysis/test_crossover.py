@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from longspan.analysis import Evidence
-from longspan.analysis.comparable import Summary
+from longspan.analysis.comparable import ReadingSummary
 from longspan.analysis.crossover import answer, cab_2023, compare, compare_file, measured
 from longspan.cli import app
 from longspan.core.errors import CorruptFile, DataMissing, UnknownName, UsageError
@@ -43,7 +43,7 @@ def table(tmp_path):
 
 
 def samples(values, lengths=LENGTHS, **spread):
-    return {n: Summary(float(value), **spread) for n, value in zip(lengths, values, strict=True)}
+    return {n: ReadingSummary(float(value), **spread) for n, value in zip(lengths, values, strict=True)}
 
 
 # --------------------------------------------------------------------------------------------------------- CAB's method
@@ -137,7 +137,7 @@ def test_what_never_crosses_is_said_in_words():
 
 def test_a_baseline_that_no_longer_fits_is_beaten_somewhere_between():
     mechanism = samples([9.0] * 6)
-    baseline = {n: Summary(1.0) for n in LENGTHS[:4]}
+    baseline = {n: ReadingSummary(1.0) for n in LENGTHS[:4]}
     found = measured(baseline, mechanism, lost=[4096, 8192])
     assert (found.status, found.interval) == ("between", (2048.0, 4096.0))
     assert "at 4,096 the baseline no longer fits" in found.words
@@ -146,7 +146,10 @@ def test_a_baseline_that_no_longer_fits_is_beaten_somewhere_between():
 def test_intervals_hold_the_crossing_widen_with_the_spread_and_repeat():
     def pair(spread):
         laws = (lambda n: n**2 / 1e6, lambda n: n / 1e3)
-        return [{n: Summary(law(n), law(n) * (1 - spread), law(n) * (1 + spread), 20) for n in LENGTHS} for law in laws]
+        return [
+            {n: ReadingSummary(law(n), law(n) * (1 - spread), law(n) * (1 + spread), 20) for n in LENGTHS}
+            for law in laws
+        ]
 
     calm, wild = measured(*pair(0.01)), measured(*pair(0.1))
     assert calm.interval[0] < calm.length < calm.interval[1]
@@ -157,8 +160,8 @@ def test_intervals_hold_the_crossing_widen_with_the_spread_and_repeat():
 
 
 def test_an_interval_may_end_beyond_what_was_measured():
-    close = {n: Summary(1.0 + 0.001 * i, 0.5, 2.0, 4) for i, n in enumerate(LENGTHS)}
-    found = measured(close, {n: Summary(1.0025, 0.5, 2.0, 4) for n in LENGTHS})
+    close = {n: ReadingSummary(1.0 + 0.001 * i, 0.5, 2.0, 4) for i, n in enumerate(LENGTHS)}
+    found = measured(close, {n: ReadingSummary(1.0025, 0.5, 2.0, 4) for n in LENGTHS})
     assert found.status == "crosses"
     assert found.interval[1] is None
     assert found.words.endswith("by the spread of readings it may as well lie above 8,192")

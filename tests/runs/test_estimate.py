@@ -31,7 +31,7 @@ def changed(**changes):
 @pytest.mark.parametrize("mechanism", ["softmax", "s4d", "fnet"])
 def test_an_estimate_is_positive_and_writes_nothing(mechanism, folder):
     cell = dataclasses.replace(CELL, mechanism=mechanism)
-    found, plan = estimate(cell, device="cpu"), runs.Plan.of(cell)
+    found, plan = estimate(cell, device="cpu"), runs.RunPlan.of(cell)
     assert found.seconds > 0
     assert found.memory_bytes > 16 * found.parameters
     assert found.steps == plan.protocol.recipe.steps

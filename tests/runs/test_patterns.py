@@ -16,7 +16,7 @@ from longspan.results import collect
 from longspan.results.board import board
 from longspan.results.render import FORMS, render
 from longspan.results.store import Store
-from longspan.runs import Cell, Plan
+from longspan.runs import Cell, RunPlan
 from tests.training.copying import Copying
 
 TASK = "copying"
@@ -47,12 +47,12 @@ def slots(card):
 
 
 def test_without_a_word_the_first_pattern_of_the_task_is_replaced():
-    assert Plan.of(CELL).pattern == CC
+    assert RunPlan.of(CELL).pattern == CC
 
 
 @pytest.mark.parametrize("asked", ["CS+NS", "noncausal_self+causal_self", "ns + cs+NS"])
 def test_several_patterns_have_one_spelling(asked):
-    plan = Plan.of(replace(CELL, pattern=asked))
+    plan = RunPlan.of(replace(CELL, pattern=asked))
     assert plan.pattern == plan.identity["pattern"] == f"{NS}+{CS}"
     assert collect.pattern_name(asked) == plan.pattern
 
@@ -68,7 +68,7 @@ def test_several_patterns_have_one_spelling(asked):
 )
 def test_a_pattern_that_cannot_be_is_refused_with_a_sentence(mechanism, pattern, sentence):
     with pytest.raises(UsageError, match=sentence):
-        Plan.of(replace(CELL, mechanism=mechanism, pattern=pattern))
+        RunPlan.of(replace(CELL, mechanism=mechanism, pattern=pattern))
 
 
 def test_a_run_says_what_sat_in_every_slot_and_its_score_is_no_percentage(folder):
@@ -100,7 +100,7 @@ def test_a_run_says_what_sat_in_every_slot_and_its_score_is_no_percentage(folder
 
 
 def test_the_protocols_own_mechanisms_stay_where_nothing_is_replaced():
-    plan = Plan.of(replace(CELL, pattern="CC", overrides={"model.encoder": "linear"}))
+    plan = RunPlan.of(replace(CELL, pattern="CC", overrides={"model.encoder": "linear"}))
     card = {"slots": filled(plan.model())}
     assert slots(card) == {NS: {"LinearAttention"}, CS: {"Softmax"}, CC: {"ABC"}}
 
@@ -144,7 +144,7 @@ def test_params_counts_each_pattern_by_itself_and_several_at_once():
 
 def test_params_agrees_with_the_networks_that_are_really_built():
     for row in json.loads(call("params", TASK, "--pattern", CS, "--tier", "smoke", "--json").stdout):
-        plan = Plan.of(Cell(TASK, row["mechanism"], CS))
+        plan = RunPlan.of(Cell(TASK, row["mechanism"], CS))
         assert row["total"] == sum(parameter.numel() for parameter in plan.model().parameters())
 
 

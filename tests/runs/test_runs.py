@@ -447,7 +447,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(run, tmp_path):
 
 
 def test_a_lock_that_cannot_be_had_is_one_sentence(run, tmp_path):
-    folder = runs.Plan.of(Cell("listops", "softmax", overrides=TINY)).folder_name
+    folder = runs.RunPlan.of(Cell("listops", "softmax", overrides=TINY)).folder_name
     (tmp_path / "out" / "runs" / folder / "lock").mkdir(parents=True)
     with pytest.raises(StorageError, match="Cannot write"):
         run()

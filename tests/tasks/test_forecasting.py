@@ -13,7 +13,7 @@ from longspan import attentions, datasets, tasks
 from longspan.attentions import Pattern
 from longspan.backbones.slots import Slots, filled
 from longspan.cli import app
-from longspan.runs import Cell, Plan, count_parameters, run
+from longspan.runs import Cell, RunPlan, count_parameters, run
 from longspan.runs.fabric import make_fabric
 from longspan.tasks.forecasting import Forecasting, WindowFeed
 from longspan.training.loop import train
@@ -112,7 +112,7 @@ def test_lite_is_a_tenth_and_smoke_is_a_stand_in(name, protocol):
 
 def test_the_self_slots_have_probsparse_under_cab_and_softmax_under_longspan():
     for protocol, others in (("cab-2023", "InformerProbSparse"), ("longspan", "Softmax")):
-        plan = Plan.of(Cell("forecasting_ecl", "abc", None, protocol, "full"))
+        plan = RunPlan.of(Cell("forecasting_ecl", "abc", None, protocol, "full"))
         with torch.device("meta"):
             found = filled(plan.task.model(plan.slots, plan.protocol.override({"model.dim": 16})))
         selfs = {f"encoder.{layer}.attention": f"{others} (noncausal_self)" for layer in range(3)}
@@ -123,7 +123,7 @@ def test_the_self_slots_have_probsparse_under_cab_and_softmax_under_longspan():
 def test_other_patterns_can_be_asked_for_one_by_one_or_together(task):
     assert task.patterns(None) == (Pattern.NONCAUSAL_CROSS,)
     assert task.patterns("NS+CS") == (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF)
-    plan = Plan.of(Cell("forecasting_etth1", "linear", "NS", "cab-2023", "full", overrides={"model.dim": 16}))
+    plan = RunPlan.of(Cell("forecasting_etth1", "linear", "NS", "cab-2023", "full", overrides={"model.dim": 16}))
     kinds = {name: what.split()[0] for name, what in filled(plan.model()).items()}
     assert kinds == {
         "encoder.0.attention": "LinearAttention",

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from longspan.runs import Cell, Plan
+from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
 from longspan.training.optimizer import make_optimizer
 
 
 @pytest.mark.parametrize("task", ["listops", "retrieval", "image", "lm", "mlm", "summarization", "forecasting_etth1"])
 def test_every_kind_of_batch_goes_through_it(task):
-    plan = Plan.of(Cell(task, "softmax", tier="smoke"))
+    plan = RunPlan.of(Cell(task, "softmax", tier="smoke"))
     fabric = make_fabric("cpu", "bf16", 1)
     model = plan.model()
     model, _ = fabric.setup(model, make_optimizer(model, plan.protocol.recipe))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longspan.datasets.base import Split
-from longspan.runs import Cell, Plan
+from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
 from longspan.training.cuda_graph_step import Captured
 from longspan.training.loop import ExampleOrder, make_update
@@ -31,7 +31,7 @@ def rows(count: int, shortest: int, longest: int) -> Split:
 
 
 def losses(mechanism: str, split: Split, recorded: bool, steps: int = 24) -> tuple[list[float], int]:
-    plan = Plan.of(Cell("listops", mechanism, None, "longspan", "full", 0, SIZES))
+    plan = RunPlan.of(Cell("listops", mechanism, None, "longspan", "full", 0, SIZES))
     fabric = make_fabric("cuda", "fp32", 1)
     model = plan.model().cuda().train()
     model, optimizer = fabric.setup(model, make_optimizer(model, plan.protocol.recipe))

@@ -15,7 +15,7 @@ from longspan.core.errors import RunFailed, UsageError
 from longspan.runs.fabric import make_fabric
 from longspan.tasks.base import StepResult
 from longspan.training import checkpoint, loop
-from longspan.training.loop import ExampleOrder, Progress, Sums, interruptible
+from longspan.training.loop import ExampleOrder, Progress, TrainingSums, interruptible
 from tests.training.copying import Copying
 from tests.training.small import RULES, TASK, small_splits, train_small
 
@@ -97,11 +97,11 @@ def test_sums_are_the_same_to_the_last_bit_wherever_a_run_was_cut(values, data):
 
     def total(cuts):
         progress = Progress()
-        sums = Sums(progress, fabric)
+        sums = TrainingSums(progress, fabric)
         for place, value in enumerate(values):
             if place in cuts:
                 progress.train_sums, progress.train_count = sums.totals()
-                sums = Sums(progress, fabric)  # as the next process has it
+                sums = TrainingSums(progress, fabric)  # as the next process has it
             sums.add(StepResult(torch.zeros(()), {"loss": torch.tensor(value, dtype=torch.float64)}, 2))
         return sums.totals()
 
