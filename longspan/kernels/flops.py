@@ -37,7 +37,7 @@ def formulas() -> dict[Any, Callable[..., int]]:
     import longspan.kernels as package
 
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.endswith(".triton"):
+        if not module.name.endswith("triton"):
             importlib.import_module(module.name)
     return FORMULAS
 

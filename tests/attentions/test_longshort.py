@@ -1,4 +1,6 @@
-"""Long-short attention against its formula in loops; decoding, memory and the number of its parameters."""
+"""Long-short attention against its formula in loops, and decoding."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.attentions import longshort as module
-from longspan.attentions.longshort import LongShort, Memory
+from longspan.attentions.longshort import LongShort
 from longspan.core.errors import UsageError
+from longspan.kernels.block_sparse.extra_keys import window_with_extra_keys
 
 NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
 
@@ -49,7 +52,7 @@ def noncausal(layer, x):
     for i, q in enumerate(layer.query(x)):
         first, last = max(i // w * w - side, 0), i // w * w + w + side
         keys, values = torch.cat([far_k, k[first:last]]), torch.cat([far_v, v[first:last]])
-        out.append(attended(layer, q, keys, values, 0))
+        out.append(attended(layer, q, keys, values))
     y = torch.stack(out)
     if hasattr(layer, "conv"):
         taps = layer.conv.weight[:, 0, :, 0]  # "h taps"
@@ -73,41 +76,17 @@ def causal(layer, x):
             far_v.append(pooled(layer, raw_v[chunk], logits[chunk].softmax(dim=0)))
         near = range(max(0, i - w + 1), i + 1)
         keys, values = torch.cat([*far_k, k[near]]), torch.cat([*far_v, v[near]])
-        bias = relative(layer, q, k[near], len(keys) - len(near)) if layer.relative else 0
-        out.append(attended(layer, q, keys, values, bias))
+        out.append(attended(layer, q, keys, values))
     return layer.out(torch.stack(out))
 
 
-def attended(layer, q, keys, values, bias):
+def attended(layer, q, keys, values):
     parts = [heads_of(layer, u) for u in (q, keys, values)]
-    scores = torch.stack([k @ q / q.shape[-1] ** 0.5 for q, k, _ in zip(*parts, strict=True)]) + bias
+    scores = torch.stack([k @ q / q.shape[-1] ** 0.5 for q, k, _ in zip(*parts, strict=True)])
     return torch.cat([p @ v for p, v in zip(scores.softmax(dim=-1), parts[2], strict=True)], dim=-1)
 
 
-def relative(layer, q, near_k, far):
-    """What is added to the scores of a query: [h far + near]."""
-
-    def sinusoid(distance):
-        angle = distance / 10_000 ** (torch.arange(0, layer.dim, 2, dtype=torch.float64) / layer.dim)
-        return torch.cat([angle.sin(), angle.cos()])
-
-    near = torch.stack([sinusoid(len(near_k) - 1 - s) for s in range(len(near_k))])
-    distances = [sinusoid(far - 1 - s) for s in range(far)]
-    far_places = layer.far_places(torch.stack(distances)) if far else near[:0]
-    parts = zip(
-        *(heads_of(layer, u) for u in (q, near_k, layer.near_places(near), far_places)),
-        layer.near_key_bias[:, 0],
-        layer.near_place_bias[:, 0],
-        strict=True,
-    )
-    rows = []
-    for q_h, k_h, near_h, far_h, u, t in parts:
-        q_h = q_h / len(q_h) ** 0.5
-        rows.append(torch.cat([far_h @ q_h, k_h @ u + near_h @ (q_h + t)]))
-    return torch.stack(rows)
-
-
-def assert_follows(law, layer, x, mask):
+def assert_follows(formula, layer, x, mask):
     """Outputs and gradients, each row against its real tokens alone."""
     found = layer(x, mask=mask)
     leaves = [x, *layer.parameters()]
@@ -116,7 +95,7 @@ def assert_follows(law, layer, x, mask):
         kept = torch.ones(x.shape[1], dtype=torch.bool) if mask is None else mask[b]
         if not kept.any():
             continue
-        expected = law(layer, x[b, kept])
+        expected = formula(layer, x[b, kept])
         torch.testing.assert_close(found[b, kept], expected)
         w = torch.randn_like(expected)
         totals.append(torch.stack([(found[b, kept] * w).sum(), (expected * w).sum()]))
@@ -144,10 +123,10 @@ def test_noncausal_outputs_and_gradients_follow_the_formula(n, window, landmarks
 @settings(max_examples=25, deadline=None)
 @given(
     n=st.integers(1, 25), window=st.integers(1, 9), chunk=st.integers(1, 7), rank=st.integers(1, 3),
-    relative=st.booleans(), share=st.none() | st.floats(0, 1),
+    share=st.none() | st.floats(0, 1),
 )  # fmt: skip
-def test_causal_outputs_and_gradients_follow_the_formula(n, window, chunk, rank, relative, share):
-    layer = build(f"window={window}, chunk={chunk}, rank={rank}, relative={relative}", CS)
+def test_causal_outputs_and_gradients_follow_the_formula(n, window, chunk, rank, share):
+    layer = build(f"window={window}, chunk={chunk}, rank={rank}", CS)
     mask = None if share is None else torch.rand(2, n, generator=torch.Generator().manual_seed(n)) < share
     assert_follows(causal, layer, rows(n), mask)
 
@@ -156,24 +135,23 @@ def test_causal_outputs_and_gradients_follow_the_formula(n, window, chunk, rank,
 def test_many_tiles_agree_with_the_formula(n):
     """More queries than one tile holds, in both forms; the loops are slow, so outputs alone."""
     with torch.no_grad():
-        for layer, law in ((build("window=5"), noncausal), (build("window=20, chunk=7, rank=2", CS), causal)):
+        for layer, formula in ((build("window=5"), noncausal), (build("window=20, chunk=7, rank=2", CS), causal)):
             x = rows(n, b=1)
-            torch.testing.assert_close(layer(x)[0], law(layer, x[0]))
+            torch.testing.assert_close(layer(x)[0], formula(layer, x[0]))
 
 
 @settings(max_examples=15, deadline=None)
 @given(n=st.integers(1, 25), window=st.integers(1, 9), pattern=st.sampled_from([NS, CS]), hides=st.booleans())
 def test_where_there_is_a_kernel_it_is_asked_for_the_same(n, window, pattern, hides):
-    """By the law of the kernel, which any device can compute."""
+    """By the reference of the kernel, which any device can compute."""
     options = "chunk=3, rank=2" if pattern is CS else "landmarks=4, conv=3"
-    layer, law = build(f"window={window}, {options}", pattern), causal if pattern is CS else noncausal
+    layer, formula = build(f"window={window}, {options}", pattern), causal if pattern is CS else noncausal
     mask = torch.rand(2, n, generator=torch.Generator().manual_seed(n)) < 0.7 if hides and pattern is CS else None
     if hides and pattern is NS:
         mask = torch.arange(n) < torch.tensor([[n], [n // 2]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "is_faster", lambda q, dropout: True)
-        patch.setattr(module, "_attend", None)
-        assert_follows(law, layer, rows(n), mask)
+        patch.setattr(module, "window_with_extra_keys", partial(window_with_extra_keys, impl="reference"))
+        assert_follows(formula, layer, rows(n), mask)
 
 
 def test_a_window_of_a_chunk_or_more_leaves_no_token_unseen():
@@ -189,10 +167,9 @@ def test_a_window_of_a_chunk_or_more_leaves_no_token_unseen():
     assert unseen(2, 4) > 0
 
 
-@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("window, chunk, rank", [(8, 4, 1), (3, 5, 2), (1, 1, 1), (40, 6, 1)])
-def test_decoding_continues_any_prefix(window, chunk, rank, relative):
-    layer = build(f"window={window}, chunk={chunk}, rank={rank}, relative={relative}", CS)
+def test_decoding_continues_any_prefix(window, chunk, rank):
+    layer = build(f"window={window}, chunk={chunk}, rank={rank}", CS)
     x, n = rows(22, b=3).detach(), 22
     holes = torch.ones(3, n, dtype=torch.bool)
     holes[1, 1:3], holes[2, :9] = False, False
@@ -212,49 +189,8 @@ def test_the_state_grows_by_summaries_alone():
     assert [size - sizes[0] for size in sizes] == [0, 0, summary, 10 * summary]
 
 
-def test_the_first_segment_of_a_stream_is_a_plain_sequence():
-    layer, x = build("window=6, chunk=3, memory=9", CS), rows(14)
-    y, carry = layer.carried(x)
-    torch.testing.assert_close(y, layer(x))
-    assert carry is not None
-    torch.testing.assert_close(carry.x, x[:, -9:])
-    assert carry.real.all()
-    assert not carry.x.requires_grad
-
-
-def test_the_window_reaches_across_the_border_of_segments():
-    layer, x = build("window=6, chunk=3, memory=9", CS), rows(4, b=1).detach()
-    with torch.no_grad():  # all summaries alike, so that only near tokens show
-        layer.far_norm.weight.zero_()
-    memory = rows(9, b=1)
-    y, _ = layer.carried(x, carry=Memory(memory, torch.ones(1, 9, dtype=torch.bool)))
-    for i in range(4):
-        (gradient,) = torch.autograd.grad(y[:, i].sum(), memory, retain_graph=True)
-        seen = (gradient.abs().amax(dim=-1) > 0)[0]
-        assert seen.tolist() == [9 - j + i < 6 for j in range(9)]
-
-
-def test_tokens_that_were_padding_are_not_remembered():
-    layer = build("window=6, chunk=3, memory=9", CS)
-    x, more = rows(14).detach(), rows(5).detach()
-    mask = torch.rand(2, 14, generator=torch.Generator().manual_seed(1)) < 0.6
-    _, carry = layer.carried(x, mask=mask)
-    y, _ = layer.carried(more, carry=carry)
-    for b in range(2):
-        _, alone = layer.carried(x[b : b + 1, mask[b]])
-        torch.testing.assert_close(y[b : b + 1], layer.carried(more[b : b + 1], carry=alone)[0])
-    hidden = Memory(torch.full((2, 9, 8), 1e4, dtype=torch.float64), torch.zeros(2, 9, dtype=torch.bool))
-    torch.testing.assert_close(layer.carried(more, carry=hidden)[0], layer(more))
-
-
-def test_a_memory_of_zeros_takes_its_share_of_every_softmax():
-    layer, x = build("window=6, chunk=3, memory=9, relative=True", CS), rows(14)
-    zeros = Memory(torch.zeros(2, 9, 8, dtype=torch.float64), torch.ones(2, 9, dtype=torch.bool))
-    assert ((layer.carried(x, carry=zeros)[0] - layer(x)).abs().amax(dim=-1) > 1e-3).all()
-
-
 def test_the_backbone_initialises_the_four_projections_alone():
-    assert len(list(build("relative=True", CS).projections())) == 4
+    assert len(list(build("", CS).projections())) == 4
 
 
 def test_the_convolution_starts_at_nothing():
@@ -273,9 +209,6 @@ def test_the_convolution_starts_at_nothing():
         ("rank=0", CS, "at least 1"),
         ("conv=4", NS, "odd number"),
         ("conv=5", CS, "look ahead"),
-        ("relative=True", NS, "causal form"),
-        ("memory=16", NS, "causal form"),
-        ("memory=20", CS, "choose a multiple"),
         ("", Pattern.NONCAUSAL_CROSS, "cannot run as noncausal_cross"),
     ],
 )

@@ -79,7 +79,7 @@ TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("nystromformer(landmarks={r})", (), nothing),
     ("nystromformer(landmarks={r}, conv={conv})", (NS,), one_filter_a_head),
     ("longshort(landmarks={r}, conv={conv})", (NS,), long_short),
-    ("longshort(relative=True)", (CS,), causal_long_short),
+    ("cab_longshort", (CS,), causal_long_short),
     ("s4d(init=inv, output=linear, tied=True, bidirectional=False, state={N}, channels={c})", (), state_space),
     ("cab_local(window={r})", (), nothing),
     ("cab_performer(features={r})", (), nothing),
@@ -127,7 +127,7 @@ def test_every_mechanism_that_cab_ran_is_in_the_table():
 
 
 LS = "longshort(landmarks={r}, conv={conv})"
-LS_CAUSAL = "longshort(relative=True)"
+LS_CAUSAL = "cab_longshort"
 ABC = "abc(slots={r})"
 S4D = "s4d(init=inv, output=linear, tied=True, bidirectional=False, state={N}, channels={c})"
 TTS, TRANSFORMER, ROBERTA, GPT = {"d": 512, "H": 4}, {"d": 512, "H": 8}, {"d": 768, "H": 12}, {"d": 768, "H": 12}

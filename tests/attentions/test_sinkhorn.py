@@ -1,4 +1,4 @@
-"""Sinkhorn attention: blocks sorted softly, balancing that knows of no padding, and what each pattern keeps of it."""
+"""Sinkhorn attention: blocks sorted softly, normalised without padding, and what each pattern keeps of it."""
 
 import math
 from itertools import product
@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import ALL_PATTERNS, Pattern
-from longspan.attentions.sinkhorn import balance, best
 from longspan.conformance import check
 from longspan.core.errors import UsageError
+from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
+from longspan.kernels.sinkhorn_normalize.rows import top_softmax
 
 NS, CS, NC, CC = ALL_PATTERNS
 
@@ -174,20 +175,20 @@ def test_without_a_mask_everything_is_real(options, pattern, n):
     torch.testing.assert_close(layer.attend(q, k, v), layer.attend(q, k, v, key_mask=everything))
 
 
-# -------------------------------------------------------------------------------------------------------- balancing
+# ---------------------------------------------------------------------------------------------------- normalisation
 
 
-def test_balancing_tends_to_a_doubly_stochastic_matrix():
+def test_the_normalisation_tends_to_a_doubly_stochastic_matrix():
     allowed = torch.ones(2, 1, 5, 5, dtype=torch.bool)
-    matrix = balance(randn(2, 3, 5, 5), allowed, 200)
+    matrix = sinkhorn_normalize(randn(2, 3, 5, 5), allowed, 200)
     torch.testing.assert_close(matrix.sum(dim=2), torch.ones(2, 3, 5, dtype=torch.float64))
     torch.testing.assert_close(matrix.sum(dim=3), torch.ones(2, 3, 5, dtype=torch.float64))
 
 
 def test_blocks_that_are_not_there_have_no_share():
     logits, there = randn(1, 2, 6, 6), torch.tensor([True, False, True, True, False, False])
-    matrix = balance(logits, (there & there[:, None])[None, None], 5)
-    alone = balance(logits[:, :, there][..., there], torch.ones(1, 1, 3, 3, dtype=torch.bool), 5)
+    matrix = sinkhorn_normalize(logits, (there & there[:, None])[None, None], 5)
+    alone = sinkhorn_normalize(logits[:, :, there][..., there], torch.ones(1, 1, 3, 3, dtype=torch.bool), 5)
     torch.testing.assert_close(matrix[:, :, there][..., there], alone)
     assert not matrix[:, :, ~there].any()
     assert not matrix[..., ~there].any()
@@ -195,17 +196,17 @@ def test_blocks_that_are_not_there_have_no_share():
 
 def test_the_best_blocks_keep_their_share_among_those_left():
     logits = torch.tensor([3.0, 1.0, 2.0]).log()[None, None, None]
-    matrix, chosen = best(logits, torch.tensor([[[[True, True, True]]]]), 2)
+    matrix, chosen = top_softmax(logits, torch.tensor([[[[True, True, True]]]]), 2)
     torch.testing.assert_close(matrix[0, 0, 0], torch.tensor([[3 / 6, 0, 0], [0, 0, 2 / 3]]))
     assert torch.equal(chosen, matrix > 0)
-    _, chosen = best(logits, torch.tensor([[[[False, True, False]]]]), 2)
+    _, chosen = top_softmax(logits, torch.tensor([[[[False, True, False]]]]), 2)
     assert chosen.sum() == 1, "there is no second best of one"
 
 
 def test_a_permutation_shows_each_block_itself_and_the_one_sorted_to_it(monkeypatch):
     layer, order = build("block=4"), torch.tensor([2, 0, 3, 1])
     q, k, v = (randn(2, 2, 16, 3) for _ in range(3))
-    monkeypatch.setattr(layer, "_logits", lambda *_: 1e3 * torch.eye(4)[order].double().expand(2, 2, 4, 4))
+    monkeypatch.setattr(layer, "_by_net", lambda *_: 1e3 * torch.eye(4)[order].double().expand(2, 2, 4, 4))
     block = torch.arange(16) // 4
     seen = (block == block[:, None]) | (block == order[block][:, None])
     scores = (q @ k.mT / 3**0.5).masked_fill(~seen, -torch.inf)
@@ -235,11 +236,11 @@ def test_decoding_sorts_once_per_block():
     layer, x = build("block=4", CS), randn(2, 11, 6)
     _, state = layer.prefill(x[:, :5])
     for t in range(5, 8):
-        before = state.sorted_k
+        before = state.k
         _, state = layer.step(x[:, t], state)
-        assert torch.equal(before, state.sorted_k)
+        assert torch.equal(before, state.k)
     _, state = layer.step(x[:, 8], state)
-    assert not torch.equal(before, state.sorted_k)
+    assert not torch.equal(before, state.k)
 
 
 def test_a_context_is_sorted_once():
@@ -302,7 +303,7 @@ def test_impossible_options_are_refused(options, pattern, longest, words):
 
 
 @pytest.mark.parametrize("fill", [1e4, -1e4, 0.5])
-def test_huge_keys_are_balanced_without_overflow(fill):
+def test_huge_keys_are_sorted_without_overflow(fill):
     layer = build("block=4").float()
     x = torch.full((2, 30, 6), fill) * torch.randn(2, 30, 6).sign()
     y = layer(x.requires_grad_())

@@ -26,7 +26,7 @@ PUBLISHED = [  # spec/cab.md section 5, tables 16 and 17
     (GPT2, 48_528, 8_192, "softmax", 122_325_504),
     (GPT2, 48_528, 8_192, "local(window=16)", 122_325_504),
     (GPT2, 48_528, 8_192, "abc(slots=64)", 122_423_808),
-    (GPT2, 48_528, 8_192, "longshort(relative=True)", 136_619_664),
+    (GPT2, 48_528, 8_192, "cab_longshort", 136_619_664),
     (GPT2, 48_528, 8_192, S4D.format(64), 155_411_712),
     (RoBERTa, 48_529, 2_048, "softmax", 124_541_329),
     (RoBERTa, 48_529, 2_048, "performer(features=16)", 124_541_329),

@@ -51,7 +51,7 @@ def tokens(rows, length, seed):
         ("longshort(landmarks=16, window=15)", NS, 124_113_152),
         *(("abc(slots=64)", pattern, 123_756_032) for pattern in (NS, CS, CC)),
         *((S4D, pattern, 131_590_016) for pattern in (NS, CS)),
-        ("longshort(chunk=64, relative=True, window=16)", CS, 126_886_448),
+        ("cab_longshort", CS, 126_886_448),
         *((spec, NS, 123_706_880) for spec in ("local", "cosformer", "cab_lara", "performer", "probsparse")),
         ("performer", CC, 123_706_880),
     ],

@@ -1,5 +1,5 @@
-"""Triton kernels that go along rows against their laws, on a GPU or in Triton's interpreter: weighted means, running
-means, balancing and layer norms.
+"""Triton kernels that go along rows against their references, on a GPU or in Triton's interpreter: softmax pooling,
+running means, Sinkhorn normalisation and layer norms.
 
 `test_row_kernels.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
@@ -14,12 +14,12 @@ from longspan.attentions import Pattern
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.layer_norm import operator as norming
 from longspan.kernels.layer_norm import triton as norm_kernel
-from longspan.kernels.pooling import operator as pooling
+from longspan.kernels.pooling import operator as means
 from longspan.kernels.pooling import running_mean
-from longspan.kernels.sinkhorn_normalize import balance
-from longspan.kernels.sinkhorn_normalize import operator as balancing
-from longspan.kernels.weighted_means import operator as weighted
-from longspan.kernels.weighted_means import weighted_means
+from longspan.kernels.sinkhorn_normalize import operator as normalising
+from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
+from longspan.kernels.softmax_pooling import operator as pooling
+from longspan.kernels.softmax_pooling import softmax_pooling
 from tests.kernels import memory
 from tests.kernels.agreement import assert_agrees
 from tests.kernels.device import DEVICE, on_a_gpu
@@ -57,17 +57,17 @@ def follow(compute, inputs, tolerance=None):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("n, masked", [(530, False), (530, True), (16, False)])
-def test_weighted_means_are_those_of_the_law(n, masked, dtype):
+def test_softmax_pooling_is_that_of_the_reference(n, masked, dtype):
     n = n if dtype == torch.bfloat16 else n // 4 + 12  # whose tiles are shorter; several parts either way
     inputs = draw((2, 1, n, 5), (2, 1, n, 20), dtype=dtype, token_by_token=True)
-    follow(lambda a, x, impl: weighted_means(a, x, mask=hide(2, n) if masked else None, impl=impl), inputs)
+    follow(lambda a, x, impl: softmax_pooling(a, x, mask=hide(2, n) if masked else None, impl=impl), inputs)
 
 
-def test_weighted_means_take_logits_of_any_size():
+def test_softmax_pooling_takes_logits_of_any_size():
     a, x = draw((1, 1, 40, 3), (1, 1, 40, 4))
     a = (1e4 * a).detach().requires_grad_()
-    s = weighted_means(a, x, impl="triton")
-    torch.testing.assert_close(s, weighted_means(a, x, impl="reference"))
+    s = softmax_pooling(a, x, impl="triton")
+    torch.testing.assert_close(s, softmax_pooling(a, x, impl="reference"))
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(s.sum(), (a, x)))
 
 
@@ -81,12 +81,12 @@ def test_running_means_are_those_of_the_law(n, c, masked, dtype):
 
 @pytest.mark.parametrize("u, v, rounds", [(1, 1, 1), (5, 5, 3), (70, 40, 2)])
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_a_matrix_is_balanced_as_the_law_says(u, v, rounds, rows):
+def test_a_matrix_is_normalised_as_by_the_reference(u, v, rounds, rows):
     allowed = torch.rand(max(rows, 1), 1, u, v, generator=torch.Generator().manual_seed(u)) < (0.6 if rows else 2)
     if rows and u > 1:
         allowed[0, :, 0], allowed[-1, :, :, 1] = False, False  # a row and a column of nothing
     allowed = allowed.to(DEVICE)
-    follow(lambda x, impl: balance(2 * x, allowed, rounds, impl=impl), draw((2, 1, u, v)))
+    follow(lambda x, impl: sinkhorn_normalize(2 * x, allowed, rounds, impl=impl), draw((2, 1, u, v)))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -100,17 +100,17 @@ def test_layer_norms_are_those_of_the_law(rows, d, programs, dtype, monkeypatch)
 
 def test_torch_finds_nothing_wrong_with_the_operators():
     a, x, matrix = draw((1, 2, 9, 3), (1, 2, 9, 4), (1, 1, 3, 3))
-    check(weighted.forward, a, x, None)
-    check(pooling.running_mean, x, hide(1, 9))
+    check(pooling.forward, a, x, None)
+    check(means.running_mean, x, hide(1, 9))
     check(norming.forward, x, *draw((4,), (4,)), 1e-5)
-    check(balancing.forward, matrix, matrix.detach()[:, :1] < 9, 2)
+    check(normalising.forward, matrix, matrix.detach()[:, :1] < 9, 2)
 
 
 def test_no_two_runs_differ_in_a_bit():
     a, x, w, b = draw((1, 1, 300, 3), (1, 1, 300, 4), (4,), (4,))
 
     def run():
-        y = weighted_means(a, x, impl="triton").sum(dim=2, keepdim=True) * running_mean(x, impl="triton")
+        y = softmax_pooling(a, x, impl="triton").sum(dim=2, keepdim=True) * running_mean(x, impl="triton")
         y = layer_norm(y, w, b, 1e-5, impl="triton")
         return y, *torch.autograd.grad(y.square().sum(), (a, x, w, b))
 
@@ -120,13 +120,13 @@ def test_no_two_runs_differ_in_a_bit():
 @on_a_gpu
 def test_real_sizes_agree():
     inputs = draw((4, 8, 4096, 32), (4, 8, 4096, 64), dtype=torch.bfloat16, token_by_token=True)
-    follow(lambda a, x, impl: weighted_means(a, x, impl=impl), inputs)
+    follow(lambda a, x, impl: softmax_pooling(a, x, impl=impl), inputs)
     follow(lambda x, impl: running_mean(x, impl=impl), inputs[1:])
     (x,) = draw((4, 4096, 512), dtype=torch.bfloat16)
     inputs = [x, *draw((512,), (512,))]
     follow(lambda x, w, b, impl: layer_norm(x, w, b, 1e-5, impl=impl), inputs, TOLERANCE[torch.bfloat16])
     allowed = torch.ones(1, 1, 256, 256, dtype=torch.bool, device=DEVICE)
-    follow(lambda x, impl: balance(x, allowed, 5, impl=impl), draw((4, 8, 256, 256)))
+    follow(lambda x, impl: sinkhorn_normalize(x, allowed, 5, impl=impl), draw((4, 8, 256, 256)))
 
 
 def core(spec, pattern, n=1024):

@@ -1,4 +1,4 @@
-"""Weighted means, running means and balancing: the laws against loops, the kernels against the laws."""
+"""Softmax pooling, running means, Sinkhorn normalisation: references against loops, kernels against them."""
 
 from importlib import import_module
 
@@ -10,8 +10,8 @@ from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.pooling import running_mean
-from longspan.kernels.sinkhorn_normalize import balance
-from longspan.kernels.weighted_means import weighted_means
+from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
+from longspan.kernels.softmax_pooling import softmax_pooling
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
 
@@ -24,7 +24,7 @@ def randn(*shape):
 def test_means_are_sums_over_the_real_tokens(n):
     a, x = randn(2, 2, n, 3), randn(2, 2, n, 4)
     mask = torch.arange(n) % 3 != torch.tensor([[0], [1]])
-    weighted, running = weighted_means(a, x, mask=mask), running_mean(x, mask=mask)
+    weighted, running = softmax_pooling(a, x, mask=mask), running_mean(x, mask=mask)
     for b in range(2):
         real = [i for i in range(n) if mask[b, i]]
         if not real:
@@ -40,23 +40,23 @@ def test_means_are_sums_over_the_real_tokens(n):
 
 def test_without_a_mask_all_tokens_are_real():
     a, x, all_real = randn(2, 2, 9, 3), randn(2, 2, 9, 4), torch.ones(2, 9, dtype=torch.bool)
-    torch.testing.assert_close(weighted_means(a, x), weighted_means(a, x, mask=all_real))
+    torch.testing.assert_close(softmax_pooling(a, x), softmax_pooling(a, x, mask=all_real))
     torch.testing.assert_close(running_mean(x), running_mean(x, mask=all_real))
 
 
-def test_balancing_is_dividing_rows_and_columns_in_turn():
+def test_sinkhorn_normalisation_is_dividing_rows_and_columns_in_turn():
     x, allowed = randn(2, 3, 4, 5), torch.rand(1, 1, 4, 5, generator=torch.Generator().manual_seed(0)) < 0.8
     matrix = x.exp() * allowed
     for _ in range(3):
         for axis in (3, 2):
             matrix = matrix / matrix.sum(dim=axis, keepdim=True).clamp(min=1e-300)
-    torch.testing.assert_close(balance(x, allowed, 3), matrix)
+    torch.testing.assert_close(sinkhorn_normalize(x, allowed, 3), matrix)
 
 
 def test_operations_count_products_and_running_sums():
     a, x = (2, 3, 10, 4), (2, 3, 10, 8)
-    assert formulas()[torch.ops.longspan.weighted_means](a, x, None) == 2 * 60 * 8 * 4
-    assert formulas()[torch.ops.longspan.weighted_means_backward]((), (), (), a, x, None) == 4 * 60 * 8 * 4
+    assert formulas()[torch.ops.longspan.softmax_pooling](a, x, None) == 2 * 60 * 8 * 4
+    assert formulas()[torch.ops.longspan.softmax_pooling_backward]((), (), (), a, x, None) == 4 * 60 * 8 * 4
     assert formulas()[torch.ops.longspan.running_mean](x, None) == 60 * 8
 
 
@@ -64,11 +64,11 @@ def test_operations_count_products_and_running_sums():
 def test_what_the_kernels_cannot_do_is_refused_with_a_sentence():
     double, wide = torch.zeros(1, 1, 3, 2).double(), torch.zeros(1, 1, 3, 300)
     for call, words in [
-        (lambda: weighted_means(double, double, impl="triton"), "float32 and half"),
-        (lambda: weighted_means(wide, wide, impl="triton"), "128 summaries of 128"),
+        (lambda: softmax_pooling(double, double, impl="triton"), "float32 and half"),
+        (lambda: softmax_pooling(wide, wide, impl="triton"), "128 summaries of 128"),
         (lambda: running_mean(double, impl="triton"), "float32 or half"),
         (lambda: running_mean(wide, impl="triton"), "at most 256"),
-        (lambda: balance(double, double > 0, 1, impl="triton"), "takes float32"),
+        (lambda: sinkhorn_normalize(double, double > 0, 1, impl="triton"), "takes float32"),
         (lambda: layer_norm(double, double[0, 0, 0], double[0, 0, 0], 1e-5, impl="triton"), "float32 or half"),
     ]:
         with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
@@ -86,21 +86,21 @@ CHUNK = {"r": 1, "c": 64, "R": 16, "C": 64, "T": 16}
 STRIPS = {"T": 32, "W": 64}
 TILES = {"c": 64, "C": 64, "T": 64}
 COMPILED = [
-    ("weighted_means", "_means", WHOLE | {"MASKED": True}, 4),
-    ("weighted_means", "_means", CHUNK | {"MASKED": False}, 1),
-    ("weighted_means", "_back", WHOLE | {"MASKED": True}, 4),
-    ("weighted_means", "_back", CHUNK | {"MASKED": False}, 1),
+    ("softmax_pooling", "_forward", WHOLE | {"MASKED": True}, 4),
+    ("softmax_pooling", "_forward", CHUNK | {"MASKED": False}, 1),
+    ("softmax_pooling", "_backward", WHOLE | {"MASKED": True}, 4),
+    ("softmax_pooling", "_backward", CHUNK | {"MASKED": False}, 1),
     *(
         ("pooling", name, TILES | {"BACKWARD": backward, "MASKED": True}, 4)
         for name in ("_running_sums", "_running_means")
         for backward in (False, True)
     ),
     *(
-        ("balancing", name, {"ROWS": rows, "T": 32, "W": 64}, 4)
-        for name in ("_levels", "_back")
+        ("sinkhorn_normalize", name, {"ROWS": rows, "T": 32, "W": 64}, 4)
+        for name in ("_lse", "_backward")
         for rows in (False, True)
     ),
-    ("balancing", "_shares", {"T": 32, "W": 64}, 4),
+    ("sinkhorn_normalize", "_normalized", {"T": 32, "W": 64}, 4),
     *(("layer_norm", name, {"d": 512, "D": 512, "T": 4}, 4) for name in ("_forth", "_back")),
 ]
 
@@ -110,14 +110,14 @@ COMPILED = [
 @pytest.mark.parametrize("package, name, constants, warps", COMPILED)
 def test_they_compile_for_a_large_gpu(package, name, constants, warps):
     kernel = getattr(import_module(f"longspan.kernels.{package}.triton"), name)
-    single = ("log", "through", "sums")
-    half = "*bf16" if package in ("weighted_means", "pooling", "layer_norm") else "*fp32"
+    single = ("lse", "delta", "sums")
+    half = "*bf16" if package in ("softmax_pooling", "pooling", "layer_norm") else "*fp32"
     kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed"), "*u8")
-    kinds |= {"counts": "*i32"} | dict.fromkeys(("heads", "n", "m", "share"), "i32")
+    kinds |= {"counts": "*i32"} | dict.fromkeys(("heads", "n", "m", "share", "row_stride"), "i32")
     if package == "layer_norm":
         kinds |= {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "eps": "fp32"}
     constants = constants | {"num_warps": warps}
-    if package == "weighted_means" and not constants["MASKED"]:
+    if package == "softmax_pooling" and not constants["MASKED"]:
         constants["mask"] = None
     built = compiled(kernel, constants, kinds, otherwise=half)
     assert built.metadata.shared <= 64 * 1024

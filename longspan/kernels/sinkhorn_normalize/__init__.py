@@ -1,9 +1,10 @@
-"""Balancing: the rows and columns of a positive matrix normalised in turn, until it is nearly doubly stochastic.
+"""Sinkhorn normalisation: the rows and columns of a positive matrix divided by their sums in turn, in the log domain.
 
     S = exp(x - r - c)      r_u = log sum_v exp(x_uv - c_v)      c_v = log sum_u exp(x_uv - r_u)      in turn
 
-What is not allowed has no share in any sum and is 0 in S, and so is a row without anything allowed. `reference` defines
-the answer and keeps a matrix for every step; `triton` keeps r and c alone.
+S tends to a doubly stochastic matrix. Entries that are not allowed take no part in any sum and are 0 in S, and so is a
+row without any that are allowed. `reference` defines the answer and keeps a matrix for every step; `triton` keeps only
+r and c.
 """
 
 import torch
@@ -14,20 +15,20 @@ from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.sinkhorn_normalize import operator, reference
 
 
-def balance(
+def sinkhorn_normalize(
     x: Float[Tensor, "b h u v"],
     allowed: Bool[Tensor, "#b 1 u v"],
     iterations: int,
     *,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h u v"]:
-    """S after so many rounds of rows and columns.
+    """S after so many iterations over rows and columns.
 
-    >>> balance(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2, dtype=torch.bool), 1)[0, 0, 0]
+    >>> sinkhorn_normalize(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2, dtype=torch.bool), 1)[0, 0, 0]
     tensor([0.5000, 0.5000])
     """
-    if choose(impl, "balancing", x, _unsupported_reason(x)) == "reference":
-        return reference.balance(x, allowed, iterations)
+    if choose(impl, "sinkhorn_normalize", x, _unsupported_reason(x)) == "reference":
+        return reference.sinkhorn_normalize(x, allowed, iterations)
     return operator.forward(x, allowed, iterations)[0]
 
 
@@ -35,4 +36,4 @@ def _unsupported_reason(x: Float[Tensor, "b h u v"]) -> str:
     """What keeps the kernel from this matrix, if anything."""
     if x.dtype != torch.float32:
         return f"it takes float32, got {x.dtype}"
-    return "" if x.numel() else "there is nothing to balance"
+    return "" if x.numel() else "the matrix is empty"

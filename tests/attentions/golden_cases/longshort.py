@@ -5,13 +5,13 @@ The causal layers have a memory in front of the sequence, of zeros in some vecto
 
 from collections.abc import Mapping
 
-import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from longspan import attentions
-from longspan.attentions.longshort import LongShort, Memory
+from longspan.attentions.longshort import LongShort
+from longspan.attentions.released.cab_longshort import CABLongShort
 from tests.attentions.parity import Replay, Vector
 
 NONCAUSAL = {
@@ -45,15 +45,14 @@ class Core(nn.Module):
         super().__init__()
         sizes = vector.meta["hyperparameters"]
         layer = attentions.get(spec)(sizes["heads"] * sizes["head_dim"], sizes["heads"], vector.pattern)
-        assert isinstance(layer, LongShort)
+        assert isinstance(layer, LongShort | CABLongShort)
         self.layer = layer.to(vector.dtype).eval()
 
     def forward(self, inputs: list[Tensor], mask: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
-        if memory is None:
+        if isinstance(self.layer, LongShort):
             q, k, v, logits = inputs
             return self.layer.mix(q, k, v, logits, mask)
-        everywhere = torch.ones_like(memory[..., 0], dtype=torch.bool)
-        return self.layer.carried(inputs[0], carry=Memory(memory, everywhere))[0]
+        return self.layer.carried(inputs[0], carry=memory)[0]
 
 
 def replay(vector: Vector) -> Replay:
@@ -79,8 +78,8 @@ def _noncausal(vector: Vector) -> Replay:
 
 def _causal(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
-    options = {name: sizes[name] for name in ("window", "chunk", "rank", "memory")} | {"relative": True}
-    spec = f"longshort({', '.join(f'{name}={value}' for name, value in options.items())})"
+    options = (f"{name}={sizes[name]}" for name in ("window", "chunk", "rank", "memory"))
+    spec = f"cab_longshort({', '.join(options)})"
     core = Core(spec, vector)
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
@@ -88,7 +87,6 @@ def _causal(vector: Vector) -> Replay:
         biases = {"near_key_bias": "param_r_w_bias", "near_place_bias": "param_r_r_bias"}
         for own, recorded in biases.items():
             parameters[f"layer.{own}"] = arrays[recorded].to(vector.dtype).reshape(sizes["heads"], 1, sizes["head_dim"])
-        memory = arrays.get("mem", arrays["x"].new_zeros(len(arrays["x"]), sizes["memory"], arrays["x"].shape[2]))
-        return functional_call(core, parameters, ([arrays["x"]],), {"memory": memory})
+        return functional_call(core, parameters, ([arrays["x"]],), {"memory": arrays.get("mem")})
 
     return Replay(spec, run)

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from longspan import attentions
-from longspan.attentions.sinkhorn import Shown, Sinkhorn, balance, best
+from longspan.attentions.sinkhorn import Sinkhorn
+from longspan.kernels.block_sparse import groups
+from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
+from longspan.kernels.sinkhorn_normalize.rows import top_softmax
 from tests.attentions.parity import Replay, Vector
 
 
@@ -59,16 +62,17 @@ class _Core(nn.Module):
 
 def _with_keys_as_sorted_values(layer: Sinkhorn, vector: Vector, arrays: Mapping[str, Tensor]) -> Tensor:
     """The package's slip, put together from our parts: what is sorted to a block has its keys for values."""
-    q, k, v = (layer._in_blocks(arrays[name], None) for name in "qkv")
-    real = layer._real(arrays["k"], None)
-    logits, allowed = layer._logits(q, k, real), layer._allowed(k, real)
+    q, k, v = (groups.in_blocks(arrays[name], layer.block) for name in "qkv")
+    real = groups.real_in_blocks(None, arrays["k"], layer.block)
+    logits = groups.block_scores(q, k, real, causal=False)
+    allowed = torch.ones(1, 1, *logits.shape[2:], dtype=torch.bool)
     sizes = vector.meta["hyperparameters"]
     if sizes["permutative"]:
         noise = -torch.log(-torch.log(arrays["param_uniform"] + 1e-6) + 1e-6)
         logits = (torch.log(torch.relu(logits) + 1e-6) + noise) / sizes["temperature"]
-        matrix = balance(logits, allowed, sizes["iterations"])[:, :, :, None]
+        matrix = sinkhorn_normalize(logits, allowed, sizes["iterations"])[:, :, :, None]
     else:
-        matrix = best(logits, allowed, sizes["top_blocks"])[0]
-    keys = torch.einsum("bhurv,bhvsc->bhursc", matrix, k).flatten(3, 4)
-    y = layer._read(q, [Shown(keys, keys, None), Shown(k, v, None)], 0.0)
+        matrix = top_softmax(logits, allowed, sizes["top_blocks"])[0]
+    keys = groups.mix_blocks(matrix, k, None, 0).flatten(3, 4)
+    y = groups.attend_groups(q, [(keys, keys, None), (k, v, None)])
     return rearrange(y, "b h g s e -> b h (g s) e")

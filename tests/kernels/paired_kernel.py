@@ -1,6 +1,6 @@
-"""The Triton kernels of paired blocks against their law, on a GPU or in Triton's interpreter.
+"""The Triton kernels of a block and extra keys against the reference, on a GPU or in Triton's interpreter.
 
-`test_paired_blocks.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_paired.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern, sinkhorn
-from longspan.kernels.paired_blocks import operator, paired_blocks
+from longspan.kernels.block_sparse.extra_keys import block_forward, block_with_extra_keys
 from tests.kernels.agreement import assert_agrees, by_triton, gradients, outcome
 from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import check
@@ -31,9 +31,9 @@ def draw(n, block, *, beside=None, c=16, e=None, rows=2, heads=2, dtype=HALF):
 
 
 def draw_masks(n, block, *, beside=None, rows=2, heads=2):
-    """Own tokens, other keys and who sees these; of the first row no query sees anything at all."""
+    """Own tokens, extra keys and who sees these; of the first row no query sees anything at all."""
     generator, g = torch.Generator().manual_seed(n), -(-n // block)
-    shapes = {"key_mask": (rows, n), "other_mask": (rows, heads, g, beside or block), "begun": (rows, n)}
+    shapes = {"key_mask": (rows, n), "extra_mask": (rows, heads, g, beside or block), "sees_extra": (rows, n)}
     masks = {name: torch.rand(shape, generator=generator) < 0.6 for name, shape in shapes.items()}
     for mask in masks.values():
         mask[0] = False
@@ -42,7 +42,7 @@ def draw_masks(n, block, *, beside=None, rows=2, heads=2):
 
 def follow(inputs, **rule):
     def by(impl):
-        return lambda *leaves: paired_blocks(*leaves, **rule, impl=impl)
+        return lambda *leaves: block_with_extra_keys(*leaves, **rule, impl=impl)
 
     tolerance = TOLERANCE[inputs[0].dtype]
     assert_agrees(by("triton"), by("reference"), inputs, atol=tolerance, rtol=tolerance)
@@ -61,7 +61,7 @@ def test_masks_of_every_kind(causal):
 
 def test_a_mask_for_all_rows_and_heads():
     masks = draw_masks(40, 16)
-    follow(draw(40, 16), block=16, other_mask=masks["other_mask"][1:, :1])
+    follow(draw(40, 16), block=16, extra_mask=masks["extra_mask"][1:, :1])
 
 
 @settings(deadline=None, max_examples=8)
@@ -76,7 +76,7 @@ def test_any_blocks_agree(n, block, beside, c, e, causal, masked):
 
 def test_who_sees_nothing_gets_nothing_and_gives_nothing_back():
     inputs = draw(40, 16)
-    y, *found = outcome(lambda *x: paired_blocks(*x, block=16, **draw_masks(40, 16), impl="triton"), inputs)
+    y, *found = outcome(lambda *x: block_with_extra_keys(*x, block=16, **draw_masks(40, 16), impl="triton"), inputs)
     for x in (y, *found):
         assert not x[0].any()
         assert x[1].any()
@@ -84,7 +84,7 @@ def test_who_sees_nothing_gets_nothing_and_gives_nothing_back():
 
 def test_a_hidden_token_gets_no_gradient():
     inputs, mask = draw(40, 16), torch.arange(40, device=DEVICE)[None].expand(2, -1) % 3 > 0
-    _, dk, dv, *_ = gradients(paired_blocks(*inputs, block=16, key_mask=mask, impl="triton"), inputs)
+    _, dk, dv, *_ = gradients(block_with_extra_keys(*inputs, block=16, key_mask=mask, impl="triton"), inputs)
     for gradient in (dk, dv):
         assert not gradient.transpose(1, 2)[~mask].any()
         assert gradient.transpose(1, 2)[mask].any(dim=-1).all()
@@ -95,7 +95,7 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
     strided = token_by_token(own)
 
     def back(leaves):
-        y = paired_blocks(*leaves, other_k, other_v, block=16, impl="triton")
+        y = block_with_extra_keys(*leaves, other_k, other_v, block=16, impl="triton")
         return y, *torch.autograd.grad(y.sum(), leaves)  # the gradient of a sum is one number, stretched
 
     for others in (strided, channel_by_channel(own)):
@@ -106,19 +106,20 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
 
 def test_no_two_runs_differ_in_a_bit():
     inputs = draw(70, 32)
-    one, other = (outcome(lambda *x: paired_blocks(*x, block=32, impl="triton"), inputs) for _ in range(2))
+    one, other = (outcome(lambda *x: block_with_extra_keys(*x, block=32, impl="triton"), inputs) for _ in range(2))
     assert all(map(torch.equal, one, other))
 
 
 def test_huge_scores_stay_finite():
     inputs = [(1e4 * x).detach().requires_grad_() for x in draw(40, 16)]
-    assert all(x.isfinite().all() for x in outcome(lambda *x: paired_blocks(*x, block=16, impl="triton"), inputs))
+    found = outcome(lambda *x: block_with_extra_keys(*x, block=16, impl="triton"), inputs)
+    assert all(x.isfinite().all() for x in found)
 
 
 def test_torch_finds_nothing_wrong_with_the_operator():
     inputs = draw(20, 16, heads=1)
-    check(operator.forward, *inputs, None, None, None, 16, False)
-    check(operator.forward, *inputs, *draw_masks(20, 16, heads=1).values(), 16, True)
+    check(block_forward, *inputs, None, None, None, 16, False)
+    check(block_forward, *inputs, *draw_masks(20, 16, heads=1).values(), 16, True)
 
 
 @on_a_gpu
@@ -151,10 +152,9 @@ def test_sinkhorn_by_the_kernel_is_sinkhorn(pattern, lengths, options, monkeypat
 
     if DEVICE == "cuda":
         pytest.skip("float32 has no kernel on a GPU")
-    law = train()
-    monkeypatch.setattr(sinkhorn, "is_faster", lambda *call: True)
-    calls = by_triton(monkeypatch, sinkhorn, "paired_blocks")
-    for found, expected in zip(train(), law, strict=True):
+    reference = train()
+    calls = by_triton(monkeypatch, sinkhorn, "block_with_extra_keys")
+    for found, expected in zip(train(), reference, strict=True):
         if expected is not None:
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     assert calls
@@ -179,5 +179,5 @@ def test_a_compiled_layer_takes_it_into_one_graph_for_any_length(pattern):
 
 @on_a_gpu
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_graph_records_it_forth_and_back(pattern):
+def test_a_graph_records_it_forward_and_backward(pattern):
     assert_recorded(*layer_and_tokens(pattern))

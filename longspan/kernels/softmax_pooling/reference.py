@@ -1,4 +1,4 @@
-"""Weighted means with all weights at once: the law."""
+"""Softmax pooling with all weights at once."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -7,7 +7,7 @@ from torch import Tensor
 from longspan.kernels.precision import at_least_single
 
 
-def weighted_means(
+def softmax_pooling(
     a: Float[Tensor, "b h n r"], x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None
 ) -> Float[Tensor, "b h r c"]:
     a = at_least_single(a)

@@ -1,6 +1,6 @@
-"""The Triton kernels of near and far keys against their law, on a GPU or in Triton's interpreter.
+"""The Triton kernels of a window and extra keys against the reference, on a GPU or in Triton's interpreter.
 
-`test_near_far.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_extra_keys.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.kernels.near_far import near_far, operator
+from longspan.kernels.block_sparse.extra_keys import window_forward, window_with_extra_keys
 from tests.kernels.agreement import assert_agrees, gradients, outcome
 from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import check
@@ -32,7 +32,7 @@ def draw(n, far, *, c=16, rows=1, heads=2, dtype=torch.float32, masked=False):
 
 def follow(inputs, mask, **rule):
     def by(impl):
-        return lambda *leaves: near_far(*leaves, key_mask=mask, **rule, impl=impl)
+        return lambda *leaves: window_with_extra_keys(*leaves, key_mask=mask, **rule, impl=impl)
 
     tolerance = TOLERANCE[inputs[0].dtype]
     assert_agrees(by("triton"), by("reference"), inputs, atol=tolerance, rtol=tolerance)
@@ -67,7 +67,7 @@ def test_any_windows_and_chunks_agree(n, left, chunk, rank):
 def test_a_hidden_token_gets_no_gradient():
     inputs, _ = draw(40, 3)
     mask = torch.arange(40, device=DEVICE)[None] % 3 > 0
-    _, dk, dv, *_ = gradients(near_far(*inputs, key_mask=mask, **BLOCKS, impl="triton"), inputs)
+    _, dk, dv, *_ = gradients(window_with_extra_keys(*inputs, key_mask=mask, **BLOCKS, impl="triton"), inputs)
     for gradient in (dk, dv):
         assert not gradient.transpose(1, 2)[~mask].any()
         assert gradient.transpose(1, 2)[mask].any(dim=-1).all()
@@ -78,7 +78,7 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
     strided = token_by_token(inputs)
 
     def back(leaves):
-        y = near_far(*leaves, **BLOCKS, impl="triton")
+        y = window_with_extra_keys(*leaves, **BLOCKS, impl="triton")
         return y, *torch.autograd.grad(y.sum(), leaves)  # the gradient of a sum is one number, stretched
 
     for others in (strided, channel_by_channel(inputs)):
@@ -89,20 +89,32 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
 
 def test_no_two_runs_differ_in_a_bit():
     inputs, _ = draw(70, 4, heads=1)
-    one, other = (outcome(lambda *x: near_far(*x, left=30, chunk=16, impl="triton"), inputs) for _ in range(2))
+    rule = {"left": 30, "chunk": 16, "impl": "triton"}
+    one, other = (outcome(lambda *x: window_with_extra_keys(*x, **rule), inputs) for _ in range(2))
     assert all(map(torch.equal, one, other))
 
 
 def test_huge_scores_stay_finite():
     inputs, _ = draw(40, 5)
     inputs = [(1e4 * x).detach().requires_grad_() for x in inputs]
-    assert all(x.isfinite().all() for x in outcome(lambda *x: near_far(*x, **BLOCKS, impl="triton"), inputs))
+    found = outcome(lambda *x: window_with_extra_keys(*x, **BLOCKS, impl="triton"), inputs)
+    assert all(x.isfinite().all() for x in found)
+
+
+def test_a_query_that_sees_nothing_gives_0_and_gets_no_gradient():
+    inputs, _ = draw(40, 5)
+    mask = (torch.arange(40, device=DEVICE) >= 12)[None]  # the first 8 queries see 8 tokens and no earlier chunk
+    y, dq, *found = outcome(lambda *x: window_with_extra_keys(*x, chunk=8, key_mask=mask, impl="triton"), inputs)
+    assert not y[:, :, :8].any()
+    assert not dq[:, :, :8].any()
+    assert y[:, :, 12:].any(dim=-1).all()
+    assert all(x.isfinite().all() for x in (dq, *found))
 
 
 def test_torch_finds_nothing_wrong_with_the_operator():
     for rule in ((8, 4, 4, 0, 1), (1, 7, 0, 4, 1)):
         inputs, _ = draw(20, 5, heads=1)
-        check(operator.forward, *inputs, None, *rule)
+        check(window_forward, *inputs, None, *rule)
 
 
 @on_a_gpu
@@ -137,5 +149,5 @@ def test_a_compiled_layer_takes_it_into_one_graph_for_any_length(pattern):
 
 @on_a_gpu
 @pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
-def test_a_graph_records_it_forth_and_back(pattern):
+def test_a_graph_records_it_forward_and_backward(pattern):
     assert_recorded(*layer_and_tokens(pattern))

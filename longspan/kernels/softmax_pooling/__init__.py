@@ -1,10 +1,10 @@
-"""Weighted means: a few summaries of a row, each a mean of its tokens with weights of its own.
+"""Softmax pooling: a few summaries of a row, each a mean of its tokens with softmax weights of its own.
 
     s_r = sum_j p_jr x_j      p_r = softmax_j(a_jr)      over the real tokens j; 0 without any
 
 The softmax runs in float32 or better and is then rounded to the type of x, whose sums are those of a matrix product.
-`reference` defines the answer and keeps all weights; `triton` takes them as the tokens go by, whatever the order of
-axes, and gives the same bits in every run.
+`reference` defines the answer and keeps all weights; `triton` computes them as it reads the tokens, in any memory
+layout, and is deterministic.
 """
 
 import torch
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.precision import without_autocast
-from longspan.kernels.weighted_means import operator, reference
+from longspan.kernels.softmax_pooling import operator, reference
 
 MOST, WIDEST = 128, 128  # summaries of a row, and channels
 
 
-def weighted_means(
+def softmax_pooling(
     a: Float[Tensor, "b h n r"],
     x: Float[Tensor, "b h n c"],
     *,
@@ -26,10 +26,10 @@ def weighted_means(
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h r c"]:
     """The means of x with the weights softmax(a), a softmax over the tokens for each of r summaries."""
-    impl = choose(impl, "weighted_means", x, _unsupported_reason(a, x))
+    impl = choose(impl, "softmax_pooling", x, _unsupported_reason(a, x))
     with without_autocast(x):
         if impl == "reference":
-            return reference.weighted_means(a, x, mask)
+            return reference.softmax_pooling(a, x, mask)
         return operator.forward(a, x, mask)[0]
 
 

@@ -1,0 +1,200 @@
+"""Groups of queries, each with a copy of the keys it sees, for torch's fused kernels: on any device, with dropout."""
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, repeat
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from longspan.kernels.launch import ceil
+from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import fill_up
+from longspan.kernels.pooling import running_mean
+from longspan.kernels.running_sum import running_sum
+
+TILE = 64  # queries that share a copy of their keys: a tile of the fused kernels
+Shown = tuple[Float[Tensor, "b h g _ c"], Float[Tensor, "b h g _ e"], Bool[Tensor, "_b _h _g _i _"] | None]
+
+
+def gather_windows(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m c"],
+    extra_k: Float[Tensor, "b h f c"],
+    extra_v: Float[Tensor, "b h f c"],
+    *,
+    step: int,
+    left: int,
+    right: int,
+    real: Bool[Tensor, "b m"],
+    extra_seen: Bool[Tensor, "b n f"],
+    size: int = TILE,
+    bias: tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n f"]] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h n c"]:
+    """`window_with_extra_keys` for tiles of `size` queries, each with a copy of its keys.
+
+    The first m - n keys stand before the first query. `bias` is added to the scores: of near keys by how far they lie
+    before the query, of extra keys one by one.
+    """
+    n, ahead = q.shape[2], k.shape[2] - q.shape[2]
+    tile = step * ceil(size, step)
+    tile = tile if tile < n else step * ceil(n, step)
+    before = left if left < n + ahead else n + ahead - 1  # no further than there are tokens
+    tiles, span = ceil(n, tile), before + tile + right
+    edges = before - ahead, tiles * tile - n + right
+    place, key = torch.arange(tile, device=q.device)[:, None], torch.arange(-before, tile + right, device=q.device)
+    block = place // step * step
+    near = (key >= block - left) & (key < block + step + right)
+
+    q = rearrange(fill_up(q, tiles * tile), "b h (g s) c -> (b g) h s c", g=tiles)
+    k, v = (F.pad(x.contiguous(), (0, 0, *edges)).unfold(2, span, tile) for x in (k, v))
+    k, v = (
+        torch.cat([repeat(extra, "b h f c -> (b g) h f c", g=tiles), rearrange(x, "b h g c s -> (b g) h s c")], dim=2)
+        for extra, x in ((extra_k, k), (extra_v, v))
+    )
+    real = F.pad(real, edges, value=False).unfold(1, span, tile)
+    extra_seen = F.pad(extra_seen, (0, 0, 0, tiles * tile - n), value=False)
+    extra_seen = rearrange(extra_seen, "b (g s) f -> (b g) 1 s f", g=tiles)
+    visible = torch.cat([extra_seen, repeat(real, "b g t -> (b g) 1 s t", s=tile) & near], dim=-1)
+    if bias is None:
+        y = masked_attention(q, k, v, visible, dropout=dropout)
+    else:
+        by_near, by_extra = (rearrange(fill_up(x, tiles * tile), "b h (g s) w -> (b g) h s w", g=tiles) for x in bias)
+        scores = torch.cat([by_extra, at_distance(by_near, place - key)], dim=-1)
+        unseeing = ~visible.any(dim=-1, keepdim=True)
+        scores = scores.masked_fill(~(visible | unseeing), -torch.inf).to(q.dtype)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout).masked_fill(unseeing, 0)
+    return rearrange(y, "(b g) h s c -> b h (g s) c", g=tiles)[:, :, :n]
+
+
+def at_distance(scores: Float[Tensor, "b h n s"], distance: Int[Tensor, "n t"]) -> Float[Tensor, "b h n t"]:
+    """The score of each distance, any where there is no such distance."""
+    distance = distance.clamp(min=0).clamp(max=max(scores.shape[-1] - 1, 0))
+    return scores.gather(-1, distance.expand(*scores.shape[:-1], -1))
+
+
+def in_blocks(x: Float[Tensor, "b h m c"], block: int) -> Float[Tensor, "b h g s c"]:
+    """Consecutive blocks of a row, with zeros to fill up the last one."""
+    blocks = ceil(x.shape[2], block)
+    missing = blocks * block - x.shape[2]
+    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (blocks, block))
+
+
+def real_in_blocks(
+    mask: Bool[Tensor, "b m"] | None, x: Float[Tensor, "b h m c"], block: int
+) -> Bool[Tensor, "_b g s"] | None:
+    """Which places of the blocks of x hold a real token: one row for all where none is padded, None where all do."""
+    m = x.shape[2]
+    missing = ceil(m, block) * block - m
+    if mask is None and not missing:
+        return None
+    mask = torch.ones(1, m, dtype=torch.bool, device=x.device) if mask is None else mask
+    return F.pad(mask, (0, missing), value=False).unflatten(1, (ceil(m, block), block))
+
+
+def block_sums(x: Float[Tensor, "b h g s c"]) -> Float[Tensor, "b h g c"]:
+    return x.sum(dim=3, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+def block_means(x: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g c"]:
+    """The mean of the real tokens of each block; the others are 0."""
+    count = x.shape[3] if real is None else rearrange(real.sum(dim=2).clamp(min=1), "b g -> b 1 g 1")
+    return block_sums(x) / count
+
+
+def means_up_to_blocks(x: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g c"]:
+    """The mean of all real tokens up to the first of each block; the others are 0."""
+    earlier = running_sum(F.pad(block_sums(x[:, :, :-1]), (0, 0, 1, 0)))
+    if real is None:
+        count = torch.arange(1, x.shape[2] * x.shape[3] + 1, x.shape[3], device=x.device)[:, None]
+    else:
+        count = F.pad(real[:, :-1].sum(dim=2).cumsum(dim=1), (1, 0)) + real[..., 0]
+        count = rearrange(count.clamp(min=1), "b g -> b 1 g 1")
+    return (earlier + x[:, :, :, 0]) / count
+
+
+def block_scores(
+    q: Float[Tensor, "b h g s c"],
+    k: Float[Tensor, "b h g s c"],
+    real: Bool[Tensor, "#b g s"] | None,
+    *,
+    causal: bool,
+) -> Float[Tensor, "b h u v"]:
+    """The mean query of block u times the mean key of block v over sqrt(c).
+
+    Causally the mean of all queries up to the first of u, times the running means of the keys summed over v.
+    """
+    padded = None if real is None else ~rearrange(real, "b g s -> b 1 g s 1")
+    q = q if padded is None else q.masked_fill(padded, 0)
+    if not causal:
+        return block_means(q, real) @ block_means(k, real).mT / k.shape[-1] ** 0.5
+    mask = None if real is None else real.flatten(1).expand(len(k), -1)
+    means = running_mean(k.flatten(2, 3), mask=mask).unflatten(2, k.shape[2:4])
+    keys = block_sums(means if padded is None else means.masked_fill(padded, 0))
+    return means_up_to_blocks(q, real) @ keys.mT / k.shape[-1] ** 0.5
+
+
+def first_blocks(
+    x: Shaped[Tensor, "_b _h u r v"], real: Bool[Tensor, "#b u s"] | None, count: int
+) -> Shaped[Tensor, "_b _h _ r v"]:
+    """Those of the first `count` blocks that hold a real token."""
+    if real is None:
+        return x[:, :, :count]
+    first = (~real.any(dim=2)).long().argsort(dim=1, stable=True)[:, None, :count, None, None]
+    # not take_along_dim, whose sizes a graph compiled for any length would take for its own
+    return x.gather(2, first.expand(*x.shape[:2], -1, *x.shape[3:]))
+
+
+def mix_blocks(
+    matrix: Float[Tensor, "b h u r v"], x: Float[Tensor, "b h _ s c"], null: Float[Tensor, "h 1 c"] | None, nulls: int
+) -> Float[Tensor, "b h u r s c"]:
+    """Sums of blocks weighted by each row of a matrix, whose first `nulls` columns stand for blocks of `null`."""
+    mixed = matrix[..., nulls:].flatten(2, 3).to(x.dtype) @ x.flatten(3)
+    mixed = mixed.unflatten(3, x.shape[3:]).unflatten(2, matrix.shape[2:4])
+    if null is None:
+        return mixed
+    share = matrix[..., :nulls].sum(dim=-1)[..., None, None]
+    return mixed + (share * rearrange(null, "h 1 c -> h 1 1 1 c")).to(mixed.dtype)
+
+
+def mixed_mask(
+    support: Bool[Tensor, "#b #h u r v"], real: Bool[Tensor, "#b _ s"] | None, nulls: int, size: int
+) -> Bool[Tensor, "_b _h u r s"]:
+    """Which places of mixed blocks hold a real token of any block in `support`; null blocks are real throughout."""
+    if real is None:
+        real = support.new_ones(1, support.shape[4] - nulls, size)
+    real = F.pad(real, (0, 0, nulls, 0), value=True)
+    return einsum(support.float(), real.float(), "b h u r v, b v s -> b h u r s") > 0
+
+
+def attend_groups(
+    q: Float[Tensor, "b h g i c"],
+    shown: list[Shown],
+    *,
+    separate: bool = False,
+    all_see: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h g i e"]:
+    """Each group of queries attends to what it is shown, in one softmax or, if `separate`, to one after the other.
+
+    `all_see` promises that every query sees a key.
+    """
+    if separate:
+        return torch.stack([attend_groups(q, [part], dropout=dropout) for part in shown]).sum(dim=0)
+    k, v = (
+        parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)
+        for parts in ([x[0] for x in shown], [x[1] for x in shown])
+    )
+    visible, (b, h) = None, q.shape[:2]
+    if any(mask is not None for *_, mask in shown):
+        masks = [k.new_ones(1, 1, 1, 1, x.shape[3], dtype=torch.bool) if mask is None else mask for x, _, mask in shown]
+        common = torch.broadcast_shapes(*(mask.shape[:4] for mask in masks))
+        visible = torch.cat([mask.expand(*common, -1) for mask in masks], dim=-1)
+        visible = (visible if common[:2] == (1, 1) else visible.expand(b, h, -1, -1, -1)).flatten(0, 1)
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # groups as heads of one row each, as they lie in memory already
+    if visible is None or all_see:
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+    else:
+        y = masked_attention(q, k, v, visible, dropout=dropout)
+    return y.unflatten(0, (b, h))
