@@ -388,14 +388,14 @@ class HeadwiseAttention(Attention):
 
     def attend_first_packed(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
-    ) -> Float[Tensor, "b h e"]:
+    ) -> Float[Tensor, "b h out"]:
         """`attend` for one query a row; kernels for ragged batches override this."""
         k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (k, v))
         return self.attend(q[:, :, None], k, v, key_mask=layout.mask)[:, :, 0]
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
-    ) -> Float[Tensor, "t h e"]:
+    ) -> Float[Tensor, "t h out"]:
         """`attend` of a self pattern on real tokens alone; kernels for ragged batches override this."""
         q, k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (q, k, v))
         y = self.attend(q, k, v, key_mask=layout.mask, query_mask=layout.mask)
