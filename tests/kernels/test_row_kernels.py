@@ -131,7 +131,7 @@ def test_they_compile_for_a_large_gpu(package, name, constants, warps):
     half = "*bf16" if package in ("softmax_pooling", "running_mean", "layer_norm") else "*fp32"
     kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed", "chosen"), "*u8")
     kinds |= dict.fromkeys(("counts", "budget"), "*i32")
-    kinds |= dict.fromkeys(("heads", "n", "m", "share", "row_stride"), "i32")
+    kinds |= dict.fromkeys(("heads", "n", "m", "share", "apart", "row_stride"), "i32")
     if package == "layer_norm":
         kinds |= {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "eps": "fp32"}
     constants = constants | {"num_warps": warps}
