@@ -1,4 +1,4 @@
-"""The Triton kernels of LSH attention against the reference, on a GPU or in Triton's interpreter.
+"""The Triton kernels of LSH attention and its hash against their references, on a GPU or in Triton's interpreter.
 
 `test_lsh_attention.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.attentions import reformer as reformer_file
+from longspan.kernels.lsh_attention import hash as hashing
 from longspan.kernels.lsh_attention import lsh_attention, operator
 from longspan.kernels.lsh_attention import triton as kernel
 from tests.kernels.agreement import assert_agrees, by_triton, exact, gradients, outcome
@@ -152,8 +153,9 @@ def test_reformer_is_itself_by_the_kernels(pattern, monkeypatch):
     mask[1, 30:] = False
     expected = layer(x.double(), mask=mask)
     attended = by_triton(monkeypatch, reformer_file, "lsh_attention")
+    hashed = by_triton(monkeypatch, hashing, "cross_polytope_hash")
     torch.testing.assert_close(layer.float()(x, mask=mask).double(), expected, atol=2e-5, rtol=2e-5)
-    assert len(attended) == 1
+    assert len(attended) == len(hashed) == 1
 
 
 @pytest.mark.usefixtures("large_tiles")
@@ -169,6 +171,40 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
         return lsh_attention(z * 1, v, numbers, left=15, right=15, impl="triton") * 2
 
     assert_one_graph(layer, ((*inputs, numbers) for inputs, numbers in map(draw, (40, 70))))
+
+
+def draw_integers(*shape, seed=0):
+    """Numbers of few digits, so that many are equal and no sum is rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=generator).float().to(DEVICE)
+
+
+def assert_same_hash(u, factors, offset=None):
+    found, expected = (hashing.cross_polytope_hash(u, factors, offset, impl=impl) for impl in ("triton", "reference"))
+    assert found.dtype == expected.dtype == torch.long
+    assert torch.equal(found, expected)
+
+
+@given(st.integers(1, 200), st.integers(1, 5), st.integers(1, 40), st.integers(0, 20), st.booleans())
+@settings(deadline=None, max_examples=15)
+def test_buckets_are_those_of_the_reference_ties_included(n, m, one, other, moved):
+    factors = (2 * one, 2 * other) if other else (2 * one,)
+    offset = draw_integers(m, one + other, seed=n + 1) if moved else None
+    assert_same_hash(draw_integers(n, m, one + other, seed=n), factors, offset)
+
+
+@pytest.mark.parametrize("factors", [(2,), (1024, 2), (16, 32)])
+def test_tokens_may_have_several_axes_and_hashes_any_width(factors):
+    assert_same_hash(draw_integers(2, 5, 4, sum(factors) // 2), factors)
+
+
+def test_nan_falls_into_a_bucket_that_exists():
+    u = torch.full((3, 2, 8), torch.nan, device=DEVICE)
+    assert (hashing.cross_polytope_hash(u, (16,), impl="triton") < 16).all()
+
+
+def test_torch_finds_nothing_wrong_with_the_hash():
+    check(operator.cross_polytope_hash, draw_integers(5, 2, 8), [4, 12], draw_integers(2, 8), differentiable=False)
 
 
 def assert_near(found, expected):

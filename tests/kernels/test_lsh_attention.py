@@ -107,6 +107,13 @@ def test_impossible_numbers_of_buckets_are_refused(buckets):
         hash_factors(buckets)
 
 
+@pytest.mark.skipif(not HAS_TRITON, reason="says first that triton is missing")
+@pytest.mark.parametrize("dtype, half, words", [(torch.float64, 4, "takes float32"), (torch.float32, 5_000, "4096")])
+def test_what_the_hash_kernel_cannot_do_is_refused_with_a_sentence(dtype, half, words):
+    with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
+        cross_polytope_hash(torch.zeros(1, 1, half, dtype=dtype), (2 * half,), impl="triton")
+
+
 @needs_triton
 @pytest.mark.parametrize("choice", ROUNDS)
 def test_the_kernels_follow_the_reference(choice):
@@ -130,3 +137,15 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, kind, c
     kinds |= dict.fromkeys(("heads", "n", "rounds", "turn", "left", "right"), "i32")
     built = compiled(kernel, constants, kinds, otherwise=f"*{kind}", multiples="")
     assert built.metadata.shared <= 96 * 1024
+
+
+@needs_compiler
+@pytest.mark.parametrize("factors", [(16, 32), (128,)])
+def test_the_hash_compiles_for_a_large_gpu(factors):
+    from longspan.kernels.lsh_attention import triton as kernels
+
+    kernel, half = kernels._cross_polytope_hash, sum(factors) // 2
+    T, H = kernels.hashed_rows(half)
+    constants = {"half": half, "one": factors[0], "other": (*factors, 0)[1], "T": T, "H": H, "OFFSET": True}
+    kinds = {"found": "*i64", "rows": "i32", "m": "i32"}
+    assert compiled(kernel, constants, kinds, otherwise="*fp32").asm["ptx"]

@@ -18,9 +18,12 @@ from torch import Tensor
 
 from longspan.core.errors import UsageError
 from longspan.kernels.bf16x3_matmul import bf16x3_matmul
+from longspan.kernels.dispatch import Implementation, choose
+from longspan.kernels.lsh_attention import operator, reference
 from longspan.kernels.precision import at_least_single, without_autocast
 
 LARGEST_SINGLE_HASH = 128  # buckets
+MOST_DIRECTIONS = 4_096  # of a row that a program of the Triton kernel can hold
 
 
 def hash_factors(buckets: int) -> tuple[int, ...]:
@@ -78,17 +81,25 @@ def hash_projected(
 
 @torch.no_grad()
 def cross_polytope_hash(
-    u: Float[Tensor, "*n m half"], factors: tuple[int, ...], offset: Float[Tensor, "m half"] | None = None
+    u: Float[Tensor, "*n m half"],
+    factors: tuple[int, ...],
+    offset: Float[Tensor, "m half"] | None = None,
+    *,
+    impl: Implementation = "auto",
 ) -> Int[Tensor, "*n m"]:
     """argmax [u, -u] of m hashes of each token, `offset` added to u first.
 
     >>> cross_polytope_hash(torch.tensor([[0.5, -2.0], [0.5, 0.1]]), (4,))
     tensor([3, 0])
     """
-    u = u if offset is None else u + offset
-    buckets = torch.zeros_like(u[..., 0], dtype=torch.long)
-    for part, factor in zip(u.split([f // 2 for f in factors], dim=-1), factors, strict=True):
-        most, least = part.max(dim=-1), part.min(dim=-1)  # so that -u is not stored
-        opposite = -least.values > most.values
-        buckets = factor * buckets + torch.where(opposite, least.indices + factor // 2, most.indices)
-    return buckets
+    if choose(impl, "cross_polytope_hash", u, _unsupported_reason(u, factors)) == "triton":
+        return operator.cross_polytope_hash(u, list(factors), offset)
+    return reference.cross_polytope_hash(u, factors, offset)
+
+
+def _unsupported_reason(u: Float[Tensor, "*n m half"], factors: tuple[int, ...]) -> str:
+    if u.dtype != torch.float32:
+        return f"it takes float32, got {u.dtype}"
+    if u.shape[-1] > MOST_DIRECTIONS or len(factors) > 2:
+        return f"it compares up to {MOST_DIRECTIONS} directions of two hashes, got {u.shape[-1]} of {len(factors)}"
+    return "" if u.numel() else "there are no tokens"

@@ -1,4 +1,4 @@
-"""LSH attention as a torch operator.
+"""LSH attention and its hash as torch operators.
 
 `order` sorts the tokens of every round by bucket, `bucket` are their buckets in that order.
 """
@@ -72,3 +72,12 @@ differentiate(forward, backward)
 def _pairs(order: tuple[int, ...], left: int, right: int) -> int:
     """Every token with as many others as its window may hold, in every round."""
     return math.prod(order) * min(left + right, order[3] - 1)
+
+
+@operator("cross_polytope_hash", fake=lambda u, factors, offset: u.new_empty(u.shape[:-1], dtype=torch.long))
+def cross_polytope_hash(u: Tensor, factors: list[int], offset: Tensor | None) -> Tensor:
+    """[*n m] of u [*n m half] and offset [m half]; it has no gradient."""
+    from longspan.kernels.lsh_attention import triton
+
+    with torch.cuda.device_of(u):
+        return triton.cross_polytope_hash(u.contiguous(), factors, None if offset is None else offset.contiguous())

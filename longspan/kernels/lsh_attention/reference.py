@@ -1,4 +1,4 @@
-"""LSH attention with the whole matrix of weights."""
+"""LSH attention with the whole matrix of weights, and the hash by two maxima."""
 
 import torch
 from jaxtyping import Float, Int
@@ -39,3 +39,15 @@ def keys(z: Float[Tensor, "*n c"], scale: float) -> Float[Tensor, "*n c"]:
     z = at_least_single(z)
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     return z * (scale * (length.square() + 1e-6 * z.shape[-1]).rsqrt())
+
+
+def cross_polytope_hash(
+    u: Float[Tensor, "*n m half"], factors: tuple[int, ...], offset: Float[Tensor, "m half"] | None
+) -> Int[Tensor, "*n m"]:
+    u = u if offset is None else u + offset
+    buckets = torch.zeros_like(u[..., 0], dtype=torch.long)
+    for part, factor in zip(u.split([f // 2 for f in factors], dim=-1), factors, strict=True):
+        most, least = part.max(dim=-1), part.min(dim=-1)  # so that -u is not stored
+        opposite = -least.values > most.values
+        buckets = factor * buckets + torch.where(opposite, least.indices + factor // 2, most.indices)
+    return buckets

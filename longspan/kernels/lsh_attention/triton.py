@@ -12,6 +12,9 @@ The forward pass of a round continues the softmax with the lse and the mean that
 tokens. In the backward pass the gradients of both tokens of a pair come from one product z_i . z_j, and since each
 program writes its own tokens alone, it is deterministic. Rounds are launched one after another and add to each other's
 results in single precision. All tensors are [b n h c].
+
+The hash has some rows in a program, a token and a hash each, with all their directions: the largest of [u, -u] is the
+largest |u|; of the places where u or -u reaches it, the first counts.
 """
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
@@ -26,6 +29,7 @@ from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import dot, load, online_softmax, store
 
 LOG2E = tl.constexpr(1.4426950408889634)
+HASHED = 4_096  # numbers of a program of the hash
 # Positions of a program, others it meets at a time, warps and stages, by bytes of a number and whether a width is above
 # 64. Larger tiles no longer fit the registers.
 FORWARD = {(2, False): (64, 32, 4, 2), (2, True): (64, 32, 4, 2), (4, False): (32, 32, 8, 2), (4, True): (32, 16, 8, 2)}
@@ -264,3 +268,50 @@ def _inverse_norm(rows, c: tl.constexpr):
     """One over the norm of each row, finite where it vanishes."""
     single = rows.to(tl.float32)
     return tl.rsqrt(tl.sum(single * single, axis=1) + 1e-6 * c)
+
+
+def cross_polytope_hash(
+    u: Float[Tensor, "*n m half"], factors: list[int], offset: Float[Tensor, "m half"] | None
+) -> Int[Tensor, "*n m"]:
+    (m, half), (one, other) = u.shape[-2:], (*factors, 0)[:2]
+    found, (T, H) = u.new_empty(u.shape[:-1], dtype=torch.long), hashed_rows(half)
+    _cross_polytope_hash[(triton.cdiv(found.numel(), T),)](
+        u, u if offset is None else offset, found, found.numel(), m,
+        half=half, one=one, other=other, T=T, H=H, OFFSET=offset is not None,
+    )  # fmt: skip
+    return found
+
+
+def hashed_rows(half: int) -> tuple[int, int]:
+    """How many rows a program has, and how many directions, padded to a power of two."""
+    padded = 1 << (half - 1).bit_length()
+    return max(1, HASHED // padded), padded
+
+
+@triton.jit
+@no_type_check
+def _cross_polytope_hash(
+    u, offset, found, rows, m, half: tl.constexpr, one: tl.constexpr, other: tl.constexpr,
+    T: tl.constexpr, H: tl.constexpr, OFFSET: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(0).to(tl.int64) * T + tl.arange(0, T), tl.arange(0, H)
+    real = (row < rows)[:, None] & (column < half)[None, :]
+    total = tl.load(u + (row * half)[:, None] + column[None, :], mask=real, other=0.0)  # [T, H]
+    if OFFSET:
+        total += tl.load(offset + (row % m * half)[:, None] + column[None, :], mask=real, other=0.0)
+    bucket = _first_of_largest(total, column, 0, one)
+    if other:
+        bucket = other * bucket + _first_of_largest(total, column, one // 2, other)
+    tl.store(found + row, bucket.to(tl.int64), mask=row < rows)
+
+
+@triton.jit
+@no_type_check
+def _first_of_largest(total, column, begin: tl.constexpr, factor: tl.constexpr):
+    """argmax [u, -u] of the directions from `begin` on [T]."""
+    index, opposites = column - begin, factor // 2
+    inside = ((index >= 0) & (index < opposites))[None, :]
+    largest = tl.max(tl.where(inside, tl.abs(total), -1.0), axis=1)[:, None]
+    place = tl.where(-total == largest, index[None, :] + opposites, factor - 1)  # the last where u is NaN
+    place = tl.where(total == largest, index[None, :], place)
+    return tl.min(tl.where(inside, place, factor - 1), axis=1)
