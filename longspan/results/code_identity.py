@@ -2,7 +2,7 @@
 
 A plug-in is identified by a hash of its source (`mechanism_sha256`). A built-in is identified by its declared version
 and a fingerprint of its outputs on fixed inputs (`mechanism_version`, `mechanism_fingerprint`; see
-`conformance/fingerprint.py`), so that a rename, a comment or a faster kernel orphans no card. Cards written before
+`runs/fingerprint.py`), so that a rename, a comment or a faster kernel orphans no card. Cards written before
 versions were recorded carry only the source hash of their built-in; they count as version 1.
 """
 

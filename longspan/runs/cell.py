@@ -13,10 +13,10 @@ from longspan import attentions, tasks
 from longspan.attentions import Mechanism, Pattern
 from longspan.backbones import parameters
 from longspan.backbones.slots import Slots
-from longspan.conformance.fingerprint import code_identity, is_builtin
 from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
 from longspan.core.seeding import seed_everything
 from longspan.results import card as cards
+from longspan.runs.fingerprint import code_identity, is_builtin
 from longspan.tasks import Protocol, Task
 
 

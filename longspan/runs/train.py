@@ -15,7 +15,6 @@ from lightning.fabric import Fabric
 from longspan import datasets
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
-from longspan.conformance.fingerprint import is_builtin
 from longspan.core import audit, meter
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device
@@ -28,6 +27,7 @@ from longspan.results.store import Store
 from longspan.runs.cell import Cell, RunPlan, as_json, first_line
 from longspan.runs.describe import describe, files_of, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
+from longspan.runs.fingerprint import is_builtin
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import Progress, train
 

@@ -16,12 +16,11 @@ import torch
 
 from longspan import attentions, runs, tasks
 from longspan.attentions import Pattern
-from longspan.conformance import fingerprint
 from longspan.core.environment import choose_device
 from longspan.core.errors import PluginError, RunFailed, StorageError, UnsupportedPattern, UsageError
 from longspan.results import card as cards
 from longspan.results.store import Store
-from longspan.runs import Cell, train
+from longspan.runs import Cell, fingerprint, train
 
 ROOT = Path(__file__).parents[1]
 DATA = {"data.train": 256, "data.valid": 65, "data.test": 128, "data.shorter_than": 100}
