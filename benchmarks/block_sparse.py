@@ -1,6 +1,6 @@
 """Block-sparse attention on a GPU: the Triton kernel beside gathered blocks and beside all pairs.
 
-    python benchmarks/block_sparse.py [--lengths 4096 8192 16384 32768] [--json FILE]
+    python benchmarks/block_sparse.py [--lengths 4096 8192 16384 32768] [--json FILE] [--quick]
 
 Four rows, 8 heads of 64 channels, bfloat16, the cores of bigbird, longformer, sparse_transformer and two windows, whole
 mechanisms as `attend` runs them: once with the fused path, once without it (blocks are gathered, windows unfolded), and
@@ -29,13 +29,14 @@ from longspan.efficiency.variants import captured
 from longspan.kernels import block_sparse, sdpa
 
 ROWS, HEADS, WIDTH = 4, 8, 64
+DEVICE, DTYPE = "cuda", torch.bfloat16
 SPECS = ("bigbird", "longformer", "sparse_transformer", "local(window=256)", "local")
 TOLERANCE = 0.03  # of the largest number, in bfloat16
 
 
 def ways(spec: str, pattern: Pattern, length: int) -> dict[str, Callable[..., Tensor]]:
     """The core by each path."""
-    layer: Any = attentions.get(spec)(HEADS * WIDTH, HEADS, pattern, max_length=length).cuda().eval()
+    layer: Any = attentions.get(spec)(HEADS * WIDTH, HEADS, pattern, max_length=length).to(DEVICE).eval()
 
     def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with (
@@ -52,9 +53,9 @@ def all_pairs(pattern: Pattern) -> Callable[..., Tensor]:
 
 
 def draw(length: int) -> list[Tensor]:
-    generator = torch.Generator("cuda").manual_seed(0)
+    generator = torch.Generator(DEVICE).manual_seed(0)
     shape = ROWS, HEADS, length, WIDTH
-    return [torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    return [torch.randn(shape, generator=generator, device=DEVICE, dtype=DTYPE) for _ in range(4)]
 
 
 def calls(attend: Callable[..., Tensor], length: int) -> dict[str, Callable[[], Any]]:
@@ -69,8 +70,8 @@ def calls(attend: Callable[..., Tensor], length: int) -> dict[str, Callable[[], 
 
 
 def microseconds(call: Callable[[], Any], count: int) -> float:
-    warm_up(call, "cuda", calls=3)
-    return Spread.of(time_calls(call, "cuda", count=count)).median * 1e6
+    warm_up(call, DEVICE, calls=3)
+    return Spread.of(time_calls(call, DEVICE, count=count)).median * 1e6
 
 
 def measure(attend: Callable[..., Tensor], length: int, count: int) -> dict[str, float | str]:
@@ -79,10 +80,12 @@ def measure(attend: Callable[..., Tensor], length: int, count: int) -> dict[str,
         try:
             began = time.perf_counter()
             call()
-            torch.cuda.synchronize()
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
             found[f"{mode} first"] = (time.perf_counter() - began) * 1e6
             found[mode] = microseconds(call, count)
-            found[f"{mode} graph"] = microseconds(captured([call]).run, count)
+            if DEVICE == "cuda":
+                found[f"{mode} graph"] = microseconds(captured([call]).run, count)
         except (RuntimeError, torch.OutOfMemoryError) as error:  # the other ways are timed all the same
             found[f"{mode} failed"] = str(error).splitlines()[0][:200]
             torch.cuda.empty_cache()
@@ -108,8 +111,13 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768])
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--json")
+    parser.add_argument("--quick", action="store_true", help="512 tokens of one head on a CPU, gathered both ways")
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
+    if arguments.quick:
+        global ROWS, HEADS, WIDTH, DEVICE, DTYPE
+        ROWS, HEADS, WIDTH, DEVICE, DTYPE = 1, 1, 8, "cpu", torch.float32
+        arguments.lengths, arguments.calls = [512], 2
+    elif not torch.cuda.is_available():
         sys.exit("This benchmark times a GPU and torch finds none; run it where there is one.")
     rows: list[dict[str, Any]] = []
     for pattern in (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF):
@@ -134,7 +142,7 @@ def main() -> None:
 
 def _shown(times: dict[str, dict[str, Any]], dense: dict[str, Any]) -> str:
     parts = []
-    for mode in ("forward", "forward graph", "train", "train graph"):
+    for mode in ("forward", "forward graph", "train", "train graph") if DEVICE == "cuda" else ("forward", "train"):
         gather, fused, full = (found.get(mode) for found in (times["gather"], times["fused"], dense))
         numbers = " / ".join("failed" if number is None else f"{number:.0f}" for number in (gather, fused, full))
         share = f"{gather / fused:.2f}" if gather and fused else "-"
