@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, did_you_mean
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
+from longspan.kernels.masked import attend_once, masked_weights
 from longspan.kernels.packing import Layout, left_align, real
 
 
@@ -160,10 +161,10 @@ class KeyValueRing(DecodeState):
         values, _ = left_align(rearrange(v, "b h m e -> b m h e"), mask)
         return cls(fill_ring(keys, lengths, slots), fill_ring(values, lengths, slots), lengths)
 
-    def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"]) -> "KeyValueRing":
-        """One more token in each row, in place of the oldest."""
-        t = self.lengths
-        return KeyValueRing(put_in_ring(self.k, k, t), put_in_ring(self.v, v, t), t + 1)
+    def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], **more: Tensor) -> Any:
+        """One more token in each row, in place of the oldest; `more` as above."""
+        k, v = put_in_ring(self.k, k, self.lengths), put_in_ring(self.v, v, self.lengths)
+        return dataclasses.replace(self, k=k, v=v, lengths=self.lengths + 1, **more)
 
     @property
     def positions(self) -> Int[Tensor, "b s"]:
@@ -275,6 +276,9 @@ class Attention(nn.Module, ABC):
             raise UnsupportedPattern(
                 f"{type(self).__name__} as {self.pattern} has no decoding; only causal patterns go step by step."
             )
+
+    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
+        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
     def _source(
         self,
@@ -429,11 +433,49 @@ class HeadwiseAttention(Attention):
         y, state = self.advance(q, k, v, state)
         return self.out(y.flatten(1).to(x_t.dtype)), state
 
-    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
-
     def _merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
         return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
+
+
+class MaskedAttention(HeadwiseAttention):
+    """Softmax attention over the pairs that `visible` allows: its weights, and decoding with all keys so far."""
+
+    @abstractmethod
+    def visible(
+        self, i: Int[Tensor, "_b n"], j: Int[Tensor, " m"], key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Bool[Tensor, "_b _h n m"]:
+        """Whether the queries at positions i may see the keys at positions j; whether these are real is not asked."""
+
+    def weights(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Float[Tensor, "b h n m"]:
+        return masked_weights(q, k, self.visible_pairs(q, k, key_mask))
+
+    def visible_pairs(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], key_mask: Bool[Tensor, "b m"] | None
+    ) -> Bool[Tensor, "_b _h n m"]:
+        """Which real keys each query sees."""
+        i, j = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
+        visible = self.visible(i[None], j, key_mask)
+        return visible if key_mask is None else visible & key_mask[:, None, None, :]
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> KeyValueCache:
+        return KeyValueCache.of(k, v, key_mask)
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: KeyValueCache,
+    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
+        t = state.lengths
+        state = state if k is None or v is None else state.plus(k, v)
+        place = torch.arange(state.k.shape[2], device=t.device)
+        visible = place < t[:, None, None] if k is None else self.visible(t[:, None], place)[:, :, 0]
+        return attend_once(q, state.k, state.v, visible), state
 
 
 SHELL = frozenset({"inner", "bias", "dropout", "max_length", "max_context"})

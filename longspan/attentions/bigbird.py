@@ -15,7 +15,6 @@ depends on u alone when causal, else on u and N, so that neither later tokens no
 Paper: arXiv:2007.14062. Departs from the paper in: the causal form, which it leaves to full attention.
 """
 
-from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -23,15 +22,14 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, MaskedAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, sample_without_replacement, with_global_queries
-from longspan.kernels.masked import attend_once, masked_weights
 
 TABLE = 1024  # query blocks with random numbers of their own
 
 
-class BigBird(HeadwiseAttention):
+class BigBird(MaskedAttention):
     draws: Int[Tensor, "h table r"]
 
     meta = AttentionMeta(
@@ -62,79 +60,35 @@ class BigBird(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        last = self._last(q.shape[2], key_mask, q.device)
-        return self.attend_with(q, k, v, last, key_mask=key_mask, query_mask=query_mask, cache_key=self.draws)
-
-    def attend_with(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        v: Float[Tensor, "b h m e"],
-        last: Int[Tensor, " _b"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-        query_mask: Bool[Tensor, "b n"] | None = None,
-        cache_key: Hashable | None = None,
-    ) -> Float[Tensor, "b h n e"]:
-        """`attend` with these as the last blocks N; a `cache_key` promises that they are the same without a mask."""
         n, causal = q.shape[2], self.pattern.causal
         block = self.block if self.block < n else n  # min() would stay a formula in a graph compiled for any length
         rules = {"causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
+        u, last = torch.arange(-(-n // block), device=q.device)[None], self.last_blocks(n, key_mask, q.device)
         # The ends as global keys: every query sees them, too much work for one block of keys in the backward pass.
-        ends, u = self._end_positions(last, block), torch.arange(-(-n // block), device=q.device)[None]
-        lists = lambda: self._lists(u, last[:, None])[..., 1 if causal else 2 :]  # noqa: E731
-        y = block_sparse(q, k, v, lists, block=block, global_keys=ends[:, None], cache_key=cache_key, **rules)
+        ends = (
+            torch.zeros_like(last) if causal else torch.cat([torch.zeros_like(last), last.where(last > 0, -1)], dim=1)
+        )
+        ends = (ends[..., None] * block + torch.arange(block, device=q.device)).flatten(1)
+        lists = lambda: self._lists(u, last)[..., 1 if causal else 2 :]  # noqa: E731
+        y = block_sparse(q, k, v, lists, block=block, global_keys=ends[:, None], cache_key=self.draws, **rules)
         if not causal:
             all_exist = key_mask is None and n % block == 0 and n > block
             y = with_global_queries(y, q, k, v, ends, **rules, all_exist=all_exist)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        n = q.shape[2]
-        i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
-        last = self._last(n, key_mask, q.device)
-        lists = self._lists(i[None, :, 0] // self.block, last[:, None])
-        seen = (lists[..., None, :] == (j // self.block)[:, None]).any(dim=-1)
-        if self.pattern.causal:
-            seen = seen & (j <= i)
-        else:
-            end = (i[:, 0] < self.block) | (i[:, 0] // self.block == last[:, None])
-            seen = seen | end[:, None, :, None]
-        return masked_weights(q, k, seen if key_mask is None else seen & key_mask[:, None, None, :])
+    def visible(
+        self, i: Int[Tensor, "_b n"], j: Int[Tensor, " m"], key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Bool[Tensor, "_b h n m"]:
+        u, causal = i // self.block, self.pattern.causal
+        last = u[:, :1] if causal else self.last_blocks(len(j), key_mask, j.device)
+        seen = (self._lists(u, last)[..., None, :] == (j // self.block)[:, None]).any(dim=-1)
+        return seen & (j <= i[:, None, :, None]) if causal else seen | ((u == 0) | (u == last))[:, None, :, None]
 
-    def begin(
-        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> KeyValueCache:
-        return KeyValueCache.of(k, v, key_mask)
-
-    def advance(
-        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
-    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
-        t, state = state.lengths, state.plus(k, v)
-        place = torch.arange(state.k.shape[2], device=t.device)
-        lists = self._lists((t // self.block)[:, None], t[:, None])
-        seen = (lists == (place // self.block)[:, None]).any(dim=-1) & (place <= t[:, None, None])
-        return attend_once(q, state.k, state.v, seen), state
-
-    def _last(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, " _b"]:
-        """The last block of each row, once when all rows are full."""
+    def last_blocks(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b 1"]:
+        """N of each row, once when all rows are full."""
         if mask is None:
-            return torch.full((1,), (n - 1) // self.block, device=device)
-        return (mask * torch.arange(n, device=device)).amax(dim=1) // self.block
-
-    def _end_positions(self, last: Int[Tensor, " _b"], block: int) -> Int[Tensor, "_b keys"]:
-        """The positions of the blocks that every query sees, -1 for none."""
-        within = torch.arange(block, device=last.device).expand(len(last), -1)
-        if self.pattern.causal:
-            return within
-        last = last[:, None]
-        return torch.cat([within, (last * block + within).where(last > 0, -1)], dim=1)
+            return torch.full((1, 1), (n - 1) // self.block, device=device)
+        return (mask * torch.arange(n, device=device)).amax(dim=1, keepdim=True) // self.block
 
     def _lists(self, u: Int[Tensor, "_b g"], last: Int[Tensor, "_b 1"]) -> Int[Tensor, "b h g s"]:
         """The key blocks that query block u sees, -1 for none; first those that every block sees."""

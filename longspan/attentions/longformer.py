@@ -14,7 +14,7 @@ quarter larger, against the rule that compared models have one size), no dilatio
 global tokens, whose queries then see their own past only.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from longspan.attentions.base import (
     SELF_PATTERNS,
     AttentionMeta,
-    DecodeState,
     HeadwiseAttention,
     KeyValueCache,
     KeyValueRing,
@@ -40,14 +39,11 @@ BLOCK = 64  # queries that are computed together at least: a tile of the fused k
 
 
 @dataclass
-class Window(DecodeState):
-    """The last keys and values in a ring, and those of the global tokens."""
+class Window(KeyValueRing):
+    """The last keys and values, and those of the global tokens."""
 
-    k: Float[Tensor, "b h s c"]
-    v: Float[Tensor, "b h s e"]
     k_global: Float[Tensor, "b h t c"]
     v_global: Float[Tensor, "b h t e"]
-    lengths: Int[Tensor, " b"]
 
 
 class Longformer(HeadwiseAttention):
@@ -92,50 +88,26 @@ class Longformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        positions = self._global_positions(q.shape[2], key_mask, q.device)
-        cache_key = ("longformer", self.global_tokens)
-        masks = {"key_mask": key_mask, "query_mask": query_mask}
-        return self.attend_with(q, k, v, positions.expand(q.shape[0], -1), **masks, cache_key=cache_key)
-
-    def attend_with(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        v: Float[Tensor, "b h m c"],
-        positions: Int[Tensor, "b t"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-        query_mask: Bool[Tensor, "b n"] | None = None,
-        cache_key: Hashable | None = None,
-    ) -> Float[Tensor, "b h n e"]:
-        """`attend` with global tokens at these positions of each row, -1 for none.
-
-        A `cache_key` promises that rows without padding always have these positions, none of them -1. With projections
-        of their own q, k and v hold both sets in each head: ordinary channels, then global ones.
-        """
         n, causal = q.shape[2], self.pattern.causal
         (q, q_global), (k, k_global), (v, v_global) = self._both(q), self._both(k), self._both(v)
         block = max(self.reach, BLOCK)
         block = block if block < n else n  # min() would stay a formula in a graph compiled for any length
         rules = {"causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
-        places = {"global_keys": positions[:, None], "cache_key": cache_key}
+        positions = self.global_positions(n, key_mask, q.device)
+        places = {"global_keys": positions[:, None], "cache_key": ("longformer", self.global_tokens)}
         y = block_sparse(q, k, v, (1, 0 if causal else 1), block=block, reach=self.reach, **places, **rules)
         if positions.shape[1]:
-            all_exist = cache_key is not None and key_mask is None
+            all_exist = key_mask is None and len(positions) == 1
             y = with_global_queries(y, q_global, k_global, v_global, positions, **rules, all_exist=all_exist)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Float[Tensor, "b h n m"]:
         n = q.shape[2]
         (q, q_global), (k, k_global) = self._both(q), self._both(k)
         i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
-        is_global = (self._global_positions(n, key_mask, q.device)[:, :, None] == j).any(dim=1)[:, None]  # [b 1 n]
+        is_global = (self.global_positions(n, key_mask, q.device)[:, :, None] == j).any(dim=1)[:, None]  # [b 1 n]
         everything = (j <= i if self.pattern.causal else (j >= 0).expand(n, n))[None, None]
         everything = everything if key_mask is None else everything & key_mask[:, None, None, :]
         ordinary = everything & (((i - j).abs() <= self.reach) | is_global[:, :, None, :])
@@ -148,26 +120,27 @@ class Longformer(HeadwiseAttention):
         near, whole = KeyValueRing.of(k, v, key_mask, slots=self.reach + 1), KeyValueCache.of(k, v, key_mask)
         missing = max(0, self.global_tokens - k.shape[2])
         k_global, v_global = (F.pad(u[:, :, : self.global_tokens], (0, 0, 0, missing)) for u in (whole.k, whole.v))
-        return Window(near.k, near.v, k_global, v_global, near.lengths)
+        return Window(near.k, near.v, near.lengths, k_global, v_global)
 
     def advance(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h c"], state: Window
     ) -> tuple[Float[Tensor, "b h e"], Window]:
         t, index = state.lengths, torch.arange(self.global_tokens, device=q.device)
-        ring, here = KeyValueRing(state.k, state.v, t).plus(k, v), (index == t[:, None])[:, None, :, None]
+        here = (index == t[:, None])[:, None, :, None]
         k_global = torch.where(here, k[:, :, None], state.k_global)
         v_global = torch.where(here, v[:, :, None], state.v_global)
-        near = ring.positions >= self.global_tokens  # a global token is not seen as a near one as well
+        state = state.plus(k, v, k_global=k_global, v_global=v_global)
+        near = state.positions >= self.global_tokens  # a global token is not seen as a near one as well
         far = index <= t[:, None]
         (q, q_global), (keys, keys_global) = self._both(q[:, :, None]), self._both(k_global)
         values, values_global = self._both(v_global)
-        keys = torch.cat([self._both(ring.k)[0], keys], dim=2)
-        values = torch.cat([self._both(ring.v)[0], values], dim=2)
+        keys = torch.cat([self._both(state.k)[0], keys], dim=2)
+        values = torch.cat([self._both(state.v)[0], values], dim=2)
         y = masked_attention(q, keys, values, torch.cat([near, far], dim=-1)[:, None, None])
         if self.own and self.global_tokens:  # all that a global query may see are global tokens before it
             rows = masked_attention(q_global, keys_global, values_global, far[:, None, None])
             y = torch.where((t < self.global_tokens)[:, None, None, None], rows, y)
-        return y[:, :, 0], Window(ring.k, ring.v, k_global, v_global, ring.lengths)
+        return y[:, :, 0], state
 
     def projections(self) -> Iterator[nn.Linear]:
         return (module for module in self.modules() if isinstance(module, nn.Linear))
@@ -179,8 +152,8 @@ class Longformer(HeadwiseAttention):
         ordinary, globally = u.chunk(2, dim=-1)
         return ordinary, globally
 
-    def _global_positions(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b t"]:
-        """Of the first real tokens of each row, -1 for none."""
+    def global_positions(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b t"]:
+        """Of the first real tokens of each row, -1 for none; one row for all when nothing is padded."""
         first = self.global_tokens if self.global_tokens < n else n
         j = torch.arange(n, device=device)
         if mask is None:

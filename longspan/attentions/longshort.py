@@ -31,13 +31,13 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, KeyValueRing, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse.extra_keys import window_with_extra_keys
-from longspan.kernels.cache import fill_ring, put_in_ring, ring_positions
+from longspan.kernels.cache import fill_ring
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import fill_up, left_align, real
@@ -46,16 +46,13 @@ from longspan.kernels.softmax_pooling import softmax_pooling
 
 
 @dataclass
-class Past(DecodeState):
+class Past(KeyValueRing):
     """The last `window` keys and values, the summaries of whole chunks, and those of the begun chunk so far."""
 
-    near_k: Float[Tensor, "b h s c"]
-    near_v: Float[Tensor, "b h s c"]
     far_k: Float[Tensor, "b h f c"]
     far_v: Float[Tensor, "b h f c"]
     begun: Float[Tensor, "b h r k_v"]  # softmax-weighted means of k and v
     lse: Float[Tensor, "b h r 1"]  # of the logits of these means
-    lengths: Int[Tensor, " b"]
 
 
 class LongShort(Attention):
@@ -123,7 +120,7 @@ class LongShort(Attention):
         far_k, far_v = self._chunk_summaries(k, v, self._split(self.summaries(x)))
         y = window_with_extra_keys(
             q, self._normed(self.near_norm, k), self._normed(self.near_norm, v), far_k, far_v,
-            left=self.window - 1, chunk=self.chunk, rank=self.rank, dropout=self.dropout if self.training else 0.0,
+            left=self.window - 1, chunk=self.chunk, rank=self.rank, dropout=self.active_dropout,
         )  # fmt: skip
         y = rearrange(y, "b h n c -> b n (h c)")
         if mask is not None:  # back to where the tokens were, nothing elsewhere
@@ -140,7 +137,7 @@ class LongShort(Attention):
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
         """The non-causal form between its projections."""
-        w, side, dropout = self.window, max(self.window // 2, 1), self.dropout if self.training else 0.0
+        w, side, dropout = self.window, max(self.window // 2, 1), self.active_dropout
         q, k, v = self._split(q), self._normed(self.near_norm, k), self._normed(self.near_norm, v)
         pooled = (softmax_pooling(self._split(logits), u, mask=mask) for u in (k, v))
         far_k, far_v = (self._normed(self.far_norm, rearrange(u, "b h r c -> b r (h c)")) for u in pooled)
@@ -171,23 +168,22 @@ class LongShort(Attention):
         begun = begun & real(lengths, x.shape[1])
         means = softmax_pooling(logits, self._pair(k, v).to(logits.dtype), mask=begun)
         lse = logits.masked_fill(~begun[:, None, :, None], -torch.inf).logsumexp(dim=2)[..., None]
-        return y, Past(near_k, near_v, far_k, far_v, means, lse, lengths)
+        return y, Past(near_k, near_v, lengths, far_k, far_v, means, lse)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Past) -> tuple[Float[Tensor, "b d"], Past]:
         self._needs_decoding()
         x, place = x_t[:, None], state.lengths
         q, k, v, logit = self._split(self.query(x))[:, :, 0], self.key(x), self.value(x), self._logits(x).mT
-        near_k = put_in_ring(state.near_k, self._normed(self.near_norm, k)[:, :, 0], place)
-        near_v = put_in_ring(state.near_v, self._normed(self.near_norm, v)[:, :, 0], place)
-        far = torch.arange(state.far_k.shape[2], device=x.device) < (place // self.chunk * self.rank)[:, None]
-        visible = torch.cat([far, ring_positions(place, self.window) >= 0], dim=1)[:, None]
-        k_all, v_all = torch.cat([state.far_k, near_k], dim=2), torch.cat([state.far_v, near_v], dim=2)
-        y = rearrange(attend_once(q.to(k_all.dtype), k_all, v_all, visible), "b h c -> b (h c)")
         lse = torch.logaddexp(state.lse, logit)
         share = (logit - lse).exp()  # of this token in the chunk so far
         begun = state.begun.lerp(self._pair(k, v).to(share.dtype).expand_as(state.begun), share)
-        whole = (place + 1) % self.chunk == 0
-        state = Past(near_k, near_v, state.far_k, state.far_v, begun, lse, place + 1)
+        k, v = (self._normed(self.near_norm, u)[:, :, 0] for u in (k, v))
+        state = state.plus(k, v, begun=begun, lse=lse)
+        far = torch.arange(state.far_k.shape[2], device=x.device) < (place // self.chunk * self.rank)[:, None]
+        visible = torch.cat([far, state.positions >= 0], dim=1)[:, None]
+        k, v = torch.cat([state.far_k, state.k], dim=2), torch.cat([state.far_v, state.v], dim=2)
+        y = rearrange(attend_once(q.to(k.dtype), k, v, visible), "b h c -> b (h c)")
+        whole = state.lengths % self.chunk == 0
         return self.out(y.to(self.out.weight.dtype)), self._closed(state, whole) if whole.any() else state
 
     def _closed(self, state: Past, whole: Bool[Tensor, " b"]) -> Past:
@@ -222,9 +218,6 @@ class LongShort(Attention):
 
     def _logits(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n r"]:
         return at_least_single(self._split(self.summaries(x)))
-
-    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
     def _pair(self, k: Float[Tensor, "b n d"], v: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n k_v"]:
         return torch.cat([self._split(k), self._split(v)], dim=-1)

@@ -38,7 +38,7 @@ from longspan.kernels.block_sparse.extra_keys import block_with_extra_keys
 from longspan.kernels.cache import append
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
-from longspan.kernels.sinkhorn_normalize.rows import row_softmax, top_softmax
+from longspan.kernels.sinkhorn_normalize.reference import row_softmax, top_softmax
 
 
 @dataclass
@@ -170,11 +170,7 @@ class Sinkhorn(HeadwiseAttention):
         return self._sorted_to_last(past.k, past.v, past.lengths)
 
     def advance(
-        self,
-        q: Float[Tensor, "b h c"],
-        k: Float[Tensor, "b h c"] | None,
-        v: Float[Tensor, "b h e"] | None,
-        state: Any,
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"] | None, v: Float[Tensor, "b h e"] | None, state: Any
     ) -> tuple[Float[Tensor, "b h e"], DecodeState]:
         if k is None or v is None:
             return groups.attend_groups(q[:, :, None, None], [state.shown])[:, :, 0, 0], state

@@ -12,21 +12,20 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, MaskedAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.masked import attend_once, masked_attention, masked_weights
-from longspan.kernels.packing import Layout, real
+from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import Layout
 from longspan.kernels.sdpa import BACKENDS, chosen, flash_fits, flash_ragged, refused
 
 Kernel = Literal["auto", "flash", "efficient", "cudnn", "math", "plain"]
 
 
-class Softmax(HeadwiseAttention):
+class Softmax(MaskedAttention):
     meta = AttentionMeta(
         title="Softmax",
         paper="arXiv:1706.03762",
@@ -57,7 +56,7 @@ class Softmax(HeadwiseAttention):
             return F.dropout(self.weights(q, k, key_mask=key_mask), dropout) @ v
         if key_mask is None:
             return self._fused(F.scaled_dot_product_attention, q, k, v, dropout_p=dropout, is_causal=causal)
-        return self._fused(masked_attention, q, k, v, visible=self._visible(q, k, key_mask), dropout=dropout)
+        return self._fused(masked_attention, q, k, v, visible=self.visible_pairs(q, k, key_mask), dropout=dropout)
 
     def used(
         self,
@@ -70,22 +69,13 @@ class Softmax(HeadwiseAttention):
         """Which kernel computes `attend` of these: flash, efficient, cudnn, math or plain."""
         if self.kernel == "plain":
             return "plain"
-        visible = None if key_mask is None else self._visible(q, k, key_mask)
+        visible = None if key_mask is None else self.visible_pairs(q, k, key_mask)
         causal = key_mask is None and self.pattern is Pattern.CAUSAL_SELF
         options = {"causal": causal, "dropout": self.active_dropout, "kernel": self.kernel}
         found = chosen(q, k, v, visible=visible, **options)
         if found is None:
             raise self._refusal(q, masked=key_mask is not None)
         return found
-
-    def used_packed(
-        self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
-    ) -> str:
-        """Which kernel computes `attend_packed` of these; "ragged flash" is the one for rows of different lengths."""
-        if self._ragged_kernel_fits(q, v):
-            return "ragged flash"
-        q, k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (q, k, v))
-        return self.used(q, k, v, key_mask=layout.mask)
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
@@ -106,39 +96,11 @@ class Softmax(HeadwiseAttention):
     def _how(self) -> dict[str, Any]:
         return {"causal": self.pattern is Pattern.CAUSAL_SELF, "dropout": self.active_dropout}
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        return masked_weights(q, k, self._visible(q, k, key_mask))
-
-    def begin(
-        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> KeyValueCache:
-        return KeyValueCache.of(k, v, key_mask)
-
-    def advance(
-        self,
-        q: Float[Tensor, "b h c"],
-        k: Float[Tensor, "b h c"] | None,
-        v: Float[Tensor, "b h e"] | None,
-        state: KeyValueCache,
-    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
-        if k is not None and v is not None:
-            state = state.plus(k, v)
-        return attend_once(q, state.k, state.v, real(state.lengths, state.k.shape[2])[:, None]), state
-
-    def _visible(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> Bool[Tensor, "*any n m"]:
-        """Which keys each query may see."""
-        visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-        if self.pattern is Pattern.CAUSAL_SELF:
-            visible = visible.tril()
-        return visible if key_mask is None else visible & key_mask[:, None, None, :]
+    def visible(
+        self, i: Int[Tensor, "_b n"], j: Int[Tensor, " m"], key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Bool[Tensor, "_b 1 n m"]:
+        i = i[:, None, :, None]
+        return j <= i if self.pattern is Pattern.CAUSAL_SELF else (j >= 0).expand(*i.shape[:3], -1)
 
     def _ragged_kernel_fits(self, q: Float[Tensor, "queries h c"], v: Float[Tensor, "t h e"]) -> bool:
         return self.kernel in ("auto", "flash") and flash_fits(q, v)

@@ -21,15 +21,14 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, MaskedAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, sliding_window, strided
-from longspan.kernels.masked import attend_once, masked_weights
 
 STRIDE = 128  # where nothing says how long sequences may get
 
 
-class SparseTransformer(HeadwiseAttention):
+class SparseTransformer(MaskedAttention):
     meta = AttentionMeta(
         title="Sparse Trans.",
         paper="arXiv:1904.10509",
@@ -82,41 +81,17 @@ class SparseTransformer(HeadwiseAttention):
             y = strided(q, k, v, stride=self.stride, near=self.part == "both", causal=causal, **rules)
         return y.to(v.dtype) if query_mask is None else y.to(v.dtype).masked_fill(~query_mask[:, None, :, None], 0)
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        position = torch.arange(q.shape[2], device=q.device)
-        visible = self.visible(position[:, None], position)
-        if key_mask is not None:
-            visible = visible & key_mask[:, None, None, :]
-        return masked_weights(q, k, visible)
-
-    def visible(self, i: Int[Tensor, "..."], j: Int[Tensor, "..."]) -> Bool[Tensor, "h ..."]:
-        """Whether the query at position i may see the key at position j, head by head."""
-        i, j = torch.broadcast_tensors(i, j)
+    def visible(
+        self, i: Int[Tensor, "_b n"], j: Int[Tensor, " m"], key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Bool[Tensor, "_b _h n m"]:
+        i, j = torch.broadcast_tensors(i[:, None, :, None], j)
         if self.kind == "fixed":
-            band = torch.arange(self.heads, device=i.device).reshape(-1, *[1] * i.ndim) % self.bands
+            band = torch.arange(self.heads, device=i.device)[:, None, None] % self.bands
             near, far = i // self.stride == j // self.stride, (-1 - j) % self.stride // self.summary == band
         else:
             near, far = (i - j).abs() < self.stride, (i - j) % self.stride == 0
-        seen = {"both": near | far, "near": near, "far": far}[self.part]
-        return (seen & (j <= i) if self.pattern.causal else seen).expand(self.heads, *i.shape)
-
-    def begin(
-        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> KeyValueCache:
-        return KeyValueCache.of(k, v, key_mask)
-
-    def advance(
-        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
-    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
-        t, state = state.lengths, state.plus(k, v)
-        visible = self.visible(t[:, None], torch.arange(state.k.shape[2], device=t.device))
-        return attend_once(q, state.k, state.v, visible.transpose(0, 1)), state
+        seen = near if self.part == "near" else far if self.part == "far" else near | far
+        return seen & (j <= i) if self.pattern.causal else seen
 
     def _fixed(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **rules: Any

@@ -13,7 +13,7 @@ from longspan.attentions import ALL_PATTERNS, Pattern
 from longspan.conformance import check
 from longspan.core.errors import UsageError
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
-from longspan.kernels.sinkhorn_normalize.rows import top_softmax
+from longspan.kernels.sinkhorn_normalize.reference import top_softmax
 
 NS, CS, NC, CC = ALL_PATTERNS
 

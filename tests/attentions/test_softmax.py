@@ -7,7 +7,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from longspan import attentions
 from longspan.attentions import ALL_PATTERNS, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.packing import Layout
 from longspan.kernels.sdpa import BACKENDS, available, chosen
 
 CS, CC = Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS
@@ -183,13 +182,6 @@ class Operators(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         self.names.add(operation.name())
         return operation(*args, **(kwargs or {}))
-
-
-def test_packed_rows_say_what_computes_them():
-    layout = Layout.of_lengths([3, 5])
-    q = torch.randn(8, 2, 8)
-    assert attentions.get("softmax")(16, 2, CS).used_packed(q, q, q, layout) == "flash"
-    assert attentions.get("softmax(kernel=plain)")(16, 2, CS).used_packed(q, q, q, layout) == "plain"
 
 
 def test_asking_leaves_torch_as_it_was():

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import Attention, AttentionMeta, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.block_sparse.groups import TILE, at_distance, gather_windows
+from longspan.kernels.block_sparse.gather import TILE, at_distance, windows
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -109,11 +109,10 @@ class CABLongShort(Attention):
         behind = places[:, None] - 1 - torch.arange(-older, far_k.shape[2] - older, device=x.device)
         by_near, by_far = self._place_scores(q, far_k.shape[2])
         by_far = at_distance(by_far, behind) - self.near_key_bias.to(q.dtype) @ far_k.mT  # u is for near keys alone
-        y = gather_windows(
-            q + q.shape[-1] ** 0.5 * self.near_key_bias.to(q.dtype), k, v, far_k, far_v,
-            step=1, left=self.window - 1, right=0, real=torch.ones_like(near[..., 0], dtype=torch.bool),
-            extra_seen=(behind >= 0).expand(len(x), -1, -1), size=max(TILE, self.window),
-            bias=(by_near, by_far), dropout=self.dropout if self.training else 0.0,
+        y = windows(
+            q + q.shape[-1] ** 0.5 * self.near_key_bias.to(q.dtype), k, v, left=self.window - 1, right=0,
+            extra=(far_k, far_v, (behind >= 0).expand(len(x), -1, -1)), bias=(by_near, by_far),
+            size=max(TILE, self.window), dropout=self.active_dropout,
         )  # fmt: skip
         return self.out(rearrange(y, "b h n c -> b n (h c)"))
 
@@ -135,9 +134,6 @@ class CABLongShort(Attention):
         near, far = self.near_places(table[: self.window])[None], self.far_places(table[:farthest])[None]
         near, far = self._split(near).mT.to(q.dtype), self._split(far).mT.to(q.dtype)
         return (q + self.near_place_bias.to(q.dtype)) @ near, q @ far
-
-    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
     def _normed(self, norm: nn.LayerNorm, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
         """A layer norm over all heads together."""

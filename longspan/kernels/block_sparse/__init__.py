@@ -33,7 +33,6 @@ Listed = KeyBlocks | Callable[[], KeyBlocks] | Neighbours
 SHORTEST = 128  # tokens: less than a tile of queries is not worth compiling a kernel for
 WIDEST = 128  # channels that the kernel takes
 WIDE, WIDE_BYTES = 64, 160 * 1024  # above this width programs need more shared memory than small GPUs have
-BLOCK = 64  # queries per block of a narrow window: a tile of the fused kernels
 
 
 def block_sparse(
@@ -94,24 +93,19 @@ def sliding_window(
             reference.positions_of(q) if positions is None else (positions[:, None, :, None], positions[:, None, None])
         )
         return reference.attend(q, k, v, reference.window(i, j, left, right), key_mask=key_mask)
-    n, sides = q.shape[2], (left, right)
-    assert positions is None or positions.shape[1] == n  # also tells a compiler that both are one number
-    # by comparing: min() would stay a formula in a graph compiled for any length
-    left, right = (side if side < n else n - 1 for side in sides)
-    plain = impl == "auto" and positions is None
-    by_tiles = plain and is_faster(q, v, (left, right), 1, dropout)
-    if plain and key_mask is None and sdpa.flash_fits(q, v) and not (by_tiles and q.shape[3] <= WIDE):
-        return sdpa.flash_window(q, k, v, left=left, right=right, dropout=dropout)  # dropout, and wide heads
-    if by_tiles:
-        options = {"key_mask": key_mask, "cache_key": "sliding_window"}
-        return block_sparse(q, k, v, (left, right), block=1, **options, impl="triton")
-    block = max(BLOCK, left + right)  # at most twice the keys that are needed
-    block = block if block < n else n
-    i, j = _offsets(q, block, left + block + right)
-    allowed = (j - left - i >= -left) & (j - left - i <= right)
-    if positions is not None:  # with the sides as given: few tokens may stand far apart
-        allowed = allowed & gather.near_positions(positions, *sides, left, *allowed.shape)
-    return gather.ranges(q, k, v, allowed, left, key_mask=key_mask, dropout=dropout)
+    assert positions is None or positions.shape[1] == q.shape[2]  # also tells a compiler that both are one number
+    if impl == "auto" and positions is None:
+        # by comparing: min() would stay a formula in a graph compiled for any length
+        before, after = (side if side < q.shape[2] else q.shape[2] - 1 for side in (left, right))
+        by_tiles = is_faster(q, v, (before, after), 1, dropout)
+        if key_mask is None and sdpa.flash_fits(q, v) and not (by_tiles and q.shape[3] <= WIDE):
+            return sdpa.flash_window(q, k, v, left=before, right=after, dropout=dropout)  # dropout, and wide heads
+        if by_tiles:
+            options = {"key_mask": key_mask, "cache_key": "sliding_window"}
+            return block_sparse(q, k, v, (before, after), block=1, **options, impl="triton")
+    size = max(gather.TILE, left + right)  # at most twice the keys that are needed
+    options = {"key_mask": key_mask, "positions": positions, "dropout": dropout}
+    return gather.windows(q, k, v, left=left, right=right, size=size, **options)
 
 
 def packed_sliding_window(
@@ -146,18 +140,15 @@ def overlapping_blocks(
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention within consecutive blocks, each widened by `overlap` keys to the left and to the right."""
+    rules = {"causal": causal, "key_mask": key_mask}
     if impl == "reference":
-        allowed = reference.overlapping(*reference.positions_of(q), block, overlap)
-        return reference.attend(q, k, v, allowed, causal=causal, key_mask=key_mask)
-    n = q.shape[2]
-    block, overlap = (size if size < n else n for size in (block, overlap))
+        allowed = reference.window(*reference.positions_of(q), overlap, overlap, block)
+        return reference.attend(q, k, v, allowed, **rules)
+    block, overlap = (size if size < q.shape[2] else q.shape[2] for size in (block, overlap))
     around = overlap // block, overlap // block
     if impl == "auto" and overlap % block == 0 and is_faster(q, v, around, block, dropout):
-        options = {"causal": causal, "key_mask": key_mask, "cache_key": "overlapping_blocks"}
-        return block_sparse(q, k, v, around, block=block, **options, impl="triton")
-    i, j = _offsets(q, block, overlap + block + overlap)
-    allowed = j - overlap <= i if causal else torch.ones_like(j - i, dtype=torch.bool)
-    return gather.ranges(q, k, v, allowed, overlap, key_mask=key_mask, dropout=dropout)
+        return block_sparse(q, k, v, around, block=block, **rules, cache_key="overlapping_blocks", impl="triton")
+    return gather.windows(q, k, v, step=block, left=overlap, right=overlap, **rules, size=block, dropout=dropout)
 
 
 def strided(
@@ -213,11 +204,7 @@ def with_global_queries(
 
 
 def is_faster(
-    q: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    key_blocks: Listed,
-    block: int,
-    dropout: float,
+    q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], key_blocks: Listed, block: int, dropout: float
 ) -> bool:
     """Whether the Triton kernel takes this call."""
     if q.shape[2] < SHORTEST:
@@ -226,11 +213,7 @@ def is_faster(
 
 
 def unsupported_reason(
-    q: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    key_blocks: Listed,
-    block: int,
-    dropout: float,
+    q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], key_blocks: Listed, block: int, dropout: float
 ) -> str:
     """Why the Triton kernel cannot take this call, or ""."""
     c, e = q.shape[3], v.shape[3]
@@ -283,10 +266,6 @@ def _listed(key_blocks: Listed, q: Float[Tensor, "b h n c"], block: int) -> Int[
     before, after = key_blocks
     around = torch.arange(-before, after + 1, device=q.device)
     return (torch.arange(-(-q.shape[2] // block), device=q.device)[:, None] + around)[None, None]
-
-
-def _offsets(q: Tensor, block: int, span: int) -> tuple[Int[Tensor, "block 1"], Int[Tensor, "1 span"]]:
-    return torch.arange(block, device=q.device)[:, None], torch.arange(span, device=q.device)[None, :]
 
 
 __all__ = [

@@ -22,11 +22,12 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.block_sparse.groups import TILE, attend_groups, gather_windows, in_blocks, real_in_blocks
+from longspan.kernels.block_sparse import gather, reference
+from longspan.kernels.block_sparse.groups import attend_groups, in_blocks, real_in_blocks
 from longspan.kernels.dispatch import choose
 from longspan.kernels.launch import as_bytes, empty_like, readable
 from longspan.kernels.operator import differentiate, like, operator
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import without_autocast
 
 Impl = Literal["auto", "reference", "gather", "triton"]
 
@@ -62,15 +63,15 @@ def window_with_extra_keys(
     if impl == "triton":
         with without_autocast(q):
             return window_forward(*tensors, key_mask, step, left, right, chunk or 0, rank)[0]
-    seen = _extra_seen(q, extra_k, chunk or 0, rank)
+    place, far = (torch.arange(x.shape[2], device=q.device) for x in (q, extra_k))
+    seen = far < (place // chunk * rank)[:, None] if chunk else (far >= 0).expand(len(place), -1)
     if impl == "reference":
-        return _reference(*tensors, _near(q, step, left, right, key_mask), seen[None, None])
-    real = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool) if key_mask is None else key_mask
-    size = max(TILE, left + 1) if chunk else max(TILE, left + 1, extra_k.shape[2])
-    seen = seen.expand(len(q), -1, -1)
-    return gather_windows(
-        *tensors, step=step, left=left, right=right, real=real, extra_seen=seen, size=size, dropout=dropout
-    )
+        near = reference.window(*reference.positions_of(q), left, right, step)
+        return reference.attend(q, k, v, near, key_mask=key_mask, extra=(extra_k, extra_v, seen))
+    size = max(gather.TILE, left + 1) if chunk else max(gather.TILE, left + 1, extra_k.shape[2])
+    extra = extra_k, extra_v, seen.expand(len(q), -1, -1)
+    options = {"left": left, "right": right, "key_mask": key_mask, "dropout": dropout}
+    return gather.windows(q, k, v, step=step, **options, extra=extra, size=size)
 
 
 def block_with_extra_keys(
@@ -102,54 +103,19 @@ def block_with_extra_keys(
             return block_forward(*tensors, *masks, block, causal)
     if impl == "gather":
         return _gather_blocks(*tensors, *masks, block, causal, separate, dropout)
-    (g, j), place = extra_k.shape[2:4], torch.arange(q.shape[2], device=q.device)
-    near = _near(q, block, 0, 0, key_mask)
-    near = near & (place <= place[:, None]) if causal else near
-    extra = repeat(torch.arange(g, device=q.device), "g -> (g j)", j=j)
-    seen = (extra == (place // block)[:, None])[None, None]
+    i, j = reference.positions_of(q)
+    far = repeat(torch.arange(extra_k.shape[2], device=q.device), "g -> (g j)", j=extra_k.shape[3])
+    seen = (far == i // block)[None, None]
     seen = seen if extra_mask is None else seen & extra_mask.flatten(2)[:, :, None]
     seen = seen if sees_extra is None else seen & sees_extra[:, None, :, None]
-    return _reference(q, k, v, extra_k.flatten(2, 3), extra_v.flatten(2, 3), near, seen)
+    extra = extra_k.flatten(2, 3), extra_v.flatten(2, 3), seen
+    return reference.attend(q, k, v, reference.window(i, j, 0, 0, block), causal=causal, key_mask=key_mask, extra=extra)
 
 
 def _chosen(impl: Impl, name: str, q: Float[Tensor, "b h n c"], unsupported_reason: str) -> Impl:
     if impl in ("reference", "gather"):
         return impl
     return "triton" if choose(impl, name, q, unsupported_reason) == "triton" else "gather"
-
-
-def _near(
-    q: Float[Tensor, "b h n c"], step: int, left: int, right: int, key_mask: Bool[Tensor, "b n"] | None
-) -> Bool[Tensor, "_b 1 n n"]:
-    place = torch.arange(q.shape[2], device=q.device)
-    block = (place // step * step)[:, None]
-    near = ((place >= block - left) & (place < block + step + right))[None, None]
-    return near if key_mask is None else near & key_mask[:, None, None]
-
-
-def _extra_seen(
-    q: Float[Tensor, "b h n c"], extra_k: Float[Tensor, "b h f c"], chunk: int, rank: int
-) -> Bool[Tensor, "n f"]:
-    place, extra = (torch.arange(x.shape[2], device=q.device) for x in (q, extra_k))
-    return extra < (place // chunk * rank)[:, None] if chunk else (extra >= 0).expand(len(place), -1)
-
-
-def _reference(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    extra_k: Float[Tensor, "b h f c"],
-    extra_v: Float[Tensor, "b h f e"],
-    near: Bool[Tensor, "#b 1 n n"],
-    extra_seen: Bool[Tensor, "#b #h n f"],
-) -> Float[Tensor, "b h n e"]:
-    b, h = torch.broadcast_shapes(near.shape[:2], extra_seen.shape[:2])
-    visible = torch.cat([extra_seen.expand(b, h, -1, -1), near.expand(b, h, -1, -1)], dim=-1)
-    with without_autocast(q):
-        keys, values = (torch.cat([at_least_single(x) for x in pair], dim=2) for pair in ((extra_k, k), (extra_v, v)))
-        scores = at_least_single(q) @ keys.mT / q.shape[-1] ** 0.5
-        weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(dim=-1)
-        return (weights.masked_fill(~visible, 0) @ values).to(v.dtype)
 
 
 def _gather_blocks(
@@ -232,10 +198,9 @@ def window_forward(
     """y, and the log-sum-exp of each query [b h n], for the backward pass. A `chunk` of 0 is none."""
     from longspan.kernels.block_sparse import extra_keys_triton
 
-    q, k, v, extra_k, extra_v = map(readable, (q, k, v, extra_k, extra_v))
-    window = step, left, right, chunk, rank
+    tensors: Any = tuple(map(readable, (q, k, v, extra_k, extra_v)))
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        return extra_keys_triton.forward(q, k, v, extra_k, extra_v, as_bytes(key_mask), window)
+        return extra_keys_triton.forward(tensors, as_bytes(key_mask), (step, left, right, chunk, rank))
 
 
 @operator(
@@ -250,10 +215,10 @@ def window_backward(
     """The gradients of q, k, v, extra_k and extra_v."""
     from longspan.kernels.block_sparse import extra_keys_triton
 
-    dy, y, q, k, v, extra_k, extra_v = map(readable, (dy, y, q, k, v, extra_k, extra_v))
-    mask, window = as_bytes(key_mask), (step, left, right, chunk, rank)
+    tensors: Any = tuple(map(readable, (q, k, v, extra_k, extra_v)))
+    dy, y, lse, window = readable(dy), readable(y), lse.contiguous(), (step, left, right, chunk, rank)
     with torch.cuda.device_of(q):
-        return extra_keys_triton.backward(dy, y, lse.contiguous(), q, k, v, extra_k, extra_v, mask, window)
+        return extra_keys_triton.backward(dy, y, lse, tensors, as_bytes(key_mask), window)
 
 
 differentiate(window_forward, window_backward)
@@ -275,11 +240,10 @@ def block_forward(
 ) -> Tensor:  # fmt: skip
     from longspan.kernels.block_sparse import paired_triton
 
-    q, k, v = map(readable, (q, k, v))
-    mask, extra_mask, sees = map(as_bytes, (key_mask, extra_mask, sees_extra))
-    extra_k, extra_v = extra_k.contiguous(), extra_v.contiguous()
+    tensors: Any = *map(readable, (q, k, v)), extra_k.contiguous(), extra_v.contiguous()
+    masks: Any = tuple(map(as_bytes, (key_mask, extra_mask, sees_extra)))
     with torch.cuda.device_of(q):
-        return paired_triton.forward(q, k, v, extra_k, extra_v, mask, extra_mask, sees, block, causal)
+        return paired_triton.forward(tensors, masks, block, causal)
 
 
 @operator(
@@ -295,11 +259,10 @@ def block_backward(
     """The gradients of q, k, v, extra_k and extra_v."""
     from longspan.kernels.block_sparse import paired_triton
 
-    dy, q, k, v = map(readable, (dy, q, k, v))
-    mask, extra_mask, sees = map(as_bytes, (key_mask, extra_mask, sees_extra))
-    extra_k, extra_v = extra_k.contiguous(), extra_v.contiguous()
+    tensors: Any = *map(readable, (q, k, v)), extra_k.contiguous(), extra_v.contiguous()
+    masks: Any = tuple(map(as_bytes, (key_mask, extra_mask, sees_extra)))
     with torch.cuda.device_of(q):
-        return paired_triton.backward(dy, q, k, v, extra_k, extra_v, mask, extra_mask, sees, block, causal)
+        return paired_triton.backward(readable(dy), tensors, masks, block, causal)
 
 
 differentiate(block_forward, block_backward)

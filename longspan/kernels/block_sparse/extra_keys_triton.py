@@ -20,6 +20,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.launch import Shape, ceil, empty_like, next_power_of_2, strides
+from longspan.kernels.operator import like
 from longspan.kernels.tiles import dot, load, of, online_softmax, store, visible
 
 # The tile a program owns, the tile it visits at a time, warps and stages, by bytes of a number and whether heads are
@@ -35,21 +36,25 @@ LOG2_E = 1.4426950408889634
 Window = tuple[int, int, int, int, int]  # step, left, right, chunk or 0, rank
 
 
+Tensors = tuple[
+    Float[Tensor, "b h n c"],
+    Float[Tensor, "b h n c"],
+    Float[Tensor, "b h n c"],
+    Float[Tensor, "b h f c"],
+    Float[Tensor, "b h f c"],
+]  # q, k, v, extra_k, extra_v
+
+
 def forward(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n c"],
-    extra_k: Float[Tensor, "b h f c"],
-    extra_v: Float[Tensor, "b h f c"],
-    mask: UInt8[Tensor, "b n"] | None,
-    window: Window,
+    tensors: Tensors, mask: UInt8[Tensor, "b n"] | None, window: Window
 ) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h n"]]:
-    (b, h, n, c), f = q.shape, extra_k.shape[2]
+    q, f = tensors[0], tensors[3].shape[2]
+    b, h, n, c = q.shape
     y, lse = empty_like(q, c, q.dtype), q.new_empty(b, h, n, dtype=torch.float32)
     M, N, how = launch(FORWARD, q, window)
     R = _owned(M, window[1] + window[2], window)
     _forward[(ceil(n, R), b * h)](
-        q, k, v, extra_k, extra_v, mask, y, lse, h, n, f, LOG2_E / c**0.5, *strides(q, k, v, extra_k, extra_v, y),
+        *tensors, mask, y, lse, h, n, f, LOG2_E / c**0.5, *strides(*tensors, y),
         M=M, N=N, F=_extra_tile(N, f), R=R, MASKED=mask is not None, **how,
     )  # fmt: skip
     return y, lse
@@ -59,29 +64,19 @@ def backward(
     dy: Float[Tensor, "b h n c"],
     y: Float[Tensor, "b h n c"],
     lse: Float[Tensor, "b h n"],
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n c"],
-    extra_k: Float[Tensor, "b h f c"],
-    extra_v: Float[Tensor, "b h f c"],
+    tensors: Tensors,
     mask: UInt8[Tensor, "b n"] | None,
     window: Window,
-) -> tuple[
-    Float[Tensor, "b h n c"],
-    Float[Tensor, "b h n c"],
-    Float[Tensor, "b h n c"],
-    Float[Tensor, "b h f c"],
-    Float[Tensor, "b h f c"],
-]:
+) -> Tensors:
     """The gradients of q, k, v, extra_k and extra_v."""
+    q, k, v, extra_k, extra_v = tensors
     (b, h, n, c), f, (step, left, right, *_) = q.shape, extra_k.shape[2], window
-    dq, dk, dv = (empty_like(x, c, x.dtype) for x in (q, k, v))
+    dq, dk, dv = like(q, k, v)
     delta, (own, visited, how) = torch.empty_like(lse), launch(BACKWARD, q, window)
     F, scales, masked = _extra_tile(own, f), (LOG2_E / c**0.5, c**-0.5), mask is not None
     R = _owned(own, left + right, window)
     _backward_queries[(ceil(n, R), b * h)](
-        dy, y, lse, delta, q, k, v, extra_k, extra_v, mask, dq, h, n, f, *scales,
-        *strides(dy, y, q, k, v, extra_k, extra_v, dq),
+        dy, y, lse, delta, *tensors, mask, dq, h, n, f, *scales, *strides(dy, y, *tensors, dq),
         M=own, N=visited, F=_extra_tile(visited, f), R=R, MASKED=masked, **how,
     )  # fmt: skip
     R = _owned(own, (ceil(left, step) + ceil(right, step)) * step, window)

@@ -9,9 +9,12 @@ from einops import einsum, rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from longspan.kernels.launch import ceil
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import fill_up
 from longspan.kernels.precision import at_least_single, without_autocast
+
+TILE = 64  # queries that share a copy of their keys: a tile of the fused kernels
 
 
 def block_sparse(
@@ -104,42 +107,72 @@ def _append(
     return torch.cat([seen, repeat(chosen, "b h t c -> b g h t c", g=seen.shape[1])], dim=3)
 
 
-def ranges(
+def windows(
     q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    allowed: Bool[Tensor, "*#b_g block span"],
-    before: int,
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
     *,
-    key_mask: Bool[Tensor, "b n"] | None,
-    dropout: float,
+    step: int = 1,
+    left: int,
+    right: int,
+    causal: bool = False,
+    key_mask: Bool[Tensor, "b m"] | None = None,
+    positions: Int[Tensor, "b n"] | None = None,
+    extra: tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f e"], Bool[Tensor, "b n f"]] | None = None,
+    bias: tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n f"]] | None = None,
+    size: int = TILE,
+    dropout: float = 0.0,
 ) -> Float[Tensor, "b h n e"]:
-    """Each block of queries over `span` keys, the first of which stands `before` positions before the block."""
-    n, (block, span) = q.shape[2], allowed.shape[-2:]
-    blocks = -(-n // block)
-    missing = blocks * block - n
-    after = missing + span - block - before
-    real = q.new_ones(q.shape[0], n, dtype=torch.bool) if key_mask is None else key_mask
-    real = F.pad(real, (before, after), value=False).unfold(1, span, block)
-    q = rearrange(fill_up(q, n + missing), "b h (g s) c -> (b g) h s c", s=block)
+    """Tiles of about `size` queries, each with a copy of its keys: the block of `step` tokens, and those beside it.
+
+    The first m - n keys stand before the first query. `extra` are keys and values beside them, and who sees them.
+    `bias` is added to the scores: of near keys by how far they lie before the query, of extra keys one by one.
+    """
+    n, m = q.shape[2], k.shape[2]
+    # by comparing: min() would stay a formula in a graph compiled for any length
+    step = step if step < n else n
+    tile = step * ceil(size, step)
+    tile = tile if tile < n else step * ceil(n, step)
+    before, after = (side if side < m else m - 1 for side in (left, right))  # no further than there are tokens
+    tiles, span = ceil(n, tile), before + tile + after
+    missing = tiles * tile - n
+    edges = before - (m - n), missing + after
+    i, j = torch.arange(tile, device=q.device)[:, None], torch.arange(-before, tile + after, device=q.device)
+    block = i // step * step
+    near = (j >= block - left) & (j < block + step + right)
+    near = near & (j <= i) if causal else near
+
+    real = q.new_ones(q.shape[0], m, dtype=torch.bool) if key_mask is None else key_mask
+    real = F.pad(real, edges, value=False).unfold(1, span, tile)
+    visible = repeat(real, "b g t -> (b g) 1 s t", s=tile) & near
+    if positions is not None:
+        queries = rearrange(F.pad(positions, (0, missing)), "b (g s) -> (b g) 1 s 1", s=tile)
+        lag = rearrange(F.pad(positions, edges).unfold(1, span, tile), "b g t -> (b g) 1 1 t") - queries
+        visible = visible & (lag >= -left) & (lag <= right)
+    q = rearrange(fill_up(q, n + missing), "b h (g s) c -> (b g) h s c", s=tile)
     # contiguous for the same reason as in `fill_up`
-    k, v = (F.pad(u.contiguous(), (0, 0, before, after)).unfold(2, span, block) for u in (k, v))
-    k, v = (rearrange(u, "b h g c s -> (b g) h s c") for u in (k, v))
-    visible = repeat(real, "b g s -> (b g) 1 block s", block=block) & allowed
-    y = masked_attention(q, k, v, visible, dropout=dropout)
-    return rearrange(y, "(b g) h s e -> b h (g s) e", g=blocks)[:, :, :n]
+    k, v = (F.pad(u.contiguous(), (0, 0, *edges)).unfold(2, span, tile) for u in (k, v))
+    k, v = (rearrange(u, "b h g c t -> (b g) h t c") for u in (k, v))
+    if extra is not None:
+        extra_k, extra_v = (repeat(u, "b h f c -> (b g) h f c", g=tiles) for u in extra[:2])
+        k, v = torch.cat([extra_k, k], dim=2), torch.cat([extra_v, v], dim=2)
+        seen = rearrange(F.pad(extra[2], (0, 0, 0, missing), value=False), "b (g s) f -> (b g) 1 s f", s=tile)
+        visible = torch.cat([seen, visible], dim=-1)
+    if bias is None:
+        y = masked_attention(q, k, v, visible, dropout=dropout)
+    else:
+        by_near, by_extra = (rearrange(fill_up(x, n + missing), "b h (g s) w -> (b g) h s w", s=tile) for x in bias)
+        scores = torch.cat([by_extra, at_distance(by_near, i - j)], dim=-1)
+        blind = ~visible.any(dim=-1, keepdim=True)
+        scores = scores.masked_fill(~(visible | blind), -torch.inf).to(q.dtype)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout).masked_fill(blind, 0)
+    return rearrange(y, "(b g) h s e -> b h (g s) e", g=tiles)[:, :, :n]
 
 
-def near_positions(
-    positions: Int[Tensor, "b n"], left: int, right: int, before: int, block: int, span: int
-) -> Bool[Tensor, "b_g 1 block span"]:
-    """Which keys of each block, as `ranges` lays them out, stand within the window of each query."""
-    blocks = -(-positions.shape[1] // block)
-    missing = blocks * block - positions.shape[1]
-    queries = rearrange(F.pad(positions, (0, missing)), "b (g s) -> (b g) 1 s 1", s=block)
-    keys = F.pad(positions, (before, missing + span - block - before)).unfold(1, span, block)
-    lag = rearrange(keys, "b g s -> (b g) 1 1 s") - queries
-    return (lag >= -left) & (lag <= right)
+def at_distance(scores: Float[Tensor, "b h n s"], distance: Int[Tensor, "n t"]) -> Float[Tensor, "b h n t"]:
+    """The score of each distance, any where there is no such distance."""
+    distance = distance.clamp(min=0).clamp(max=max(scores.shape[-1] - 1, 0))
+    return scores.gather(-1, distance.expand(*scores.shape[:-1], -1))
 
 
 def strided(

@@ -2,76 +2,16 @@
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, rearrange, repeat
-from jaxtyping import Bool, Float, Int, Shaped
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from longspan.kernels.launch import ceil
 from longspan.kernels.masked import masked_attention
-from longspan.kernels.packing import fill_up
 from longspan.kernels.pooling import running_mean
 from longspan.kernels.running_sum import running_sum
 
-TILE = 64  # queries that share a copy of their keys: a tile of the fused kernels
 Shown = tuple[Float[Tensor, "b h g _ c"], Float[Tensor, "b h g _ e"], Bool[Tensor, "_b _h _g _i _"] | None]
-
-
-def gather_windows(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m c"],
-    extra_k: Float[Tensor, "b h f c"],
-    extra_v: Float[Tensor, "b h f c"],
-    *,
-    step: int,
-    left: int,
-    right: int,
-    real: Bool[Tensor, "b m"],
-    extra_seen: Bool[Tensor, "b n f"],
-    size: int = TILE,
-    bias: tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n f"]] | None = None,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b h n c"]:
-    """`window_with_extra_keys` for tiles of `size` queries, each with a copy of its keys.
-
-    The first m - n keys stand before the first query. `bias` is added to the scores: of near keys by how far they lie
-    before the query, of extra keys one by one.
-    """
-    n, ahead = q.shape[2], k.shape[2] - q.shape[2]
-    tile = step * ceil(size, step)
-    tile = tile if tile < n else step * ceil(n, step)
-    before = left if left < n + ahead else n + ahead - 1  # no further than there are tokens
-    tiles, span = ceil(n, tile), before + tile + right
-    edges = before - ahead, tiles * tile - n + right
-    place, key = torch.arange(tile, device=q.device)[:, None], torch.arange(-before, tile + right, device=q.device)
-    block = place // step * step
-    near = (key >= block - left) & (key < block + step + right)
-
-    q = rearrange(fill_up(q, tiles * tile), "b h (g s) c -> (b g) h s c", g=tiles)
-    k, v = (F.pad(x.contiguous(), (0, 0, *edges)).unfold(2, span, tile) for x in (k, v))
-    k, v = (
-        torch.cat([repeat(extra, "b h f c -> (b g) h f c", g=tiles), rearrange(x, "b h g c s -> (b g) h s c")], dim=2)
-        for extra, x in ((extra_k, k), (extra_v, v))
-    )
-    real = F.pad(real, edges, value=False).unfold(1, span, tile)
-    extra_seen = F.pad(extra_seen, (0, 0, 0, tiles * tile - n), value=False)
-    extra_seen = rearrange(extra_seen, "b (g s) f -> (b g) 1 s f", g=tiles)
-    visible = torch.cat([extra_seen, repeat(real, "b g t -> (b g) 1 s t", s=tile) & near], dim=-1)
-    if bias is None:
-        y = masked_attention(q, k, v, visible, dropout=dropout)
-    else:
-        by_near, by_extra = (rearrange(fill_up(x, tiles * tile), "b h (g s) w -> (b g) h s w", g=tiles) for x in bias)
-        scores = torch.cat([by_extra, at_distance(by_near, place - key)], dim=-1)
-        unseeing = ~visible.any(dim=-1, keepdim=True)
-        scores = scores.masked_fill(~(visible | unseeing), -torch.inf).to(q.dtype)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout).masked_fill(unseeing, 0)
-    return rearrange(y, "(b g) h s c -> b h (g s) c", g=tiles)[:, :, :n]
-
-
-def at_distance(scores: Float[Tensor, "b h n s"], distance: Int[Tensor, "n t"]) -> Float[Tensor, "b h n t"]:
-    """The score of each distance, any where there is no such distance."""
-    distance = distance.clamp(min=0).clamp(max=max(scores.shape[-1] - 1, 0))
-    return scores.gather(-1, distance.expand(*scores.shape[:-1], -1))
 
 
 def in_blocks(x: Float[Tensor, "b h m c"], block: int) -> Float[Tensor, "b h g s c"]:
@@ -115,11 +55,7 @@ def means_up_to_blocks(x: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s
 
 
 def block_scores(
-    q: Float[Tensor, "b h g s c"],
-    k: Float[Tensor, "b h g s c"],
-    real: Bool[Tensor, "#b g s"] | None,
-    *,
-    causal: bool,
+    q: Float[Tensor, "b h g s c"], k: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None, *, causal: bool
 ) -> Float[Tensor, "b h u v"]:
     """The mean query of block u times the mean key of block v over sqrt(c).
 

@@ -13,24 +13,12 @@ from longspan.kernels.operator import differentiate, like, operator
 
 @operator("block_sparse", fake=lambda q, k, v, *rest: _outputs(q, v))
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor | None,
-    chunk_max: Tensor | None,
-    key_tiles: Tensor | None,
-    key_counts: Tensor | None,
-    query_tiles: Tensor | None,
-    query_starts: Tensor | None,
-    global_keys: Tensor | None,
-    global_max: Tensor | None,
-    global_counts: Tensor | None,
-    block: int,
-    before: int,
-    after: int,
-    reach: int,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor,
+    positions: Tensor | None, chunk_max: Tensor | None, key_tiles: Tensor | None, key_counts: Tensor | None,
+    query_tiles: Tensor | None, query_starts: Tensor | None,
+    global_keys: Tensor | None, global_max: Tensor | None, global_counts: Tensor | None,
+    block: int, before: int, after: int, reach: int, causal: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y, and the log-sum-exps (base 2) for the backward pass, padded to whole chunks."""
     from longspan.kernels.block_sparse import triton
 
@@ -46,27 +34,12 @@ def forward(
 
 @operator("block_sparse_backward", fake=lambda dy, y, lse, q, k, v, *rest: like(q, k, v))
 def backward(
-    dy: Tensor,
-    y: Tensor,
-    lse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor | None,
-    chunk_max: Tensor | None,
-    key_tiles: Tensor | None,
-    key_counts: Tensor | None,
-    query_tiles: Tensor | None,
-    query_starts: Tensor | None,
-    global_keys: Tensor | None,
-    global_max: Tensor | None,
-    global_counts: Tensor | None,
-    block: int,
-    before: int,
-    after: int,
-    reach: int,
-    causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+    dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    positions: Tensor | None, chunk_max: Tensor | None, key_tiles: Tensor | None, key_counts: Tensor | None,
+    query_tiles: Tensor | None, query_starts: Tensor | None,
+    global_keys: Tensor | None, global_max: Tensor | None, global_counts: Tensor | None,
+    block: int, before: int, after: int, reach: int, causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v."""
     from longspan.kernels.block_sparse import triton
 

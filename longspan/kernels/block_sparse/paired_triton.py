@@ -19,59 +19,45 @@ from torch import Tensor
 
 from longspan.kernels.block_sparse.extra_keys_triton import LOG2_E
 from longspan.kernels.launch import ceil, empty_like, next_power_of_2, strides
+from longspan.kernels.operator import like
 from longspan.kernels.tiles import dot, load, of, store, visible
 
 WARPS = 4
 
 
-def forward(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    extra_k: Float[Tensor, "b h g j c"],
-    extra_v: Float[Tensor, "b h g j e"],
-    mask: UInt8[Tensor, "b n"] | None,
-    extra_mask: UInt8[Tensor, "_b _h g j"] | None,
-    sees: UInt8[Tensor, "b n"] | None,
-    block: int,
-    causal: bool,
-) -> Float[Tensor, "b h n e"]:
-    (b, h, n, c), e = q.shape, v.shape[3]
-    y = empty_like(q, e, v.dtype)
-    _forward[ceil(n, block), b * h](
-        q, k, v, extra_k, extra_v, mask, extra_mask, sees, y, h, n, LOG2_E / c**0.5, *_mask_strides(extra_mask, b, h),
-        *strides(q, k, v, y), **constants(c, e, extra_k.shape[3], block, causal, mask, extra_mask, sees),
-    )  # fmt: skip
-    return y
-
-
-def backward(
-    dy: Float[Tensor, "b h n e"],
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    extra_k: Float[Tensor, "b h g j c"],
-    extra_v: Float[Tensor, "b h g j e"],
-    mask: UInt8[Tensor, "b n"] | None,
-    extra_mask: UInt8[Tensor, "_b _h g j"] | None,
-    sees: UInt8[Tensor, "b n"] | None,
-    block: int,
-    causal: bool,
-) -> tuple[
+Tensors = tuple[
     Float[Tensor, "b h n c"],
     Float[Tensor, "b h n c"],
     Float[Tensor, "b h n e"],
     Float[Tensor, "b h g j c"],
     Float[Tensor, "b h g j e"],
-]:
-    """The gradients of q, k, v, extra_k and extra_v."""
+]  # q, k, v, extra_k, extra_v
+Masks = tuple[
+    UInt8[Tensor, "b n"] | None, UInt8[Tensor, "_b _h g j"] | None, UInt8[Tensor, "b n"] | None
+]  # real keys, real extra keys, and the queries that see these
+
+
+def forward(tensors: Tensors, masks: Masks, block: int, causal: bool) -> Float[Tensor, "b h n e"]:
+    q, k, v, extra_k, _ = tensors
     (b, h, n, c), e = q.shape, v.shape[3]
-    dq, dk, dv = (empty_like(x, x.shape[3], x.dtype) for x in (q, k, v))
+    y = empty_like(q, e, v.dtype)
+    _forward[ceil(n, block), b * h](
+        *tensors, *masks, y, h, n, LOG2_E / c**0.5, *_mask_strides(masks[1], b, h), *strides(q, k, v, y),
+        **constants(c, e, extra_k.shape[3], block, causal, *masks),
+    )  # fmt: skip
+    return y
+
+
+def backward(dy: Float[Tensor, "b h n e"], tensors: Tensors, masks: Masks, block: int, causal: bool) -> Tensors:
+    """The gradients of q, k, v, extra_k and extra_v."""
+    q, k, v, extra_k, extra_v = tensors
+    (b, h, n, c), e = q.shape, v.shape[3]
+    dq, dk, dv = like(q, k, v)
     d_extra_k, d_extra_v = (x.new_empty(x.shape) for x in (extra_k, extra_v))
     _backward[ceil(n, block), b * h](
-        dy, q, k, v, extra_k, extra_v, mask, extra_mask, sees, dq, dk, dv, d_extra_k, d_extra_v, h, n,
-        LOG2_E / c**0.5, c**-0.5, *_mask_strides(extra_mask, b, h), *strides(dy, q, k, v, dq, dk, dv),
-        **constants(c, e, extra_k.shape[3], block, causal, mask, extra_mask, sees),
+        dy, *tensors, *masks, dq, dk, dv, d_extra_k, d_extra_v, h, n, LOG2_E / c**0.5, c**-0.5,
+        *_mask_strides(masks[1], b, h), *strides(dy, q, k, v, dq, dk, dv),
+        **constants(c, e, extra_k.shape[3], block, causal, *masks),
     )  # fmt: skip
     return dq, dk, dv, d_extra_k, d_extra_v
 
@@ -100,12 +86,9 @@ def _forward(
     SOME_SEE: tl.constexpr,
 ):  # fmt: skip
     row, head, tokens, there, extra, exists = _own(heads, n, S, T, j, J)
-    query = load(of(q, row, head, q_b, q_h), tokens, q_t, there, c, C)  # [T, C]
-    keys = load(of(k, row, head, k_b, k_h), tokens, k_t, there, c, C)
-    extra_keys = load(extra_k, extra, c, exists, c, C)  # [J, C]
-    p, extra_p = _weights(
-        query, keys, extra_keys, mask, extra_mask, sees, row, head, tokens, there, n, scale,
-        extra_b, extra_h, T, j, J, CAUSAL, MASKED, EXTRA_MASKED, SOME_SEE,
+    _, _, _, p, extra_p = _weights(
+        of(q, row, head, q_b, q_h), of(k, row, head, k_b, k_h), extra_k, q_t, k_t, mask, extra_mask, sees, row, head,
+        tokens, there, extra, exists, n, scale, extra_b, extra_h, c, C, T, j, J, CAUSAL, MASKED, EXTRA_MASKED, SOME_SEE,
     )  # fmt: skip
     values = load(of(v, row, head, v_b, v_h), tokens, v_t, there, e, E)
     extra_values = load(extra_v, extra, e, exists, e, E)
@@ -125,12 +108,9 @@ def _backward(
     SOME_SEE: tl.constexpr,
 ):  # fmt: skip
     row, head, tokens, there, extra, exists = _own(heads, n, S, T, j, J)
-    query = load(of(q, row, head, q_b, q_h), tokens, q_t, there, c, C)  # [T, C]
-    keys = load(of(k, row, head, k_b, k_h), tokens, k_t, there, c, C)
-    extra_keys = load(extra_k, extra, c, exists, c, C)  # [J, C]
-    p, extra_p = _weights(
-        query, keys, extra_keys, mask, extra_mask, sees, row, head, tokens, there, n, scale,
-        extra_b, extra_h, T, j, J, CAUSAL, MASKED, EXTRA_MASKED, SOME_SEE,
+    query, keys, extra_keys, p, extra_p = _weights(
+        of(q, row, head, q_b, q_h), of(k, row, head, k_b, k_h), extra_k, q_t, k_t, mask, extra_mask, sees, row, head,
+        tokens, there, extra, exists, n, scale, extra_b, extra_h, c, C, T, j, J, CAUSAL, MASKED, EXTRA_MASKED, SOME_SEE,
     )  # fmt: skip
     grad = load(of(dy, row, head, dy_b, dy_h), tokens, dy_t, there, e, E)  # [T, E]
     store(of(dv, row, head, dv_b, dv_h), _transposed_dot(p, grad), tokens, dv_t, there, e, E)
@@ -163,11 +143,13 @@ def _own(heads, n, S: tl.constexpr, T: tl.constexpr, j: tl.constexpr, J: tl.cons
 @triton.jit
 @no_type_check
 def _weights(
-    query, keys, extra_keys, mask, extra_mask, sees, row, head, tokens, there, n, scale, extra_b, extra_h,
-    T: tl.constexpr, j: tl.constexpr, J: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    EXTRA_MASKED: tl.constexpr, SOME_SEE: tl.constexpr,
+    q, k, extra_k, q_t, k_t, mask, extra_mask, sees, row, head, tokens, there, extra, exists, n, scale, extra_b,
+    extra_h, c: tl.constexpr, C: tl.constexpr, T: tl.constexpr, j: tl.constexpr, J: tl.constexpr, CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr, EXTRA_MASKED: tl.constexpr, SOME_SEE: tl.constexpr,
 ):  # fmt: skip
-    """The weights of own keys [T, T] and of extra ones [T, J], 0 where a query does not see one."""
+    """Queries and keys; the weights of own keys [T, T] and of extra ones [T, J], 0 where a query does not see one."""
+    query, keys = load(q, tokens, q_t, there, c, C), load(k, tokens, k_t, there, c, C)  # [T, C]
+    extra_keys = load(extra_k, extra, c, exists, c, C)  # [J, C]
     real = there
     if MASKED:
         real = there & visible(mask + row.to(tl.int64) * n, tokens, n, True)
@@ -190,7 +172,7 @@ def _weights(
     p, extra_p = tl.exp2(s - top), tl.exp2(extra_s - top)
     total = tl.sum(p, axis=1) + tl.sum(extra_p, axis=1)
     share = (1 / tl.where(total > 0, total, 1.0))[:, None]
-    return p * share, extra_p * share
+    return query, keys, extra_keys, p * share, extra_p * share
 
 
 @triton.jit

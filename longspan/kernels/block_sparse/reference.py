@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from longspan.kernels.precision import at_least_single, without_autocast
+
 Pairs = Bool[Tensor, "*any n n"]
 
 
@@ -25,13 +27,10 @@ def named(j: Tensor, global_keys: Int[Tensor, "_b _h t"]) -> Bool[Tensor, "_b _h
     return (global_keys[:, :, None, None, :] == j[..., None]).any(dim=-1)
 
 
-def window(i: Tensor, j: Tensor, left: int, right: int) -> Pairs:
-    return (j - i >= -left) & (j - i <= right)
-
-
-def overlapping(i: Tensor, j: Tensor, block: int, overlap: int) -> Pairs:
-    start = i // block * block
-    return (j >= start - overlap) & (j < start + block + overlap)
+def window(i: Tensor, j: Tensor, left: int, right: int, step: int = 1) -> Pairs:
+    """The block of `step` tokens that holds i, `left` tokens before it and `right` after it."""
+    start = i // step * step
+    return (j >= start - left) & (j < start + step + right)
 
 
 def regular(i: Tensor, j: Tensor, stride: int, near: bool) -> Pairs:
@@ -47,9 +46,16 @@ def attend(
     *,
     causal: bool = False,
     key_mask: Bool[Tensor, "b n"] | None = None,
+    extra: tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f e"], Bool[Tensor, "*#b n f"]] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    if causal:
-        allowed = allowed.tril()
-    hidden = ~allowed if key_mask is None else ~(allowed & key_mask[:, None, None, :])
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, torch.finfo(q.dtype).min)
-    return torch.softmax(scores, dim=-1).masked_fill(hidden, 0) @ v
+    """The softmax over allowed pairs; `extra` are keys and values beside the others, and who sees them."""
+    allowed = allowed.tril() if causal else allowed
+    allowed = allowed if key_mask is None else allowed & key_mask[:, None, None, :]
+    if extra is not None:
+        k, v = (torch.cat([more, u], dim=2) for more, u in zip(extra[:2], (k, v), strict=True))
+        common = torch.broadcast_shapes(allowed.shape[:-1], extra[2].shape[:-1])
+        allowed = torch.cat([extra[2].expand(*common, -1), allowed.expand(*common, -1)], dim=-1)
+    with without_autocast(q):
+        scores = at_least_single(q) @ at_least_single(k).mT / q.shape[-1] ** 0.5
+        weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        return (weights.masked_fill(~allowed, 0) @ at_least_single(v)).to(v.dtype)

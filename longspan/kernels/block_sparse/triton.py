@@ -160,7 +160,7 @@ def _forward(
 
     i, blind = first + tl.arange(0, T), total == 0
     top, total = tl.where(blind, 0.0, top), tl.where(blind, 1.0, total)  # so that y is 0, and nothing infinite
-    _store(y + row * y_b + head * y_h, acc / total[:, None], i, y_t, n, e, E)
+    store(y + row * y_b + head * y_h, acc / total[:, None], i, y_t, i < n, e, E)
     tl.store(lse + pair * _round_up(n, S) + i, top + tl.log2(total), mask=i < _round_up(n, S))
 
 
@@ -177,9 +177,7 @@ def _attend(
         start = chunk * S
         keys, values = _load(k, start, k_t, end, c, C, S), _load(v, start, v_t, end, e, E, S)
         s = _scores(queries, keys)  # [T, S]
-        if _is_partial(chunk, start, chunk_max, lowest, highest, S, HIDDEN):
-            position = _positions(start, positions, S, HIDDEN)[None, :]
-            s = tl.where((position >= low[:, None]) & (position <= high[:, None]), s, float("-inf"))
+        s = _hide(s, float("-inf"), chunk, positions, chunk_max, low, high, lowest, highest, S, HIDDEN)
         most = tl.maximum(top, tl.max(s, axis=1) * scale)
         p, fade = tl.exp2(s * scale - most[:, None]), tl.exp2(top - most)
         top, total = most, total * fade + tl.sum(p, axis=1)
@@ -226,7 +224,7 @@ def _backward_queries(
             global_keys + own * global_count, global_max + own * (global_count // GLOBAL_CHUNK), key_tiles, begin, stop,
             low, high, lowest, highest, scale_2, c, e, C, E, GLOBAL_CHUNK, 1, True, False,
         )  # fmt: skip
-    _store(dq + row * dq_b + head * dq_h, acc * scale, i, dq_t, n, c, C)
+    store(dq + row * dq_b + head * dq_h, acc * scale, i, dq_t, i < n, c, C)
 
 
 @triton.jit
@@ -242,9 +240,7 @@ def _attend_backward(
         start = chunk * S
         keys, values = _load(k, start, k_t, end, c, C, S), _load(v, start, v_t, end, e, E, S)
         p = tl.exp2(_scores(queries, keys) * scale - lse[:, None])  # [T, S]
-        if _is_partial(chunk, start, chunk_max, lowest, highest, S, HIDDEN):
-            position = _positions(start, positions, S, HIDDEN)[None, :]
-            p = tl.where((position >= low[:, None]) & (position <= high[:, None]), p, 0.0)
+        p = _hide(p, 0.0, chunk, positions, chunk_max, low, high, lowest, highest, S, HIDDEN)
         ds = p * (_scores(grads, values) - d[:, None])
         acc = dot(ds.to(keys.dtype), keys, acc)
     return acc
@@ -305,8 +301,8 @@ def _backward_keys(
     if GLOBAL:
         row += tl.program_id(2) * (tl.num_programs(1) // heads)
     rows = start + tl.arange(0, T)
-    _store(dk + row * dk_b + head * dk_h, acc_k * scale, rows, dk_t, keys, c, C)
-    _store(dv + row * dv_b + head * dv_h, acc_v, rows, dv_t, keys, e, E)
+    store(dk + row * dk_b + head * dk_h, acc_k * scale, rows, dk_t, rows < keys, c, C)
+    store(dv + row * dv_b + head * dv_h, acc_v, rows, dv_t, rows < keys, e, E)
 
 
 @triton.jit
@@ -323,8 +319,8 @@ def _add_parts(
         acc_k += _load(dk_parts + at * c, tile * T, c, keys, c, C, T)
         acc_v += _load(dv_parts + at * e, tile * T, e, keys, e, E, T)
     position = tl.load(global_keys + own * keys + tile * T + tl.arange(0, T))
-    _store(dk + row * dk_b + head * dk_h, acc_k, position, dk_t, n, c, C)
-    _store(dv + row * dv_b + head * dv_h, acc_v, position, dv_t, n, e, E)
+    store(dk + row * dk_b + head * dk_h, acc_k, position, dk_t, position < n, c, C)
+    store(dv + row * dv_b + head * dv_h, acc_v, position, dv_t, position < n, e, E)
 
 
 @triton.jit
@@ -389,21 +385,22 @@ def _chunk(turn, tiles, PER: tl.constexpr, LISTED: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _is_partial(chunk, start, chunk_max, lowest, highest, S: tl.constexpr, HIDDEN: tl.constexpr):
-    """Whether some query of the tile does not see some key of the chunk."""
+def _hide(
+    x, instead: tl.constexpr, chunk, positions, chunk_max, low, high, lowest, highest, S: tl.constexpr,
+    HIDDEN: tl.constexpr,
+):  # fmt: skip
+    """x [T, S] with `instead` for pairs that are not seen, unless all queries of the tile see the chunk as a whole."""
+    start = chunk * S
     last = start + S - 1
     if HIDDEN:
         last = tl.load(chunk_max + chunk)
-    return (start < lowest) | (last > highest)
-
-
-@triton.jit
-@no_type_check
-def _positions(start, positions, S: tl.constexpr, HIDDEN: tl.constexpr):
-    position = start + tl.arange(0, S)
-    if HIDDEN:
-        position = tl.load(positions + position)
-    return position
+    if (start < lowest) | (last > highest):
+        position = start + tl.arange(0, S)
+        if HIDDEN:
+            position = tl.load(positions + position)
+        seen = (position[None, :] >= low[:, None]) & (position[None, :] <= high[:, None])
+        x = tl.where(seen, x, instead)
+    return x
 
 
 @triton.jit
@@ -424,9 +421,3 @@ def _load(x, start, stride, end, c: tl.constexpr, C: tl.constexpr, T: tl.constex
     """T rows of x from `start` on, 0 from `end` on."""
     rows = start + tl.arange(0, T)
     return load(x, rows, stride, rows < end, c, C)
-
-
-@triton.jit
-@no_type_check
-def _store(x, tile, rows, stride, end, c: tl.constexpr, C: tl.constexpr):
-    store(x, tile, rows, stride, rows < end, c, C)

@@ -16,11 +16,7 @@ from longspan.kernels.sinkhorn_normalize import operator, reference
 
 
 def sinkhorn_normalize(
-    x: Float[Tensor, "b h u v"],
-    allowed: Bool[Tensor, "#b 1 u v"],
-    iterations: int,
-    *,
-    impl: Implementation = "auto",
+    x: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b 1 u v"], iterations: int, *, impl: Implementation = "auto"
 ) -> Float[Tensor, "b h u v"]:
     """S after so many iterations over rows and columns.
 

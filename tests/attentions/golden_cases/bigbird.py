@@ -23,11 +23,12 @@ def replay(vector: Vector) -> Replay | str:
     layer = attentions.get(spec)(heads * channels, heads, vector.pattern).eval()
     assert isinstance(layer, BigBird)
     layer.draws.copy_(_draws(vector.arrays["param_random_blocks"]))
-    last = torch.tensor([(n - 1) // sizes["block"]])
+    last = torch.tensor([[(n - 1) // sizes["block"]]])
+    layer.last_blocks = lambda n, mask, device: last  # padded or not
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         q, k, v = (arrays[name] for name in "qkv")
-        return layer.attend_with(q, k, v, last, key_mask=vector.key_mask, query_mask=vector.key_mask)
+        return layer.attend(q, k, v, key_mask=vector.key_mask, query_mask=vector.key_mask)
 
     return Replay(spec, run)
 

@@ -22,9 +22,10 @@ def replay(vector: Vector) -> Replay:
     count = is_global.sum(dim=1)
     places = is_global.long().argsort(dim=1, descending=True, stable=True)[:, : int(count.max())]
     places = places.where(torch.arange(places.shape[1]) < count[:, None], -1)
+    layer.global_positions = lambda n, mask, device: places
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         both = (torch.cat([arrays[u], arrays[f"param_{u}_global"]], dim=-1) for u in "qkv")
-        return layer.attend_with(*both, places, key_mask=vector.key_mask, query_mask=vector.key_mask)
+        return layer.attend(*both, key_mask=vector.key_mask, query_mask=vector.key_mask)
 
     return Replay(spec, run)

@@ -12,7 +12,7 @@ from longspan import attentions
 from longspan.attentions.sinkhorn import Sinkhorn
 from longspan.kernels.block_sparse import groups
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
-from longspan.kernels.sinkhorn_normalize.rows import top_softmax
+from longspan.kernels.sinkhorn_normalize.reference import top_softmax
 from tests.attentions.parity import Replay, Vector
 
 
