@@ -23,10 +23,7 @@ denominators never. Products of float32 are not rounded. Deterministic.
 """
 
 import math
-from typing import (  # a Triton function is no Python function, and its annotations are no types
-    NamedTuple,
-    no_type_check,
-)
+from typing import NamedTuple
 
 import torch
 import triton
@@ -37,7 +34,7 @@ from torch import Tensor
 from longspan.kernels.favor.reference import log_of_nothing, smallest_sum
 from longspan.kernels.favor.shape import Shape
 from longspan.kernels.launch import strides
-from longspan.kernels.tiles import dot, dot_halves, halves_dot, load, of, store, visible
+from longspan.kernels.tiles import dot, dot_halves, halves_dot, jit, load, of, store, visible
 
 FLOOR = smallest_sum(torch.float32)
 MERGED = 16  # features that a program merges the sums of
@@ -191,8 +188,7 @@ def _sizes(shape: Shape, x: Float[Tensor, "b h n c"]) -> tuple[int, int, int, in
     return x.shape[1], x.shape[2], shape.r, shape.R, shape.tokens_per_part(x.shape[2]), half
 
 
-@triton.jit
-@no_type_check
+@jit
 def _sum_part(
     x, u, W, mask, key_max, shift, neg_delta, states, state_edges, sums, edges, heads, n, r, R, share, half,
     x_b, x_h, x_t, u_b, u_h, u_t,
@@ -242,8 +238,7 @@ def _sum_part(
     _store_sums(sums, edges, tl.program_id(1) * pairs + pair, columns, r, R, S, z, top, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _merge_parts(
     sums, edges, found, found_edges, parts, R,
     E: tl.constexpr, B: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
@@ -267,8 +262,7 @@ def _merge_parts(
         _store_sums(found, found_edges, pair, columns, R, R, S, z, top, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _read(
     q, k, v, W, mask, block_max, sums, edges, states, state_edges, y, d, query_max, running_max, key_max,
     heads, n, r, R, share, half, floor,
@@ -330,8 +324,7 @@ def _read(
     tl.store(query_max + pair * n + tokens, largest, mask=tokens < n)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_queries(
     dy, y, q, k, v, W, mask, sums, edges, states, state_edges, d, query_max, running_max, key_max, dq, shift, neg_delta,
     heads, n, r, R, share, half, floor,
@@ -390,8 +383,7 @@ def _backward_queries(
     store(of(dq, row, head, dq_b, dq_h), _of_logs(found, total, own, half), tokens, dq_t, tokens < n, c, C)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_keys(
     dy, q, k, v, W, mask, sums, edges, states, state_edges, query_max, running_max, key_max, shift, neg_delta, dk, dv,
     heads, n, r, R, share, half,
@@ -454,8 +446,7 @@ def _backward_keys(
     store(of(dv, row, head, dv_b, dv_h), tl.where(there[:, None], of_values, 0.0), tokens, dv_t, tokens < n, e, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _places(share, T: tl.constexpr, CAUSAL: tl.constexpr):
     """Row and head of this program, the first token of its tile, and the sums that its part and its tile start from."""
     pair, start = tl.program_id(0).to(tl.int64), tl.program_id(1) * T
@@ -466,8 +457,7 @@ def _places(share, T: tl.constexpr, CAUSAL: tl.constexpr):
     return pair, start, part_at, tile_at
 
 
-@triton.jit
-@no_type_check
+@jit
 def _rows(W, columns, R, C: tl.constexpr):
     """Rows of W [B, C], rounded, and the remainder, of which float32 has none."""
     at = columns[:, None] * C + tl.arange(0, C)[None, :]
@@ -478,28 +468,24 @@ def _rows(W, columns, R, C: tl.constexpr):
     return near, rest
 
 
-@triton.jit
-@no_type_check
+@jit
 def _norm(x, half):
     single = x.to(tl.float32)
     return tl.sum(single * single, axis=1) * half
 
 
-@triton.jit
-@no_type_check
+@jit
 def _phi(logs, like):
     """Features [T, B]; none is above 1, although their maximum was rounded by another kernel."""
     return tl.exp2(tl.minimum(logs, 0.0)).to(like.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _scale(x, by):
     return (x.to(tl.float32) * by[:, None]).to(x.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _fades(a, now):
     """How much of each key of a tile is left for each query [T of t, T of s]; nothing of one that is hidden.
 
@@ -509,15 +495,13 @@ def _fades(a, now):
     return tl.exp2(tl.where(seen, tl.minimum(a[None, :] - now[:, None], MOST), HIDDEN))
 
 
-@triton.jit
-@no_type_check
+@jit
 def _of_logs(found, total, x, half):
     """The gradient of x, from that of its logarithms times W, and their sum."""
     return (found - x.to(tl.float32) * (total * (2 * half))[:, None]) * LN2
 
 
-@triton.jit
-@no_type_check
+@jit
 def _start_sums(
     sums, edges, part_at, states, state_edges, tile_at, begin, R, largest, E: tl.constexpr, B: tl.constexpr
 ):
@@ -531,16 +515,14 @@ def _start_sums(
     return both.to(S.dtype), z * fade + near_z * near_fade
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_sums(sums, edges, place, columns, R, E: tl.constexpr):
     sums, edges = sums + place * (E * R), edges + place * (2 * R)
     S = tl.load(sums + columns[:, None] * E + tl.arange(0, E)[None, :])
     return S, tl.load(edges + columns), tl.load(edges + R + columns)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_sums(sums, edges, place, columns, r, R, S, z, top, E: tl.constexpr):
     """Features from r on are padding: their maximum is the lowest, so that they weigh nothing."""
     sums, edges = sums + place * (E * R), edges + place * (2 * R)

@@ -20,20 +20,16 @@ Products of bfloat16 tiles use tensor cores. A matrix of sums enters them as two
 and the remainder, and so keeps its precision. Products of float32 are not rounded. Deterministic.
 """
 
-from typing import (  # a Triton function is no Python function, and its annotations are no types
-    NamedTuple,
-    no_type_check,
-)
+from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from longspan.kernels.launch import strides
 from longspan.kernels.linear_attention.shape import Shape
-from longspan.kernels.tiles import dot, dot_sums, load, load_visible, of, store, visible
+from longspan.kernels.tiles import dot, dot_sums, jit, load, load_visible, of, store, visible
 
 STEP = tl.constexpr(Shape.STEP)
 
@@ -143,8 +139,7 @@ def _before(sums: Float[Tensor, "p pairs e1 r"]) -> Float[Tensor, "p pairs e1 r"
     return torch.cat([torch.zeros_like(sums[:1]), sums[:-1].cumsum(dim=0)])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _sum_keys(
     k, v, sums, cu_seqlens, k_angles, mask, heads, n, share, k_b, k_h, k_t, v_b, v_h, v_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
@@ -165,8 +160,7 @@ def _sum_keys(
     _store_sums(sums, S, z, R, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _read(
     q, k, v, sums, y, d, partial, cu_seqlens, q_angles, k_angles, mask, heads, n, share, eps, floor,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t, p_b, p_h, p_t,
@@ -209,8 +203,7 @@ def _read(
         tl.store(d + tokens, bottom, mask=tokens < last)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_queries(
     dy, q, k, v, sums, d, dq, dd, dsums, cu_seqlens, q_angles, k_angles, mask, heads, n, share, floor,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
@@ -259,8 +252,7 @@ def _backward_queries(
     _store_sums(dsums, dS, dz, R, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_keys(
     dy, q, k, v, dsums, d, dd, dk, dv, partial, cu_seqlens, q_angles, k_angles, mask, heads, n, share,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
@@ -310,8 +302,7 @@ def _backward_keys(
             store(partial, gv, tokens, p_t, tokens < last, e, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _part(cu_seqlens, heads, n, share, RAGGED: tl.constexpr):
     """Batch row and head of this program, where its row begins in there, and its tokens, counted from that place."""
     row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
@@ -325,15 +316,13 @@ def _part(cu_seqlens, heads, n, share, RAGGED: tl.constexpr):
     return row, head, begin, first, tl.minimum(first + share, n)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _row(x, row, head, begin, row_stride, head_stride, token_stride):
     """Where the tokens of a row and head begin."""
     return of(x, row, head, row_stride, head_stride) + begin * token_stride
 
 
-@triton.jit
-@no_type_check
+@jit
 def _features(
     x, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
@@ -353,8 +342,7 @@ def _features(
     return tl.where(real, single, 0.0).to(loaded.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _turns(angles, start, last, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr):
     """cos in the first half of the columns, sin in the second [T, R]."""
     tokens = start + tl.arange(0, T)
@@ -362,8 +350,7 @@ def _turns(angles, start, last, C: tl.constexpr, R: tl.constexpr, T: tl.constexp
     return tl.where((tl.arange(0, R) < C)[None, :], tl.cos(angle)[:, None], tl.sin(angle)[:, None])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_gradient(
     x, g, phi, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
@@ -380,8 +367,7 @@ def _store_gradient(
     store(x, g, tokens, stride, tokens < last, c, C)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr, like):
     """All of w but its last entry [T, E], in the type of `like`."""
     tokens = start + tl.arange(0, T)
@@ -389,15 +375,13 @@ def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.const
     return (load(dy, tokens, stride, tokens < last, e, E).to(tl.float32) / bottom[:, None]).to(like.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _causal_mask(T: tl.constexpr):
     """Which keys of a tile each of its queries sees [T of t, T of s]."""
     return tl.arange(0, T)[:, None] >= tl.arange(0, T)[None, :]
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_sums(sums, R: tl.constexpr, E: tl.constexpr, OF_PART: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     if OF_PART:
@@ -407,8 +391,7 @@ def _load_sums(sums, R: tl.constexpr, E: tl.constexpr, OF_PART: tl.constexpr):
     return tl.load(sums + tl.arange(0, E)[:, None] * R + columns[None, :]), tl.load(sums + E * R + columns)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_sums(sums, S, z, R: tl.constexpr, E: tl.constexpr):
     sums += (tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * ((E + 1) * R)
     columns = tl.arange(0, R)
