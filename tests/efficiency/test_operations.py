@@ -50,6 +50,7 @@ def test_packed_rows_count_their_own_tokens_alone():
     forth = formulas()[torch.ops.aten._flash_attention_forward]
     assert forth(*rows, offsets, offsets, 7, 7, 0.0, False, False) == 2 * 4 * 8 * (3 * 3 + 7 * 7)
     assert forth(*rows, offsets, offsets, 7, 7, 0.0, True, False) == 2 * 4 * 8 * (6 + 28)
+    importlib.import_module("longspan.kernels.linear_attention")
     linear = formulas()[torch.ops.longspan.linear_attention]
     assert linear(*((1, 2, 10, 8) for _ in rows), *[None] * 5, 7, 7, "elu") == 2 * 20 * 2 * 8 * 9
 
