@@ -38,7 +38,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.bounded_memory.operator import MemoryShape
-from longspan.kernels.launch import as_bytes, readable, strides
+from longspan.kernels.launch import as_bytes, empty_like, readable, strides
+from longspan.kernels.operator import like
 from longspan.kernels.tiles import (
     dot,
     dot_halves,
@@ -88,71 +89,47 @@ class Source(NamedTuple):
         return {"SHARED": self.control_value is None, "MASKED": self.mask is not None}
 
 
-def pool(shape: MemoryShape, source: Source) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:
-    """Both memories before each part and after the last: S, below it z, below that m."""
-    heads, m = source.k.shape[1:3]
-    sums = source.k.new_empty(shape.parts(m), *shape.states(m)[1:], dtype=torch.float32)
+def forward(
+    shape: MemoryShape, q: Float[Tensor, "b h n c"], source: Source
+) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]]:
+    """y, and both memories before each part and after the last: S, below it z, below that m."""
+    k, v, (heads, n), m = source.k, source.v, q.shape[1:3], source.k.shape[2]
+    sums = k.new_empty(shape.parts(m), *shape.states(m)[1:], dtype=torch.float32)
     _pool[(shape.pairs, len(sums))](
-        sums, heads, m, shape.tokens_per_part(m), *source.pointers, *strides(source.k, source.v), **source.flags,
-        **shape.constants,
-    )  # fmt: skip
-    return _scan_parts(sums, backward=False)
-
-
-def attend(
-    shape: MemoryShape,
-    q: Float[Tensor, "b h n c"],
-    source: Source,
-    states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    y: Float[Tensor, "b h n e"],
-) -> None:
-    """Fill in y."""
-    heads, n = q.shape[1:3]
+        sums, heads, m, shape.tokens_per_part(m), *source.pointers, *strides(k, v), **source.flags, **shape.constants
+    )
+    states, y = _scan_parts(sums, backward=False), empty_like(q, v.shape[3], v.dtype)
     _attend[(shape.pairs, shape.parts(n))](
         q, states, y, heads, n, shape.tokens_per_part(n), len(states) - 1, shape.c**-0.5, *source.pointers,
-        *strides(q, source.k, source.v, y), **source.flags, **shape.constants,
+        *strides(q, k, v, y), **source.flags, **shape.constants,
     )  # fmt: skip
+    return y, states
 
 
-def backward_queries(
+def backward(
     shape: MemoryShape,
     dy: Float[Tensor, "b h n e"],
     q: Float[Tensor, "b h n c"],
     source: Source,
     states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    dq: Float[Tensor, "b h n c"],
-) -> tuple[Float[Tensor, "4 pairs _ r"], Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]]:
-    """Fill in dq; returns l and rho of both memories, which only the causal form needs, and N after each part."""
-    (heads, n), parts = q.shape[1:3], shape.parts(q.shape[2])
-    moments = states.new_empty(4, shape.pairs, n if shape.causal else 0, shape.slots)
-    dsums = states.new_empty(parts, *states.shape[1:])
-    _backward_queries[(shape.pairs, parts)](
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h m c"], Float[Tensor, "b h m e"], Float[Tensor, "2 d r"]]:
+    """The gradients of q, k, v and of both controls."""
+    k, v, (heads, n), m = source.k, source.v, q.shape[1:3], source.k.shape[2]
+    dq, dk, dv = like(q, k, v)
+    moments = states.new_empty(4, shape.pairs, n if shape.causal else 0, shape.slots)  # l and rho of both memories
+    dsums = states.new_empty(shape.parts(n), *states.shape[1:])
+    _backward_queries[(shape.pairs, len(dsums))](
         dy, q, states, dq, moments, dsums, heads, n, shape.tokens_per_part(n), len(states) - 1, shape.c**-0.5,
-        *source.pointers, *strides(dy, q, source.k, source.v, dq), **source.flags, **shape.constants,
+        *source.pointers, *strides(dy, q, k, v, dq), **source.flags, **shape.constants,
     )  # fmt: skip
-    return moments, _scan_parts(dsums, backward=True)
-
-
-def backward_keys(
-    shape: MemoryShape,
-    dy: Float[Tensor, "b h n e"],
-    q: Float[Tensor, "b h n c"],
-    source: Source,
-    states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    moments: Float[Tensor, "4 pairs _ r"],
-    dstates: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    dk: Float[Tensor, "b h m c"],
-    dv: Float[Tensor, "b h m e"],
-) -> Float[Tensor, "2 d r"]:
-    """Fill in dk and dv; returns the gradients of both controls."""
-    (heads, m), parts = dk.shape[1:3], shape.parts(dk.shape[2])
-    dcontrols = states.new_empty(parts * shape.pairs, 2, shape.width, shape.slots)
-    _backward_keys[(shape.pairs, parts)](
+    dstates = _scan_parts(dsums, backward=True)  # N after each part
+    dcontrols = states.new_empty(shape.parts(m) * shape.pairs, 2, shape.width, shape.slots)
+    _backward_keys[(shape.pairs, shape.parts(m))](
         dy, q, states, moments, dstates, dk, dv, dcontrols, heads, m, shape.tokens_per_part(m), len(states) - 1,
-        len(dstates) - 1, shape.c**-0.5, *source.pointers, *strides(dy, q, source.k, source.v, dk, dv),
-        **source.flags, **shape.constants,
+        len(dstates) - 1, shape.c**-0.5, *source.pointers, *strides(dy, q, k, v, dk, dv), **source.flags,
+        **shape.constants,
     )  # fmt: skip
-    return dcontrols.sum(dim=0)
+    return dq, dk, dv, dcontrols.sum(dim=0)
 
 
 def _scan_parts(
