@@ -34,6 +34,7 @@ from torch import Tensor
 from longspan.kernels.favor.reference import log_of_nothing, smallest_sum
 from longspan.kernels.favor.shape import Shape
 from longspan.kernels.launch import strides
+from longspan.kernels.operator import like
 from longspan.kernels.tiles import dot, dot_halves, halves_dot, jit, load, of, store, visible
 
 FLOOR = smallest_sum(torch.float32)
@@ -44,6 +45,7 @@ MOST = tl.constexpr(-math.log2(FLOOR))  # of exponents, which a division by d ma
 
 Projection = Float[Tensor, "2 r_padded c_padded"]
 Mask = UInt8[Tensor, "b m"] | None
+Maxima = Float[Tensor, "_ b h n"]  # Q of each query; in the causal form also m, and the maximum of x . W of each key
 
 
 class Sums(NamedTuple):
@@ -60,32 +62,52 @@ class Saved(NamedTuple):
     tiles: Sums
 
 
-class Maxima(NamedTuple):
-    """Q of each query; in the causal form m, and the maximum of x . W of each key."""
-
-    queries: Float[Tensor, "b h n"]
-    running: Float[Tensor, "b h n"] | None
-    keys: Float[Tensor, "b h n"] | None
-
-
-def sum_keys(
-    shape: Shape, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], W: Projection, mask: Mask
-) -> tuple[Saved, Float[Tensor, "blocks b h m"] | None]:
-    """M; and in the causal form the maximum of x . W of each key, over each block of features."""
-    block_max = k.new_empty(shape.blocks, *k.shape[:3], dtype=torch.float32) if shape.causal else None
-    return _sums(shape, k, v, W, mask, block_max, None, None, keys=True), block_max
+class Inputs(NamedTuple):
+    q: Float[Tensor, "b h n c"]
+    k: Float[Tensor, "b h m c"]
+    v: Float[Tensor, "b h m e"]
+    W: Projection
+    mask: Mask
 
 
-def sum_queries(
-    shape: Shape,
-    q: Float[Tensor, "b h n c"],
-    dy: Float[Tensor, "b h n e"],
-    W: Projection,
-    shift: Float[Tensor, "b h n"],
-    neg_delta: Float[Tensor, "b h n"],
+def forward(
+    shape: Shape, inputs: Inputs, y: Float[Tensor, "b h n e"], d: Float[Tensor, "b h n"], maxima: Maxima
 ) -> Saved:
-    """N, from what `backward_queries` returns."""
-    return _sums(shape, q, dy, W, None, None, shift, neg_delta, keys=False)
+    """Fill in y, its denominators and the maxima; returns M."""
+    q, k, v, W, mask = inputs
+    # the maximum of x . W of each key, over each block of features
+    block_max = k.new_empty(shape.blocks, *k.shape[:3], dtype=torch.float32) if shape.causal else None
+    M = _sums(shape, k, v, W, mask, block_max, None, None, keys=True)
+    _read[(shape.pairs, shape.tiles(q.shape[2]))](
+        *inputs, block_max, *M.parts, *M.tiles, y, d, *_three(maxima), *_sizes(shape, q), FLOOR, *strides(q, k, v, y),
+        MASKED=mask is not None, BLOCKS=triton.next_power_of_2(shape.blocks), **shape.constants(),
+    )  # fmt: skip
+    return M
+
+
+def backward(
+    shape: Shape,
+    dy: Float[Tensor, "b h n e"],
+    y: Float[Tensor, "b h n e"],
+    inputs: Inputs,
+    M: Saved,
+    d: Float[Tensor, "b h n"],
+    maxima: Maxima,
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h m c"], Float[Tensor, "b h m e"]]:
+    q, k, v, W, mask = inputs
+    dq, dk, dv = like(q, k, v)
+    # the logarithm of what N divides each query by, and -dy . y where d depends on the query
+    shift, neg_delta = torch.empty_like(d), torch.empty_like(d)
+    _backward_queries[(shape.pairs, shape.tiles(q.shape[2]))](
+        dy, y, *inputs, *M.parts, *M.tiles, d, *_three(maxima), dq, shift, neg_delta, *_sizes(shape, q), FLOOR,
+        *strides(dy, y, q, k, v, dq), MASKED=mask is not None, **shape.constants(),
+    )  # fmt: skip
+    N = _sums(shape, q, dy, W, None, None, shift, neg_delta, keys=False)
+    _backward_keys[(shape.pairs, shape.tiles(k.shape[2]))](
+        dy, *inputs, *N.parts, *N.tiles, *_three(maxima), shift, neg_delta, dk, dv, *_sizes(shape, k),
+        *strides(dy, q, k, v, dk, dv), MASKED=mask is not None, **shape.constants(),
+    )  # fmt: skip
+    return dq, dk, dv
 
 
 def _sums(
@@ -100,6 +122,7 @@ def _sums(
     *,
     keys: bool,
 ) -> Saved:
+    """M of keys, or N of queries."""
     n, parts = x.shape[2], shape.parts(x.shape[2])
     own = _room(shape, x, parts, torch.float32)
     saved = Saved(*(_room(shape, x, places, x.dtype) for places in shape.saved(n)))
@@ -113,67 +136,8 @@ def _sums(
     return saved
 
 
-class Inputs(NamedTuple):
-    q: Float[Tensor, "b h n c"]
-    k: Float[Tensor, "b h m c"]
-    v: Float[Tensor, "b h m e"]
-    W: Projection
-    mask: Mask
-
-
-def read(
-    shape: Shape,
-    inputs: Inputs,
-    block_max: Float[Tensor, "blocks b h m"] | None,
-    M: Saved,
-    y: Float[Tensor, "b h n e"],
-    d: Float[Tensor, "b h n"],
-    maxima: Maxima,
-) -> None:
-    """Fill in y, its denominators and the maxima."""
-    q, k, v, _, mask = inputs
-    _read[(shape.pairs, shape.tiles(q.shape[2]))](
-        *inputs, block_max, *M.parts, *M.tiles, y, d, *maxima, *_sizes(shape, q), FLOOR, *strides(q, k, v, y),
-        MASKED=mask is not None, BLOCKS=triton.next_power_of_2(shape.blocks), **shape.constants(),
-    )  # fmt: skip
-
-
-def backward_queries(
-    shape: Shape,
-    dy: Float[Tensor, "b h n e"],
-    y: Float[Tensor, "b h n e"],
-    inputs: Inputs,
-    M: Saved,
-    d: Float[Tensor, "b h n"],
-    maxima: Maxima,
-    dq: Float[Tensor, "b h n c"],
-) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
-    """Fill in dq; returns the logarithm of what N divides each query by, and -dy . y where d depends on the query."""
-    (q, k, v, _, mask), shift, neg_delta = inputs, torch.empty_like(d), torch.empty_like(d)
-    _backward_queries[(shape.pairs, shape.tiles(q.shape[2]))](
-        dy, y, *inputs, *M.parts, *M.tiles, d, *maxima, dq, shift, neg_delta, *_sizes(shape, q), FLOOR,
-        *strides(dy, y, q, k, v, dq), MASKED=mask is not None, **shape.constants(),
-    )  # fmt: skip
-    return shift, neg_delta
-
-
-def backward_keys(
-    shape: Shape,
-    dy: Float[Tensor, "b h n e"],
-    inputs: Inputs,
-    N: Saved,
-    maxima: Maxima,
-    shift: Float[Tensor, "b h n"],
-    neg_delta: Float[Tensor, "b h n"],
-    dk: Float[Tensor, "b h m c"],
-    dv: Float[Tensor, "b h m e"],
-) -> None:
-    """Fill in dk and dv."""
-    q, k, v, _, mask = inputs
-    _backward_keys[(shape.pairs, shape.tiles(k.shape[2]))](
-        dy, *inputs, *N.parts, *N.tiles, *maxima, shift, neg_delta, dk, dv, *_sizes(shape, k),
-        *strides(dy, q, k, v, dk, dv), MASKED=mask is not None, **shape.constants(),
-    )  # fmt: skip
+def _three(maxima: Maxima) -> list[Tensor | None]:
+    return [*maxima, *[None] * (3 - len(maxima))]
 
 
 def _room(shape: Shape, x: Float[Tensor, "b h n c"], places: int, dtype: torch.dtype) -> Sums:
