@@ -20,6 +20,7 @@ Products of bfloat16 tiles use tensor cores. A matrix of sums enters them as two
 and the remainder, and so keeps its precision. Products of float32 are not rounded. Deterministic.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -27,8 +28,9 @@ import triton.language as tl
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from longspan.kernels.launch import strides
+from longspan.kernels.launch import empty_like, strides
 from longspan.kernels.linear_attention.shape import Shape
+from longspan.kernels.operator import like
 from longspan.kernels.tiles import dot, dot_sums, jit, load, load_visible, of, store, visible
 
 STEP = tl.constexpr(Shape.STEP)
@@ -55,78 +57,63 @@ class Inputs(NamedTuple):
         return {"MASKED": self.keys.mask is not None}
 
 
-def sum_keys(shape: Shape, inputs: Inputs) -> Float[Tensor, "p pairs e1 r"]:
-    """M that each causal part starts from, or that of whole rows."""
-    _, k, v, _, keys = inputs
-    parts = shape.parts(keys.max_seqlen)
-    sums = k.new_empty(shape.sums(parts), dtype=torch.float32)
-    _sum_keys[(shape.pairs, parts)](
-        k, v, sums, keys.cu_seqlens, keys.angles, keys.mask, *_sizes(shape, k, keys), *strides(k, v),
-        **inputs.flags, **shape.constants(),
-    )  # fmt: skip
-    return _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
+def forward(
+    shapes: list[Shape], inputs: Inputs
+) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n"], Float[Tensor, " saved"]]:
+    """y, its denominators, and M of all slices: what each causal part starts from, or that of whole rows."""
+    (q, _, v, queries, keys), saved = inputs, []
+    y, d = empty_like(q, v.shape[3], v.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
+    partial = empty_like(q, v.shape[3], torch.float32) if len(shapes) > 1 else y  # numerators of the slices so far
+    for shape in shapes:
+        q, k, parts = shape.cut(inputs.q), shape.cut(inputs.k), shape.parts(keys.max_seqlen)
+        sums = k.new_empty(shape.sums(parts), dtype=torch.float32)
+        _sum_keys[(shape.pairs, parts)](
+            k, v, sums, keys.cu_seqlens, keys.angles, keys.mask, *_sizes(shape, k, keys), *strides(k, v),
+            **inputs.flags, **shape.constants(),
+        )  # fmt: skip
+        sums = _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
+        _read[(shape.pairs, shape.reading_parts(queries.max_seqlen))](
+            q, k, v, sums, y, d, partial, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
+            *_sizes(shape, q, queries), shape.eps, shape.floor, *strides(q, k, v, y, partial),
+            **inputs.flags, **shape.flags, **shape.constants(),
+        )  # fmt: skip
+        saved.append(sums.flatten())
+    return y, d, saved[0] if len(saved) == 1 else torch.cat(saved)
 
 
-def read(
-    shape: Shape,
-    inputs: Inputs,
-    sums: Float[Tensor, "p pairs e1 r"],
-    y: Float[Tensor, "b h n e"],
-    d: Float[Tensor, "b h n"],
-    partial: Float[Tensor, "b h n e"],
-) -> None:
-    """Fill in y and d: the last slice the quotient, others what the next one adds to, y in `partial`."""
-    q, k, v, queries, keys = inputs
-    _read[(shape.pairs, shape.reading_parts(queries.max_seqlen))](
-        q, k, v, sums, y, d, partial, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
-        *_sizes(shape, q, queries), shape.eps, shape.floor, *strides(q, k, v, y, partial),
-        **inputs.flags, **shape.flags, **shape.constants(),
-    )  # fmt: skip
-
-
-def backward_queries(
-    shape: Shape,
+def backward(
+    shapes: list[Shape],
     dy: Float[Tensor, "b h n e"],
-    dd: Float[Tensor, "b h n"],
-    given: bool,
-    inputs: Inputs,
-    sums: Float[Tensor, "p pairs e1 r"],
+    y: Float[Tensor, "b h n e"] | None,
     d: Float[Tensor, "b h n"],
-    dq: Float[Tensor, "b h n c"],
-) -> Float[Tensor, "p pairs e1 r"]:
-    """Fill in dq; returns N that each causal part starts from, or that of whole rows.
-
-    dd holds the last entry of every w: `given`, or filled in here where the causal backward pass of keys needs it.
-    """
-    q, k, v, queries, keys = inputs
-    parts = shape.parts(queries.max_seqlen)
-    dsums = sums.new_empty(shape.sums(parts))
-    _backward_queries[(shape.pairs, parts)](
-        dy, q, k, v, sums, d, dq, dd, dsums, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
-        *_sizes(shape, q, queries), shape.floor, *strides(dy, q, k, v, dq),
-        GIVEN=given, CAUSAL=shape.causal, **inputs.flags, **shape.constants(backward=True),
-    )  # fmt: skip
-    return _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
-
-
-def backward_keys(
-    shape: Shape,
-    dy: Float[Tensor, "b h n e"],
-    dd: Float[Tensor, "b h n"],
+    sums: Float[Tensor, " saved"],
     inputs: Inputs,
-    dsums: Float[Tensor, "p pairs e1 r"],
-    d: Float[Tensor, "b h n"],
-    dk: Float[Tensor, "b h m c"],
-    dv: Float[Tensor, "b h m e"],
-    partial: Float[Tensor, "b h m e"],
-) -> None:
-    """Fill in dk and, with the last slice, dv; others leave in `partial` what the next one adds to."""
-    q, k, v, queries, keys = inputs
-    _backward_keys[(shape.pairs, shape.reading_parts(keys.max_seqlen))](
-        dy, q, k, v, dsums, d, dd, dk, dv, partial, keys.cu_seqlens, queries.angles, keys.angles, keys.mask,
-        *_sizes(shape, k, keys), *strides(dy, q, k, v, dk, dv, partial),
-        **inputs.flags, **shape.flags, **shape.constants(backward=True),
-    )  # fmt: skip
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h m c"], Float[Tensor, "b h m e"]]:
+    """The gradients of q, k and v; several slices need y, since each computes only a part of it."""
+    _, _, v, queries, keys = inputs
+    dq, dk, dv = like(*inputs[:3])
+    dd, partial = torch.empty_like(d), dv  # the last entry of every w; dv of the slices so far
+    if y is not None:
+        delta = (dy.float() * y.float()).sum(dim=-1)
+        dd = torch.where(d > shapes[0].floor, -delta / d, 0)
+        partial = empty_like(v, v.shape[3], torch.float32)
+    sizes = [math.prod(shape.saved(keys.max_seqlen)) for shape in shapes]
+    for shape, saved in zip(shapes, sums.split(sizes), strict=True):
+        q, k, own_dq, own_dk = (shape.cut(x) for x in (*inputs[:2], dq, dk))
+        parts, constants = shape.parts(queries.max_seqlen), shape.constants(backward=True)
+        dsums = saved.new_empty(shape.sums(parts))
+        _backward_queries[(shape.pairs, parts)](
+            dy, q, k, v, saved, d, own_dq, dd, dsums, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
+            *_sizes(shape, q, queries), shape.floor, *strides(dy, q, k, v, own_dq),
+            CAUSAL=shape.causal, GIVEN=y is not None, **inputs.flags, **constants,
+        )  # fmt: skip
+        dsums = _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
+        _backward_keys[(shape.pairs, shape.reading_parts(keys.max_seqlen))](
+            dy, q, k, v, dsums, d, dd, own_dk, dv, partial, keys.cu_seqlens, queries.angles, keys.angles, keys.mask,
+            *_sizes(shape, k, keys), *strides(dy, q, k, v, own_dk, dv, partial),
+            **inputs.flags, **shape.flags, **constants,
+        )  # fmt: skip
+    return dq, dk, dv
 
 
 def _sizes(shape: Shape, x: Float[Tensor, "b h n c"], side: Side) -> tuple[int, int, int]:
