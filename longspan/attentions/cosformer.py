@@ -7,19 +7,16 @@ over the real keys j, in causal self attention over j <= i. The cosine of a diff
     phi(u)_p = [relu(u) cos(pi p / 2L), relu(u) sin(pi p / 2L)]      w_ij = phi(q_i)_i . phi(k_j)_j
 
 so keys and values are summed once. Places count real tokens only, and in cross attention queries and keys have a count
-each. No distance may reach L, or weights would turn negative. `length` says what L is:
-
-    "fixed"   the longest length named at construction, max_length (in cross attention the greater of it and
-              max_context): rows do not depend on what comes after them, and decoding keeps one sum
-    "call"    the paper's: the number of queries or of keys of the row at hand, whichever is greater. In causal patterns
-              a fidelity setting: each new token changes the weights of all tokens before it
+each. L is the longest length named at construction: max_length, in cross attention the greater of it and max_context.
+No distance may reach it, or weights would turn negative.
 
 There is no scaling by the width, and a query without any positive channel gives 0. Paper: arXiv:2202.08791. Departs
-from the paper in: L is fixed unless asked otherwise, and padding is honoured.
+from the paper in: there L is the length of the call, with which each new token would change the weights of all before
+it; and padding is honoured.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -50,26 +47,15 @@ class CosFormer(HeadwiseAttention):
         remark="CAB's table denies both causal patterns, which a length that grows breaks; with a fixed one both hold.",
     )
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        pattern: Pattern,
-        *,
-        length: Literal["fixed", "call"] = "fixed",
-        eps: float = 1e-6,
-        **shell: Any,
-    ):
+    def __init__(self, dim: int, heads: int, pattern: Pattern, *, eps: float = 1e-6, **shell: Any):
         super().__init__(dim, heads, pattern, **shell)
         if eps <= 0:
             raise UsageError(f"cosformer divides by at least eps, got eps={eps}; choose a positive number.")
-        self.length, self.eps = length, eps
+        self.eps = eps
         needed = {"max_length": self.max_length} | ({"max_context": self.max_context} if self.pattern.cross else {})
-        missing = [name for name, value in needed.items() if value is None]
-        if length == "fixed" and missing:
-            how = f"name it with {' and '.join(missing)}, or take cosformer(length=call)"
-            raise UsageError(f"cosformer measures distance by the longest length; {how}.")
-        self.longest = max((value for value in needed.values() if value is not None), default=0)
+        if missing := [name for name, value in needed.items() if value is None]:
+            raise UsageError(f"cosformer measures distance by the longest length; name it: {' and '.join(missing)}.")
+        self.longest = max(value for value in needed.values() if value is not None)
 
     def attend(
         self,
@@ -80,16 +66,10 @@ class CosFormer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        keys = _places(k, key_mask)
-        queries = _places(q, query_mask) if self.pattern.cross else keys
-        if self.length == "fixed":
-            self._fits(max(queries.shape[1], keys.shape[1]))
-            length = self.longest
-        else:
-            length = torch.maximum(queries.amax(dim=1), keys.amax(dim=1))[:, None].clamp(min=0) + 1
-        angles, causal = (_angles(queries, length, q), _angles(keys, length, k)), self.pattern is Pattern.CAUSAL_SELF
-        how = {"causal": causal, "key_mask": key_mask, "angles": angles, "floor": self.eps}
-        return linear_attention(q, k, v, feature="cosine", **how)
+        keys = self._angles(k, key_mask)
+        queries = self._angles(q, query_mask) if self.pattern.cross else keys
+        how = {"key_mask": key_mask, "angles": (queries, keys), "floor": self.eps}
+        return linear_attention(q, k, v, feature="cosine", causal=self.pattern is Pattern.CAUSAL_SELF, **how)
 
     def weights(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -106,19 +86,14 @@ class CosFormer(HeadwiseAttention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
         y, state = super().prefill(x, context, mask=mask, context_mask=context_mask)
-        if isinstance(state, Sums):  # `begin` sees keys alone and cannot count queries
-            queries = torch.full_like(state.queries, x.shape[1]) if mask is None else mask.sum(dim=1)
-            state = replace(state, queries=queries, at_most=x.shape[1])
-        return y, state
+        assert isinstance(state, Sums)  # `begin` sees keys alone and cannot count queries
+        queries = torch.full_like(state.queries, x.shape[1]) if mask is None else mask.sum(dim=1)
+        return y, replace(state, queries=queries, at_most=x.shape[1])
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> Sums | None:
-        if self.length == "call":  # every angle changes with the length
-            return None
-        self._fits(k.shape[2])
-        angles = _angles(_places(k, key_mask), self.longest, k)
-        memory = final_state(k, v, feature="cosine", key_mask=key_mask, angles=angles)
+    ) -> Sums:
+        memory = final_state(k, v, feature="cosine", key_mask=key_mask, angles=self._angles(k, key_mask))
         return Sums(memory, torch.zeros(k.shape[0], dtype=torch.long, device=k.device))
 
     def advance(
@@ -128,9 +103,8 @@ class CosFormer(HeadwiseAttention):
         if at_most > self.longest:
             at_most = int(state.queries.max()) + 1
             self._fits(at_most)
-        angle = _angles(state.queries, self.longest, q)
-        how = {"angles": (angle, angle), "floor": self.eps}
-        y, memory = linear_attention_step(q, k, v, state.memory, feature="cosine", **how)
+        angles = (self._angle(state.queries, q),) * 2
+        y, memory = linear_attention_step(q, k, v, state.memory, feature="cosine", angles=angles, floor=self.eps)
         return y, Sums(memory, state.queries + 1, at_most)
 
     def _fits(self, tokens: int) -> None:
@@ -138,13 +112,11 @@ class CosFormer(HeadwiseAttention):
             at_most = f"at most {self.longest} tokens, got {tokens}"
             raise UsageError(f"This cosformer was built for {at_most}; build it for more or cut the input.")
 
+    def _angles(self, x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n"]:
+        """Of each token, by its place among the real ones of its row, from 0."""
+        self._fits(x.shape[2])
+        place = torch.arange(x.shape[2], device=x.device).expand(len(x), -1) if mask is None else mask.cumsum(dim=1) - 1
+        return self._angle(place, x)
 
-def _angles(place: Int[Tensor, "b *n"], length: int | Int[Tensor, "b 1"], x: Tensor) -> Float[Tensor, "b *n"]:
-    return place.to(torch.promote_types(x.dtype, torch.float32)) * (torch.pi / 2) / length
-
-
-def _places(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b n"]:
-    """The place of each token among the real ones of its row, from 0."""
-    if mask is None:
-        return torch.arange(x.shape[2], device=x.device).expand(x.shape[0], -1)
-    return mask.cumsum(dim=1) - 1
+    def _angle(self, place: Int[Tensor, "b *n"], x: Tensor) -> Float[Tensor, "b *n"]:
+        return place.to(torch.promote_types(x.dtype, torch.float32)) * (torch.pi / 2) / self.longest

@@ -1,1 +1,1 @@
-"""Operations that several mechanisms share. In each folder: `reference.py` is the law, the others are only faster."""
+"""Operations that several mechanisms share. In each folder `reference.py` is the definition, the rest only faster."""

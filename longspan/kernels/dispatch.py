@@ -1,4 +1,4 @@
-"""Which implementation computes a call: the law, or a Triton kernel where there is a GPU and nothing stands in its way.
+"""Which implementation computes a call: the reference, or a Triton kernel where there is a GPU that can run it.
 
     impl = choose(impl, "favor", q, unsupported_reason)      # why the kernel cannot take these tensors, or ""
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from longspan.core.errors import UsageError
@@ -17,6 +17,14 @@ from longspan.core.errors import UsageError
 Implementation = Literal["auto", "reference", "triton"]
 
 HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
+
+
+def unsupported_inputs(*qkv: Float[Tensor, "..."]) -> str:
+    """What keeps a kernel for float32 and bfloat16 from q, k and v, if anything."""
+    dtypes = [x.dtype for x in qkv]
+    if len(set(dtypes)) > 1 or dtypes[0] not in (torch.float32, torch.bfloat16):
+        return f"it takes q, k and v all in float32 or all in bfloat16, got {', '.join(map(str, dtypes))}"
+    return "" if all(x.numel() for x in qkv) else "there are no tokens"
 
 
 def lack_of_room(x: Shaped[Tensor, "..."], needed: int) -> str:

@@ -10,14 +10,12 @@ of N points counts 5 N log2 N, of real numbers half of that; a running sum or ma
 operators are added by torch's `register_flop_formula`.
 """
 
-import importlib
 import math
-import pkgutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 FORMULAS: dict[Any, Callable[..., int]] = {}
 
@@ -33,12 +31,7 @@ def counts(operation: Any) -> Callable[[Callable[..., int]], Callable[..., int]]
 
 
 def formulas() -> dict[Any, Callable[..., int]]:
-    """Every formula of this package: each operator enters its own where it is defined."""
-    import longspan.kernels as package
-
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.endswith("triton"):
-            importlib.import_module(module.name)
+    """Those of torch's operators, and of ours whose files are loaded: a layer that exists has loaded what it calls."""
     return FORMULAS
 
 
@@ -76,7 +69,8 @@ def _attention(operation: Any, *, backward: bool) -> Callable[..., int]:
         n, m, heads = q.shape[token_axis], k.shape[token_axis], q.shape[-5 - token_axis]
         rows = [(n, m)] * math.prod(q.shape[:-3])
         if given.get("cum_seq_q") is not None and q.ndim == 3:
-            heads, rows = q.shape[1], zip(_lengths(given["cum_seq_q"]), _lengths(given["cum_seq_k"]), strict=True)
+            lengths = (given[name].diff().tolist() for name in ("cum_seq_q", "cum_seq_k"))
+            heads, rows = q.shape[1], zip(*lengths, strict=True)
         left, right = given.get("window_size_left"), given.get("window_size_right")
         if left is not None and right is not None:
             pairs = sum(window_pairs(n, left, right) for n, _ in rows)
@@ -89,22 +83,6 @@ def _attention(operation: Any, *, backward: bool) -> Callable[..., int]:
     return formula
 
 
-def _lengths(cu_seqlens: Tensor) -> list[int]:
-    return cu_seqlens.diff().tolist()
-
-
-def _real_to_complex(x: Any, dims: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    return transform(math.prod(x), math.prod(x[dim] for dim in dims), real=True)
-
-
-def _complex_to_real(x: Any, dims: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    return transform(math.prod(out_shape), math.prod(out_shape[dim] for dim in dims), real=True)
-
-
-def _complex_to_complex(x: Any, dims: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
-    return transform(math.prod(x), math.prod(x[dim] for dim in dims), real=False)
-
-
 def transform(numbers: int, points: int, *, real: bool) -> int:
     """Fourier transforms of so many points each, on so many numbers in all.
 
@@ -114,7 +92,12 @@ def transform(numbers: int, points: int, *, real: bool) -> int:
     return round((2.5 if real else 5) * numbers * math.log2(max(points, 1)))
 
 
-def _running(x: Any, *rest: Any, out_shape: Any = None, **options: Any) -> int:
+def _fourier(x: Any, dims: Any, *rest: Any, real: bool = True, out_shape: Any = None, **options: Any) -> int:
+    numbers = max(x, out_shape, key=math.prod)  # the real side, for the other has half of it
+    return transform(math.prod(numbers), math.prod(numbers[dim] for dim in dims), real=real)
+
+
+def _running(x: Any, *rest: Any, **options: Any) -> int:
     return math.prod(x)
 
 
@@ -122,16 +105,8 @@ _FUSED = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_
 _FUSED += ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu")
 _FUSED += ("_flash_attention",)
 
-FORMULAS |= {
-    aten._fft_r2c: _real_to_complex,
-    aten._fft_c2r: _complex_to_real,
-    aten._fft_c2c: _complex_to_complex,
-    aten.cumsum: _running,
-    aten.cumprod: _running,
-    aten.logcumsumexp: _running,
-    aten.cummax: _running,
-    aten.cummin: _running,
-}
+FORMULAS |= {aten._fft_r2c: _fourier, aten._fft_c2r: _fourier, aten._fft_c2c: partial(_fourier, real=False)}
+FORMULAS |= dict.fromkeys((aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.cummax, aten.cummin), _running)
 for _name in _FUSED:
     _forward = getattr(aten, _name if _name != "_flash_attention" else f"{_name}_forward")
     _backward = getattr(aten, f"{_name}_backward")

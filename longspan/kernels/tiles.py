@@ -5,29 +5,33 @@ and those of float32 are not rounded. What is single precision beside bfloat16 g
 and the rest, and so keeps its precision.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 import triton
 import triton.language as tl
 
 
-@triton.jit
-@no_type_check
+def jit(function: Callable[..., Any]) -> Any:
+    """`triton.jit` without what checks types at run time: a Triton function's annotations are not Python types."""
+    return triton.jit(inspect.unwrap(function))
+
+
+@jit
 def part(heads, n, share):
     """Row, head and tokens of this program, for a grid of pairs by parts."""
     first = tl.program_id(1) * share
     return tl.program_id(0) // heads, tl.program_id(0) % heads, first, tl.minimum(first + share, n)
 
 
-@triton.jit
-@no_type_check
+@jit
 def of(x, row, head, row_stride, head_stride):
     """Where the tokens of a row and head begin."""
     return x + row.to(tl.int64) * row_stride + head.to(tl.int64) * head_stride
 
 
-@triton.jit
-@no_type_check
+@jit
 def visible(mask, tokens, last, MASKED: tl.constexpr):
     """Which tokens of a row are real; `mask` is where its own begins."""
     there = tokens < last
@@ -36,24 +40,21 @@ def visible(mask, tokens, last, MASKED: tl.constexpr):
     return there
 
 
-@triton.jit
-@no_type_check
+@jit
 def tile(tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
     """Where some tokens [T, C] of a row and head lie, and which of their numbers exist."""
     channels = tl.arange(0, C)
     return (tokens.to(tl.int64) * stride)[:, None] + channels[None, :], there[:, None] & (channels < c)[None, :]
 
 
-@triton.jit
-@no_type_check
+@jit
 def load(x, tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
     """Some tokens [T, C] of a row and head, 0 where there is none."""
     at, real = tile(tokens, stride, there, c, C)
     return tl.load(x + at, mask=real, other=0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def load_visible(x, mask, tokens, last, stride, c: tl.constexpr, C: tl.constexpr, MASKED: tl.constexpr):
     """The same of real tokens; the mask comes last, for then what is stored at these tokens can share the rest."""
     at, real = tile(tokens, stride, tokens < last, c, C)
@@ -62,16 +63,14 @@ def load_visible(x, mask, tokens, last, stride, c: tl.constexpr, C: tl.constexpr
     return tl.load(x + at, mask=real, other=0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def store(x, rows, tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
     """Rows [T, C] to where these tokens lie, in the type of what is there."""
     at, real = tile(tokens, stride, there, c, C)
     tl.store(x + at, rows.to(x.dtype.element_ty), mask=real)
 
 
-@triton.jit
-@no_type_check
+@jit
 def load_matrix(x, place, r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
     """One of several matrices [r, c] that lie without gaps, as a tile [R, C]."""
     rows, channels = tl.arange(0, R), tl.arange(0, C)
@@ -79,23 +78,20 @@ def load_matrix(x, place, r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: 
     return tl.load(x + place * (r * c) + rows[:, None] * c + channels[None, :], mask=real, other=0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def store_matrix(x, matrix, place, r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
     rows, channels = tl.arange(0, R), tl.arange(0, C)
     real = (rows < r)[:, None] & (channels < c)[None, :]
     tl.store(x + place * (r * c) + rows[:, None] * c + channels[None, :], matrix, mask=real)
 
 
-@triton.jit
-@no_type_check
+@jit
 def dot(a, b, sums):
     """sums + a @ b."""
     return tl.dot(a, b, sums, input_precision="ieee")
 
 
-@triton.jit
-@no_type_check
+@jit
 def dot_sums(a, sums):
     """a @ sums for sums in single precision, whatever the type of a."""
     rounded = sums.to(a.dtype)
@@ -105,8 +101,7 @@ def dot_sums(a, sums):
     return product
 
 
-@triton.jit
-@no_type_check
+@jit
 def dot_single(a, b, sums):
     """sums + a @ b for a in single precision, whatever the type of b."""
     rounded = a.to(b.dtype)
@@ -116,16 +111,14 @@ def dot_single(a, b, sums):
     return sums
 
 
-@triton.jit
-@no_type_check
+@jit
 def halves(x, like):
     """x rounded to the type of what `like` points at, and the rest, of which float32 has none."""
     rounded = x.to(like.dtype.element_ty)
     return rounded, (x - rounded.to(tl.float32)).to(like.dtype.element_ty)
 
 
-@triton.jit
-@no_type_check
+@jit
 def dot_halves(a, b, rest):
     """a @ (b + rest)."""
     product = tl.dot(a, b, input_precision="ieee")
@@ -134,8 +127,7 @@ def dot_halves(a, b, rest):
     return product
 
 
-@triton.jit
-@no_type_check
+@jit
 def halves_dot(a, rest, b):
     """(a + rest) @ b."""
     product = tl.dot(a, b, input_precision="ieee")
@@ -144,8 +136,7 @@ def halves_dot(a, rest, b):
     return product
 
 
-@triton.jit
-@no_type_check
+@jit
 def single_dot_halves(a, b, rest):
     """a @ (b + rest) for a in single precision."""
     rounded = a.to(b.dtype)
@@ -156,8 +147,7 @@ def single_dot_halves(a, b, rest):
     return product
 
 
-@triton.jit
-@no_type_check
+@jit
 def online_softmax(scores, top, total, sums):
     """One step of the online softmax over a tile of scores [T, S] in base 2, hidden ones -inf.
 

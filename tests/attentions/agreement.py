@@ -11,10 +11,12 @@ from longspan.attentions import HeadwiseAttention, Pattern
 PATTERNS = list(Pattern)
 
 
-def headwise(spec: str, pattern: Pattern, *, heads: int = 2, channels: int = 6, seed: int = 0) -> HeadwiseAttention:
+def headwise(
+    spec: str, pattern: Pattern, *, heads: int = 2, channels: int = 6, seed: int = 0, **shell: int
+) -> HeadwiseAttention:
     """A small layer in float64 whose weights depend on the seed alone."""
     torch.manual_seed(seed)
-    layer = attentions.get(spec)(heads * channels, heads, pattern).double().eval()
+    layer = attentions.get(spec)(heads * channels, heads, pattern, **shell).double().eval()
     assert isinstance(layer, HeadwiseAttention)
     return layer
 

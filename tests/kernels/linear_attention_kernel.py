@@ -153,14 +153,15 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order(causal):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("spec", ["linear", "cosformer(length=call)", "performer(features=20, kernel=relu)"])
+@pytest.mark.parametrize("spec", ["linear", "cosformer", "performer(features=20, kernel=relu)"])
 @pytest.mark.parametrize(
     "pattern", [pytest.param(pattern, marks=pytest.mark.full) if pattern.cross else pattern for pattern in Pattern]
 )
 def test_mechanisms_are_themselves_by_the_kernel(spec, pattern, monkeypatch):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 1, 40, 6, device=DEVICE) for _ in "qkv")
-    layer, mask = headwise(spec, pattern, heads=1).to(DEVICE), torch.rand(2, 40, device=DEVICE) < 0.8
+    layer = headwise(spec, pattern, heads=1, max_length=40, max_context=40).to(DEVICE)
+    mask = torch.rand(2, 40, device=DEVICE) < 0.8
     expected = layer.attend(q.double(), k.double(), v.double(), key_mask=mask, query_mask=mask)
     calls = by_triton(monkeypatch, importlib.import_module(type(layer).__module__), "linear_attention")
     found = layer.float().attend(q, k, v, key_mask=mask, query_mask=mask)
@@ -199,7 +200,8 @@ def follow_ragged(lengths, *, dtype=torch.float32, feature="elu", causal=False, 
     options = {"feature": feature, "causal": causal, "eps": 1e-6}
     if feature == "cosine":
         places = torch.cat([torch.arange(n) for n in lengths]).to(DEVICE)
-        options["angles"] = (places * (torch.pi / 2 / max(lengths)),) * 2
+        # Rectified queries and keys may hardly meet, and a denominator near 0 magnifies the rounding of bfloat16.
+        options |= {"angles": (places * (torch.pi / 2 / max(lengths)),) * 2, "eps": 0.25}
 
     def by(impl):
         return lambda q, k, v: linear_attention(q, k, v, **rows, **options, impl=impl)

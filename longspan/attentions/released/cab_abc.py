@@ -17,10 +17,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
-from longspan.core.errors import UsageError
+from longspan.attentions.abc import ABC
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, Pattern
+from longspan.kernels.bounded_memory import logits
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -32,15 +33,7 @@ class RunningNormalisers(DecodeState):
     values: Float[Tensor, "b h r"]
 
 
-@dataclass
-class PooledContext(DecodeState):
-    """The slots of the context of a cross pattern, pooled once."""
-
-    keys: Float[Tensor, "b h r c"]
-    values: Float[Tensor, "b h r e"]
-
-
-class CABABC(HeadwiseAttention):
+class CABABC(ABC):
     meta = AttentionMeta(
         title="ABC (CAB)",
         paper="arXiv:2210.07661",
@@ -53,12 +46,7 @@ class CABABC(HeadwiseAttention):
     )
 
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, slots: int = 16, **shell: Any):
-        super().__init__(dim, heads, pattern, **shell)
-        if slots < 1:
-            raise UsageError(f"cab_abc needs at least one slot, got slots={slots}.")
-        self.control_key, self.control_value = (nn.Parameter(torch.empty(self.head_dim, slots)) for _ in range(2))
-        for control in (self.control_key, self.control_value):
-            nn.init.xavier_uniform_(control, gain=2**-0.5)
+        super().__init__(dim, heads, pattern, slots=slots, **shell)
 
     def attend(
         self,
@@ -70,7 +58,7 @@ class CABABC(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         if self.pattern is not Pattern.CAUSAL_SELF:
-            return _read(q, self._slots(k, v, key_mask)).to(v.dtype)
+            return super().attend(q, k, v, key_mask=key_mask, query_mask=query_mask)
         with without_autocast(q):
             phi, psi = ((a - a.logcumsumexp(dim=2)).exp() for a in self._logits(k, v, key_mask))
             y = (_gate(q, k, phi, psi) * v).to(v.dtype)
@@ -78,9 +66,9 @@ class CABABC(HeadwiseAttention):
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> DecodeState:
+    ) -> Any:
         if self.pattern.cross:
-            return self._slots(k, v, key_mask)
+            return super().begin(k, v, key_mask=key_mask)
         with without_autocast(k):
             # one more logit that weighs nothing, so that an empty prefix has a sum as well
             logits = (F.pad(a, (0, 0, 0, 1), value=_least(a)) for a in self._logits(k, v, key_mask))
@@ -92,9 +80,9 @@ class CABABC(HeadwiseAttention):
         k: Float[Tensor, "b h c"] | None,
         v: Float[Tensor, "b h e"] | None,
         state: Any,
-    ) -> tuple[Float[Tensor, "b h e"], DecodeState]:
+    ) -> tuple[Float[Tensor, "b h e"], Any]:
         if k is None or v is None:
-            return _read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
+            return super().advance(q, k, v, state)
         with without_autocast(q):
             a, b = (logits[:, :, 0] for logits in self._logits(k[:, :, None], v[:, :, None], None))
             state = RunningNormalisers(torch.logaddexp(state.keys, a), torch.logaddexp(state.values, b))
@@ -102,28 +90,10 @@ class CABABC(HeadwiseAttention):
 
     def _logits(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> tuple[Float[Tensor, "b h m r"], Float[Tensor, "b h m r"]]:
+    ) -> list[Float[Tensor, "b h m r"]]:
         """k A and v B, and for padding a number that weighs nothing."""
-        k, v = at_least_single(k), at_least_single(v)
-        a, b = k @ self.control_key.to(k.dtype), v @ self.control_value.to(v.dtype)
-        if key_mask is not None:
-            a, b = (u.masked_fill(~key_mask[:, None, :, None], _least(u)) for u in (a, b))
-        return a, b
-
-    def _slots(
-        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> PooledContext:
-        """The slots of all keys and values at once; 0 where none is real."""
-        with without_autocast(k):
-            weights = (a.softmax(dim=2) for a in self._logits(k, v, key_mask))
-            if key_mask is not None:
-                weights = (p.masked_fill(~key_mask[:, None, :, None], 0) for p in weights)
-            return PooledContext(*(p.mT @ at_least_single(u) for p, u in zip(weights, (k, v), strict=True)))
-
-
-def _read(q: Float[Tensor, "b h n c"], slots: PooledContext) -> Float[Tensor, "b h n e"]:
-    with without_autocast(q):
-        return F.scaled_dot_product_attention(q.to(slots.keys.dtype), slots.keys, slots.values)
+        both = logits(at_least_single(k), at_least_single(v), self.control_key, self.control_value, key_mask)
+        return [a.clamp(min=_least(a)) for a in both]
 
 
 def _gate(

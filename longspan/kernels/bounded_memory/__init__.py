@@ -12,14 +12,13 @@ heads up to 64 wide, 32 for heads up to 128, rounds weights to the type of its i
 
 from typing import Literal
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.kernels.bounded_memory import chunked, operator, reference
 from longspan.kernels.bounded_memory.operator import MemoryShape
 from longspan.kernels.bounded_memory.reference import logits, mean, merge, pool
-from longspan.kernels.dispatch import choose, lack_of_room
+from longspan.kernels.dispatch import choose, lack_of_room, unsupported_inputs
 from longspan.kernels.precision import at_least_single, without_autocast
 
 __all__ = ["attend", "logits", "mean", "merge", "pool"]
@@ -64,10 +63,8 @@ def _unsupported_reason(
     v: Float[Tensor, "b h m e"],
     control_key: Float[Tensor, "c r"],
 ) -> str:
-    if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
-        return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
-    if not (q.numel() and k.numel() and v.numel()):
-        return "there are no tokens"
+    if reason := unsupported_inputs(q, k, v):
+        return reason
     shape = MemoryShape.of(q, v, control_key, causal=True)
     memory = shape.width * shape.slots
     if shape.width > WIDEST or memory > LARGEST:

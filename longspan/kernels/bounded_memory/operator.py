@@ -54,19 +54,17 @@ class MemoryShape(Shape):
         return self.parts(m) + 1, self.pairs, 2, self.width + 2, self.slots
 
 
-def _forward_fake(q: Any, k: Any, v: Any, control_key: Any, control_value: Any, key_mask: Any, causal: bool) -> Any:
+def _forward_fake(q, k, v, control_key, control_value, key_mask, causal):
     states = MemoryShape.of(q, v, control_key, causal).states(k.shape[2])
     return empty_like(q, v.shape[3], v.dtype), q.new_empty(states, dtype=torch.float32)
 
 
-def _backward_fake(
-    dy: Any, states: Any, q: Any, k: Any, v: Any, control_key: Any, control_value: Any, *rest: Any
-) -> Any:
+def _backward_fake(dy, states, q, k, v, control_key, control_value, *rest):
     e = 0 if control_value is None else v.shape[3]
     return *like(q, k, v), torch.empty_like(control_key), control_key.new_empty(e, control_key.shape[1])
 
 
-def _flops(q: Any, k: Any, v: Any, a: Any, b: Any, *rest: Any) -> int:
+def _flops(q, k, v, a, b, *rest) -> int:
     """Logits of every key and value, both into the slots, queries against these, whatever is done within a tile."""
     logits = k[3] if b is None else k[3] + v[3]
     return 2 * math.prod(q[:2]) * a[1] * (k[2] * (logits + k[3] + v[3]) + q[2] * (q[3] + v[3]))
@@ -85,13 +83,9 @@ def forward(
     """y, and for the backward pass the slots that each part of a row begins with."""
     from longspan.kernels.bounded_memory import triton
 
-    shape, q = MemoryShape.of(q, v, control_key, causal), readable(q)
     source = triton.Source.of(k, v, control_key, control_value, key_mask)
-    y = empty_like(q, v.shape[3], v.dtype)
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        states = triton.pool(shape, source)
-        triton.attend(shape, q, source, states, y)
-    return y, states
+        return triton.forward(MemoryShape.of(q, v, control_key, causal), readable(q), source)
 
 
 @operator("bounded_memory_backward", fake=_backward_fake, flops=lambda dy, states, *inputs: 2 * _flops(*inputs))
@@ -109,12 +103,10 @@ def backward(
     """The gradients of q, k, v and of both controls; without a control of values the last one is empty."""
     from longspan.kernels.bounded_memory import triton
 
-    shape, dy, q, states = MemoryShape.of(q, v, control_key, causal), readable(dy), readable(q), states.contiguous()
     source = triton.Source.of(k, v, control_key, control_value, key_mask)
-    dq, dk, dv = like(q, k, v)
     with torch.cuda.device_of(q):
-        moments, dstates = triton.backward_queries(shape, dy, q, source, states, dq)
-        da, db = triton.backward_keys(shape, dy, q, source, states, moments, dstates, dk, dv).unbind()
+        shape = MemoryShape.of(q, v, control_key, causal)
+        dq, dk, dv, (da, db) = triton.backward(shape, readable(dy), readable(q), source, states.contiguous())
     (c, r), e = control_key.shape, 0 if control_value is None else v.shape[3]
     return dq, dk, dv, da[:c, :r].to(control_key.dtype, copy=True), db[:e, :r].to(control_key.dtype, copy=True)
 

@@ -29,10 +29,7 @@ Products of float32 are not rounded at all. The kernels are deterministic.
 """
 
 import math
-from typing import (  # a Triton function is no Python function, and its annotations are no types
-    NamedTuple,
-    no_type_check,
-)
+from typing import NamedTuple
 
 import torch
 import triton
@@ -41,13 +38,15 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from longspan.kernels.bounded_memory.operator import MemoryShape
-from longspan.kernels.launch import as_bytes, readable, strides
+from longspan.kernels.launch import as_bytes, empty_like, readable, strides
+from longspan.kernels.operator import like
 from longspan.kernels.tiles import (
     dot,
     dot_halves,
     dot_single,
     dot_sums,
     halves,
+    jit,
     load,
     load_matrix,
     of,
@@ -90,71 +89,47 @@ class Source(NamedTuple):
         return {"SHARED": self.control_value is None, "MASKED": self.mask is not None}
 
 
-def pool(shape: MemoryShape, source: Source) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:
-    """Both memories before each part and after the last: S, below it z, below that m."""
-    heads, m = source.k.shape[1:3]
-    sums = source.k.new_empty(shape.parts(m), *shape.states(m)[1:], dtype=torch.float32)
+def forward(
+    shape: MemoryShape, q: Float[Tensor, "b h n c"], source: Source
+) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]]:
+    """y, and both memories before each part and after the last: S, below it z, below that m."""
+    k, v, (heads, n), m = source.k, source.v, q.shape[1:3], source.k.shape[2]
+    sums = k.new_empty(shape.parts(m), *shape.states(m)[1:], dtype=torch.float32)
     _pool[(shape.pairs, len(sums))](
-        sums, heads, m, shape.tokens_per_part(m), *source.pointers, *strides(source.k, source.v), **source.flags,
-        **shape.constants,
-    )  # fmt: skip
-    return _scan_parts(sums, backward=False)
-
-
-def attend(
-    shape: MemoryShape,
-    q: Float[Tensor, "b h n c"],
-    source: Source,
-    states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    y: Float[Tensor, "b h n e"],
-) -> None:
-    """Fill in y."""
-    heads, n = q.shape[1:3]
+        sums, heads, m, shape.tokens_per_part(m), *source.pointers, *strides(k, v), **source.flags, **shape.constants
+    )
+    states, y = _scan_parts(sums, backward=False), empty_like(q, v.shape[3], v.dtype)
     _attend[(shape.pairs, shape.parts(n))](
         q, states, y, heads, n, shape.tokens_per_part(n), len(states) - 1, shape.c**-0.5, *source.pointers,
-        *strides(q, source.k, source.v, y), **source.flags, **shape.constants,
+        *strides(q, k, v, y), **source.flags, **shape.constants,
     )  # fmt: skip
+    return y, states
 
 
-def backward_queries(
+def backward(
     shape: MemoryShape,
     dy: Float[Tensor, "b h n e"],
     q: Float[Tensor, "b h n c"],
     source: Source,
     states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    dq: Float[Tensor, "b h n c"],
-) -> tuple[Float[Tensor, "4 pairs _ r"], Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]]:
-    """Fill in dq; returns l and rho of both memories, which only the causal form needs, and N after each part."""
-    (heads, n), parts = q.shape[1:3], shape.parts(q.shape[2])
-    moments = states.new_empty(4, shape.pairs, n if shape.causal else 0, shape.slots)
-    dsums = states.new_empty(parts, *states.shape[1:])
-    _backward_queries[(shape.pairs, parts)](
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h m c"], Float[Tensor, "b h m e"], Float[Tensor, "2 d r"]]:
+    """The gradients of q, k, v and of both controls."""
+    k, v, (heads, n), m = source.k, source.v, q.shape[1:3], source.k.shape[2]
+    dq, dk, dv = like(q, k, v)
+    moments = states.new_empty(4, shape.pairs, n if shape.causal else 0, shape.slots)  # l and rho of both memories
+    dsums = states.new_empty(shape.parts(n), *states.shape[1:])
+    _backward_queries[(shape.pairs, len(dsums))](
         dy, q, states, dq, moments, dsums, heads, n, shape.tokens_per_part(n), len(states) - 1, shape.c**-0.5,
-        *source.pointers, *strides(dy, q, source.k, source.v, dq), **source.flags, **shape.constants,
+        *source.pointers, *strides(dy, q, k, v, dq), **source.flags, **shape.constants,
     )  # fmt: skip
-    return moments, _scan_parts(dsums, backward=True)
-
-
-def backward_keys(
-    shape: MemoryShape,
-    dy: Float[Tensor, "b h n e"],
-    q: Float[Tensor, "b h n c"],
-    source: Source,
-    states: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    moments: Float[Tensor, "4 pairs _ r"],
-    dstates: Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"],
-    dk: Float[Tensor, "b h m c"],
-    dv: Float[Tensor, "b h m e"],
-) -> Float[Tensor, "2 d r"]:
-    """Fill in dk and dv; returns the gradients of both controls."""
-    (heads, m), parts = dk.shape[1:3], shape.parts(dk.shape[2])
-    dcontrols = states.new_empty(parts * shape.pairs, 2, shape.width, shape.slots)
-    _backward_keys[(shape.pairs, parts)](
+    dstates = _scan_parts(dsums, backward=True)  # N after each part
+    dcontrols = states.new_empty(shape.parts(m) * shape.pairs, 2, shape.width, shape.slots)
+    _backward_keys[(shape.pairs, shape.parts(m))](
         dy, q, states, moments, dstates, dk, dv, dcontrols, heads, m, shape.tokens_per_part(m), len(states) - 1,
-        len(dstates) - 1, shape.c**-0.5, *source.pointers, *strides(dy, q, source.k, source.v, dk, dv),
-        **source.flags, **shape.constants,
+        len(dstates) - 1, shape.c**-0.5, *source.pointers, *strides(dy, q, k, v, dk, dv), **source.flags,
+        **shape.constants,
     )  # fmt: skip
-    return dcontrols.sum(dim=0)
+    return dq, dk, dv, dcontrols.sum(dim=0)
 
 
 def _scan_parts(
@@ -168,8 +143,7 @@ def _scan_parts(
     return states
 
 
-@triton.jit
-@no_type_check
+@jit
 def _pool(
     sums, heads, n, share, k, v, A, B, mask, k_b, k_h, k_t, v_b, v_h, v_t,
     c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
@@ -191,8 +165,7 @@ def _pool(
     _store_slots(sums, 1, Sv, zv, mv, E, R, D)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _scan(sums, states, parts, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr):
     """Sums relative to maxima that never fall; backward they are negative lse, which never fall that way."""
     memory, memories = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
@@ -214,8 +187,7 @@ def _scan(sums, states, parts, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.const
         top = higher
 
 
-@triton.jit
-@no_type_check
+@jit
 def _attend(
     q, states, y, heads, n, share, parts, scale, k, v, A, B, mask,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t,
@@ -231,7 +203,7 @@ def _attend(
         A_high, A_low, B_high, B_low = _controls(A, B, k, v, c, e, r, C, E, R, SHARED)
     else:
         Sk, Sv = _mean(Sk, zk), _mean(Sv, zv)
-    for start in tl.range(first, last, T, disable_licm=True):
+    for start in tl.range(first, last, T, disable_licm=True):  # pyright: ignore[reportGeneralTypeIssues]
         tokens = start + tl.arange(0, T)
         inside = tokens < last
         tq = load(q, tokens, q_t, inside, c, C)
@@ -249,8 +221,7 @@ def _attend(
         store(y, out, tokens, y_t, inside, e, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_queries(
     dy, q, states, dq, moments, dsums, heads, n, share, parts, scale, k, v, A, B, mask,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
@@ -302,8 +273,7 @@ def _backward_queries(
     _store_slots(dsums, 1, Nv, nv, -begin_v, E, R, D)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_keys(
     dy, q, states, moments, dstates, dk, dv, dcontrols, heads, n, share, parts, backward_parts, scale, k, v, A, B, mask,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
@@ -363,8 +333,7 @@ def _backward_keys(
     tl.store(dcontrols + place + D * R + tl.arange(0, E)[:, None] * R + columns, dB)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _compare(g, x, a, S, z, m, R: tl.constexpr, T: tl.constexpr):
     """rho [T, R], and the sums of weights with the logits they are relative to; 0 where nothing was seen."""
     pairs, ones = _causal(dot(g, tl.trans(x), tl.zeros([T, T], tl.float32)), False, T), _ones(x, False, T)
@@ -385,8 +354,7 @@ def _compare(g, x, a, S, z, m, R: tl.constexpr, T: tl.constexpr):
     return rho, sums, tops
 
 
-@triton.jit
-@no_type_check
+@jit
 def _mix(p, x, a, S, z, m, R: tl.constexpr, T: tl.constexpr):
     """sum_f p_tf X_tf [T, C]."""
     ones, near, far = _ones(x, False, T), tl.zeros([T, T], tl.float32), tl.zeros([T, R], tl.float32)
@@ -406,8 +374,7 @@ def _mix(p, x, a, S, z, m, R: tl.constexpr, T: tl.constexpr):
     return dot(_causal(near, False, T).to(x.dtype), x, dot_sums(far.to(x.dtype), tl.trans(S)))
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_tile(g, x, p, rho, a, N, n, moments, which, start, tokens, last, R: tl.constexpr, T: tl.constexpr):
     """dx [T, C] and da [T, R] from the tokens of a tile and all after it, and N and n before the tile."""
     begin = _moment_at(moments, which, start - 1, tokens, R)
@@ -420,16 +387,14 @@ def _backward_tile(g, x, p, rho, a, N, n, moments, which, start, tokens, last, R
     return dot(weights, g, dx), da + near, N, n
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_from_later(x, a, end, N, n):
     """dx and da from the tokens after a tile at whose end the lse is `end`."""
     weights = _weights(a, end, x)
     return dot_sums(weights, tl.trans(N)), weights.to(tl.float32) * (dot_sums(x, N) - n[None, :])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_within(g, x, p, rho, a, lse, begin, R: tl.constexpr, T: tl.constexpr):
     """What the tokens of a tile add to da, and the weights of all pairs [s, t] with which they add to dx."""
     pairs, ones = _causal(dot(x, tl.trans(g), tl.zeros([T, T], tl.float32)), True, T), _ones(x, True, T)
@@ -451,8 +416,7 @@ def _backward_within(g, x, p, rho, a, lse, begin, R: tl.constexpr, T: tl.constex
     return _causal(weights, True, T).to(x.dtype), da
 
 
-@triton.jit
-@no_type_check
+@jit
 def _write(S, z, m, a, x):
     """The slots after the tokens of a tile, relative to their largest logit."""
     top = tl.maximum(m, tl.max(a, axis=0))
@@ -460,80 +424,69 @@ def _write(S, z, m, a, x):
     return dot(tl.trans(x), weights, S * fade[None, :]), z * fade + tl.sum(weights.to(tl.float32), axis=0), top
 
 
-@triton.jit
-@no_type_check
+@jit
 def _write_backward(N, n, p, rho, lse, begin, g):
     """N and n with the tokens of a tile, relative to the lse before it."""
     weights = tl.where(lse > LOWEST, p * tl.exp(tl.minimum(begin[None, :] - lse, 0.0)), 0.0).to(g.dtype)
     return dot(tl.trans(g), weights, N), n + tl.sum(weights.to(tl.float32) * rho, axis=0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _weights(a, top, like):
     """exp(a - top) [T, R], at most 1 and in the type of `like`; 0 for hidden tokens."""
     return tl.where(a > LOWEST, tl.exp(tl.minimum(a - top[None, :], 0.0)), 0.0).to(like.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _leaps(top, before):
     """Whether some slot grew so much that one `top` may not reach all tokens of a tile."""
     return tl.max(top - before, axis=0) > REACH / 2
 
 
-@triton.jit
-@no_type_check
+@jit
 def _top(a, before, still):
     """The largest logit up to the last token that is still to do; those are the first ones of a tile."""
     return tl.max(tl.where(still, tl.maximum(a, before[None, :]), LOWEST), axis=0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _causal(pairs, BACKWARD: tl.constexpr, T: tl.constexpr):
     """Pairs [t, s], or backward [s, t], with 0 for s after t."""
     rows, columns = tl.arange(0, T)[:, None], tl.arange(0, T)[None, :]
     return tl.where((rows <= columns) if BACKWARD else (rows >= columns), pairs, 0.0)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _ones(like, BACKWARD: tl.constexpr, T: tl.constexpr):
     """A matrix that sums over all s up to each t, or backward over all t from each s on."""
     return _causal(tl.full([T, T], 1.0, tl.float32), BACKWARD, T).to(like.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _softmax(rho, scale, r: tl.constexpr, R: tl.constexpr):
     scores = tl.where((tl.arange(0, R) < r)[None, :], rho * scale, -float("inf"))
     weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
     return weights / tl.sum(weights, axis=1)[:, None]
 
 
-@triton.jit
-@no_type_check
+@jit
 def _coefficients(rho_k, rho_v, scale, r: tl.constexpr, R: tl.constexpr):
     """p, and u, the gradient of q . K."""
     p = _softmax(rho_k, scale, r, R)
     return p, scale * p * (rho_v - tl.sum(p * rho_v, axis=1)[:, None])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _lse(z, m):
     return tl.where(z > 0, m + tl.log(tl.where(z > 0, z, 1.0)), LOWEST)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _mean(S, z):
     return S / tl.where(z > 0, z, 1.0)[None, :]
 
 
-@triton.jit
-@no_type_check
+@jit
 def _controls(
     A, B, k, v, c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
     SHARED: tl.constexpr,
@@ -546,15 +499,13 @@ def _controls(
     return A_high, A_low, B_high, B_low
 
 
-@triton.jit
-@no_type_check
+@jit
 def _logits(x, A_high, A_low, there):
     """x A [T, R], LOWEST for hidden tokens."""
     return tl.where(there[:, None], dot_halves(x, A_high, A_low), LOWEST)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _both_logits(k, v, A_high, A_low, B_high, B_low, there, SHARED: tl.constexpr):
     a = _logits(k, A_high, A_low, there)
     b = a
@@ -563,8 +514,7 @@ def _both_logits(k, v, A_high, A_low, B_high, B_low, there, SHARED: tl.constexpr
     return a, b
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_moment(moments, which, start, n, last, beyond: tl.constexpr, R: tl.constexpr, T: tl.constexpr):
     """l or rho of a tile [T, R]; beyond the end l is LOWEST, as where nothing was seen."""
     tokens = start + tl.arange(0, T)
@@ -572,29 +522,25 @@ def _load_moment(moments, which, start, n, last, beyond: tl.constexpr, R: tl.con
     return tl.load(moments + _moment(which, n, R) + at, mask=real, other=beyond)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_moment(moments, which, moment, start, n, last, R: tl.constexpr, T: tl.constexpr):
     tokens = start + tl.arange(0, T)
     store(moments + _moment(which, n, R), moment, tokens, R, tokens < last, R, R)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _moment_at(moments, which, token, n, R: tl.constexpr):
     """l at one token [R]; LOWEST before the first."""
     at = _moment(which, n, R) + token.to(tl.int64) * R + tl.arange(0, R)
     return tl.load(moments + at, mask=token >= 0, other=LOWEST)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _moment(which, n, R: tl.constexpr):
     return (which * tl.num_programs(0).to(tl.int64) + tl.program_id(0)) * n * R
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_slots(states, which, parts, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr, OF_PART: tl.constexpr):
     """S, z and m before this part, or after the last one."""
     part = parts
@@ -606,8 +552,7 @@ def _load_slots(states, which, parts, C: tl.constexpr, R: tl.constexpr, D: tl.co
     return S, tl.load(states + D * R + slots), tl.load(states + (D + 1) * R + slots)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_slots(sums, which, S, z, m, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr):
     sums += _slots(tl.program_id(1), which, R, D)
     slots = tl.arange(0, R)
@@ -616,8 +561,7 @@ def _store_slots(sums, which, S, z, m, C: tl.constexpr, R: tl.constexpr, D: tl.c
     tl.store(sums + (D + 1) * R + slots, m)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _slots(part, which, R: tl.constexpr, D: tl.constexpr):
     """Where a memory of this row and head lies in [p pairs 2 d+2 r]."""
     return ((part * tl.num_programs(0).to(tl.int64) + tl.program_id(0)) * 2 + which) * ((D + 2) * R)

@@ -11,11 +11,10 @@ takes float32 or bfloat16 and heads up to 128 wide, rounds phi and saved sums to
 any order of their axes, and is deterministic.
 """
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.kernels.dispatch import Implementation, choose, lack_of_room
+from longspan.kernels.dispatch import Implementation, choose, lack_of_room, unsupported_inputs
 from longspan.kernels.favor import operator, reference
 from longspan.kernels.favor.reference import draw_projection, log_features, stabilized_features
 from longspan.kernels.favor.shape import SHARED_BYTES, WIDEST
@@ -46,10 +45,8 @@ def favor(
 
 def _unsupported_reason(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
     """Why the Triton kernels cannot take these tensors, or nothing."""
-    if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
-        return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
+    if reason := unsupported_inputs(q, k, v):
+        return reason
     if max(q.shape[3], v.shape[3]) > WIDEST:
         return f"heads must be at most {WIDEST} wide, got {q.shape[3]} and {v.shape[3]}"
-    if not (q.numel() and k.numel() and v.numel()):
-        return "there are no tokens"
     return lack_of_room(q, SHARED_BYTES)

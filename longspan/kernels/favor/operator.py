@@ -39,13 +39,10 @@ def forward(
     """y; and for the backward pass its denominators, maxima [1 or 3, b h n], and the four tensors of M."""
     from longspan.kernels.favor import triton
 
-    shape, (q, k, v) = Shape.of(q, v, projection, causal), map(readable, (q, k, v))
-    inputs = triton.Inputs(q, k, v, _halves(shape, projection, q), as_bytes(key_mask))
-    y, d, maxima = _outputs(q, v, causal)
+    shape, inputs = _launch(q, k, v, projection, key_mask, causal)
+    y, d, maxima = _outputs(inputs.q, v, causal)
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        M, block_max = triton.sum_keys(shape, *inputs[1:])
-        triton.read(shape, inputs, block_max, M, y, d, _maxima(maxima))
-    (sums, edges), (states, state_edges) = M
+        (sums, edges), (states, state_edges) = triton.forward(shape, inputs, y, d, maxima)
     return y, d, maxima, sums, edges, states, state_edges
 
 
@@ -72,21 +69,19 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from longspan.kernels.favor import triton
 
-    shape, (dy, q, k, v) = Shape.of(q, v, projection, causal), map(readable, (dy, q, k, v))
-    inputs, found = triton.Inputs(q, k, v, _halves(shape, projection, q), as_bytes(key_mask)), _maxima(maxima)
+    shape, inputs = _launch(q, k, v, projection, key_mask, causal)
     M = triton.Saved(triton.Sums(sums, edges), triton.Sums(states, state_edges))
-    dq, dk, dv = like(q, k, v)
     with torch.cuda.device_of(q):
-        shift, neg_delta = triton.backward_queries(shape, dy, y, inputs, M, d, found, dq)
-        N = triton.sum_queries(shape, q, dy, inputs.W, shift, neg_delta)
-        triton.backward_keys(shape, dy, inputs, N, found, shift, neg_delta, dk, dv)
-    return dq, dk, dv
+        return triton.backward(shape, readable(dy), y, inputs, M, d, maxima)
 
 
-def _maxima(maxima: Tensor) -> Any:
-    from longspan.kernels.favor import triton
+def _launch(
+    q: Tensor, k: Tensor, v: Tensor, projection: Tensor, key_mask: Tensor | None, causal: bool
+) -> tuple[Shape, Any]:
+    from longspan.kernels.favor.triton import Inputs
 
-    return triton.Maxima(*maxima, *[None] * (3 - len(maxima)))
+    shape = Shape.of(q, v, projection, causal)
+    return shape, Inputs(readable(q), readable(k), readable(v), _halves(shape, projection, q), as_bytes(key_mask))
 
 
 def _halves(shape: Shape, projection: Tensor, x: Tensor) -> Tensor:

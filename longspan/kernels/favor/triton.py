@@ -23,10 +23,7 @@ denominators never. Products of float32 are not rounded. Deterministic.
 """
 
 import math
-from typing import (  # a Triton function is no Python function, and its annotations are no types
-    NamedTuple,
-    no_type_check,
-)
+from typing import NamedTuple
 
 import torch
 import triton
@@ -37,7 +34,8 @@ from torch import Tensor
 from longspan.kernels.favor.reference import log_of_nothing, smallest_sum
 from longspan.kernels.favor.shape import Shape
 from longspan.kernels.launch import strides
-from longspan.kernels.tiles import dot, dot_halves, halves_dot, load, of, store, visible
+from longspan.kernels.operator import like
+from longspan.kernels.tiles import dot, dot_halves, halves_dot, jit, load, of, store, visible
 
 FLOOR = smallest_sum(torch.float32)
 MERGED = 16  # features that a program merges the sums of
@@ -47,6 +45,7 @@ MOST = tl.constexpr(-math.log2(FLOOR))  # of exponents, which a division by d ma
 
 Projection = Float[Tensor, "2 r_padded c_padded"]
 Mask = UInt8[Tensor, "b m"] | None
+Maxima = Float[Tensor, "_ b h n"]  # Q of each query; in the causal form also m, and the maximum of x . W of each key
 
 
 class Sums(NamedTuple):
@@ -63,32 +62,52 @@ class Saved(NamedTuple):
     tiles: Sums
 
 
-class Maxima(NamedTuple):
-    """Q of each query; in the causal form m, and the maximum of x . W of each key."""
-
-    queries: Float[Tensor, "b h n"]
-    running: Float[Tensor, "b h n"] | None
-    keys: Float[Tensor, "b h n"] | None
-
-
-def sum_keys(
-    shape: Shape, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], W: Projection, mask: Mask
-) -> tuple[Saved, Float[Tensor, "blocks b h m"] | None]:
-    """M; and in the causal form the maximum of x . W of each key, over each block of features."""
-    block_max = k.new_empty(shape.blocks, *k.shape[:3], dtype=torch.float32) if shape.causal else None
-    return _sums(shape, k, v, W, mask, block_max, None, None, keys=True), block_max
+class Inputs(NamedTuple):
+    q: Float[Tensor, "b h n c"]
+    k: Float[Tensor, "b h m c"]
+    v: Float[Tensor, "b h m e"]
+    W: Projection
+    mask: Mask
 
 
-def sum_queries(
-    shape: Shape,
-    q: Float[Tensor, "b h n c"],
-    dy: Float[Tensor, "b h n e"],
-    W: Projection,
-    shift: Float[Tensor, "b h n"],
-    neg_delta: Float[Tensor, "b h n"],
+def forward(
+    shape: Shape, inputs: Inputs, y: Float[Tensor, "b h n e"], d: Float[Tensor, "b h n"], maxima: Maxima
 ) -> Saved:
-    """N, from what `backward_queries` returns."""
-    return _sums(shape, q, dy, W, None, None, shift, neg_delta, keys=False)
+    """Fill in y, its denominators and the maxima; returns M."""
+    q, k, v, W, mask = inputs
+    # the maximum of x . W of each key, over each block of features
+    block_max = k.new_empty(shape.blocks, *k.shape[:3], dtype=torch.float32) if shape.causal else None
+    M = _sums(shape, k, v, W, mask, block_max, None, None, keys=True)
+    _read[(shape.pairs, shape.tiles(q.shape[2]))](
+        *inputs, block_max, *M.parts, *M.tiles, y, d, *_three(maxima), *_sizes(shape, q), FLOOR, *strides(q, k, v, y),
+        MASKED=mask is not None, BLOCKS=triton.next_power_of_2(shape.blocks), **shape.constants(),
+    )  # fmt: skip
+    return M
+
+
+def backward(
+    shape: Shape,
+    dy: Float[Tensor, "b h n e"],
+    y: Float[Tensor, "b h n e"],
+    inputs: Inputs,
+    M: Saved,
+    d: Float[Tensor, "b h n"],
+    maxima: Maxima,
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h m c"], Float[Tensor, "b h m e"]]:
+    q, k, v, W, mask = inputs
+    dq, dk, dv = like(q, k, v)
+    # the logarithm of what N divides each query by, and -dy . y where d depends on the query
+    shift, neg_delta = torch.empty_like(d), torch.empty_like(d)
+    _backward_queries[(shape.pairs, shape.tiles(q.shape[2]))](
+        dy, y, *inputs, *M.parts, *M.tiles, d, *_three(maxima), dq, shift, neg_delta, *_sizes(shape, q), FLOOR,
+        *strides(dy, y, q, k, v, dq), MASKED=mask is not None, **shape.constants(),
+    )  # fmt: skip
+    N = _sums(shape, q, dy, W, None, None, shift, neg_delta, keys=False)
+    _backward_keys[(shape.pairs, shape.tiles(k.shape[2]))](
+        dy, *inputs, *N.parts, *N.tiles, *_three(maxima), shift, neg_delta, dk, dv, *_sizes(shape, k),
+        *strides(dy, q, k, v, dk, dv), MASKED=mask is not None, **shape.constants(),
+    )  # fmt: skip
+    return dq, dk, dv
 
 
 def _sums(
@@ -103,6 +122,7 @@ def _sums(
     *,
     keys: bool,
 ) -> Saved:
+    """M of keys, or N of queries."""
     n, parts = x.shape[2], shape.parts(x.shape[2])
     own = _room(shape, x, parts, torch.float32)
     saved = Saved(*(_room(shape, x, places, x.dtype) for places in shape.saved(n)))
@@ -116,67 +136,8 @@ def _sums(
     return saved
 
 
-class Inputs(NamedTuple):
-    q: Float[Tensor, "b h n c"]
-    k: Float[Tensor, "b h m c"]
-    v: Float[Tensor, "b h m e"]
-    W: Projection
-    mask: Mask
-
-
-def read(
-    shape: Shape,
-    inputs: Inputs,
-    block_max: Float[Tensor, "blocks b h m"] | None,
-    M: Saved,
-    y: Float[Tensor, "b h n e"],
-    d: Float[Tensor, "b h n"],
-    maxima: Maxima,
-) -> None:
-    """Fill in y, its denominators and the maxima."""
-    q, k, v, _, mask = inputs
-    _read[(shape.pairs, shape.tiles(q.shape[2]))](
-        *inputs, block_max, *M.parts, *M.tiles, y, d, *maxima, *_sizes(shape, q), FLOOR, *strides(q, k, v, y),
-        MASKED=mask is not None, BLOCKS=triton.next_power_of_2(shape.blocks), **shape.constants(),
-    )  # fmt: skip
-
-
-def backward_queries(
-    shape: Shape,
-    dy: Float[Tensor, "b h n e"],
-    y: Float[Tensor, "b h n e"],
-    inputs: Inputs,
-    M: Saved,
-    d: Float[Tensor, "b h n"],
-    maxima: Maxima,
-    dq: Float[Tensor, "b h n c"],
-) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
-    """Fill in dq; returns the logarithm of what N divides each query by, and -dy . y where d depends on the query."""
-    (q, k, v, _, mask), shift, neg_delta = inputs, torch.empty_like(d), torch.empty_like(d)
-    _backward_queries[(shape.pairs, shape.tiles(q.shape[2]))](
-        dy, y, *inputs, *M.parts, *M.tiles, d, *maxima, dq, shift, neg_delta, *_sizes(shape, q), FLOOR,
-        *strides(dy, y, q, k, v, dq), MASKED=mask is not None, **shape.constants(),
-    )  # fmt: skip
-    return shift, neg_delta
-
-
-def backward_keys(
-    shape: Shape,
-    dy: Float[Tensor, "b h n e"],
-    inputs: Inputs,
-    N: Saved,
-    maxima: Maxima,
-    shift: Float[Tensor, "b h n"],
-    neg_delta: Float[Tensor, "b h n"],
-    dk: Float[Tensor, "b h m c"],
-    dv: Float[Tensor, "b h m e"],
-) -> None:
-    """Fill in dk and dv."""
-    q, k, v, _, mask = inputs
-    _backward_keys[(shape.pairs, shape.tiles(k.shape[2]))](
-        dy, *inputs, *N.parts, *N.tiles, *maxima, shift, neg_delta, dk, dv, *_sizes(shape, k),
-        *strides(dy, q, k, v, dk, dv), MASKED=mask is not None, **shape.constants(),
-    )  # fmt: skip
+def _three(maxima: Maxima) -> list[Tensor | None]:
+    return [*maxima, *[None] * (3 - len(maxima))]
 
 
 def _room(shape: Shape, x: Float[Tensor, "b h n c"], places: int, dtype: torch.dtype) -> Sums:
@@ -191,8 +152,7 @@ def _sizes(shape: Shape, x: Float[Tensor, "b h n c"]) -> tuple[int, int, int, in
     return x.shape[1], x.shape[2], shape.r, shape.R, shape.tokens_per_part(x.shape[2]), half
 
 
-@triton.jit
-@no_type_check
+@jit
 def _sum_part(
     x, u, W, mask, key_max, shift, neg_delta, states, state_edges, sums, edges, heads, n, r, R, share, half,
     x_b, x_h, x_t, u_b, u_h, u_t,
@@ -242,8 +202,7 @@ def _sum_part(
     _store_sums(sums, edges, tl.program_id(1) * pairs + pair, columns, r, R, S, z, top, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _merge_parts(
     sums, edges, found, found_edges, parts, R,
     E: tl.constexpr, B: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
@@ -267,8 +226,7 @@ def _merge_parts(
         _store_sums(found, found_edges, pair, columns, R, R, S, z, top, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _read(
     q, k, v, W, mask, block_max, sums, edges, states, state_edges, y, d, query_max, running_max, key_max,
     heads, n, r, R, share, half, floor,
@@ -330,8 +288,7 @@ def _read(
     tl.store(query_max + pair * n + tokens, largest, mask=tokens < n)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_queries(
     dy, y, q, k, v, W, mask, sums, edges, states, state_edges, d, query_max, running_max, key_max, dq, shift, neg_delta,
     heads, n, r, R, share, half, floor,
@@ -390,8 +347,7 @@ def _backward_queries(
     store(of(dq, row, head, dq_b, dq_h), _of_logs(found, total, own, half), tokens, dq_t, tokens < n, c, C)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_keys(
     dy, q, k, v, W, mask, sums, edges, states, state_edges, query_max, running_max, key_max, shift, neg_delta, dk, dv,
     heads, n, r, R, share, half,
@@ -454,8 +410,7 @@ def _backward_keys(
     store(of(dv, row, head, dv_b, dv_h), tl.where(there[:, None], of_values, 0.0), tokens, dv_t, tokens < n, e, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _places(share, T: tl.constexpr, CAUSAL: tl.constexpr):
     """Row and head of this program, the first token of its tile, and the sums that its part and its tile start from."""
     pair, start = tl.program_id(0).to(tl.int64), tl.program_id(1) * T
@@ -466,8 +421,7 @@ def _places(share, T: tl.constexpr, CAUSAL: tl.constexpr):
     return pair, start, part_at, tile_at
 
 
-@triton.jit
-@no_type_check
+@jit
 def _rows(W, columns, R, C: tl.constexpr):
     """Rows of W [B, C], rounded, and the remainder, of which float32 has none."""
     at = columns[:, None] * C + tl.arange(0, C)[None, :]
@@ -478,28 +432,24 @@ def _rows(W, columns, R, C: tl.constexpr):
     return near, rest
 
 
-@triton.jit
-@no_type_check
+@jit
 def _norm(x, half):
     single = x.to(tl.float32)
     return tl.sum(single * single, axis=1) * half
 
 
-@triton.jit
-@no_type_check
+@jit
 def _phi(logs, like):
     """Features [T, B]; none is above 1, although their maximum was rounded by another kernel."""
     return tl.exp2(tl.minimum(logs, 0.0)).to(like.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _scale(x, by):
     return (x.to(tl.float32) * by[:, None]).to(x.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _fades(a, now):
     """How much of each key of a tile is left for each query [T of t, T of s]; nothing of one that is hidden.
 
@@ -509,15 +459,13 @@ def _fades(a, now):
     return tl.exp2(tl.where(seen, tl.minimum(a[None, :] - now[:, None], MOST), HIDDEN))
 
 
-@triton.jit
-@no_type_check
+@jit
 def _of_logs(found, total, x, half):
     """The gradient of x, from that of its logarithms times W, and their sum."""
     return (found - x.to(tl.float32) * (total * (2 * half))[:, None]) * LN2
 
 
-@triton.jit
-@no_type_check
+@jit
 def _start_sums(
     sums, edges, part_at, states, state_edges, tile_at, begin, R, largest, E: tl.constexpr, B: tl.constexpr
 ):
@@ -531,16 +479,14 @@ def _start_sums(
     return both.to(S.dtype), z * fade + near_z * near_fade
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_sums(sums, edges, place, columns, R, E: tl.constexpr):
     sums, edges = sums + place * (E * R), edges + place * (2 * R)
     S = tl.load(sums + columns[:, None] * E + tl.arange(0, E)[None, :])
     return S, tl.load(edges + columns), tl.load(edges + R + columns)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_sums(sums, edges, place, columns, r, R, S, z, top, E: tl.constexpr):
     """Features from r on are padding: their maximum is the lowest, so that they weigh nothing."""
     sums, edges = sums + place * (E * R), edges + place * (2 * R)

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.core.errors import UsageError
-from longspan.kernels.dispatch import Implementation, choose, lack_of_room
+from longspan.kernels.dispatch import Implementation, choose, lack_of_room, unsupported_inputs
 from longspan.kernels.linear_attention import operator, reference
 from longspan.kernels.linear_attention.reference import with_ones
 from longspan.kernels.linear_attention.shape import WIDEST, feature_width
@@ -181,10 +181,8 @@ def _unsupported_reason(
     r, e = feature_width(q.shape[-1], feature), v.shape[-1]
     if decay or states:
         return "it knows neither decay nor initial and final states"
-    if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.float32, torch.bfloat16):
-        return f"it takes q, k and v all in float32 or all in bfloat16, got {q.dtype}, {k.dtype} and {v.dtype}"
+    if reason := unsupported_inputs(q, k, v):
+        return reason
     if (r > WIDEST and feature != "none") or e > WIDEST:
         return f"features and values must be at most {WIDEST} wide, got {r} and {e}"
-    if not (q.numel() and k.numel() and v.numel()):
-        return "there are no tokens"
     return lack_of_room(q, WIDE_BYTES) if max(r, e) > WIDE else ""

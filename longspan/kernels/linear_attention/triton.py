@@ -20,20 +20,18 @@ Products of bfloat16 tiles use tensor cores. A matrix of sums enters them as two
 and the remainder, and so keeps its precision. Products of float32 are not rounded. Deterministic.
 """
 
-from typing import (  # a Triton function is no Python function, and its annotations are no types
-    NamedTuple,
-    no_type_check,
-)
+import math
+from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from longspan.kernels.launch import strides
+from longspan.kernels.launch import empty_like, strides
 from longspan.kernels.linear_attention.shape import Shape
-from longspan.kernels.tiles import dot, dot_sums, load, load_visible, of, store, visible
+from longspan.kernels.operator import like
+from longspan.kernels.tiles import dot, dot_sums, jit, load, load_visible, of, store, visible
 
 STEP = tl.constexpr(Shape.STEP)
 
@@ -59,78 +57,63 @@ class Inputs(NamedTuple):
         return {"MASKED": self.keys.mask is not None}
 
 
-def sum_keys(shape: Shape, inputs: Inputs) -> Float[Tensor, "p pairs e1 r"]:
-    """M that each causal part starts from, or that of whole rows."""
-    _, k, v, _, keys = inputs
-    parts = shape.parts(keys.max_seqlen)
-    sums = k.new_empty(shape.sums(parts), dtype=torch.float32)
-    _sum_keys[(shape.pairs, parts)](
-        k, v, sums, keys.cu_seqlens, keys.angles, keys.mask, *_sizes(shape, k, keys), *strides(k, v),
-        **inputs.flags, **shape.constants(),
-    )  # fmt: skip
-    return _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
+def forward(
+    shapes: list[Shape], inputs: Inputs
+) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n"], Float[Tensor, " saved"]]:
+    """y, its denominators, and M of all slices: what each causal part starts from, or that of whole rows."""
+    (q, _, v, queries, keys), saved = inputs, []
+    y, d = empty_like(q, v.shape[3], v.dtype), q.new_empty(q.shape[:3], dtype=torch.float32)
+    partial = empty_like(q, v.shape[3], torch.float32) if len(shapes) > 1 else y  # numerators of the slices so far
+    for shape in shapes:
+        q, k, parts = shape.cut(inputs.q), shape.cut(inputs.k), shape.parts(keys.max_seqlen)
+        sums = k.new_empty(shape.sums(parts), dtype=torch.float32)
+        _sum_keys[(shape.pairs, parts)](
+            k, v, sums, keys.cu_seqlens, keys.angles, keys.mask, *_sizes(shape, k, keys), *strides(k, v),
+            **inputs.flags, **shape.constants(),
+        )  # fmt: skip
+        sums = _before(sums) if shape.causal else sums.sum(dim=0, keepdim=True)
+        _read[(shape.pairs, shape.reading_parts(queries.max_seqlen))](
+            q, k, v, sums, y, d, partial, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
+            *_sizes(shape, q, queries), shape.eps, shape.floor, *strides(q, k, v, y, partial),
+            **inputs.flags, **shape.flags, **shape.constants(),
+        )  # fmt: skip
+        saved.append(sums.flatten())
+    return y, d, saved[0] if len(saved) == 1 else torch.cat(saved)
 
 
-def read(
-    shape: Shape,
-    inputs: Inputs,
-    sums: Float[Tensor, "p pairs e1 r"],
-    y: Float[Tensor, "b h n e"],
-    d: Float[Tensor, "b h n"],
-    partial: Float[Tensor, "b h n e"],
-) -> None:
-    """Fill in y and d: the last slice the quotient, others what the next one adds to, y in `partial`."""
-    q, k, v, queries, keys = inputs
-    _read[(shape.pairs, shape.reading_parts(queries.max_seqlen))](
-        q, k, v, sums, y, d, partial, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
-        *_sizes(shape, q, queries), shape.eps, shape.floor, *strides(q, k, v, y, partial),
-        **inputs.flags, **shape.flags, **shape.constants(),
-    )  # fmt: skip
-
-
-def backward_queries(
-    shape: Shape,
+def backward(
+    shapes: list[Shape],
     dy: Float[Tensor, "b h n e"],
-    dd: Float[Tensor, "b h n"],
-    given: bool,
-    inputs: Inputs,
-    sums: Float[Tensor, "p pairs e1 r"],
+    y: Float[Tensor, "b h n e"] | None,
     d: Float[Tensor, "b h n"],
-    dq: Float[Tensor, "b h n c"],
-) -> Float[Tensor, "p pairs e1 r"]:
-    """Fill in dq; returns N that each causal part starts from, or that of whole rows.
-
-    dd holds the last entry of every w: `given`, or filled in here where the causal backward pass of keys needs it.
-    """
-    q, k, v, queries, keys = inputs
-    parts = shape.parts(queries.max_seqlen)
-    dsums = sums.new_empty(shape.sums(parts))
-    _backward_queries[(shape.pairs, parts)](
-        dy, q, k, v, sums, d, dq, dd, dsums, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
-        *_sizes(shape, q, queries), shape.floor, *strides(dy, q, k, v, dq),
-        GIVEN=given, CAUSAL=shape.causal, **inputs.flags, **shape.constants(backward=True),
-    )  # fmt: skip
-    return _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
-
-
-def backward_keys(
-    shape: Shape,
-    dy: Float[Tensor, "b h n e"],
-    dd: Float[Tensor, "b h n"],
+    sums: Float[Tensor, " saved"],
     inputs: Inputs,
-    dsums: Float[Tensor, "p pairs e1 r"],
-    d: Float[Tensor, "b h n"],
-    dk: Float[Tensor, "b h m c"],
-    dv: Float[Tensor, "b h m e"],
-    partial: Float[Tensor, "b h m e"],
-) -> None:
-    """Fill in dk and, with the last slice, dv; others leave in `partial` what the next one adds to."""
-    q, k, v, queries, keys = inputs
-    _backward_keys[(shape.pairs, shape.reading_parts(keys.max_seqlen))](
-        dy, q, k, v, dsums, d, dd, dk, dv, partial, keys.cu_seqlens, queries.angles, keys.angles, keys.mask,
-        *_sizes(shape, k, keys), *strides(dy, q, k, v, dk, dv, partial),
-        **inputs.flags, **shape.flags, **shape.constants(backward=True),
-    )  # fmt: skip
+) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h m c"], Float[Tensor, "b h m e"]]:
+    """The gradients of q, k and v; several slices need y, since each computes only a part of it."""
+    _, _, v, queries, keys = inputs
+    dq, dk, dv = like(*inputs[:3])
+    dd, partial = torch.empty_like(d), dv  # the last entry of every w; dv of the slices so far
+    if y is not None:
+        delta = (dy.float() * y.float()).sum(dim=-1)
+        dd = torch.where(d > shapes[0].floor, -delta / d, 0)
+        partial = empty_like(v, v.shape[3], torch.float32)
+    sizes = [math.prod(shape.saved(keys.max_seqlen)) for shape in shapes]
+    for shape, saved in zip(shapes, sums.split(sizes), strict=True):
+        q, k, own_dq, own_dk = (shape.cut(x) for x in (*inputs[:2], dq, dk))
+        parts, constants = shape.parts(queries.max_seqlen), shape.constants(backward=True)
+        dsums = saved.new_empty(shape.sums(parts))
+        _backward_queries[(shape.pairs, parts)](
+            dy, q, k, v, saved, d, own_dq, dd, dsums, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
+            *_sizes(shape, q, queries), shape.floor, *strides(dy, q, k, v, own_dq),
+            CAUSAL=shape.causal, GIVEN=y is not None, **inputs.flags, **constants,
+        )  # fmt: skip
+        dsums = _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
+        _backward_keys[(shape.pairs, shape.reading_parts(keys.max_seqlen))](
+            dy, q, k, v, dsums, d, dd, own_dk, dv, partial, keys.cu_seqlens, queries.angles, keys.angles, keys.mask,
+            *_sizes(shape, k, keys), *strides(dy, q, k, v, own_dk, dv, partial),
+            **inputs.flags, **shape.flags, **constants,
+        )  # fmt: skip
+    return dq, dk, dv
 
 
 def _sizes(shape: Shape, x: Float[Tensor, "b h n c"], side: Side) -> tuple[int, int, int]:
@@ -143,8 +126,7 @@ def _before(sums: Float[Tensor, "p pairs e1 r"]) -> Float[Tensor, "p pairs e1 r"
     return torch.cat([torch.zeros_like(sums[:1]), sums[:-1].cumsum(dim=0)])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _sum_keys(
     k, v, sums, cu_seqlens, k_angles, mask, heads, n, share, k_b, k_h, k_t, v_b, v_h, v_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
@@ -165,8 +147,7 @@ def _sum_keys(
     _store_sums(sums, S, z, R, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _read(
     q, k, v, sums, y, d, partial, cu_seqlens, q_angles, k_angles, mask, heads, n, share, eps, floor,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t, p_b, p_h, p_t,
@@ -209,8 +190,7 @@ def _read(
         tl.store(d + tokens, bottom, mask=tokens < last)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_queries(
     dy, q, k, v, sums, d, dq, dd, dsums, cu_seqlens, q_angles, k_angles, mask, heads, n, share, floor,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
@@ -259,8 +239,7 @@ def _backward_queries(
     _store_sums(dsums, dS, dz, R, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _backward_keys(
     dy, q, k, v, dsums, d, dd, dk, dv, partial, cu_seqlens, q_angles, k_angles, mask, heads, n, share,
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
@@ -310,8 +289,7 @@ def _backward_keys(
             store(partial, gv, tokens, p_t, tokens < last, e, E)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _part(cu_seqlens, heads, n, share, RAGGED: tl.constexpr):
     """Batch row and head of this program, where its row begins in there, and its tokens, counted from that place."""
     row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
@@ -325,15 +303,13 @@ def _part(cu_seqlens, heads, n, share, RAGGED: tl.constexpr):
     return row, head, begin, first, tl.minimum(first + share, n)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _row(x, row, head, begin, row_stride, head_stride, token_stride):
     """Where the tokens of a row and head begin."""
     return of(x, row, head, row_stride, head_stride) + begin * token_stride
 
 
-@triton.jit
-@no_type_check
+@jit
 def _features(
     x, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
@@ -353,8 +329,7 @@ def _features(
     return tl.where(real, single, 0.0).to(loaded.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _turns(angles, start, last, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr):
     """cos in the first half of the columns, sin in the second [T, R]."""
     tokens = start + tl.arange(0, T)
@@ -362,8 +337,7 @@ def _turns(angles, start, last, C: tl.constexpr, R: tl.constexpr, T: tl.constexp
     return tl.where((tl.arange(0, R) < C)[None, :], tl.cos(angle)[:, None], tl.sin(angle)[:, None])
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_gradient(
     x, g, phi, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
@@ -380,8 +354,7 @@ def _store_gradient(
     store(x, g, tokens, stride, tokens < last, c, C)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr, like):
     """All of w but its last entry [T, E], in the type of `like`."""
     tokens = start + tl.arange(0, T)
@@ -389,15 +362,13 @@ def _w(dy, d, start, last, stride, e: tl.constexpr, E: tl.constexpr, T: tl.const
     return (load(dy, tokens, stride, tokens < last, e, E).to(tl.float32) / bottom[:, None]).to(like.dtype)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _causal_mask(T: tl.constexpr):
     """Which keys of a tile each of its queries sees [T of t, T of s]."""
     return tl.arange(0, T)[:, None] >= tl.arange(0, T)[None, :]
 
 
-@triton.jit
-@no_type_check
+@jit
 def _load_sums(sums, R: tl.constexpr, E: tl.constexpr, OF_PART: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     if OF_PART:
@@ -407,8 +378,7 @@ def _load_sums(sums, R: tl.constexpr, E: tl.constexpr, OF_PART: tl.constexpr):
     return tl.load(sums + tl.arange(0, E)[:, None] * R + columns[None, :]), tl.load(sums + E * R + columns)
 
 
-@triton.jit
-@no_type_check
+@jit
 def _store_sums(sums, S, z, R: tl.constexpr, E: tl.constexpr):
     sums += (tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * ((E + 1) * R)
     columns = tl.arange(0, R)

@@ -1,4 +1,4 @@
-"""Vectors of cosFormer: the authors' code, whose length is that of the call."""
+"""Vectors of cosFormer: the authors' code, whose longest length is that of the call."""
 
 from tests.attentions.parity import Replay, Vector, headwise
 
@@ -6,4 +6,5 @@ from tests.attentions.parity import Replay, Vector, headwise
 def replay(vector: Vector) -> Replay | str:
     if (activation := vector.meta["hyperparameters"].get("activation", "relu")) != "relu":
         return f"cosformer makes its features with relu, not {activation}"
-    return headwise(f"cosformer(length=call, eps={vector.meta['hyperparameters']['eps']})", vector)
+    length = max(vector.arrays[name].shape[2] for name in "qk")
+    return headwise(f"cosformer(eps={vector.meta['hyperparameters']['eps']})", vector, max_length=length)
