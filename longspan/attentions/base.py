@@ -176,6 +176,7 @@ class Attention(nn.Module, ABC):
     """A mechanism in its slot: `forward(x, context) -> like x`, and decoding step by step for causal patterns."""
 
     meta: ClassVar[AttentionMeta]
+    out: nn.Linear  # where there is one
 
     def __init__(
         self,
@@ -247,8 +248,18 @@ class Attention(nn.Module, ABC):
         """The output for a prefix (which may be empty) and the state from which `step` goes on."""
         self._needs_decoding()
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
+        return y, self._state_after(x, context, mask, context_mask)
+
+    def _state_after(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None,
+        mask: Bool[Tensor, "b n"] | None,
+        context_mask: Bool[Tensor, "b m"] | None,
+    ) -> DecodeState:
+        """The state of decoding after this prefix; by default the prefix itself."""
         aligned, lengths = left_align(x, mask)
-        return y, History(aligned, lengths, context, context_mask)
+        return History(aligned, lengths, context, context_mask)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
         """The output for one more token of each row; by default by running the whole history again."""
@@ -297,6 +308,28 @@ class Attention(nn.Module, ABC):
         if context is not None or context_mask is not None:
             raise UsageError(f"{type(self).__name__} as {self.pattern} takes no context; leave it out.")
         return x, mask
+
+    def _longest(self, name: Literal["max_length", "max_context"]) -> int:
+        """This shell setting, without which the mechanism cannot be built."""
+        longest = getattr(self, name)
+        if longest is None:
+            raise UsageError(
+                f"{type(self).__name__} has parameters for each place; say how many there may be with {name}=..."
+            )
+        return longest
+
+    def _check_room(self, found: int, longest: int | None, what: str) -> None:
+        if longest is not None and found > longest:
+            raise UsageError(
+                f"This {type(self).__name__} was built for at most {longest} {what}, got {found}; "
+                "build it for more or cut the input."
+            )
+
+    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
+        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
+
+    def _merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
+        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
 
 
 class HeadwiseAttention(Attention):
@@ -479,3 +512,10 @@ class MaskedAttention(HeadwiseAttention):
 
 
 SHELL = frozenset({"inner", "bias", "dropout", "max_length", "max_context"})
+
+
+def centred_conv(heads: int, taps: int) -> nn.Conv2d | None:
+    """A filter along the tokens for each head, none without taps."""
+    if taps < 0 or (taps and taps % 2 == 0):
+        raise UsageError(f"conv counts the taps of a centred filter, got {taps}; choose an odd number, or 0 for none.")
+    return nn.Conv2d(heads, heads, (taps, 1), padding=(taps // 2, 0), groups=heads, bias=False) if taps else None

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import Attention, AttentionMeta, Pattern
-from longspan.core.errors import UsageError
 from longspan.kernels.precision import at_least_single
 
 
@@ -38,13 +37,10 @@ class FNet(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         x, mask = self._source(x, context, mask, context_mask)
-        n = x.shape[1]
-        size = n if self.max_length is None else self.max_length
-        if n > size:
-            raise UsageError(f"This fnet transforms at most {size} tokens, got {n}; raise max_length or cut the input.")
+        self._check_room(x.shape[1], self.max_length, "tokens")
         if mask is not None:
             x = x.masked_fill(~mask[:, :, None], 0)
-        y = _Transform.apply(x, size)
+        y = _Transform.apply(x, x.shape[1] if self.max_length is None else self.max_length)
         assert isinstance(y, Tensor)
         return y
 

@@ -18,12 +18,10 @@ queries and of the keys. Their weights are those of importance sampling:
     proposal = "means"       the mean over the segment itself, without parameters; CAB's
 
 A row with fewer tokens than landmarks has one landmark for each token. In cross attention queries and keys are cut into
-equally many segments; where one side has too few tokens for that, they serve as summaries several times. `antithetic`
-draws the samples in pairs, mu + noise and mu - noise. The paper has 49 landmarks for pictures, CAB 64 or 16.
-
-Paper: arXiv:2204.04667. Departs from the paper in: as in the authors' code, noise has a variance of 1 where exact
-random features want sqrt(c); segments are cut over the real tokens of each row, and t is normalised over the landmarks.
-The authors' code (`authors_lara`) cuts the padded width and normalises t over the queries.
+equally many segments; the tokens of a side with too few of them serve several times. `antithetic` draws the samples in
+pairs, mu + noise and mu - noise. Paper: arXiv:2204.04667. Departs from the paper in: as in the authors' code, noise has
+a variance of 1 where exact random features want sqrt(c); segments are cut over the real tokens of each row, and t is
+normalised over the landmarks. The authors' code (`authors_lara`) cuts the padded width and normalises over the queries.
 """
 
 from typing import Any, Literal
@@ -67,8 +65,8 @@ class LARA(HeadwiseAttention):
         super().__init__(dim, heads, pattern, **shell)
         if landmarks < 1:
             raise UsageError(f"lara needs at least 1 landmark, got landmarks={landmarks}.")
-        self.landmarks, self.proposal, self.weighting, self.beta = landmarks, proposal, weighting, beta
-        self.antithetic = antithetic
+        self.landmarks, self.proposal, self.antithetic = landmarks, proposal, antithetic
+        self.weighting, self.beta = weighting, beta
         self.summarise_query = None if proposal == "means" else Summary(self.head_dim)
         self.summarise_key = None if proposal == "means" else Summary(self.head_dim)
 
@@ -82,15 +80,14 @@ class LARA(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            center, mu, omega, exists = self._samples(q, k, key_mask, query_mask)
-            scale = q.shape[-1] ** -0.5
+            (center, mu, omega, exists), scale = self._samples(q, k, key_mask, query_mask), q.shape[-1] ** -0.5
             direction = scale * omega
             f, lse = landmark_pool(direction, k, v, key_norm=scale / 2, key_mask=key_mask)
             xi = direction @ mu.mT - scale / 2 * mu.square().sum(dim=-1)[:, :, None]  # xi(mu_s, omega_r) at [r, s]
-            shift = lse - _diagonal(xi)
+            shift = lse - xi.diagonal(dim1=-2, dim2=-1)
             if exists is not None:
                 xi = xi.masked_fill(~exists[:, None, None], torch.finfo(mu.dtype).min)
-            log_b = _diagonal(xi.log_softmax(dim=-1))
+            log_b = xi.log_softmax(dim=-1).diagonal(dim1=-2, dim2=-1)
             if self.weighting in ("balance", "biased"):
                 shift = shift + log_b
             if self.weighting in ("biased", "query"):
@@ -172,10 +169,6 @@ class Summary(nn.Module):
         means, occupied = normed_means(x, self.linear.weight, self.linear.bias, segments, mask, eps=self.norm.eps)
         gain, shift = (p.to(means.dtype) for p in self.norm.parameters())
         return torch.addcmul(shift, means, gain), occupied
-
-
-def _diagonal(x: Float[Tensor, "b h r r"]) -> Float[Tensor, "b h r"]:
-    return x.diagonal(dim1=-2, dim2=-1)
 
 
 def _stretch(

@@ -55,11 +55,7 @@ class Linformer(HeadwiseAttention):
         super().__init__(dim, heads, pattern, **shell)
         if rank < 1:
             raise UsageError(f"linformer needs at least 1 slot, got rank={rank}.")
-        name, longest = ("max_context", self.max_context) if self.pattern.cross else ("max_length", self.max_length)
-        if longest is None:
-            raise UsageError(
-                f"linformer has parameters for each place of the sequence; say how long it may get with {name}=..."
-            )
+        longest = self._longest("max_context" if self.pattern.cross else "max_length")
         shape = (heads, longest, rank) if sharing == "none" else (longest, rank)
         self.to_key_slots = _matrix(shape)
         self.to_value_slots = self.to_key_slots if sharing == "key-value" else _matrix(shape)
@@ -79,11 +75,8 @@ class Linformer(HeadwiseAttention):
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> ProjectedContext:
-        m, longest = k.shape[2], self.to_key_slots.shape[-2]
-        if m > longest:
-            raise UsageError(
-                f"This linformer was built for at most {longest} keys, got {m}; build it for more or cut the input."
-            )
+        m = k.shape[2]
+        self._check_room(m, self.to_key_slots.shape[-2], "keys")
         if key_mask is not None:
             k, v = (u.masked_fill(~key_mask[:, None, :, None], 0) for u in (k, v))
         e, f = (matrix[..., :m, :] for matrix in (self.to_key_slots, self.to_value_slots))

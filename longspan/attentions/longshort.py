@@ -41,8 +41,8 @@ from longspan.kernels.cache import fill_ring
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import fill_up, left_align, real
+from longspan.kernels.pooling import softmax_pooling
 from longspan.kernels.precision import at_least_single
-from longspan.kernels.softmax_pooling import softmax_pooling
 
 
 @dataclass

@@ -3,8 +3,8 @@
     y_i = 0
 
 The control of an ablation (CAB's "without attention" deletes the sublayer of every layer). It has no parameters, so a
-network without attention is also a smaller one. Paper:
-arXiv:2210.07661. Departs from the paper in: a normalisation around the sublayer belongs to the network and stays.
+network without attention is also a smaller one. Paper: arXiv:2210.07661. Departs from the paper in: a normalisation
+around the sublayer belongs to the network and stays.
 """
 
 from dataclasses import dataclass
@@ -47,17 +47,8 @@ class NoAttention(Attention):
         self._source(x, context, mask, context_mask)
         return _erased(x)
 
-    def prefill(
-        self,
-        x: Float[Tensor, "b n d"],
-        context: Float[Tensor, "b m d"] | None = None,
-        *,
-        mask: Bool[Tensor, "b n"] | None = None,
-        context_mask: Bool[Tensor, "b m"] | None = None,
-    ) -> tuple[Float[Tensor, "b n d"], Count]:
-        self._needs_decoding()
-        tokens = torch.full((x.shape[0],), x.shape[1], device=x.device) if mask is None else mask.sum(dim=1)
-        return self(x, context, mask=mask, context_mask=context_mask), Count(tokens)
+    def _state_after(self, x: Float[Tensor, "b n d"], context: Any, mask: Any, context_mask: Any) -> Count:
+        return Count(torch.full((x.shape[0],), x.shape[1], device=x.device) if mask is None else mask.sum(dim=1))
 
     def step(self, x_t: Float[Tensor, "b d"], state: Count) -> tuple[Float[Tensor, "b d"], Count]:
         self._needs_decoding()

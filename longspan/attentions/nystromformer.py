@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.base import NONCAUSAL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern, centred_conv
 from longspan.core.errors import UsageError
 from longspan.kernels.landmark import landmark_attend, landmark_pool
 from longspan.kernels.pooling import segment_means
@@ -56,16 +56,10 @@ class Nystromformer(HeadwiseAttention):
         super().__init__(dim, heads, pattern, **shell)
         if landmarks < 1 or iterations < 1:
             raise UsageError(f"landmarks and iterations must be at least 1, got {landmarks} and {iterations}.")
-        if conv and (conv < 0 or conv % 2 == 0):
-            raise UsageError(
-                f"conv counts the taps of a centred filter, got {conv}; choose an odd number, or 0 for none."
-            )
         if conv and self.pattern.cross:
             raise UsageError(f"conv={conv} runs along the queries' own values; leave it out as {self.pattern}.")
         self.landmarks, self.iterations = landmarks, iterations
-        self.conv = (
-            nn.Conv2d(heads, heads, (conv, 1), padding=(conv // 2, 0), groups=heads, bias=False) if conv else None
-        )
+        self.conv = centred_conv(heads, conv)
 
     def attend(
         self,

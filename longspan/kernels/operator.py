@@ -20,6 +20,8 @@ from torch import Tensor
 from longspan.kernels.flops import counts
 from longspan.kernels.launch import empty_like
 
+Maybe = Tensor | None  # an argument of an operator that may be left out
+
 
 def operator(name: str, *, fake: Callable[..., Any], flops: Callable[..., int] | None = None) -> Callable[..., Any]:
     """Register a function as `torch.ops.longspan.<name>`.

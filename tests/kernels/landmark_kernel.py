@@ -14,7 +14,6 @@ from longspan.kernels import masked
 from longspan.kernels.landmark import landmark_attend, landmark_pool, operator
 from longspan.kernels.pooling import borders, normed_means
 from longspan.kernels.pooling import operator as pooling_operator
-from longspan.kernels.pooling import triton as pooling_kernel
 from tests.kernels.agreement import assert_agrees, by_triton, gradients, outcome
 from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
@@ -27,7 +26,7 @@ def large_tiles(monkeypatch):
     """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
     if DEVICE == "cpu":
         monkeypatch.setitem(operator.TILES, 4, (64, 8))
-        monkeypatch.setitem(pooling_kernel.SHAPES, (4, False), (64, 8, 2))
+        monkeypatch.setitem(pooling_operator.SHAPES, (4, False), (64, 8, 2))
 
 
 def leaves_of(kind, n, *, r=5, c=16, e=16, rows=1, heads=1, dtype=torch.float32, device=DEVICE, size=1.0):

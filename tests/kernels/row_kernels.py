@@ -13,13 +13,10 @@ from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.layer_norm import operator as norming
-from longspan.kernels.layer_norm import triton as norm_kernel
-from longspan.kernels.pooling import operator as means
-from longspan.kernels.pooling import running_mean
+from longspan.kernels.pooling import operator as pooling
+from longspan.kernels.pooling import running_mean, softmax_pooling
 from longspan.kernels.sinkhorn_normalize import operator as normalising
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
-from longspan.kernels.softmax_pooling import operator as pooling
-from longspan.kernels.softmax_pooling import softmax_pooling
 from tests.kernels import memory
 from tests.kernels.agreement import assert_agrees
 from tests.kernels.device import DEVICE, on_a_gpu
@@ -50,9 +47,9 @@ def hide(rows, n):
 
 
 def follow(compute, inputs, tolerance=None):
-    fast, law = (partial(compute, impl=impl) for impl in ("triton", "reference"))
+    fast, reference = (partial(compute, impl=impl) for impl in ("triton", "reference"))
     tolerance = tolerance or TOLERANCE[inputs[-1].dtype]
-    assert_agrees(fast, law, inputs, atol=tolerance, rtol=tolerance)
+    assert_agrees(fast, reference, inputs, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -73,7 +70,7 @@ def test_softmax_pooling_takes_logits_of_any_size():
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("n, c, masked", [(1, 1, False), (300, 20, True), (300, 70, False)])
-def test_running_means_are_those_of_the_law(n, c, masked, dtype):
+def test_running_means_are_those_of_the_reference(n, c, masked, dtype):
     mask = hide(2, n) if masked else None
     inputs = draw((2, 1, n, c), dtype=dtype, token_by_token=True)
     follow(lambda x, impl: running_mean(x, mask=mask, impl=impl), inputs)
@@ -91,8 +88,8 @@ def test_a_matrix_is_normalised_as_by_the_reference(u, v, rounds, rows):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("rows, d, programs", [(1, 3, 1), (70, 20, 3), (30, 300, 7), (3, 2_100, 2)])
-def test_layer_norms_are_those_of_the_law(rows, d, programs, dtype, monkeypatch):
-    monkeypatch.setattr(norm_kernel, "PROGRAMS", programs)
+def test_layer_norms_are_those_of_the_reference(rows, d, programs, dtype, monkeypatch):
+    monkeypatch.setattr(norming, "PROGRAMS", programs)
     weight, bias, x = draw((d,), (d,), (2, rows, d))
     x = (3 * x + 2).to(dtype).detach().requires_grad_()  # parameters stay in float32, as in training
     follow(lambda x, w, b, impl: layer_norm(x, w, b, 1e-5, impl=impl), [x, weight, bias], TOLERANCE[dtype])
@@ -100,8 +97,8 @@ def test_layer_norms_are_those_of_the_law(rows, d, programs, dtype, monkeypatch)
 
 def test_torch_finds_nothing_wrong_with_the_operators():
     a, x, matrix = draw((1, 2, 9, 3), (1, 2, 9, 4), (1, 1, 3, 3))
-    check(pooling.forward, a, x, None)
-    check(means.running_mean, x, hide(1, 9))
+    check(pooling.softmax_pooling, a, x, None)
+    check(pooling.running_mean, x, hide(1, 9))
     check(norming.forward, x, *draw((4,), (4,)), 1e-5)
     check(normalising.forward, matrix, matrix.detach()[:, :1] < 9, 2)
 
@@ -144,7 +141,7 @@ def test_a_compiled_mechanism_takes_them_into_one_graph_for_any_length(spec, pat
 
 @on_a_gpu
 @pytest.mark.parametrize("spec, pattern", [(spec, pattern) for spec, patterns in CASES for pattern in patterns])
-def test_a_graph_records_them_forth_and_back(spec, pattern):
+def test_a_graph_records_them_forward_and_backward(spec, pattern):
     assert_recorded(*core(spec, pattern))
 
 

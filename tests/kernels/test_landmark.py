@@ -104,14 +104,14 @@ def test_the_kernels_follow_the_references(choice):
 @needs_compiler
 @pytest.mark.full
 @pytest.mark.parametrize("few", [1, 64, 128])
-@pytest.mark.parametrize("name", ["_pool", "_pool_backward", "_attend", "_attend_backward"])
+@pytest.mark.parametrize("name", ["pool", "pool_backward", "attend", "attend_backward"])
 def test_they_compile_for_a_large_gpu_within_the_memory_on_its_chip(name, few):
     from longspan.kernels.landmark import triton as kernels
 
     constants = operator.LandmarkShape(1, few, 64, 64, 2).constants | {"MASKED": True}
     if "attend" in name:
         constants |= {"SHIFTED": True, "FACTOR": True, "floor": 1e-8}
-    elif name == "_pool" and few <= 64:
+    elif name == "pool" and few <= 64:
         constants["num_stages"] = 3
     in_half = {"q", "y", "dy", "dq"} if "attend" in name else {"k", "v", "dk", "dv"}
     kinds = dict.fromkeys(in_half, "*bf16") | {"mask": "*u8", "key_norm": "fp32", "beta": "fp32"}

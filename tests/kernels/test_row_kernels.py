@@ -9,9 +9,8 @@ from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from longspan.kernels.layer_norm import layer_norm
-from longspan.kernels.pooling import running_mean
+from longspan.kernels.pooling import running_mean, softmax_pooling
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
-from longspan.kernels.softmax_pooling import softmax_pooling
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
 
@@ -76,7 +75,7 @@ def test_what_the_kernels_cannot_do_is_refused_with_a_sentence():
 
 
 @needs_triton
-def test_the_kernels_follow_their_laws():
+def test_the_kernels_follow_their_references():
     # what executes the shapes in signatures cannot be compiled, so that a GPU does without
     assert_passes("row_kernels.py", "--noconftest")
 
@@ -86,13 +85,13 @@ CHUNK = {"r": 1, "c": 64, "R": 16, "C": 64, "T": 16}
 STRIPS = {"T": 32, "W": 64}
 TILES = {"c": 64, "C": 64, "T": 64}
 COMPILED = [
-    ("softmax_pooling", "_forward", WHOLE | {"MASKED": True}, 4),
-    ("softmax_pooling", "_forward", CHUNK | {"MASKED": False}, 1),
-    ("softmax_pooling", "_backward", WHOLE | {"MASKED": True}, 4),
-    ("softmax_pooling", "_backward", CHUNK | {"MASKED": False}, 1),
+    ("pooling", "softmax_pooling", WHOLE | {"MASKED": True}, 4),
+    ("pooling", "softmax_pooling", CHUNK | {"MASKED": False}, 1),
+    ("pooling", "softmax_pooling_backward", WHOLE | {"MASKED": True}, 4),
+    ("pooling", "softmax_pooling_backward", CHUNK | {"MASKED": False}, 1),
     *(
         ("pooling", name, TILES | {"BACKWARD": backward, "MASKED": True}, 4)
-        for name in ("_running_sums", "_running_means")
+        for name in ("running_sums", "running_means")
         for backward in (False, True)
     ),
     *(
@@ -101,7 +100,7 @@ COMPILED = [
         for rows in (False, True)
     ),
     ("sinkhorn_normalize", "_normalized", {"T": 32, "W": 64}, 4),
-    *(("layer_norm", name, {"d": 512, "D": 512, "T": 4}, 4) for name in ("_forth", "_back")),
+    *(("layer_norm", name, {"d": 512, "D": 512, "T": 4}, 4) for name in ("forward", "backward")),
 ]
 
 
@@ -111,13 +110,13 @@ COMPILED = [
 def test_they_compile_for_a_large_gpu(package, name, constants, warps):
     kernel = getattr(import_module(f"longspan.kernels.{package}.triton"), name)
     single = ("lse", "delta", "sums")
-    half = "*bf16" if package in ("softmax_pooling", "pooling", "layer_norm") else "*fp32"
+    half = "*bf16" if package in ("pooling", "layer_norm") else "*fp32"
     kinds = dict.fromkeys(single, "*fp32") | dict.fromkeys(("mask", "allowed"), "*u8")
     kinds |= {"counts": "*i32"} | dict.fromkeys(("heads", "n", "m", "share", "row_stride"), "i32")
     if package == "layer_norm":
         kinds |= {"weight": "*fp32", "bias": "*fp32", "rows": "i32", "eps": "fp32"}
     constants = constants | {"num_warps": warps}
-    if package == "softmax_pooling" and not constants["MASKED"]:
+    if package == "pooling" and not constants["MASKED"]:
         constants["mask"] = None
     built = compiled(kernel, constants, kinds, otherwise=half)
     assert built.metadata.shared <= 64 * 1024

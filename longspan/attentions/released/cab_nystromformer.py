@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern, centred_conv
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import masked_attention, tile_heads_first
 from longspan.kernels.pooling import segment_means
@@ -58,14 +58,8 @@ class CABNystromformer(HeadwiseAttention):
         super().__init__(dim, heads, pattern, **shell)
         if landmarks < 1 or iterations < 1:
             raise UsageError(f"cab_nystromformer needs at least 1 landmark and step, got {landmarks} and {iterations}.")
-        if conv and (conv < 0 or conv % 2 == 0):
-            raise UsageError(
-                f"conv counts the taps of a centred filter, got {conv}; choose an odd number, or 0 for none."
-            )
         self.landmarks, self.iterations, self.code = landmarks, iterations, code
-        self.conv = (
-            nn.Conv2d(heads, heads, (conv, 1), padding=(conv // 2, 0), groups=heads, bias=False) if conv else None
-        )
+        self.conv = centred_conv(heads, conv)
 
     def attend(
         self,

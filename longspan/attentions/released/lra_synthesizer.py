@@ -60,9 +60,7 @@ class LRASynthesizer(Attention):
         super().__init__(dim, heads, pattern, bias=bias, **shell)
         if rank < 1:
             raise UsageError(f"lra_synthesizer needs factors of at least 1 column, got rank={rank}.")
-        if self.max_length is None:
-            raise UsageError("lra_synthesizer has scores for each place; say how many there may be with max_length=...")
-        self.longest, self.kind, self.dot = self.max_length, kind, dot
+        self.longest, self.kind, self.dot = self._longest("max_length"), kind, dot
         self.value, self.out = nn.Linear(dim, self.inner, bias=bias), nn.Linear(self.inner, dim, bias=bias)
         if dot:
             self.query, self.key = nn.Linear(dim, self.inner, bias=bias), nn.Linear(dim, self.inner, bias=bias)
@@ -84,17 +82,12 @@ class LRASynthesizer(Attention):
     ) -> Float[Tensor, "b n d"]:
         x, mask = self._source(x, context, mask, context_mask)
         q, k = (self._split(self.query(x)), self._split(self.key(x))) if self.dot else (None, None)
-        y = self.attend(self.scores(x), self._split(self.value(x)), q, k, mask)
-        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
+        return self._merge(self.attend(self.scores(x), self._split(self.value(x)), q, k, mask))
 
     def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "#b h n n"]:
         """R, from places or from tokens."""
         n = x.shape[1]
-        if n > self.longest:
-            raise UsageError(
-                f"This lra_synthesizer was built for at most {self.longest} tokens, got {n}; "
-                "build it for more or cut the input."
-            )
+        self._check_room(n, self.longest, "tokens")
         if self.kind == "random":
             return self.random[None, :, :n, :n]
         if self.kind == "factorised_random":
@@ -117,9 +110,6 @@ class LRASynthesizer(Attention):
                 scores = scores.masked_fill(~(mask[:, None, :, None] & mask[:, None, None, :]), HIDDEN)
         weights = F.dropout(scores.softmax(dim=-1), self.dropout if self.training else 0.0)
         return weights.to(v.dtype) @ v
-
-    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
 
 def _glorot(heads: int, rows: int, columns: int) -> nn.Parameter:

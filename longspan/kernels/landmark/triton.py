@@ -20,15 +20,9 @@ not rounded at all.
 import math
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
 
-import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, UInt8
-from torch import Tensor
 
-from longspan.kernels.landmark.operator import LandmarkShape
-from longspan.kernels.landmark.reference import FLOOR
-from longspan.kernels.launch import ceil, next_power_of_2, strides
 from longspan.kernels.tiles import (
     dot,
     dot_halves,
@@ -47,107 +41,12 @@ from longspan.kernels.tiles import (
     visible,
 )
 
-MERGED = 16  # queries whose parts a program of `_merge` puts together
 LOG2E = tl.constexpr(math.log2(math.e))
-
-
-def pool(
-    q: Float[Tensor, "b h r c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    mask: UInt8[Tensor, "b m"] | None,
-    key_norm: float,
-) -> tuple[Float[Tensor, "b h r e"], Float[Tensor, "b h r"]]:
-    shape, (b, h, r, _), m, e = LandmarkShape.of(k, q, v), q.shape, k.shape[2], v.shape[3]
-    parts, constants = shape.parts(m), shape.constants
-    if shape.size == 2 and not shape.wide:
-        constants["num_stages"] = 3
-    partial_y, partial_lse = q.new_empty(parts, b, h, r, e), q.new_empty(parts, b, h, r)
-    _pool[(b * h, parts)](
-        q, k, v, mask, partial_y, partial_lse, h, m, shape.tokens_per_part(m), key_norm, *strides(k, v),
-        MASKED=mask is not None, **constants,
-    )  # fmt: skip
-    y, lse = torch.empty_like(partial_y[0]), torch.empty_like(partial_lse[0])
-    _merge[(ceil(b * h * r, MERGED),)](
-        partial_y, partial_lse, y, lse, parts, b * h * r, e=e, E=next_power_of_2(e), B=MERGED
-    )
-    return y, lse
-
-
-def pool_backward(
-    dy: Float[Tensor, "b h r e"],
-    dlse: Float[Tensor, "b h r"],
-    y: Float[Tensor, "b h r e"],
-    lse: Float[Tensor, "b h r"],
-    q: Float[Tensor, "b h r c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    mask: UInt8[Tensor, "b m"] | None,
-    key_norm: float,
-    dk: Float[Tensor, "b h m c"],
-    dv: Float[Tensor, "b h m e"],
-) -> tuple[Float[Tensor, "b h r c"], Float[Tensor, "b h m c"], Float[Tensor, "b h m e"]]:
-    """Fill in dk and dv; returns dq with them."""
-    shape, h, m = LandmarkShape.of(k, q, v), k.shape[1], k.shape[2]
-    dq = q.new_empty(shape.parts(m), *q.shape)
-    _pool_backward[(shape.pairs, len(dq))](
-        dy, dlse, q, y, lse, k, v, mask, dq, dk, dv, h, m, shape.tokens_per_part(m), key_norm, *strides(k, v, dk, dv),
-        MASKED=mask is not None, **shape.constants,
-    )  # fmt: skip
-    return dq.sum(dim=0), dk, dv
-
-
-def attend(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h r c"],
-    v: Float[Tensor, "b h r e"],
-    shift: Float[Tensor, "b h r"] | None,
-    center: Float[Tensor, "b h r c"] | None,
-    base: Float[Tensor, "b h r"] | None,
-    mask: UInt8[Tensor, "b n"] | None,
-    beta: float,
-    y: Float[Tensor, "b h n e"],
-) -> None:
-    """Fill in y."""
-    shape, h, n = LandmarkShape.of(q, k, v), q.shape[1], q.shape[2]
-    _attend[(shape.pairs, shape.parts(n))](
-        q, k, v, shift, center, base, mask, y, h, n, shape.tokens_per_part(n), beta, *strides(q, y),
-        **_flags(shift, center, mask), **shape.constants,
-    )  # fmt: skip
-
-
-def attend_backward(
-    dy: Float[Tensor, "b h n e"],
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h r c"],
-    v: Float[Tensor, "b h r e"],
-    shift: Float[Tensor, "b h r"] | None,
-    center: Float[Tensor, "b h r c"] | None,
-    base: Float[Tensor, "b h r"] | None,
-    mask: UInt8[Tensor, "b n"] | None,
-    beta: float,
-    dq: Float[Tensor, "b h n c"],
-) -> tuple[Float[Tensor, "b h r widths"], Float[Tensor, "b h _ r"]]:
-    """Fill in dq; returns the gradients of k, v and center side by side, and of shift and base."""
-    shape, (b, h, n, c) = LandmarkShape.of(q, k, v), q.shape
-    parts, constants, r = shape.parts(n), shape.constants, shape.r
-    few = k.new_empty(parts, b, h, r, c + shape.e + (0 if center is None else c))
-    starts = k.new_empty(b, h, ceil(n, constants["T"]), 1 if center is None else 2, r)
-    _attend_backward[(b * h, parts)](
-        dy, q, k, v, shift, center, base, mask, dq, few, starts, h, n, shape.tokens_per_part(n), beta,
-        *strides(dy, q, dq), **_flags(shift, center, mask), **constants,
-    )  # fmt: skip
-    return few.sum(dim=0), starts.sum(dim=2)
-
-
-def _flags(shift: Tensor | None, center: Tensor | None, mask: Tensor | None) -> dict:
-    shown = {"SHIFTED": shift is not None, "FACTOR": center is not None, "MASKED": mask is not None}
-    return shown | {"floor": FLOOR}
 
 
 @triton.jit
 @no_type_check
-def _pool(
+def pool(
     q, k, v, mask, partial_y, partial_lse, heads, n, share, key_norm, k_b, k_h, k_t, v_b, v_h, v_t,
     r: tl.constexpr, c: tl.constexpr, e: tl.constexpr, R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
     T: tl.constexpr, MASKED: tl.constexpr,
@@ -180,7 +79,7 @@ def _pool(
 
 @triton.jit
 @no_type_check
-def _merge(partial_y, partial_lse, y, lse, parts, rows, e: tl.constexpr, E: tl.constexpr, B: tl.constexpr):
+def merge(partial_y, partial_lse, y, lse, parts, rows, e: tl.constexpr, E: tl.constexpr, B: tl.constexpr):
     """The parts weighted by their sums; 0 where no part has seen a key."""
     queries, channels = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B), tl.arange(0, E)
     real = (queries < rows)[:, None] & (channels < e)[None, :]
@@ -201,7 +100,7 @@ def _merge(partial_y, partial_lse, y, lse, parts, rows, e: tl.constexpr, E: tl.c
 
 @triton.jit
 @no_type_check
-def _pool_backward(
+def pool_backward(
     dy, dlse, q, y, lse, k, v, mask, dq, dk, dv, heads, n, share, key_norm,
     k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     r: tl.constexpr, c: tl.constexpr, e: tl.constexpr, R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
@@ -240,7 +139,7 @@ def _pool_backward(
 
 @triton.jit
 @no_type_check
-def _attend(
+def attend(
     q, k, v, shift, center, base, mask, y, heads, n, share, beta, q_b, q_h, q_t, y_b, y_h, y_t,
     r: tl.constexpr, c: tl.constexpr, e: tl.constexpr, R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
     T: tl.constexpr, floor: tl.constexpr, SHIFTED: tl.constexpr, FACTOR: tl.constexpr, MASKED: tl.constexpr,
@@ -270,7 +169,7 @@ def _attend(
 
 @triton.jit
 @no_type_check
-def _attend_backward(
+def attend_backward(
     dy, q, k, v, shift, center, base, mask, dq, few, starts, heads, n, share, beta,
     g_b, g_h, g_t, q_b, q_h, q_t, dq_b, dq_h, dq_t,
     r: tl.constexpr, c: tl.constexpr, e: tl.constexpr, R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,

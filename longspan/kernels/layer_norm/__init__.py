@@ -1,9 +1,9 @@
-"""The layer norm of many tokens, each read once on the way back.
+"""The layer norm of many tokens, each read once in the backward pass.
 
     y = w (x - mean) / sqrt(variance + eps) + b      over the channels of a token; moments in float32 or better
 
 `reference` is torch's own, whose sums of the gradients of w and b over many tokens take longer than all of its rest.
-`triton` gives the same bits in every run.
+`triton` is deterministic.
 """
 
 import torch
@@ -29,17 +29,11 @@ def layer_norm(
     """In the precision of x, as a projection is, whatever autocast would make of it."""
     if impl == "auto" and (torch.compiler.is_compiling() or x.numel() < LEAST):
         impl = "reference"  # a compiler writes a kernel of its own
-    impl = choose(impl, "layer_norm", x, _unsupported_reason(x))
-    with without_autocast(x):
-        if impl == "reference":
-            return reference.layer_norm(x, weight, bias, eps)
-        return operator.forward(x, weight, bias, eps)
-
-
-def _unsupported_reason(x: Float[Tensor, "*rows d"]) -> str:
-    """What keeps the kernel from these tokens, if anything."""
+    reason = "" if x.numel() else "there are no tokens"
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"it takes float32 or half precision, got {x.dtype}"
-    if x.shape[-1] > WIDEST:
-        return f"tokens may have {WIDEST} channels, got {x.shape[-1]}"
-    return "" if x.numel() else "there are no tokens"
+        reason = f"it takes float32 or half precision, got {x.dtype}"
+    elif x.shape[-1] > WIDEST:
+        reason = f"tokens may have {WIDEST} channels, got {x.shape[-1]}"
+    impl = choose(impl, "layer_norm", x, reason)
+    with without_autocast(x):
+        return (operator.forward if impl == "triton" else reference.layer_norm)(x, weight, bias, eps)

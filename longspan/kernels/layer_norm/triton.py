@@ -1,49 +1,16 @@
-"""The layer norm in Triton: a program has a tile of whole tokens, and on the way back one tile after another.
+"""The layer norm in Triton: a program has a tile of whole tokens, in the backward pass one tile after another.
 
     g = w dy      z = (x - mean) / s      dx = (g - mean(g) - z mean(g z)) / s      dw = sum dy z      db = sum dy
 
-Moments are not kept: whoever reads a token has them. Each program adds up its own dw and db, and torch those of all.
+Moments are not saved: whoever reads a token has them. Each program adds up its own dw and db, and torch those of all.
 """
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
 
-import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
-from torch import Tensor
 
-from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.tiles import load, store
-
-NUMBERS = 2_048  # of a tile, unless a single token has more
-PROGRAMS = 1_024  # on the way back; a GPU holds about as many at once
-
-
-def forth(
-    x: Float[Tensor, "*rows d"], weight: Float[Tensor, " d"], bias: Float[Tensor, " d"], eps: float
-) -> Float[Tensor, "*rows d"]:
-    y, rows, how = torch.empty_like(x), x.numel() // x.shape[-1], launch(x.shape[-1])
-    _forth[(ceil(rows, how["T"]),)](x, weight, bias, y, rows, eps, **how)
-    return y
-
-
-def back(
-    dy: Float[Tensor, "*rows d"], x: Float[Tensor, "*rows d"], weight: Float[Tensor, " d"], eps: float
-) -> tuple[Float[Tensor, "*rows d"], Float[Tensor, "2 d"]]:
-    """The gradient of x, and those of weight and bias."""
-    d, dx = x.shape[-1], torch.empty_like(x)
-    rows, how = x.numel() // d, launch(d)
-    tiles = ceil(rows, how["T"])
-    programs = ceil(tiles, ceil(tiles, PROGRAMS))
-    sums = x.new_empty(programs, 2, d, dtype=torch.float32)
-    _back[(programs,)](dy, x, weight, dx, sums, rows, ceil(tiles, programs) * how["T"], eps, **how)
-    return dx, sums.sum(dim=0)
-
-
-def launch(d: int) -> dict[str, int]:
-    D = next_power_of_2(d)
-    return {"d": d, "D": D, "T": max(1, NUMBERS // D), "num_warps": 4 if D <= NUMBERS else 8}
 
 
 @triton.jit
@@ -57,7 +24,7 @@ def _standard(x, eps, d: tl.constexpr, D: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _forth(x, weight, bias, y, rows, eps, d: tl.constexpr, D: tl.constexpr, T: tl.constexpr):
+def forward(x, weight, bias, y, rows, eps, d: tl.constexpr, D: tl.constexpr, T: tl.constexpr):
     tokens, channel = tl.program_id(0) * T + tl.arange(0, T), tl.arange(0, D)
     w = tl.load(weight + channel, mask=channel < d, other=0.0).to(tl.float32)
     b = tl.load(bias + channel, mask=channel < d, other=0.0).to(tl.float32)
@@ -67,7 +34,7 @@ def _forth(x, weight, bias, y, rows, eps, d: tl.constexpr, D: tl.constexpr, T: t
 
 @triton.jit
 @no_type_check
-def _back(dy, x, weight, dx, sums, rows, share, eps, d: tl.constexpr, D: tl.constexpr, T: tl.constexpr):
+def backward(dy, x, weight, dx, sums, rows, share, eps, d: tl.constexpr, D: tl.constexpr, T: tl.constexpr):
     first, channel = tl.program_id(0) * share, tl.arange(0, D)
     w = tl.load(weight + channel, mask=channel < d, other=0.0).to(tl.float32)
     dw, db = tl.zeros([T, D], tl.float32), tl.zeros([T, D], tl.float32)

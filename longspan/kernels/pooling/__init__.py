@@ -1,70 +1,33 @@
-"""Pooling: means of the tokens of a row, over segments of it or over all tokens so far.
+"""Pooling: means of the tokens of a row, over segments of it, with softmax weights, or over all tokens so far.
 
     segment_means    the real tokens of each row cut into runs of nearly equal length, and the mean of each run
     normed_means     the same of norm(W x_i + b), norm(z) = (z - mean(z)) / sqrt(var(z) + eps) over the channels: a
                      layer norm whose gain and shift are left to the caller, since they are the same for all tokens
+    softmax_pooling  s_r = sum_j p_jr x_j, p_r = softmax_j(a_jr), over the real tokens j; 0 without any
     running_mean     m_t = sum_{s <= t} x_s / max(1, number of real s <= t), over the real tokens s
 
 Only real tokens count, wherever padding lies and whatever it holds. A row with fewer tokens than segments has one token
 in each of its first segments and leaves the others empty; their mean is 0. Where the length does not divide, some
 segments have a token more: `longer="spread"` distributes them, token p of n being in segment floor(p r / n);
 `longer="last"`, which `normed_means` has, puts them at the end. Sums are in float32 or better, and so are means of
-segments; a running mean has the type of x. `reference` defines the answers. The Triton kernels take float32 or half
-precision (`normed_means` float32 up to 64 channels, bfloat16 up to 128) and are deterministic.
+segments; a running mean has the type of x, and softmax weights are rounded to it. `reference` defines the answers. The
+Triton kernels take float32 or half precision (`normed_means` float32 up to 64 channels, bfloat16 up to 128), write no
+softmax weights and are deterministic.
 """
 
-from typing import Literal
-
 import torch
-from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int32
 from torch import Tensor
 
 from longspan.kernels import landmark
 from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.pooling import operator, reference
+from longspan.kernels.pooling.reference import segment_means
 from longspan.kernels.precision import at_least_single, without_autocast
 
-WIDEST = 256  # tokens of a running mean
-
-
-def segment_means(
-    x: Float[Tensor, "b h n c"],
-    segments: int,
-    mask: Bool[Tensor, "b n"] | None = None,
-    *,
-    longer: Literal["spread", "last"] = "spread",
-    impl: Literal["auto", "reference"] = "auto",
-) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
-    """The means, and which segments hold a token at all.
-
-    >>> segment_means(torch.tensor([1.0, 3.0, 5.0]).reshape(1, 1, 3, 1), 2)[0].flatten()
-    tensor([2., 5.])
-    """
-    if impl == "reference":
-        return reference.segment_means(at_least_single(x), segments, mask, longer)
-    b, n = x.shape[0], x.shape[2]
-    if mask is None and n % segments == 0:
-        # Summed so, half precision has no wider copy, neither of the tokens nor of their gradients.
-        runs, wide = x.unflatten(2, (segments, n // segments)), torch.promote_types(x.dtype, torch.float32)
-        means = runs.sum(dim=3, dtype=wide) / (n // segments)
-        return means, torch.ones(b, segments, dtype=torch.bool, device=x.device)
-    x = at_least_single(x if mask is None else x.masked_fill(~mask[:, None, :, None], 0))
-    mask = torch.ones(b, n, dtype=torch.bool, device=x.device) if mask is None else mask
-    place = mask.cumsum(dim=1) - 1
-    length = mask.sum(dim=1, keepdim=True).clamp(min=segments)  # in a short row every token is a segment
-    if longer == "spread":
-        segment = place * segments // length
-    else:
-        short, more = length // segments, length % segments
-        border = (segments - more) * short
-        behind = segments - more + (place - border).div(short + 1, rounding_mode="floor")
-        segment = torch.where(place < border, place // short, behind)
-    member = (segment[:, None, :] == torch.arange(segments, device=x.device)[:, None]) & mask[:, None, :]
-    count = member.sum(dim=-1)
-    # A product with a matrix of zeros and ones is deterministic, which scattering on a GPU is not.
-    sums = einsum(member.to(x.dtype), x, "b r n, b h n c -> b h r c")
-    return sums / rearrange(count.clamp(min=1), "b r -> b 1 r 1"), count > 0
+HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
+MOST, WIDEST = 128, 128  # softmax-weighted means of a row, and their channels
+WIDEST_RUNNING = 256  # tokens of a running mean
 
 
 def normed_means(
@@ -103,15 +66,33 @@ def borders(mask: Bool[Tensor, "b n"], segments: int) -> tuple[Int32[Tensor, "b 
     return begins.int(), place[:, :-1] < length
 
 
+def softmax_pooling(
+    a: Float[Tensor, "b h n r"],
+    x: Float[Tensor, "b h n c"],
+    *,
+    mask: Bool[Tensor, "b n"] | None = None,
+    impl: Implementation = "auto",
+) -> Float[Tensor, "b h r c"]:
+    """The means of x with the weights softmax(a), a softmax over the tokens for each of r means."""
+    reason = "" if a.numel() and x.numel() else "there are no tokens"
+    if not {a.dtype, x.dtype} <= {*HALF_OR_SINGLE}:
+        reason = f"it takes float32 and half precision, got {a.dtype} and {x.dtype}"
+    elif a.shape[3] > MOST or x.shape[3] > WIDEST:
+        reason = f"there may be {MOST} summaries of {WIDEST} channels, got {a.shape[3]} of {x.shape[3]}"
+    impl = choose(impl, "softmax_pooling", x, reason)
+    with without_autocast(x):
+        return operator.softmax_pooling(a, x, mask)[0] if impl == "triton" else reference.softmax_pooling(a, x, mask)
+
+
 def running_mean(
     x: Float[Tensor, "b h n c"], *, mask: Bool[Tensor, "b n"] | None = None, impl: Implementation = "auto"
 ) -> Float[Tensor, "b h n c"]:
     """At each token the mean of all real tokens up to it; 0 before the first."""
     reason = "" if x.numel() else "there are no tokens"
-    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if x.dtype not in HALF_OR_SINGLE:
         reason = f"it takes float32 or half precision, got {x.dtype}"
-    elif x.shape[3] > WIDEST:
-        reason = f"tokens must be at most {WIDEST} wide, got {x.shape[3]}"
+    elif x.shape[3] > WIDEST_RUNNING:
+        reason = f"tokens must be at most {WIDEST_RUNNING} wide, got {x.shape[3]}"
     impl = choose(impl, "running_mean", x, reason)
     with without_autocast(x):
         return (operator.running_mean if impl == "triton" else reference.running_mean)(x, mask)

@@ -1,7 +1,10 @@
-"""Pooling as it is defined: runs of tokens written out, every token normed, running sums."""
+"""Pooling as it is defined: products with a matrix of membership, every token normed, all weights, running sums."""
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -10,28 +13,39 @@ from longspan.kernels.running_sum import running_sum
 
 
 def segment_means(
-    x: Float[Tensor, "b h n c"], segments: int, mask: Bool[Tensor, "b n"] | None, longer: str
+    x: Float[Tensor, "b h n c"],
+    segments: int,
+    mask: Bool[Tensor, "b n"] | None = None,
+    *,
+    longer: Literal["spread", "last"] = "spread",
 ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
-    means = x.new_zeros(x.shape[0], x.shape[1], segments, x.shape[3])
-    occupied = torch.zeros(x.shape[0], segments, dtype=torch.bool, device=x.device)
-    for b in range(x.shape[0]):
-        tokens = x[b] if mask is None else x[b, :, mask[b]]
-        for r, run in enumerate(_runs(tokens.shape[1], segments, longer)):
-            if run:
-                means[b, :, r] = tokens[:, run].mean(dim=1)
-                occupied[b, r] = True
-    return means, occupied
+    """The means, and which segments hold a token at all.
 
-
-def _runs(length: int, segments: int, longer: str) -> list[list[int]]:
-    """The places of each segment."""
-    if longer == "last" and length >= segments:
-        sizes = [length // segments + (r >= segments - length % segments) for r in range(segments)]
-        return [list(range(sum(sizes[:r]), sum(sizes[: r + 1]))) for r in range(segments)]
-    runs: list[list[int]] = [[] for _ in range(segments)]
-    for place in range(length):
-        runs[place * segments // max(length, segments)].append(place)
-    return runs
+    >>> segment_means(torch.tensor([1.0, 3.0, 5.0]).reshape(1, 1, 3, 1), 2)[0].flatten()
+    tensor([2., 5.])
+    """
+    b, n = x.shape[0], x.shape[2]
+    if mask is None and n % segments == 0:
+        # Summed so, half precision has no wider copy, neither of the tokens nor of their gradients.
+        runs, wide = x.unflatten(2, (segments, n // segments)), torch.promote_types(x.dtype, torch.float32)
+        means = runs.sum(dim=3, dtype=wide) / (n // segments)
+        return means, torch.ones(b, segments, dtype=torch.bool, device=x.device)
+    x = at_least_single(_erase(x, mask))
+    mask = torch.ones(b, n, dtype=torch.bool, device=x.device) if mask is None else mask
+    place = mask.cumsum(dim=1) - 1
+    length = mask.sum(dim=1, keepdim=True).clamp(min=segments)  # in a short row every token is a segment
+    if longer == "spread":
+        segment = place * segments // length
+    else:
+        short, more = length // segments, length % segments
+        border = (segments - more) * short
+        behind = segments - more + (place - border).div(short + 1, rounding_mode="floor")
+        segment = torch.where(place < border, place // short, behind)
+    member = (segment[:, None, :] == torch.arange(segments, device=x.device)[:, None]) & mask[:, None, :]
+    count = member.sum(dim=-1)
+    # A product with a matrix of zeros and ones is deterministic, which scattering on a GPU is not.
+    sums = einsum(member.to(x.dtype), x, "b r n, b h n c -> b h r c")
+    return sums / rearrange(count.clamp(min=1), "b r -> b 1 r 1"), count > 0
 
 
 def normed(
@@ -42,13 +56,27 @@ def normed(
     eps: float,
 ) -> Float[Tensor, "b h n c"]:
     """norm(W x_i + b) of every token, which `normed_means` averages."""
-    x = x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)
-    return F.layer_norm(F.linear(x, weight.to(x.dtype), bias.to(x.dtype)), bias.shape, eps=eps)
+    return F.layer_norm(F.linear(_erase(x, mask), weight.to(x.dtype), bias.to(x.dtype)), bias.shape, eps=eps)
+
+
+def softmax_pooling(
+    a: Float[Tensor, "b h n r"], x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None
+) -> Float[Tensor, "b h r c"]:
+    a = at_least_single(a)
+    if mask is None:
+        return a.softmax(dim=2).to(x.dtype).mT @ x
+    hidden = ~mask[:, None, :, None]
+    p = a.masked_fill(hidden, torch.finfo(a.dtype).min).softmax(dim=2).masked_fill(hidden, 0)
+    return p.to(x.dtype).mT @ x
 
 
 def running_mean(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
     if mask is None:
         count = torch.arange(1, x.shape[2] + 1, device=x.device)[:, None]
-        return (running_sum(at_least_single(x)) / count).to(x.dtype)
-    total = running_sum(at_least_single(x.masked_fill(~mask[:, None, :, None], 0)))
-    return (total / mask.cumsum(dim=1).clamp(min=1)[:, None, :, None]).to(x.dtype)
+    else:
+        count = mask.cumsum(dim=1).clamp(min=1)[:, None, :, None]
+    return (running_sum(at_least_single(_erase(x, mask))) / count).to(x.dtype)
+
+
+def _erase(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
+    return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)

@@ -1,4 +1,4 @@
-"""Pooling in Triton: every token is read once for normed means and twice for running means; nothing else is large.
+"""Pooling in Triton: every token is read once for normed means and softmax pooling, twice for running means.
 
 Normed means, with z = W x + b, y = norm(z), and g_r = dm_r / (number of tokens of segment r):
 
@@ -9,6 +9,13 @@ with means over the channels. A program owns some segments of one head; each wri
 added in order, which is deterministic. Tiles of bfloat16 meet in tensor cores. W goes in as two tiles, its rounded self
 and the rest, and so keeps its precision; only dz is rounded. Products of float32 are not rounded at all.
 
+Softmax pooling: the logits of a tile become weights on chip, by the online softmax, and none is written.
+
+    backward  da_jr = p_jr (ds_r . x_j - delta_r)      dx_j = sum_r p_jr ds_r      p_jr = exp(a_jr - lse_r)
+
+with delta_r = ds_r . s_r. A program owns a part of one row of one head, in the backward pass a tile of it. Parts have
+means and log-sum-exps of their own; the mean of a row is that of its parts with the weights softmax(lse).
+
 Running means are sums of tiles first, then every tile by itself, with the sum of all tiles before it. Backward is the
 same in the other direction, dx_s = sum_{t >= s} dm_t / count_t: counts divide the input instead of the output, and a
 hidden token gets nothing instead of giving nothing.
@@ -16,76 +23,15 @@ hidden token gets nothing instead of giving nothing.
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
 
-import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, Int32, UInt8
-from torch import Tensor
 
-from longspan.kernels.launch import Shape, ceil, empty_like, next_power_of_2, strides
-from longspan.kernels.running_sum import before, running_sum
 from longspan.kernels.tiles import dot, dot_sums, load, load_matrix, of, store, visible
-
-# Normed means: tokens of a tile at most, warps of a program and tiles in flight, by bytes of a number and whether the
-# width is above 64.
-SHAPES = {(2, False): (64, 4, 3), (2, True): (32, 8, 2), (4, False): (16, 8, 2)}
-NUMBERS = 4_096  # of a tile of running means
-
-
-def normed_means(
-    x: Float[Tensor, "b h n c"],
-    weight: Float[Tensor, "c c"],
-    bias: Float[Tensor, " c"],
-    mask: UInt8[Tensor, "b n"] | None,
-    begins: Int32[Tensor, "b r1"] | None,
-    segments: int,
-    eps: float,
-) -> Float[Tensor, "b h r c"]:
-    b, h, n, c = x.shape
-    found, parts = weight.new_empty(b, h, segments, c), _parts(b * h, segments)
-    _normed_means[(b * h, parts)](
-        x, weight, bias, mask, begins, found, h, n, segments, ceil(segments, parts), eps, *strides(x),
-        MASKED=mask is not None, **_launch(x, segments),
-    )  # fmt: skip
-    return found
-
-
-def normed_means_backward(
-    dmeans: Float[Tensor, "b h r c"],
-    x: Float[Tensor, "b h n c"],
-    weight: Float[Tensor, "c c"],
-    bias: Float[Tensor, " c"],
-    mask: UInt8[Tensor, "b n"] | None,
-    begins: Int32[Tensor, "b r1"] | None,
-    eps: float,
-    dx: Float[Tensor, "b h n c"],
-) -> Float[Tensor, "c c1"]:
-    """Fill in dx; returns dW with db as its last column."""
-    (b, h, n, c), segments = x.shape, dmeans.shape[2]
-    parts = _parts(b * h, segments)
-    sums = weight.new_empty(parts * b * h, c, c + 1)
-    _normed_means_backward[(b * h, parts)](
-        dmeans, x, weight, bias, mask, begins, dx, sums, h, n, segments, ceil(segments, parts), eps, *strides(x, dx),
-        MASKED=mask is not None, **_launch(x, segments),
-    )  # fmt: skip
-    return sums.sum(dim=0)
-
-
-def _parts(pairs: int, segments: int) -> int:
-    """As few as fill the device, since each loads W and writes dW."""
-    return min(ceil(Shape.PROGRAMS, pairs), segments)
-
-
-def _launch(x: Float[Tensor, "b h n c"], segments: int) -> dict[str, int]:
-    n, c = x.shape[2:]
-    T, warps, stages = SHAPES[x.element_size(), c > 64]
-    T = min(T, next_power_of_2(ceil(n, segments)))  # a tile has tokens of one segment only
-    return {"c": c, "C": next_power_of_2(c), "T": T, "num_warps": warps, "num_stages": stages}
 
 
 @triton.jit
 @no_type_check
-def _normed_means(
+def normed_means(
     x, weight, bias, mask, begins, found, heads, n, segments, share, eps, x_b, x_h, x_t,
     c: tl.constexpr, C: tl.constexpr, T: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -112,7 +58,7 @@ def _normed_means(
 
 @triton.jit
 @no_type_check
-def _normed_means_backward(
+def normed_means_backward(
     dmeans, x, weight, bias, mask, begins, dx, sums, heads, n, segments, share, eps,
     x_b, x_h, x_t, dx_b, dx_h, dx_t, c: tl.constexpr, C: tl.constexpr, T: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -177,27 +123,63 @@ def _normed(x, W, b, eps, c: tl.constexpr, C: tl.constexpr):
     return z * by[:, None], by
 
 
-def running_mean(
-    x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None, backward: bool
-) -> Float[Tensor, "b h n c"]:
-    b, h, n, c = x.shape
-    C = next_power_of_2(c)
-    T = max(16, NUMBERS // C)
-    counts = None if mask is None else mask.cumsum(dim=1, dtype=torch.int32).clamp(min=1)
-    beside = (None if mask is None else mask.view(torch.uint8), counts)
-    sums, y = x.new_empty(b, h, ceil(n, T), c, dtype=torch.float32), empty_like(x, c, x.dtype)
-    how = {"c": c, "C": C, "T": T, "BACKWARD": backward, "MASKED": mask is not None, "num_warps": 4}
-    _running_sums[(sums.shape[2], b * h)](x, *beside, sums, h, n, *strides(x), **how)
-    sums = sums.flip(2) if backward else sums
-    sums = before(running_sum(sums)[..., None, :])[..., 0, :]
-    sums = sums.flip(2) if backward else sums
-    _running_means[(sums.shape[2], b * h)](x, *beside, sums.contiguous(), y, h, n, *strides(x, y), **how)
-    return y
+@triton.jit
+@no_type_check
+def softmax_pooling(
+    a, x, mask, s, lse, heads, n, share, a_b, a_h, a_t, x_b, x_h, x_t,
+    r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: tl.constexpr, T: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    pair = tl.program_id(0).to(tl.int64)
+    row, head = pair // heads, pair % heads
+    a, x = of(a, row, head, a_b, a_h), of(x, row, head, x_b, x_h)
+    if MASKED:
+        mask += row * n
+    total, sums, top = tl.zeros([R, C], tl.float32), tl.zeros([R], tl.float32), tl.full([R], -1e30, tl.float32)
+    first = tl.program_id(1) * share
+    for start in range(first, tl.minimum(first + share, n), T):
+        tokens = start + tl.arange(0, T)
+        real = visible(mask, tokens, n, MASKED)
+        logits = load(a, tokens, a_t, tokens < n, r, R).to(tl.float32)  # [T, R]
+        higher = tl.maximum(top, tl.max(tl.where(real[:, None], logits, -1e30), axis=0))
+        p, fade = tl.where(real[:, None], tl.exp(logits - higher[None, :]), 0.0), tl.exp(top - higher)
+        tile = load(x, tokens, x_t, tokens < n, c, C)  # [T, C]
+        total = dot(tl.trans(p.to(tile.dtype)), tile, total * fade[:, None])
+        sums = sums * fade + tl.sum(p, axis=0)
+        top = higher
+    sums = tl.where(sums > 0, sums, 1.0)  # a part without real tokens has the mean 0, and next to no weight
+    place = tl.program_id(1) * tl.num_programs(0).to(tl.int64) + pair
+    summaries = tl.arange(0, R)
+    store(s + place * r * c, total / sums[:, None], summaries, c, summaries < r, c, C)
+    tl.store(lse + place * r + summaries, top + tl.log(sums), mask=summaries < r)
 
 
 @triton.jit
 @no_type_check
-def _running_sums(
+def softmax_pooling_backward(
+    ds, delta, lse, a, x, mask, da, dx, heads, n, a_b, a_h, a_t, x_b, x_h, x_t, da_b, da_h, da_t, dx_b, dx_h, dx_t,
+    r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: tl.constexpr, T: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    pair = tl.program_id(0).to(tl.int64)
+    row, head = pair // heads, pair % heads
+    if MASKED:
+        mask += row * n
+    summaries, tokens = tl.arange(0, R), tl.program_id(1) * T + tl.arange(0, T)
+    there, real = tokens < n, visible(mask, tokens, n, MASKED)
+    grad = load(ds + pair * r * c, summaries, c, summaries < r, c, C)  # [R, C]
+    d = tl.load(delta + pair * r + summaries, mask=summaries < r, other=0.0)
+    l = tl.load(lse + pair * r + summaries, mask=summaries < r, other=float("inf"))  # noqa: E741
+    logits = load(of(a, row, head, a_b, a_h), tokens, a_t, there, r, R).to(tl.float32)  # [T, R]
+    tile = load(of(x, row, head, x_b, x_h), tokens, x_t, there, c, C)  # [T, C]
+    p = tl.where(real[:, None], tl.exp(logits - l[None, :]), 0.0)
+    gradient = p * (dot(tile, tl.trans(grad), tl.zeros([T, R], tl.float32)) - d[None, :])
+    store(of(da, row, head, da_b, da_h), gradient, tokens, da_t, there, r, R)
+    dx_tile = dot(p.to(grad.dtype), grad, tl.zeros([T, C], tl.float32))
+    store(of(dx, row, head, dx_b, dx_h), dx_tile, tokens, dx_t, there, c, C)
+
+
+@triton.jit
+@no_type_check
+def running_sums(
     x, mask, counts, sums, heads, n, x_b, x_h, x_t, c: tl.constexpr, C: tl.constexpr, T: tl.constexpr,
     BACKWARD: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -210,7 +192,7 @@ def _running_sums(
 
 @triton.jit
 @no_type_check
-def _running_means(
+def running_means(
     x, mask, counts, sums, y, heads, n, x_b, x_h, x_t, y_b, y_h, y_t, c: tl.constexpr, C: tl.constexpr,
     T: tl.constexpr, BACKWARD: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip

@@ -27,21 +27,9 @@ def pseudo_inverse(
     """The iterative Moore-Penrose inverse of row-stochastic matrices; `norm` takes the place of |A|_1."""
     if norm is None:
         norm = reduce(a, "b h i j -> b h 1 j", "sum").amax(dim=-1, keepdim=True)
-    if impl == "reference":
-        return reference.pseudo_inverse(a, norm, iterations)
-    z = a.mT / norm
-    if choose(impl, "pseudo_inverse", a, _unsupported_reason(a)) == "triton":
-        return operator.forward(a, z, iterations)[0]
-    batch, minus_a, z = a.shape[:2], -a.flatten(0, 1), z.flatten(0, 1)
-    for _ in range(iterations):  # Z <- Z (13 I + N (15 I + N (7 I + N))) / 4 with N = -AZ, one fused product a bracket
-        n = minus_a @ z
-        seven = torch.baddbmm(n, n, n, beta=7)
-        fifteen = torch.baddbmm(n, n, seven, beta=15)
-        z = torch.baddbmm(z, z, fifteen, beta=13) / 4
-    return z.unflatten(0, batch)
-
-
-def _unsupported_reason(a: Float[Tensor, "b h r r"]) -> str:
+    reason = ""
     if a.dtype != torch.float32 or not 0 < a.shape[-1] <= LARGEST or not a.numel():
-        return f"it takes float32 matrices of 1 to {LARGEST} rows, got {a.dtype} and {a.shape[-1]}"
-    return ""
+        reason = f"it takes float32 matrices of 1 to {LARGEST} rows, got {a.dtype} and {a.shape[-1]}"
+    if choose(impl, "pseudo_inverse", a, reason) == "triton":
+        return operator.forward(a, a.mT / norm, iterations)[0]
+    return reference.pseudo_inverse(a, a.mT / norm, iterations)

@@ -1,11 +1,14 @@
-"""The pseudo-inverse as a torch operator."""
+"""The pseudo-inverse as a torch operator, and how its Triton programs are launched."""
 
 import math
 
 import torch
 from torch import Tensor
 
+from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.operator import differentiate, operator
+
+LAUNCH = {"num_warps": 4, "num_stages": 1}
 
 
 @operator(
@@ -17,8 +20,11 @@ def forward(a: Tensor, start: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """The last Z, and for the backward pass all before it [iterations b h r r]."""
     from longspan.kernels.pseudo_inverse import triton
 
+    a, (b, h, r, _) = a.contiguous(), a.shape
+    z, steps = torch.empty_like(a), a.new_empty(iterations, *a.shape)
     with torch.cuda.device_of(a):  # Triton launches on the current device
-        return triton.invert(a.contiguous(), start.contiguous(), iterations)
+        triton.forward[(b * h,)](a, start.contiguous(), z, steps, iterations, r=r, R=next_power_of_2(r), **LAUNCH)
+    return z, steps
 
 
 @operator(
@@ -30,8 +36,11 @@ def backward(dz: Tensor, steps: Tensor, a: Tensor, start: Tensor | None, iterati
     """The gradients of A and of Z_0."""
     from longspan.kernels.pseudo_inverse import triton
 
+    (b, h, r, _), dz, steps, a = a.shape, dz.contiguous(), steps.contiguous(), a.contiguous()
+    da, dstart = torch.empty_like(a), torch.empty_like(a)
     with torch.cuda.device_of(a):
-        return triton.backward(dz.contiguous(), a.contiguous(), steps.contiguous())
+        triton.backward[(b * h,)](dz, a, steps, da, dstart, iterations, r=r, R=next_power_of_2(r), **LAUNCH)
+    return da, dstart
 
 
 differentiate(forward, backward, saved=(1,), unneeded=(1,))

@@ -10,39 +10,15 @@ not much slower.
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
 
-import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
-from torch import Tensor
 
-from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import load_matrix, store_matrix
-
-LAUNCH = {"num_warps": 4, "num_stages": 1}
-
-
-def invert(
-    a: Float[Tensor, "b h r r"], start: Float[Tensor, "b h r r"], iterations: int
-) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "steps b h r r"]]:
-    """The last Z, and all before it."""
-    (b, h, r, _), z, steps = a.shape, torch.empty_like(a), a.new_empty(iterations, *a.shape)
-    _invert[(b * h,)](a, start, z, steps, iterations, r=r, R=next_power_of_2(r), **LAUNCH)
-    return z, steps
-
-
-def backward(
-    dz: Float[Tensor, "b h r r"], a: Float[Tensor, "b h r r"], steps: Float[Tensor, "steps b h r r"]
-) -> tuple[Float[Tensor, "b h r r"], Float[Tensor, "b h r r"]]:
-    """The gradients of A and of Z_0."""
-    (b, h, r, _), da, dstart = a.shape, torch.empty_like(a), torch.empty_like(a)
-    _backward[(b * h,)](dz, a, steps, da, dstart, len(steps), r=r, R=next_power_of_2(r), **LAUNCH)
-    return da, dstart
 
 
 @triton.jit
 @no_type_check
-def _invert(a, start, z, steps, iterations, r: tl.constexpr, R: tl.constexpr):
+def forward(a, start, z, steps, iterations, r: tl.constexpr, R: tl.constexpr):
     pair, many = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     A, Z = load_matrix(a, pair, r, r, R, R), load_matrix(start, pair, r, r, R, R)
     for step in range(iterations):
@@ -54,7 +30,7 @@ def _invert(a, start, z, steps, iterations, r: tl.constexpr, R: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _backward(dz, a, steps, da, dstart, iterations, r: tl.constexpr, R: tl.constexpr):
+def backward(dz, a, steps, da, dstart, iterations, r: tl.constexpr, R: tl.constexpr):
     pair, many = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     A, g, dA = load_matrix(a, pair, r, r, R, R), load_matrix(dz, pair, r, r, R, R), tl.zeros([R, R], tl.float32)
     for step in range(iterations):

@@ -69,7 +69,7 @@ class _Core(nn.Module):
         layer = self.layer
         if isinstance(layer, Synthesizer):
             n = x.shape[1]
-            return score_attention(layer._scores(x, slice(n), None, n), v, mask, causal=layer.pattern.causal)
+            return score_attention(layer._scores(x, slice(n), k), v, mask, causal=layer.pattern.causal)
         assert isinstance(layer, LRASynthesizer)
         return layer.attend(layer.scores(x), v, q if layer.dot else None, k if layer.dot else None, mask)
 
