@@ -246,8 +246,17 @@ class Attention(nn.Module, ABC):
         """The output for a prefix (which may be empty) and the state from which `step` goes on."""
         self._needs_decoding()
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
-        aligned, lengths = left_align(x, mask)
-        return y, History(aligned, lengths, context, context_mask)
+        return y, self._state_after(x, mask, context, context_mask)
+
+    def _state_after(
+        self,
+        x: Float[Tensor, "b n d"],
+        mask: Bool[Tensor, "b n"] | None,
+        context: Float[Tensor, "b m d"] | None,
+        context_mask: Bool[Tensor, "b m"] | None,
+    ) -> DecodeState:
+        """The state of `prefill`: the whole history, unless a mechanism keeps less."""
+        return History(*left_align(x, mask), context, context_mask)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
         """The output for one more token of each row; by default by running the whole history again."""
