@@ -25,7 +25,7 @@ import torch
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Pattern
 from longspan.attentions.state_space import StateSpace, gently_trained
 from longspan.kernels.precision import at_least_single
-from longspan.kernels.state_space import DiagonalPlusRankOne, hippo
+from longspan.kernels.state_space.systems import DiagonalPlusRankOne, hippo
 
 
 class S4(StateSpace):

@@ -28,7 +28,7 @@ from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Pattern
 from longspan.attentions.state_space import StateSpace
 from longspan.core.errors import UsageError
 from longspan.kernels.precision import at_least_single
-from longspan.kernels.state_space import Diagonal, conjugate_pairs, hippo
+from longspan.kernels.state_space.systems import Diagonal, conjugate_pairs, hippo
 
 Start = Literal["lin", "inv", "legs", "real"]
 

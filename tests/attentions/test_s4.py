@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import SELF_PATTERNS, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.state_space import hippo
+from longspan.kernels.state_space.systems import hippo
 from tests.kernels.memory import LargestTensor
 
 

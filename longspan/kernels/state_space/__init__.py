@@ -20,25 +20,7 @@ from longspan.kernels.dispatch import choose
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.state_space import operator, systems
-from longspan.kernels.state_space.systems import (
-    Chunk,
-    Diagonal,
-    DiagonalPlusRankOne,
-    conjugate_pairs,
-    hippo,
-    long_convolution,
-)
-
-__all__ = [
-    "Diagonal",
-    "DiagonalPlusRankOne",
-    "System",
-    "conjugate_pairs",
-    "final_state",
-    "hippo",
-    "state_space",
-    "state_space_step",
-]
+from longspan.kernels.state_space.systems import Chunk, Diagonal, DiagonalPlusRankOne, long_convolution
 
 LARGEST_STATE = 128  # numbers, whose matrix has to stay on chip
 
