@@ -27,7 +27,7 @@ from longspan.core.spec import Spec, Value
 # An option that became a twin, by which cards and frozen protocols still call it: mechanism, option, value -> twin.
 FORMER_OPTIONS: dict[tuple[str, str, Value], str] = {("probsparse", "released", True): "informer_probsparse"}
 
-registry = Registry("attention", __name__, f"{__name__}.base:Attention", subpackages=("released",))
+registry = Registry("attention", __name__, f"{__name__}.base:Attention", ("base", "state_space"), ("released",))
 
 
 @dataclass(frozen=True)

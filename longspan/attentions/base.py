@@ -93,19 +93,15 @@ class DecodeState:
 
     def select(self, rows: Int[Tensor, " r"]) -> "DecodeState":
         """Keep these rows, in this order (beam search, finished sequences)."""
-        chosen = {
-            name: value.index_select(0, rows.to(value.device))
-            for name, value in self._fields()
-            if torch.is_tensor(value)
-        }
+        chosen = {name: value.index_select(0, rows.to(value.device)) for name, value in self._tensors().items()}
         return dataclasses.replace(self, **chosen)
 
     @property
     def nbytes(self) -> int:
-        return sum(value.nbytes for _, value in self._fields() if torch.is_tensor(value))
+        return sum(value.nbytes for value in self._tensors().values())
 
-    def _fields(self) -> Iterator[tuple[str, Any]]:
-        return ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
 
 
 @dataclass
@@ -128,15 +124,10 @@ class KeyValueCache(DecodeState):
 
     @classmethod
     def of(
-        cls,
-        k: Float[Tensor, "b h m c"],
-        v: Float[Tensor, "b h m e"],
-        mask: Bool[Tensor, "b m"] | None,
-        **more: Tensor,
+        cls, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None, **more: Tensor
     ) -> Any:  # `cls`: runtime type checks know no Self
         """The cache after these tokens; `more` are the further fields of a subclass, as they are."""
-        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), mask)
-        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), mask)
+        (keys, lengths), (values, _) = (left_align(u.transpose(1, 2), mask) for u in (k, v))
         return cls(keys.transpose(1, 2), values.transpose(1, 2), lengths, **more)
 
     def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], **more: Tensor) -> Any:
@@ -157,9 +148,9 @@ class KeyValueRing(DecodeState):
     def of(
         cls, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None, slots: int
     ) -> "KeyValueRing":
-        keys, lengths = left_align(rearrange(k, "b h m c -> b m h c"), mask)
-        values, _ = left_align(rearrange(v, "b h m e -> b m h e"), mask)
-        return cls(fill_ring(keys, lengths, slots), fill_ring(values, lengths, slots), lengths)
+        cache = KeyValueCache.of(k, v, mask)
+        k, v = (fill_ring(u, cache.lengths, slots) for u in (cache.k, cache.v))
+        return cls(k, v, cache.lengths)
 
     def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], **more: Tensor) -> Any:
         """One more token in each row, in place of the oldest; `more` as above."""
@@ -226,16 +217,10 @@ class Attention(nn.Module, ABC):
         return self.packed(x, layout)[layout.cu_seqlens[:-1].long()]
 
     def carried(
-        self,
-        x: Float[Tensor, "b n d"],
-        context: Float[Tensor, "b m d"] | None = None,
-        *,
-        mask: Bool[Tensor, "b n"] | None = None,
-        context_mask: Bool[Tensor, "b m"] | None = None,
-        carry: Any = None,
+        self, x: Float[Tensor, "b n d"], *inputs: Any, carry: Any = None, **masks: Any
     ) -> tuple[Float[Tensor, "b n d"], Any]:
         """`forward` for mechanisms that pass something to the next layer or segment; others return `carry` as it is."""
-        return self(x, context, mask=mask, context_mask=context_mask), carry
+        return self(x, *inputs, **masks), carry
 
     def prefill(
         self,
@@ -248,18 +233,11 @@ class Attention(nn.Module, ABC):
         """The output for a prefix (which may be empty) and the state from which `step` goes on."""
         self._needs_decoding()
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
-        return y, self._state_after(x, context, mask, context_mask)
+        return y, self._state_after(x, mask, context, context_mask)
 
-    def _state_after(
-        self,
-        x: Float[Tensor, "b n d"],
-        context: Float[Tensor, "b m d"] | None,
-        mask: Bool[Tensor, "b n"] | None,
-        context_mask: Bool[Tensor, "b m"] | None,
-    ) -> DecodeState:
-        """The state of decoding after this prefix; by default the prefix itself."""
-        aligned, lengths = left_align(x, mask)
-        return History(aligned, lengths, context, context_mask)
+    def _state_after(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, *context: Any) -> DecodeState:
+        """The state of `prefill`: the whole history, with the context and its mask, unless a mechanism keeps less."""
+        return History(*left_align(x, mask), *context)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
         """The output for one more token of each row; by default by running the whole history again."""
@@ -287,9 +265,6 @@ class Attention(nn.Module, ABC):
             raise UnsupportedPattern(
                 f"{type(self).__name__} as {self.pattern} has no decoding; only causal patterns go step by step."
             )
-
-    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
     def _source(
         self,
@@ -363,11 +338,7 @@ class HeadwiseAttention(Attention):
         """The mechanism itself; the output of a query that sees no real key is 0."""
 
     def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Float[Tensor, "b h n m"] | None:
         """The matrix of attention weights, where there is one."""
         return None
@@ -379,11 +350,7 @@ class HeadwiseAttention(Attention):
         return None
 
     def advance(
-        self,
-        q: Float[Tensor, "b h c"],
-        k: Float[Tensor, "b h c"] | None,
-        v: Float[Tensor, "b h e"] | None,
-        state: Any,
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"] | None, v: Float[Tensor, "b h e"] | None, state: Any
     ) -> tuple[Float[Tensor, "b h e"], Any]:
         """Output for one query; in a self pattern its own key and value enter the state first, else they are None."""
         raise UsageError(f"{type(self).__name__} defines begin without advance; write both.")
@@ -465,9 +432,6 @@ class HeadwiseAttention(Attention):
             k, v = (project(x_t).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
         y, state = self.advance(q, k, v, state)
         return self.out(y.flatten(1).to(x_t.dtype)), state
-
-    def _merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
-        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
 
 
 class MaskedAttention(HeadwiseAttention):

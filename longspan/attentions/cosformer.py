@@ -103,7 +103,8 @@ class CosFormer(HeadwiseAttention):
         if at_most > self.longest:
             at_most = int(state.queries.max()) + 1
             self._fits(at_most)
-        angles = (self._angle(state.queries, q),) * 2
+        angle = self._angle(state.queries, q)
+        angles = (angle, angle)
         y, memory = linear_attention_step(q, k, v, state.memory, feature="cosine", angles=angles, floor=self.eps)
         return y, Sums(memory, state.queries + 1, at_most)
 

@@ -160,9 +160,7 @@ class LongShort(Attention):
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
         x, lengths = left_align(x, mask)
         k, v, logits = self.key(x), self.value(x), self._logits(x)
-        near_k, near_v = (
-            fill_ring(self._normed(self.near_norm, u).transpose(1, 2), lengths, self.window) for u in (k, v)
-        )
+        near_k, near_v = (fill_ring(self._normed(self.near_norm, u), lengths, self.window) for u in (k, v))
         far_k, far_v = self._chunk_summaries(k, v, logits)
         begun = torch.arange(x.shape[1], device=x.device) >= (lengths // self.chunk * self.chunk)[:, None]
         begun = begun & real(lengths, x.shape[1])

@@ -47,7 +47,7 @@ class NoAttention(Attention):
         self._source(x, context, mask, context_mask)
         return _erased(x)
 
-    def _state_after(self, x: Float[Tensor, "b n d"], context: Any, mask: Any, context_mask: Any) -> Count:
+    def _state_after(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, *_: Any) -> Count:
         return Count(torch.full((x.shape[0],), x.shape[1], device=x.device) if mask is None else mask.sum(dim=1))
 
     def step(self, x_t: Float[Tensor, "b d"], state: Count) -> tuple[Float[Tensor, "b d"], Count]:

@@ -90,11 +90,11 @@ class Reformer(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         x, mask = self._source(x, context, mask, context_mask)
-        return self._map_out(self._mix(*self._project(x), mask=mask))
+        return self.out(self._mix(*self._project(x), mask=mask).flatten(-2))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         z, v, buckets = map(layout.unpack, self._project(x))
-        return self._map_out(layout.pack(self._mix(z, v, buckets, mask=layout.mask)))
+        return self.out(layout.pack(self._mix(z, v, buckets, mask=layout.mask)).flatten(-2))
 
     def attend(
         self,
@@ -110,8 +110,8 @@ class Reformer(Attention):
         """
         buckets = self._apart(self.hash(z) if buckets is None else buckets, mask)
         buckets = buckets.to(torch.int16 if self.buckets < 2**15 else torch.int32)  # quicker to sort
-        dropout = self.dropout if self.training else 0.0
-        y = lsh_attention(z, v, buckets, left=self.left, right=self.right, scale=self.scale, dropout=dropout)
+        how = {"left": self.left, "right": self.right, "scale": self.scale, "dropout": self.active_dropout}
+        y = lsh_attention(z, v, buckets, **how)
         return y if mask is None else y.masked_fill(~mask[:, None, :, None], 0)
 
     def weights(
@@ -126,20 +126,10 @@ class Reformer(Attention):
         buckets = hash_vectors(rearrange(z, "b h n c -> b n h c"), self.rotations, self.factors)
         return self._apart(rearrange(buckets, "b n h r -> b h r n"), mask)
 
-    def prefill(
-        self,
-        x: Float[Tensor, "b n d"],
-        context: Float[Tensor, "b m d"] | None = None,
-        *,
-        mask: Bool[Tensor, "b n"] | None = None,
-        context_mask: Bool[Tensor, "b m"] | None = None,
-    ) -> tuple[Float[Tensor, "b n d"], HashedCache]:
-        self._needs_decoding()
-        y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
+    def _state_after(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, *_: Any) -> HashedCache:
         z, v, buckets = self._project(x)
         k, v = (rearrange(u, "b n h c -> b h n c") for u in (keys(z, self.scale).to(v.dtype), v))
-        buckets = left_align(buckets, mask)[0].transpose(1, 2)
-        return y, HashedCache.of(k, v, mask, buckets=buckets)
+        return HashedCache.of(k, v, mask, buckets=left_align(buckets, mask)[0].transpose(1, 2))
 
     def step(self, x_t: Float[Tensor, "b d"], state: HashedCache) -> tuple[Float[Tensor, "b d"], HashedCache]:
         self._needs_decoding()
@@ -157,7 +147,7 @@ class Reformer(Attention):
         scores = at_least_single(einsum(z.to(state.k.dtype), state.k, "b h c, b h t c -> b h t"))
         scores = scores + times.to(scores.dtype).log()
         y = einsum(scores.softmax(dim=2).to(v_t.dtype), state.v, "b h t, b h t e -> b h e")
-        return self._map_out(y), state
+        return self.out(y.flatten(-2)), state
 
     def _project(
         self, x: Float[Tensor, "*n d"]
@@ -184,9 +174,6 @@ class Reformer(Attention):
     def _apart(self, buckets: Int[Tensor, "b h r n"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b h r n"]:
         """Padded tokens in a bucket of their own."""
         return buckets if mask is None else buckets.masked_fill(~mask[:, None, None], self.buckets)
-
-    def _map_out(self, y: Float[Tensor, "*n h e"]) -> Float[Tensor, "*n d"]:
-        return self.out(y.flatten(-2))
 
 
 def usual_buckets(max_length: int | None, chunk: int) -> int:

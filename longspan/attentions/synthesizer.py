@@ -120,7 +120,9 @@ class Synthesizer(Attention):
             y = score_attention(self._scores(x, slice(n), k), v, key_mask, **how)
         return self._merge(y)
 
-    def _state_after(self, x: Float[Tensor, "b n d"], context: Any, mask: Any, context_mask: Any) -> KeyValueCache:
+    def _state_after(
+        self, x: Float[Tensor, "b n d"], mask: Any, context: Any = None, context_mask: Any = None
+    ) -> KeyValueCache:
         source, visible = self._source(x, context, mask, context_mask)
         k, v = self._keys_and_values(source)
         if not self.pattern.cross:

@@ -5,7 +5,6 @@ A cache holds the tokens of each row left-aligned. In a ring the token at positi
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
@@ -19,11 +18,11 @@ def append(
     return tokens.scatter_(2, place, new[:, :, None].to(tokens.dtype))  # in place: the tensor is new
 
 
-def fill_ring(tokens: Float[Tensor, "b m h c"], lengths: Int[Tensor, " b"], slots: int) -> Float[Tensor, "b h s c"]:
+def fill_ring(tokens: Float[Tensor, "b h m c"], lengths: Int[Tensor, " b"], slots: int) -> Float[Tensor, "b h s c"]:
     """The ring after these left-aligned tokens, 0 in slots that none has reached."""
     rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
-    tokens = F.pad(tokens, (0, 0, 0, 0, 1, 0))  # a zero in front stands for every token that is not there
-    return rearrange(tokens[rows, ring_positions(lengths - 1, slots).clamp(min=-1) + 1], "b s h c -> b h s c")
+    tokens = F.pad(tokens, (0, 0, 1, 0)).transpose(1, 2)  # a zero in front stands for every token that is not there
+    return tokens[rows, ring_positions(lengths - 1, slots).clamp(min=-1) + 1].transpose(1, 2)
 
 
 def put_in_ring(

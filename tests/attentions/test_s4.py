@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import SELF_PATTERNS, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.state_space import hippo
+from longspan.kernels.state_space.systems import hippo
 from tests.kernels.memory import LargestTensor
 
 
@@ -105,7 +105,7 @@ def test_decoding_continues_any_prefix_with_a_state_that_does_not_grow(spec):
     _, state = layer.prefill(x[:, :0])
     y, state = layer.step(x[:, 0], state)
     torch.testing.assert_close(y, layer(x[:, :1])[:, 0])
-    assert state.select(torch.tensor([2])).x.shape == (1, 6, layer.log_decay.shape[1], 2)
+    assert state.select(torch.tensor([2])).s.shape == (1, 6, layer.log_decay.shape[1], 2)
 
 
 @pytest.mark.parametrize("pattern", SELF_PATTERNS)
@@ -184,6 +184,7 @@ def test_parameters_are_real_and_say_how_they_want_to_be_trained():
     assert all(value.dtype == torch.float32 for value in layer.state_dict().values())
     gentle = {name for name, parameter in layer.named_parameters() if hasattr(parameter, "optim")}
     assert gentle == {"log_decay", "frequency", "p", "b", "log_step"}
+    assert layer.p.optim == {"weight_decay": 0.0, "max_learning_rate": 1e-3}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import SELF_PATTERNS, Pattern
 from longspan.kernels import state_space as engine
-from longspan.kernels.state_space import filter_chunks, filter_tokens, operator, reference, systems
+from longspan.kernels.state_space import filter_chunks, operator, reference, systems
 from longspan.kernels.state_space import triton as kernel
 from tests.kernels.agreement import exact
 from tests.kernels.device import DEVICE, on_a_gpu
@@ -61,7 +61,7 @@ def follow(n, *, channels=1, directions=1, dense=False, gelu=True, hidden=False,
     mask = (torch.rand(3, n, generator=generator) < torch.tensor([[1.0], [0.6], [0.0]])).to(DEVICE) if hidden else None
     (doubled,) = exact([x])
     past, future = (*systems.impulse_response(log_a, c, n).chunk(directions), None)[:2]
-    slow = filter_tokens(doubled, past, future, skip, mask, impl="reference")
+    slow = reference.filter_tokens(doubled, past, future, skip, mask)
     slow = F.gelu(slow) if gelu else slow
     fast = filter_chunks(x, in_chunks(*leaves, dtype, dense=dense), mask, gelu=gelu)
     assert fast.dtype == dtype

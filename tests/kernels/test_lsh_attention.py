@@ -123,14 +123,14 @@ def test_the_kernels_follow_the_reference(choice):
 @needs_compiler
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
-@pytest.mark.parametrize("name", ["_forward", "_delta", "_backward"])
+@pytest.mark.parametrize("name", ["forward", "delta", "backward"])
 @pytest.mark.parametrize("c", [64, 128])
 def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, kind, c):
     from longspan.kernels.lsh_attention import triton as kernels
 
     kernel = getattr(kernels, name)
     sample = torch.empty(1, 1, 1, c, dtype={"bf16": torch.bfloat16, "fp32": torch.float32}[kind])
-    constants = kernels.launch(kernels.FORWARD if name == "_forward" else kernels.BACKWARD, sample, sample, 128)
+    constants = kernels.launch(kernels.FORWARD if name == "forward" else kernels.BACKWARD, sample, sample, 128)
     constants |= {"FIRST": False, "LAST": True}
     kinds = dict.fromkeys(("lse", "delta", "mean", "z_sums", "v_sums"), "*fp32")
     kinds |= {"order": "*i64", "bucket": "*i16", "scale": "fp32"}
@@ -144,7 +144,7 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, kind, c
 def test_the_hash_compiles_for_a_large_gpu(factors):
     from longspan.kernels.lsh_attention import triton as kernels
 
-    kernel, half = kernels._cross_polytope_hash, sum(factors) // 2
+    kernel, half = kernels.cross_polytope_hash, sum(factors) // 2
     T, H = kernels.hashed_rows(half)
     constants = {"half": half, "one": factors[0], "other": (*factors, 0)[1], "T": T, "H": H, "OFFSET": True}
     kinds = {"found": "*i64", "rows": "i32", "m": "i32"}

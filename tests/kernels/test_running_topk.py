@@ -49,4 +49,4 @@ def test_it_compiles_for_a_large_gpu():
 
     constants = {"k": 5, "K": 16, "T": 4096, "num_warps": 16}
     kinds = {"x": "*fp32", "budget": "*i32", "chosen": "*u8"}
-    assert compiled(kernels._running_topk, constants, kinds, otherwise="i32").metadata.shared <= 64 * 1024
+    assert compiled(kernels.running_topk, constants, kinds, otherwise="i32").metadata.shared <= 64 * 1024

@@ -68,6 +68,6 @@ def test_the_kernel_follows_the_reference():
 def test_it_compiles_for_a_large_gpu(kind):
     from longspan.kernels.sampled_qk import triton as kernels
 
-    kernel, constants = kernels._sampled_qk, kernels.launch(50, 64)
+    kernel, constants = kernels.sampled_qk, kernels.launch(50, 64)
     kinds = {"q": f"*{kind}", "k": f"*{kind}", "sample": "*i32", "size": "*i32", "largest": "*fp32", "gap": "*fp32"}
     assert compiled(kernel, constants, kinds, otherwise="i32").asm["ptx"]

@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
-from longspan.kernels.state_space import (
-    chunk_type,
-    filter_chunks,
-    filter_tokens,
-    gently_trained,
-    reference,
-    systems,
-)
+from longspan.kernels.state_space import chunk_type, filter_chunks, filter_tokens, reference, systems
+from longspan.kernels.state_space.systems import fast_length, long_convolution
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
 
@@ -67,12 +61,32 @@ def test_hidden_tokens_are_not_time(length, both_sides, seed):
     skip = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
     mask = torch.rand(3, length) < torch.tensor([[1.0], [0.6], [0.0]])
     back = reverse if both_sides else None
-    found = (filter_tokens(x, kernel, back, skip, mask, impl=impl) for impl in ("reference", "auto"))
+    found = (compute(x, kernel, back, skip, mask) for compute in (reference.filter_tokens, filter_tokens))
     assert_agree(*found, (x, kernel, skip))
 
 
-def test_a_gently_trained_parameter_says_so():
-    assert gently_trained(torch.zeros(2)).optim == {"weight_decay": 0.0, "max_learning_rate": 1e-3}
+@pytest.mark.parametrize("both_sides", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 63, 200])
+def test_the_transform_agrees_with_the_sum_over_pairs_in_outputs_and_gradients(length, both_sides):
+    torch.manual_seed(0)
+    shapes = [(2, 1, 3), (4, 3), (4, 3)][: 3 if both_sides else 2]
+    inputs = [torch.randn(*shape, length, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert_agree(reference.long_convolution(*inputs), long_convolution(*inputs), inputs)
+
+
+def test_a_unit_reverse_kernel_returns_the_next_token():
+    u = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    next_token = long_convolution(u, torch.zeros(4), torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    torch.testing.assert_close(next_token, torch.tensor([2.0, 3.0, 4.0, 0.0]))
+
+
+@given(st.integers(1, 10**6))
+def test_a_fast_length_suffices_and_wastes_at_most_a_third(least):
+    length = fast_length(least)
+    assert least <= length <= max(least, least * 4 / 3)
+    while length % 2 == 0:
+        length //= 2
+    assert length in (1, 3, 5)
 
 
 @pytest.mark.parametrize("both_sides", [False, True])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.lsh_attention import keys
+from longspan.kernels.lsh_attention import keys, merge_rounds
 from longspan.kernels.lsh_attention.hash import hash_factors, hash_vectors
 from longspan.kernels.precision import at_least_single
 
@@ -104,10 +104,7 @@ class HFReformer(Attention):
         inverse, (rounds, n) = order.argsort(dim=-1), order.shape[2:]
         chunks = (rearrange(u, "b h (r g) s c -> b h r (g s) c", r=rounds)[:, :, :, :n] for u in (y, total, largest))
         y, total, largest = (_gather(u, inverse) for u in chunks)
-        share = (largest - largest.amax(dim=2, keepdim=True)).exp()  # of each round
-        y, total = (share * y).sum(dim=2), (share * total).sum(dim=2)
-        alone = total == 0
-        return torch.where(alone, v, (y / torch.where(alone, 1, total)).to(v.dtype))
+        return merge_rounds(y, total, largest, v)
 
     def hash(self, z: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None = None) -> Int[Tensor, "b h r n"]:
         """The bucket of each token in each round; padded tokens share one more bucket, the last."""

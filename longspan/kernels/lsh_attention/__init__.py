@@ -23,7 +23,7 @@ from longspan.kernels.lsh_attention import operator, reference
 from longspan.kernels.lsh_attention.reference import keys
 from longspan.kernels.precision import at_least_single
 
-__all__ = ["keys", "lsh_attention"]
+__all__ = ["keys", "lsh_attention", "merge_rounds"]
 
 SMALLEST_BLOCK = 16  # queries, however narrow the window
 WIDEST = 128  # channels of a head that a program of the Triton kernel can hold
@@ -45,7 +45,7 @@ def lsh_attention(
     Without the kernel `auto` attends in blocks of sorted tokens, never by the reference.
     """
     if impl == "reference":
-        return reference.lsh_attention(z, v, buckets, left=left, right=right, scale=scale)
+        return reference.weights(z, buckets, left=left, right=right, scale=scale).to(v.dtype) @ v
     bucket, order = buckets.sort(dim=-1, stable=True)
     n = z.shape[2]
     # by comparing: min() would stay a formula in a graph compiled for any length
@@ -103,8 +103,17 @@ def _in_blocks(
     y = (F.dropout(weights, dropout) if dropout else weights).to(v.dtype) @ values
 
     y, total = (_permute(u.flatten(3, 4)[:, :, :, :n], inverse, order) for u in (y, total))
-    total, largest = total[..., :1], total[..., 1:].detach()
-    share = (largest - largest.amax(dim=2, keepdim=True)).exp()  # of each round
+    return merge_rounds(y, total[..., :1], total[..., 1:].detach(), v)
+
+
+def merge_rounds(
+    y: Float[Tensor, "b h r n e"],
+    total: Float[Tensor, "b h r n 1"],
+    largest: Float[Tensor, "b h r n 1"],
+    v: Float[Tensor, "b h n e"],
+) -> Float[Tensor, "b h n e"]:
+    """sum_r y_r / sum_r total_r, which come divided by exp(largest_r); v where no round has seen anything."""
+    share = (largest - largest.amax(dim=2, keepdim=True)).exp()
     y, total = (share * y).sum(dim=2), (share * total).sum(dim=2)
     alone = total == 0
     return torch.where(alone, v, (y / torch.where(alone, 1, total)).to(v.dtype))
@@ -121,12 +130,6 @@ def _neighbours(x: Shaped[Tensor, "b h r g s *c"], before: int, after: int) -> S
     return torch.cat([x.roll(-step, dims=3) for step in range(-before, after + 1)], dim=4)
 
 
-def _permute(
-    x: Float[Tensor, "b h r n c"], order: Int[Tensor, "b h r n"], inverse: Int[Tensor, "b h r n"]
-) -> Float[Tensor, "b h r n c"]:
-    return _Permutation.apply(x, order, inverse)  # pyright: ignore[reportReturnType]
-
-
 class _Permutation(torch.autograd.Function):
     """A gather whose gradient is a gather too: torch would scatter and add, not knowing that no index comes twice."""
 
@@ -139,3 +142,6 @@ class _Permutation(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         order, inverse = ctx.saved_tensors
         return _permute(gradients[0], inverse, order), None, None
+
+
+_permute: Any = _Permutation.apply  # x [b h r n c], order, inverse [b h r n]

@@ -7,18 +7,6 @@ from torch import Tensor
 from longspan.kernels.precision import at_least_single
 
 
-def lsh_attention(
-    z: Float[Tensor, "b h n c"],
-    v: Float[Tensor, "b h n e"],
-    buckets: Int[Tensor, "b h r n"],
-    *,
-    left: int,
-    right: int,
-    scale: float,
-) -> Float[Tensor, "b h n e"]:
-    return weights(z, buckets, left=left, right=right, scale=scale).to(v.dtype) @ v
-
-
 def weights(
     z: Float[Tensor, "b h n c"], buckets: Int[Tensor, "b h r n"], *, left: int, right: int, scale: float
 ) -> Float[Tensor, "b h n n"]:

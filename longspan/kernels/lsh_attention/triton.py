@@ -19,10 +19,9 @@ largest |u|; of the places where u or -u reaches it, the first counts.
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
 
-import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from longspan.kernels.launch import next_power_of_2
@@ -41,56 +40,6 @@ BACKWARD = {
 }
 
 
-def forward(
-    z: Float[Tensor, "b n h c"],
-    v: Float[Tensor, "b n h e"],
-    order: Int[Tensor, "b h r n"],
-    bucket: Int[Tensor, "b h r n"],
-    left: int,
-    right: int,
-    scale: float,
-) -> tuple[Float[Tensor, "b n h e"], Float[Tensor, "b h n"]]:
-    """y, and the log-sum-exp of each token over all rounds."""
-    (b, n, h, _), rounds = z.shape, order.shape[2]
-    y, lse = torch.empty_like(v), z.new_empty(b, h, n, dtype=torch.float32)
-    mean = torch.empty_like(v, dtype=torch.float32) if rounds > 1 else y  # of the rounds so far
-    shape = launch(FORWARD, z, v, left + right)
-    grid = (b * h * triton.cdiv(n, shape["T"]),)
-    for turn in range(rounds):
-        _forward[grid](
-            z, v, order, bucket, mean, lse, y, h, n, rounds, turn, left, right, scale,
-            FIRST=turn == 0, LAST=turn == rounds - 1, **shape,
-        )  # fmt: skip
-    return y, lse
-
-
-def backward(
-    dy: Float[Tensor, "b n h e"],
-    y: Float[Tensor, "b n h e"],
-    lse: Float[Tensor, "b h n"],
-    z: Float[Tensor, "b n h c"],
-    v: Float[Tensor, "b n h e"],
-    order: Int[Tensor, "b h r n"],
-    bucket: Int[Tensor, "b h r n"],
-    left: int,
-    right: int,
-    scale: float,
-) -> tuple[Float[Tensor, "b n h c"], Float[Tensor, "b n h e"]]:
-    """The gradients of z and v."""
-    (b, n, h, _), rounds = z.shape, order.shape[2]
-    shape = launch(BACKWARD, z, v, 2 * max(left, right))
-    grid, delta = (b * h * triton.cdiv(n, shape["T"]),), torch.empty_like(lse)
-    _delta[grid](dy, y, delta, h, n, **{word: shape[word] for word in ("e", "E", "T", "num_warps")})
-    dz, dv = torch.empty_like(z), torch.empty_like(v)
-    z_sums, v_sums = (torch.empty_like(x, dtype=torch.float32) if rounds > 1 else x for x in (dz, dv))
-    for turn in range(rounds):
-        _backward[grid](
-            dy, delta, lse, z, v, order, bucket, z_sums, v_sums, dz, dv, h, n, rounds, turn, left, right, scale,
-            FIRST=turn == 0, LAST=turn == rounds - 1, **shape,
-        )  # fmt: skip
-    return dz, dv
-
-
 def launch(
     tiles: dict[tuple[int, bool], tuple[int, int, int, int]],
     z: Float[Tensor, "b n h c"],
@@ -106,7 +55,7 @@ def launch(
 
 @triton.jit
 @no_type_check
-def _forward(
+def forward(
     z, v, order, bucket, mean, lse, y, heads, n, rounds, turn, left, right, scale,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, T: tl.constexpr, S: tl.constexpr,
     TILES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
@@ -150,7 +99,7 @@ def _forward(
 
 @triton.jit
 @no_type_check
-def _delta(dy, y, delta, heads, n, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr):
+def delta(dy, y, delta, heads, n, e: tl.constexpr, E: tl.constexpr, T: tl.constexpr):
     """dy_i . y_i."""
     pair, first = _tile(n, T)
     token = (first + tl.arange(0, T)).to(tl.int64)
@@ -161,7 +110,7 @@ def _delta(dy, y, delta, heads, n, e: tl.constexpr, E: tl.constexpr, T: tl.const
 
 @triton.jit
 @no_type_check
-def _backward(
+def backward(
     dy, delta, lse, z, v, order, bucket, z_sums, v_sums, dz, dv, heads, n, rounds, turn, left, right, scale,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, T: tl.constexpr, S: tl.constexpr,
     TILES: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
@@ -270,18 +219,6 @@ def _inverse_norm(rows, c: tl.constexpr):
     return tl.rsqrt(tl.sum(single * single, axis=1) + 1e-6 * c)
 
 
-def cross_polytope_hash(
-    u: Float[Tensor, "*n m half"], factors: list[int], offset: Float[Tensor, "m half"] | None
-) -> Int[Tensor, "*n m"]:
-    (m, half), (one, other) = u.shape[-2:], (*factors, 0)[:2]
-    found, (T, H) = u.new_empty(u.shape[:-1], dtype=torch.long), hashed_rows(half)
-    _cross_polytope_hash[(triton.cdiv(found.numel(), T),)](
-        u, u if offset is None else offset, found, found.numel(), m,
-        half=half, one=one, other=other, T=T, H=H, OFFSET=offset is not None,
-    )  # fmt: skip
-    return found
-
-
 def hashed_rows(half: int) -> tuple[int, int]:
     """How many rows a program has, and how many directions, padded to a power of two."""
     padded = 1 << (half - 1).bit_length()
@@ -290,7 +227,7 @@ def hashed_rows(half: int) -> tuple[int, int]:
 
 @triton.jit
 @no_type_check
-def _cross_polytope_hash(
+def cross_polytope_hash(
     u, offset, found, rows, m, half: tl.constexpr, one: tl.constexpr, other: tl.constexpr,
     T: tl.constexpr, H: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip

@@ -8,29 +8,16 @@ last element.
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
 
-import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
-from longspan.kernels.launch import next_power_of_2
 
 TILE = 4_096
 UNLIMITED = tl.constexpr(2**30)
 
 
-def running_topk(x: Float[Tensor, "b h n"], budget: Int[Tensor, "_b n"], k: int) -> Bool[Tensor, "b h n"]:
-    (b, h, n), chosen = x.shape, torch.empty(x.shape, dtype=torch.bool, device=x.device)
-    budget_stride, T = 0 if len(budget) == 1 else n, min(TILE, next_power_of_2(n))
-    shape = {"k": k, "K": next_power_of_2(k), "T": T, "num_warps": max(1, T // 256)}
-    _running_topk[(b * h,)](x, budget, chosen.view(torch.uint8), h, n, budget_stride, **shape)
-    return chosen
-
-
 @triton.jit
 @no_type_check
-def _running_topk(x, budget, chosen, heads, n, budget_stride, k: tl.constexpr, K: tl.constexpr, T: tl.constexpr):
+def running_topk(x, budget, chosen, heads, n, budget_stride, k: tl.constexpr, K: tl.constexpr, T: tl.constexpr):
     pair = tl.program_id(0).to(tl.int64)
     rank = tl.arange(0, K)
     largest, number = tl.full([K], float("-inf"), tl.float32), tl.full([], 0, tl.int32)
@@ -66,9 +53,4 @@ def _maximum(a, a_before, b, b_before):
 @no_type_check
 def _capped_sum(add, most, add_before, most_before, more, limit, more_before, limit_before):
     """min(. + add, most), then min(. + more, limit); and the same without the last element of the second."""
-    return (
-        add + more,
-        tl.minimum(most + more, limit),
-        add + more_before,
-        tl.minimum(most + more_before, limit_before),
-    )
+    return (add + more, tl.minimum(most + more, limit), add + more_before, tl.minimum(most + more_before, limit_before))

@@ -6,30 +6,10 @@ them; only two numbers a query are written.
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
 
-import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Int
-from torch import Tensor
-
-from longspan.kernels.launch import readable
 
 WARP = 4_096  # numbers of a sample per warp
-
-
-def sampled_qk(
-    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], sample: Int[Tensor, "#b n s"], size: Int[Tensor, "#b n"]
-) -> tuple[Float[Tensor, "b h n"], Float[Tensor, "b h n"]]:
-    b, h, n, c = q.shape
-    q, k = readable(q), readable(k)
-    largest, gap = (torch.empty(b, h, n, dtype=torch.float32, device=q.device) for _ in range(2))
-    shape = launch(sample.shape[2], c)
-    _sampled_qk[(n, b * h)](
-        *(q, k, sample.int().contiguous(), size.int().contiguous(), largest, gap),
-        *(n, h, *(0 if len(x) == 1 else n for x in (sample, size)), *q.stride()[:3], *k.stride()[:3]),
-        **shape,
-    )
-    return largest, gap
 
 
 def launch(samples: int, c: int) -> dict:
@@ -41,7 +21,7 @@ def launch(samples: int, c: int) -> dict:
 
 @triton.jit
 @no_type_check
-def _sampled_qk(
+def sampled_qk(
     q, k, sample, size, largest, gap, n, heads, sample_row, size_row, q_row, q_head, q_token, k_row, k_head, k_token,
     samples: tl.constexpr, c: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip

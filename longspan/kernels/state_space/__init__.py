@@ -10,24 +10,17 @@ chunk (`filter_chunks`: matrix products and Triton), elsewhere K is convolved wi
 (`filter_tokens`). `reference` defines both.
 """
 
-import math
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import choose
-from longspan.kernels.long_convolution import long_convolution
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single, without_autocast
-from longspan.kernels.state_space import operator, reference, systems
-from longspan.kernels.state_space.systems import Chunk, Diagonal, DiagonalPlusRankOne, hippo
-
-__all__ = ["Diagonal", "DiagonalPlusRankOne", "final_state", "hippo", "state_space", "state_space_step"]
+from longspan.kernels.state_space import operator, systems
+from longspan.kernels.state_space.systems import Chunk, Diagonal, DiagonalPlusRankOne, long_convolution
 
 LARGEST_STATE = 128  # numbers, whose matrix has to stay on chip
 
@@ -83,12 +76,8 @@ def filter_tokens(
     reverse: Float[Tensor, "c d n"] | None,
     skip: Float[Tensor, "c d"],
     mask: Bool[Tensor, "b n"] | None = None,
-    *,
-    impl: Literal["auto", "reference"] = "auto",
 ) -> Float[Tensor, "b n c_times_d"]:
     """kernel * x + skip x along the real tokens; the reverse kernel sees the tokens after the present one."""
-    if impl == "reference":
-        return reference.filter_tokens(x, kernel, reverse, skip, mask)
     u, _ = left_align(at_least_single(x), mask)
     u = rearrange(u, "b n d -> b 1 d n")
     y = long_convolution(u, kernel, reverse) + rearrange(skip, "c d -> c d 1") * u
@@ -138,24 +127,3 @@ def _unsupported_reason(x: Float[Tensor, "b n d"], states: int) -> str:
     if states > LARGEST_STATE:
         return f"a state may have {LARGEST_STATE} numbers, got {states}"
     return "" if x.numel() else "there are no tokens"
-
-
-def check_sizes(state: int, channels: int, step_min: float, step_max: float) -> None:
-    if state < 2 or state % 2:
-        raise UsageError(f"The state consists of conjugate pairs, got state={state}; choose an even number.")
-    if not 0 < step_min <= step_max:
-        raise UsageError(f"Steps need 0 < step_min <= step_max, got step_min={step_min} and step_max={step_max}.")
-    if channels < 1:
-        raise UsageError(f"Every feature needs at least one channel, got channels={channels}.")
-
-
-def random_steps(dim: int, low: float, high: float) -> nn.Parameter:
-    """The logarithms of step sizes, uniform between those of two bounds."""
-    return gently_trained(torch.rand(dim) * (math.log(high) - math.log(low)) + math.log(low))
-
-
-def gently_trained(value: Tensor) -> nn.Parameter:
-    """A parameter of the dynamics, which says by its attribute `optim` how the papers want it to be trained."""
-    parameter = nn.Parameter(value.clone())
-    parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}  # pyright: ignore[reportAttributeAccessIssue]
-    return parameter

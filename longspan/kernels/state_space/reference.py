@@ -1,11 +1,10 @@
-"""State spaces one token after the other, each row alone."""
+"""State spaces one token after the other, each row alone; a convolution as a sum over all pairs of tokens."""
 
 import torch
 from einops import einsum
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from longspan.kernels.long_convolution import long_convolution
 from longspan.kernels.precision import at_least_single
 
 
@@ -41,9 +40,20 @@ def filter_tokens(
     for row, real in zip(at_least_single(x), mask, strict=True):
         u = row[real].mT
         past, future = kernel[..., : u.shape[-1]], None if reverse is None else reverse[..., : u.shape[-1]]
-        y = long_convolution(u[None], past, future, impl="reference") + skip[..., None] * u
+        y = long_convolution(u[None], past, future) + skip[..., None] * u
         rows.append(row.new_zeros(len(row), skip.numel()).index_copy(0, real.nonzero()[:, 0], y.flatten(0, 1).mT))
     return torch.stack(rows)
+
+
+def long_convolution(
+    u: Float[Tensor, "*u t"], kernel: Float[Tensor, "*k t"], reverse: Float[Tensor, "*k t"] | None = None
+) -> Float[Tensor, "*y t"]:
+    t = torch.arange(u.shape[-1], device=u.device)
+    lag = t[:, None] - t
+    weights = torch.where(lag >= 0, kernel[..., lag.clamp(min=0)], 0)
+    if reverse is not None:
+        weights = torch.where(lag >= 0, weights, reverse[..., (-lag - 1).clamp(min=0)])
+    return einsum(weights, u, "... t s, ... s -> ... t")
 
 
 def matrix_powers(

@@ -24,7 +24,7 @@ from einops import einsum, rearrange
 from jaxtyping import Complex, Float, Int, Shaped
 from torch import Tensor
 
-from longspan.kernels.long_convolution import fast_length, long_convolution
+from longspan.core.errors import UsageError
 from longspan.kernels.packing import real
 from longspan.kernels.state_space import operator
 
@@ -186,6 +186,39 @@ def last_state(
     return (torch.view_as_complex(within.contiguous()) * coarse).sum(dim=-1)
 
 
+def long_convolution(
+    u: Float[Tensor, "*u t"], kernel: Float[Tensor, "*k t"], reverse: Float[Tensor, "*k t"] | None = None
+) -> Float[Tensor, "*y t"]:
+    """y_t = sum_{s <= t} kernel_(t-s) u_s, and with a reverse kernel also sum_{s > t} reverse_(s-t-1) u_s.
+
+    By the fast Fourier transform in O(n log n): a circle of at least 2n points keeps the ends apart, and the reverse
+    kernel lies on it counting back from the last point, which is lag -1.
+    """
+    length = u.shape[-1]
+    if length == 0:
+        return u * kernel
+    circle = fast_length(2 * length)
+    whole = F.pad(kernel, (0, circle - length))
+    if reverse is not None:
+        whole = whole + F.pad(reverse.flip(-1), (circle - length, 0))
+    spectrum = torch.fft.rfft(u, n=circle) * torch.fft.rfft(whole, n=circle)
+    return torch.fft.irfft(spectrum, n=circle)[..., :length]
+
+
+def fast_length(least: int) -> int:
+    """The smallest length of the form 2^a, 3 * 2^a or 5 * 2^a that is at least this; transforms of such are fast.
+
+    Found by comparing, so that a graph compiled for one length holds for all that share its answer.
+
+    >>> fast_length(2000)
+    2048
+    """
+    power = 1
+    while power < least:
+        power *= 2
+    return next(length for length in (power * 5 // 8, power * 3 // 4, power) if length >= least)
+
+
 def lift(
     ahead: Float[Tensor, "d t k"],
     c: Float[Tensor, "d cg k"],
@@ -212,16 +245,22 @@ def lift(
     return Chunk(rearrange(torch.cat(maps, dim=-1), "d c t s -> d (c t) s"), torch.cat(writes, dim=-1), across)
 
 
+def conjugate_pairs(state: int) -> int:
+    if state < 2 or state % 2:
+        raise UsageError(f"The state consists of conjugate pairs, got state={state}; choose an even number.")
+    return state // 2
+
+
 def hippo(state: int) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """The frequencies of HiPPO-LegS and its P in the basis of eigenvectors, one of each pair of conjugates.
 
     HiPPO-LegS is -1/2 plus a skew-symmetric matrix, less P P^T with P_k = sqrt(k + 1/2); its B is sqrt(2) P. The phase
     of an eigenvector is free and chosen such that P is real.
     """
-    p = (torch.arange(state, dtype=torch.float64) + 0.5).sqrt()
+    half, p = conjugate_pairs(state), (torch.arange(state, dtype=torch.float64) + 0.5).sqrt()
     skew = (p[:, None] * p).triu(1)
     frequencies, vectors = torch.linalg.eigh(-1j * (skew - skew.mT))
-    return frequencies[state // 2 :].float(), (vectors.mH @ p.to(vectors.dtype)).abs()[state // 2 :].float()
+    return frequencies[half:].float(), (vectors.mH @ p.to(vectors.dtype)).abs()[half:].float()
 
 
 def as_pairs(z: Complex[Tensor, "*axes n"]) -> Float[Tensor, "*axes two_n"]:

@@ -197,19 +197,9 @@ def _scan_diagonal(
 @triton.jit(do_not_specialize=SIZES)
 @no_type_check
 def _scan_dense(
-    v,
-    across,
-    z,
-    batch,
-    chunks,
-    s,
-    width,
-    sides,
-    k: tl.constexpr,
-    K: tl.constexpr,
-    R: tl.constexpr,
-    BACKWARD: tl.constexpr,
-):
+    v, across, z, batch, chunks, s, width, sides,
+    k: tl.constexpr, K: tl.constexpr, R: tl.constexpr, BACKWARD: tl.constexpr,
+):  # fmt: skip
     """A program has the states of one channel for R rows, each of one direction, and goes chunk by chunk."""
     channel = tl.program_id(0).to(tl.int64)
     row, states = tl.program_id(1) * R + tl.arange(0, R), tl.arange(0, K)
