@@ -65,10 +65,9 @@ class BigBird(MaskedAttention):
         rules = {"causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
         u, last = torch.arange(-(-n // block), device=q.device)[None], self.last_blocks(n, key_mask, q.device)
         # The ends as global keys: every query sees them, too much work for one block of keys in the backward pass.
-        ends = (
-            torch.zeros_like(last) if causal else torch.cat([torch.zeros_like(last), last.where(last > 0, -1)], dim=1)
-        )
-        ends = (ends[..., None] * block + torch.arange(block, device=q.device)).flatten(1)
+        ends = torch.arange(block, device=q.device).expand(len(last), -1)
+        if not causal:
+            ends = torch.cat([ends, (last * block + ends).where(last > 0, -1)], dim=1)
         lists = lambda: self._lists(u, last)[..., 1 if causal else 2 :]  # noqa: E731
         y = block_sparse(q, k, v, lists, block=block, global_keys=ends[:, None], cache_key=self.draws, **rules)
         if not causal:

@@ -115,11 +115,8 @@ def _global_chunks(chosen: Int[Tensor, "_b _h t"], n: int, causal: bool) -> dict
     t, chunk = chosen.shape[2], global_chunk(chosen.shape[2])
     keys = _in_chunks(chosen.sort(dim=2).values, chunk, ceil(t, chunk))
     last = torch.arange(1, ceil(n, CHUNK) + 1, dtype=torch.int32, device=keys.device) * CHUNK - 1
-    earliest, last = keys[..., 0].contiguous(), last.expand(*keys.shape[:2], -1).contiguous()
-    if causal:
-        counts = torch.searchsorted(earliest, last, right=True)
-    else:  # all that exist; torch's compiler cannot search for a constant
-        counts = (earliest < n).sum(dim=2, keepdim=True).expand_as(last).contiguous()
+    last = last if causal else torch.full_like(last, n - 1)  # else all that exist
+    counts = (keys[:, :, None, :, 0] <= last[:, None]).sum(dim=3)
     return {"global_keys": keys.flatten(2), "global_max": keys[..., -1], "global_counts": counts}
 
 
