@@ -113,10 +113,10 @@ def reference_agreement(subject: Subject) -> Outcome:
             worst = max(worst, apart := difference(*outputs))
             if apart > subject.tolerance:
                 return broken(f"the output differs from {how} by {spell(apart)} at length {n}")
-            fast, law = gradients_of(subject, layer, batch), gradients_of(subject, twin, batch)
-            size = max(float(g.abs().max()) for g in law.values() if g is not None)
+            fast, expected_gradients = gradients_of(subject, layer, batch), gradients_of(subject, twin, batch)
+            size = max(float(g.abs().max()) for g in expected_gradients.values() if g is not None)
             for name, gradient in fast.items():
-                expected = law[name]
+                expected = expected_gradients[name]
                 if gradient is None or expected is None:
                     continue
                 # against the largest of all gradients: some are zero but for rounding

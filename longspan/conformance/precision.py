@@ -15,13 +15,13 @@ COARSE = 5e-2  # of the norm of the output: bfloat16 keeps 8 bits, and a layer r
 @promise("bfloat16")
 def bfloat16(subject: Subject) -> Outcome:
     """Under bfloat16 autocast the output is finite and within 5 % of that in float32 (or float64, if asked for)."""
-    layer, law = (subject.layer(dtype=d, longest=VERY_LONG + 5) for d in (torch.float32, subject.dtype_asked))
+    layer, exact_layer = (subject.layer(dtype=d, longest=VERY_LONG + 5) for d in (torch.float32, subject.dtype_asked))
     worst, asked = 0.0, str(subject.dtype_asked).removeprefix("torch.")
     for n in (SHORT, LONG, VERY_LONG):
         batch = subject.padded_batch(n, dtype=torch.float32)
         assert batch.mask is not None
         exact = subject.padded_batch(n, dtype=subject.dtype_asked)
-        fine = subject.run(law, exact, bfloat16=False)[batch.mask].detach()
+        fine = subject.run(exact_layer, exact, bfloat16=False)[batch.mask].detach()
         coarse = subject.run(layer, batch, bfloat16=True)[batch.mask].detach().to(fine.dtype)
         if not finite(coarse):
             return broken(f"the output is not finite at length {n}")

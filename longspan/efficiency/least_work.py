@@ -55,8 +55,8 @@ class Work:
     choices: float = 0
 
     def operations(self, c: int, *, train: bool) -> float:
-        forth = 4 * c * self.pairs + self.products + self.fixed + self.choices
-        return forth + train * (10 * c * self.pairs + 2 * self.products + self.fixed)
+        forward = 4 * c * self.pairs + self.products + self.fixed + self.choices
+        return forward + train * (10 * c * self.pairs + 2 * self.products + self.fixed)
 
 
 @dataclass(frozen=True)

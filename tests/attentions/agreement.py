@@ -30,9 +30,9 @@ def random_mask(length: int) -> Tensor:
 
 
 def assert_attend_is(
-    law: Callable[..., Tensor], layer: HeadwiseAttention, *, n: int = 70, m: int = 45, masked: bool = True
+    reference: Callable[..., Tensor], layer: HeadwiseAttention, *, n: int = 70, m: int = 45, masked: bool = True
 ) -> None:
-    """`law(q, k, v, visible)` with visible [b 1 n m], True where a query may see a key."""
+    """`reference(q, k, v, visible)` with visible [b 1 n m], True where a query may see a key."""
     torch.manual_seed(1)
     m = m if layer.pattern.cross else n
     q, k, v = (torch.randn(3, layer.heads, t, layer.head_dim, dtype=torch.float64) for t in (n, m, m))
@@ -44,7 +44,7 @@ def assert_attend_is(
         torch.ones(3, 1, n, m, dtype=torch.bool) if key_mask is None else key_mask[:, None, None].expand(3, 1, n, m)
     )
     visible = visible.tril() if layer.pattern is Pattern.CAUSAL_SELF else visible
-    found, expected = layer.attend(q, k, v, key_mask=key_mask), law(q, k, v, visible)
+    found, expected = layer.attend(q, k, v, key_mask=key_mask), reference(q, k, v, visible)
     torch.testing.assert_close(found, expected)
     assert (found.movedim(1, 2)[~visible[:, 0].any(dim=-1)] == 0).all(), "a row with nothing to see must be exactly 0"
     cotangent = torch.randn_like(found)

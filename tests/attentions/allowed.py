@@ -1,4 +1,4 @@
-"""Softmax attention over allowed pairs, written out: the law that sparse mechanisms are compared with, in float64."""
+"""Softmax attention over allowed pairs, written out: the reference that sparse mechanisms are compared with, in float64."""
 
 from collections.abc import Callable
 

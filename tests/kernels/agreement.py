@@ -1,4 +1,4 @@
-"""A fast path beside its law: outputs and gradients for the same leaves, the law in double precision."""
+"""A fast path beside its reference: outputs and gradients for the same leaves, the reference in double precision."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -35,14 +35,14 @@ def outcome(compute: Callable[..., Any], leaves: Sequence[Tensor]) -> tuple[Tens
 
 def assert_agrees(
     fast: Callable[..., Any],
-    law: Callable[..., Any],
+    reference: Callable[..., Any],
     leaves: Sequence[Tensor],
     *,
     atol: float,
     rtol: float,
     least: float | None = None,
 ) -> None:
-    """Each output and gradient of `fast` is that of `law`; a lone output, not in a tuple, is as precise as leaf one.
+    """Each output and gradient of `fast` is that of `reference`; a lone output, not in a tuple, is as precise as leaf one.
 
     With `least` the differences of a gradient are measured by its largest number, or by `least` where all are smaller:
     what cancels was rounded before, beside its neighbours.
@@ -54,7 +54,7 @@ def assert_agrees(
         assert not isinstance(y, Tensor) or y.dtype == leaves[0].dtype
         return y
 
-    found, expected = outcome(as_precise, leaves), outcome(law, exact(leaves))
+    found, expected = outcome(as_precise, leaves), outcome(reference, exact(leaves))
     outputs = len(found) - len(leaves)
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         size = 1.0 if least is None or place < outputs else max(least, float(other.abs().max()))

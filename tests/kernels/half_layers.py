@@ -20,11 +20,11 @@ def train(layer: nn.Module, x: Tensor, mask: Tensor | None = None, *, half: bool
 
 def assert_itself(layer: nn.Module, x: Tensor, mask: Tensor | None = None) -> None:
     """In half precision it gives what it gives in double precision, but for rounding."""
-    law = train(layer.double(), *exact([x]), mask, half=False)
+    reference = train(layer.double(), *exact([x]), mask, half=False)
     layer.float()
-    for found, expected in zip(train(layer, x, mask), law, strict=True):
+    for found, expected in zip(train(layer, x, mask), reference, strict=True):
         # biases that a softmax does not notice have a gradient of nothing but rounding
-        assert (found - expected).norm() < 0.03 * expected.norm() + 0.02 * law[1].norm()
+        assert (found - expected).norm() < 0.03 * expected.norm() + 0.02 * reference[1].norm()
 
 
 def assert_compiled_for_any_length(layer: nn.Module, inputs: Iterable[Tensor], *, most: float = 1.0) -> None:
