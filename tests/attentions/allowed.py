@@ -1,4 +1,4 @@
-"""Softmax attention over allowed pairs, written out: the reference that sparse mechanisms are compared with, in float64."""
+"""Softmax attention over allowed pairs, written out in float64: what sparse mechanisms are compared with."""
 
 from collections.abc import Callable
 

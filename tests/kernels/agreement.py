@@ -42,7 +42,7 @@ def assert_agrees(
     rtol: float,
     least: float | None = None,
 ) -> None:
-    """Each output and gradient of `fast` is that of `reference`; a lone output, not in a tuple, is as precise as leaf one.
+    """Each output and gradient of `fast` is that of `reference`; a lone output is as precise as leaf one.
 
     With `least` the differences of a gradient are measured by its largest number, or by `least` where all are smaller:
     what cancels was rounded before, beside its neighbours.
