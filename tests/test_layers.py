@@ -1,6 +1,7 @@
 """Imports point downwards only, siblings do not know one another, and the reading half never imports torch."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,12 @@ dir(longspan), longspan.__version__, longspan.suites.names(), longspan.Store, lo
 def test_no_file_is_called_what_says_nothing():
     names = {path.stem for path in [*sources(), *(ROOT / "tests").rglob("*.py")]}
     assert not names & {"utils", "util", "helpers", "common", "misc", "new"}
+
+
+@pytest.mark.parametrize("name", ["Finding", "Verdict", "Slots", "Cell", "Subject", "Report", "Bench"])
+def test_one_class_name_has_one_meaning(name):
+    homes = [path for path in sources() if re.search(rf"^class {name}\b", path.read_text(), re.MULTILINE)]
+    assert len(homes) <= 1, homes
 
 
 def test_every_public_name_exists():
