@@ -164,6 +164,8 @@ PROTOCOLS = {
 def catalogue(kinds: Sequence[str] | None = None, *, plugins: bool = True) -> dict[str, Any]:
     """Everything there is as plain data, or some kinds of it; what cannot be imported is listed under `problems`.
 
+    `kinds` are those of `longspan list`: attentions, tasks, backbones, datasets, suites, protocols.
+
         longspan.catalogue(["attentions"])["attentions"][0]["name"]
     """
     content: dict[str, Any] = {"schema": SCHEMA}
