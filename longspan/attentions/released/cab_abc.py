@@ -17,11 +17,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from longspan.attentions.abc import ABC
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, Pattern
-from longspan.kernels.bounded_memory import logits
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -33,7 +32,15 @@ class RunningNormalisers(DecodeState):
     values: Float[Tensor, "b h r"]
 
 
-class CABABC(ABC):
+@dataclass
+class PooledContext(DecodeState):
+    """The slots of the context of a cross pattern, pooled once."""
+
+    keys: Float[Tensor, "b h r c"]
+    values: Float[Tensor, "b h r e"]
+
+
+class CABABC(HeadwiseAttention):
     meta = AttentionMeta(
         title="ABC (CAB)",
         paper="arXiv:2210.07661",
@@ -46,7 +53,12 @@ class CABABC(ABC):
     )
 
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, slots: int = 16, **shell: Any):
-        super().__init__(dim, heads, pattern, slots=slots, **shell)
+        super().__init__(dim, heads, pattern, **shell)
+        if slots < 1:
+            raise UsageError(f"cab_abc needs at least one slot, got slots={slots}.")
+        self.control_key, self.control_value = (nn.Parameter(torch.empty(self.head_dim, slots)) for _ in range(2))
+        for control in (self.control_key, self.control_value):
+            nn.init.xavier_uniform_(control, gain=2**-0.5)
 
     def attend(
         self,
@@ -58,7 +70,7 @@ class CABABC(ABC):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         if self.pattern is not Pattern.CAUSAL_SELF:
-            return super().attend(q, k, v, key_mask=key_mask, query_mask=query_mask)
+            return _read(q, self._slots(k, v, key_mask)).to(v.dtype)
         with without_autocast(q):
             phi, psi = ((a - a.logcumsumexp(dim=2)).exp() for a in self._logits(k, v, key_mask))
             y = (_gate(q, k, phi, psi) * v).to(v.dtype)
@@ -66,9 +78,9 @@ class CABABC(ABC):
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> Any:
+    ) -> DecodeState:
         if self.pattern.cross:
-            return super().begin(k, v, key_mask=key_mask)
+            return self._slots(k, v, key_mask)
         with without_autocast(k):
             # one more logit that weighs nothing, so that an empty prefix has a sum as well
             logits = (F.pad(a, (0, 0, 0, 1), value=_least(a)) for a in self._logits(k, v, key_mask))
@@ -80,9 +92,9 @@ class CABABC(ABC):
         k: Float[Tensor, "b h c"] | None,
         v: Float[Tensor, "b h e"] | None,
         state: Any,
-    ) -> tuple[Float[Tensor, "b h e"], Any]:
+    ) -> tuple[Float[Tensor, "b h e"], DecodeState]:
         if k is None or v is None:
-            return super().advance(q, k, v, state)
+            return _read(q[:, :, None], state)[:, :, 0].to(q.dtype), state
         with without_autocast(q):
             a, b = (logits[:, :, 0] for logits in self._logits(k[:, :, None], v[:, :, None], None))
             state = RunningNormalisers(torch.logaddexp(state.keys, a), torch.logaddexp(state.values, b))
@@ -90,10 +102,28 @@ class CABABC(ABC):
 
     def _logits(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
-    ) -> list[Float[Tensor, "b h m r"]]:
+    ) -> tuple[Float[Tensor, "b h m r"], Float[Tensor, "b h m r"]]:
         """k A and v B, and for padding a number that weighs nothing."""
-        both = logits(at_least_single(k), at_least_single(v), self.control_key, self.control_value, key_mask)
-        return [a.clamp(min=_least(a)) for a in both]
+        k, v = at_least_single(k), at_least_single(v)
+        a, b = k @ self.control_key.to(k.dtype), v @ self.control_value.to(v.dtype)
+        if key_mask is not None:
+            a, b = (u.masked_fill(~key_mask[:, None, :, None], _least(u)) for u in (a, b))
+        return a, b
+
+    def _slots(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
+    ) -> PooledContext:
+        """The slots of all keys and values at once; 0 where none is real."""
+        with without_autocast(k):
+            weights = (a.softmax(dim=2) for a in self._logits(k, v, key_mask))
+            if key_mask is not None:
+                weights = (p.masked_fill(~key_mask[:, None, :, None], 0) for p in weights)
+            return PooledContext(*(p.mT @ at_least_single(u) for p, u in zip(weights, (k, v), strict=True)))
+
+
+def _read(q: Float[Tensor, "b h n c"], slots: PooledContext) -> Float[Tensor, "b h n e"]:
+    with without_autocast(q):
+        return F.scaled_dot_product_attention(q.to(slots.keys.dtype), slots.keys, slots.values)
 
 
 def _gate(
