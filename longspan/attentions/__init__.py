@@ -21,11 +21,14 @@ from longspan.attentions.base import (
     HeadwiseAttention,
     Pattern,
 )
+from longspan.core.errors import UsageError, shortened
 from longspan.core.registry import Option, Registry, canonical_target, checked_options, own_options
 from longspan.core.spec import Spec, Value
 
 # An option that became a twin, by which cards and frozen protocols still call it: mechanism, option, value -> twin.
 FORMER_OPTIONS: dict[tuple[str, str, Value], str] = {("probsparse", "released", True): "informer_probsparse"}
+
+MAX_NAME = 500  # characters of a mechanism with its options, as long as a text on a card may be
 
 registry = Registry("attention", __name__, f"{__name__}.base:Attention", ("base", "state_space"), ("released",))
 
@@ -70,7 +73,13 @@ def get(spec: "str | Spec | Mechanism") -> Mechanism:
     spec = _current(Spec.parse(spec) if isinstance(spec, str) else spec)
     cls = registry.find(spec.target)
     options = checked_options(cls, spec.options, SHELL, "attention", spec.target)
-    return Mechanism(cls, options, canonical_target(spec))
+    mechanism = Mechanism(cls, options, canonical_target(spec))
+    if len(name := str(mechanism)) > MAX_NAME:
+        raise UsageError(
+            f"The attention {shortened(name)!r} has {len(name):,} characters, more than the {MAX_NAME} that a card has "
+            "room for; give fewer or shorter options."
+        )
+    return mechanism
 
 
 def _current(spec: Spec) -> Spec:

@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run 
 An error is one sentence on stderr; `--debug`, anywhere on the line, shows the traceback instead.
 """
 
-import ast
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longspan.core.errors import LongspanError, UsageError
+from longspan.core.errors import LongspanError, UsageError, shortened
 
 ORDER = (
     *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
@@ -189,17 +188,19 @@ def longspan(
 
 
 def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
-    """`recipe.steps=500` as {"recipe.steps": 500}; what is not a Python literal is a string."""
+    """`recipe.steps=500` as {"recipe.steps": 500}; what is no number, bool, None or tuple is a string."""
+    from longspan.core.spec import literal
+
     found: dict[str, Any] = {}
     for change in changes or ():
         name, equals, text = (part.strip() for part in change.partition("="))
         if not (name and equals and text):
-            raise UsageError(f"--set takes name=value, got {change!r}; write it like recipe.steps=500.")
+            raise UsageError(f"--set takes name=value, got {shortened(change)!r}; write it like recipe.steps=500.")
         if name in found:
-            raise UsageError(f"--set {name} is given twice; keep one of them.")
+            raise UsageError(f"--set {shortened(name)} is given twice; keep one of them.")
         try:
-            found[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            found[name] = literal(text)
+        except ValueError:
             found[name] = text
     return found
 

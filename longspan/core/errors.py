@@ -57,6 +57,14 @@ class RunFailed(LongspanError):
     exit_code = 4
 
 
+def shortened(text: str, length: int = 80) -> str:
+    """A text of any length as a sentence can quote it."""
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+_COMPARABLE = 200  # characters; comparing takes the square of the length
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint to append to a sentence: ` Did you mean 'linear'?`, or the list of known names.
 
@@ -64,7 +72,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     " Did you mean 'linear'?"
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) < _COMPARABLE else []
     if close:
         return f" Did you mean {close[0]!r}?"
     return f" Known: {', '.join(known)}." if known else ""
