@@ -142,7 +142,7 @@ class Body(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
-        while self.end is None or self.position < self.end:
+        while len(view) and (self.end is None or self.position < self.end):
             try:
                 piece = self._take(len(view))
             except (OSError, http.client.HTTPException) as error:
@@ -206,7 +206,8 @@ class Body(io.RawIOBase):
                     return
                 raise self.source.missing(f"the server sent byte {begins} where {self.position} was asked for")
             anew = first and not partial
-            if self.position and not anew and told.validator != self.remote.validator:
+            same = told.validator == self.remote.validator or (partial and told.validator is None)
+            if self.position and not anew and not same:
                 raise self.source.missing("the file changed on the server while it was read (run the command again)")
             self.end = total if self.end is None else self.end
             if anew:
