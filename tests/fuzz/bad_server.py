@@ -1,6 +1,6 @@
 """A web server of bad manners, on this machine: each request is answered by one of them, as the dice fall.
 
-A manner is a function that gets the request and yields the bytes to send, or Reset to break the connection.
+A manner is a function that gets the request and yields the bytes to send, or RESET to break the connection.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-RESET = object()
+RESET = None
 TRICKLE_S = 0.004
 
 
@@ -27,14 +27,14 @@ class Request:
     url: str
 
 
-Manner = Callable[[Request], Iterator[object]]
+Manner = Callable[[Request], Iterator[bytes | None]]
 
 
 def head(status: str, *headers: str) -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1")
 
 
-def well(request: Request, *more: str, etag: str = '"one"') -> Iterator[object]:
+def well(request: Request, *more: str, etag: str = '"one"') -> Iterator[bytes]:
     """The right answer, with ranges."""
     size, start = len(request.content), request.start or 0
     status = "206 Partial Content" if start else "200 OK"
@@ -47,17 +47,17 @@ def well(request: Request, *more: str, etag: str = '"one"') -> Iterator[object]:
         yield request.content[start:]
 
 
-def ranges_ignored(request: Request) -> Iterator[object]:
+def ranges_ignored(request: Request) -> Iterator[bytes | None]:
     request.start = None
     yield from well(request)
 
 
-def no_length(request: Request) -> Iterator[object]:
+def no_length(request: Request) -> Iterator[bytes | None]:
     yield head("200 OK", 'ETag: "one"')
     yield request.content
 
 
-def chunked(request: Request) -> Iterator[object]:
+def chunked(request: Request) -> Iterator[bytes | None]:
     yield head("200 OK", "Transfer-Encoding: chunked", 'ETag: "one"')
     for place in range(0, len(request.content), 5_000):
         piece = request.content[place : place + 5_000]
@@ -65,46 +65,46 @@ def chunked(request: Request) -> Iterator[object]:
     yield b"0\r\nTrailer: yes\r\n\r\n"
 
 
-def cut_short(request: Request) -> Iterator[object]:
+def cut_short(request: Request) -> Iterator[bytes | None]:
     yield from cut(well(request), request)
 
 
-def cut(sent: Iterator[object], request: Request) -> Iterator[object]:
-    content = b"".join(piece for piece in sent if isinstance(piece, bytes))
+def cut(sent: Iterator[bytes | None], request: Request) -> Iterator[bytes | None]:
+    content = b"".join(piece for piece in sent if piece)
     yield content[: request.dice.randrange(len(content) + 1)]
 
 
-def reset_midway(request: Request) -> Iterator[object]:
+def reset_midway(request: Request) -> Iterator[bytes | None]:
     yield from cut_short(request)
     yield RESET
 
 
-def chunked_and_cut(request: Request) -> Iterator[object]:
+def chunked_and_cut(request: Request) -> Iterator[bytes | None]:
     yield from cut(chunked(request), request)
 
 
-def chunked_garbage(request: Request) -> Iterator[object]:
+def chunked_garbage(request: Request) -> Iterator[bytes | None]:
     yield head("200 OK", "Transfer-Encoding: chunked")
     sizes = [b"-5", b"zz", b"", b"0x10", b"f" * 40, b"ffffffff", b"1_0", b"5" * 70_000]
     for _ in range(20):
         yield request.dice.choice(sizes) + b"\r\n" + request.content[:16] + request.dice.choice([b"\r\n", b"", b"\n"])
 
 
-def other_content(request: Request) -> Iterator[object]:
+def other_content(request: Request) -> Iterator[bytes | None]:
     request.content = request.content[::-1]
     yield from well(request)
 
 
-def other_edition(request: Request) -> Iterator[object]:
+def other_edition(request: Request) -> Iterator[bytes | None]:
     request.content = request.content[::-1]
     yield from well(request, etag='"two"')
 
 
-def other_tag(request: Request) -> Iterator[object]:
+def other_tag(request: Request) -> Iterator[bytes | None]:
     yield from well(request, etag='"two"')
 
 
-def other_range(request: Request) -> Iterator[object]:
+def other_range(request: Request) -> Iterator[bytes | None]:
     """A part, but not the one that was asked for; or one that does not say which."""
     size = len(request.content)
     start = request.dice.randrange(size)
@@ -114,7 +114,7 @@ def other_range(request: Request) -> Iterator[object]:
     yield request.content[start:]
 
 
-def wrong_length(request: Request) -> Iterator[object]:
+def wrong_length(request: Request) -> Iterator[bytes | None]:
     size = len(request.content)
     lengths = [0, 1, size - 1, size + 1, size * 2, 10**17, -1, "9" * 5_000, "²", "1e5", "", f"{size}, {size}", "0x10"]
     told = [f"Content-Length: {length}" for length in request.dice.choices(lengths, k=2)]
@@ -122,28 +122,28 @@ def wrong_length(request: Request) -> Iterator[object]:
     yield request.content
 
 
-def endless(request: Request) -> Iterator[object]:
+def endless(request: Request) -> Iterator[bytes | None]:
     yield head("200 OK", 'ETag: "one"')
     yield from flood(request.content)
 
 
-def endless_chunks(request: Request) -> Iterator[object]:
+def endless_chunks(request: Request) -> Iterator[bytes | None]:
     yield head("200 OK", "Transfer-Encoding: chunked")
     yield from flood(b"1000\r\n" + bytes(0x1000) + b"\r\n")
 
 
-def endless_trailers(request: Request) -> Iterator[object]:
+def endless_trailers(request: Request) -> Iterator[bytes | None]:
     yield head("200 OK", "Transfer-Encoding: chunked")
     yield b"%x\r\n%s\r\n0\r\n" % (len(request.content), request.content)
     yield from flood(b"X-More: yes\r\n")
 
 
-def endless_headers(request: Request) -> Iterator[object]:
+def endless_headers(request: Request) -> Iterator[bytes | None]:
     yield b"HTTP/1.1 200 OK\r\n"
     yield from flood(request.dice.choice([b"X-More: yes\r\n", b"X" * 5_000]))
 
 
-def endless_patience(request: Request) -> Iterator[object]:
+def endless_patience(request: Request) -> Iterator[bytes | None]:
     yield from flood(head("100 Continue", "X-More: yes"))
 
 
@@ -154,31 +154,33 @@ def flood(piece: bytes) -> Iterator[bytes]:
         yield many
 
 
-def trickled_headers(request: Request) -> Iterator[object]:
-    for byte in head("200 OK", f"Content-Length: {len(request.content)}", *["X-More: yes"] * 50):
+def trickle(content: bytes) -> Iterator[bytes]:
+    for byte in content:
         yield bytes([byte])
         time.sleep(TRICKLE_S)
 
 
-def trickled_body(request: Request) -> Iterator[object]:
+def trickled_headers(request: Request) -> Iterator[bytes]:
+    yield from trickle(head("200 OK", f"Content-Length: {len(request.content)}", *["X-More: yes"] * 50))
+
+
+def trickled_body(request: Request) -> Iterator[bytes]:
     yield head("200 OK", f"Content-Length: {len(request.content)}", 'ETag: "one"')
-    for byte in request.content:
-        yield bytes([byte])
-        time.sleep(TRICKLE_S)
+    yield from trickle(request.content)
 
 
-def silence(request: Request) -> Iterator[object]:
+def silence(request: Request) -> Iterator[bytes | None]:
     yield from cut_short(request)
     time.sleep(0.3)
 
 
-def garbage(request: Request) -> Iterator[object]:
+def garbage(request: Request) -> Iterator[bytes | None]:
     starts = [b"", b"\0" * 99, b"HTTP/9.9 200 OK\r\n\r\n", b"hello\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\r\n" * 9]
     yield request.dice.choice(starts)
     yield request.dice.randbytes(200)
 
 
-def odd_headers(request: Request) -> Iterator[object]:
+def odd_headers(request: Request) -> Iterator[bytes | None]:
     odd = ["ETag: \xff\xfe", 'ETag: "a\r\n b"', 'ETag: W/"weak"', f'ETag: "{"x" * 5_000}"', ": nothing", "novalue"]
     odd += ["Last-Modified: \xe9t\xe9", "Last-Modified: 0", "Last-Modified: Mon, 99 Foo 99999 99:99:99 +9999999"]
     odd += ["x-goog-hash: md5=====", "x-goog-hash: md5=AAAA,crc32c=\xff", "Content-Encoding: identity"]
@@ -187,13 +189,13 @@ def odd_headers(request: Request) -> Iterator[object]:
     yield from well(request, *request.dice.sample(odd, 3))
 
 
-def statuses(request: Request) -> Iterator[object]:
+def statuses(request: Request) -> Iterator[bytes | None]:
     codes = [100, 101, 199, 201, 204, 205, 206, 226, 300, 304, 305, 400, 401, 403, 404, 407, 416, 429, 500, 503, 999]
     yield head(f"{request.dice.choice(codes)} \x1b[31mWhat", "Content-Length: 5", 'WWW-Authenticate: Basic realm="x"')
     yield b"hello"
 
 
-def redirect(request: Request) -> Iterator[object]:
+def redirect(request: Request) -> Iterator[bytes | None]:
     """To where nobody should follow, or nowhere."""
     targets = ["file:///etc/passwd", "FILE:///etc/passwd", "ftp://127.0.0.1:1/x", "data:text/plain,hello", "gopher://x"]
     targets += ["javascript:alert(1)", "http://[::1", f"http://{'a' * 70}.invalid/", "//", "", "http://127.0.0.1:1/"]
@@ -205,22 +207,22 @@ def redirect(request: Request) -> Iterator[object]:
         yield from flood(b"moved ")
 
 
-def redirected_well(request: Request) -> Iterator[object]:
+def redirected_well(request: Request) -> Iterator[bytes | None]:
     target = request.dice.choice(["/well", f"{request.url}/well", "well?a=b c#d"])
     yield head(f"{request.dice.choice([301, 302, 303, 307, 308])} Moved", f"Location: {target}", "Content-Length: 0")
 
 
-def compressed(request: Request) -> Iterator[object]:
+def compressed(request: Request) -> Iterator[bytes | None]:
     request.content = gzip.compress(request.content)
     yield from well(request, f"Content-Encoding: {request.dice.choice(['gzip', 'br', 'x-gzip', 'GZIP'])}")
 
 
-def a_page(request: Request) -> Iterator[object]:
+def a_page(request: Request) -> Iterator[bytes | None]:
     request.content = b"<!DOCTYPE html><title>Sign in</title>" * 9
     yield from well(request, *request.dice.choice([["Content-Type: text/html"], []]))
 
 
-def empty(request: Request) -> Iterator[object]:
+def empty(request: Request) -> Iterator[bytes | None]:
     yield head("200 OK")
 
 
