@@ -69,7 +69,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("-o", metavar="DIR", help="Where to write it; OUT/report if left out.")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve it at a local address until Ctrl-C.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve it to this machine until Ctrl-C.")] = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port for --serve.")] = 8000,
     cards: Cards = None,
     out: Out = Path("out"),
@@ -115,14 +115,9 @@ def _catalogue(out: Path) -> dict[str, Any] | None:
 
 
 def _serve(site: Path, port: int) -> None:
-    import functools
-    import http.server
+    from longspan.report.serve import serving
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            """No log line for a page view."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Quiet, directory=str(site))) as server:
+    with serving(site, port) as server:
         say(f"Serving at http://127.0.0.1:{server.server_port} until Ctrl-C.")
         try:
             server.serve_forever()
