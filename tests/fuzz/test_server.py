@@ -28,7 +28,7 @@ def hasty(monkeypatch):
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")  # a fault of the server itself
-@inputs(quick=150)
+@inputs(quick=150, full=3_500)  # three requests each
 def test_a_download_from_a_bad_server_is_the_right_file_or_a_sentence(count, figures, tmp_path, monkeypatch):
     dice = random.Random(18)
     with serving_badly(CONTENT) as server:
