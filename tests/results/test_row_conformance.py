@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from longspan.report.matrix import matrix
 from longspan.results import card as cards
 from longspan.results import conformance
 from longspan.results.board import KEPT_NOTE, board
@@ -131,6 +132,18 @@ def test_what_is_no_conformance_is_refused(field):
         cards.validate(card)
     assert any(cards.structural_faults(card, cards.SCHEMAS["run"]))
     cards.validate(make_card(conformance=BROKEN))
+
+
+def test_the_matrix_of_the_report_tells_two_files_of_one_name_apart():
+    both = [report("mine.py:Mine", code={"mechanism_sha256": SOURCE})]
+    both.append(report("mine.py:Mine", "noncausal_self", "leak", code={"mechanism_sha256": OTHER}))
+    rows = matrix([*both, report()], {}).rows
+    assert [(row.mechanism, row.source) for row in rows] == [
+        ("mine.py:Mine", SOURCE[:8]),
+        ("mine.py:Mine", OTHER[:8]),
+        ("softmax", ""),
+    ]
+    assert [row.cells["cpu", "float32", "noncausal_self"].status for row in rows] == ["kept", "broken", "kept"]
 
 
 class Saved(dict):
