@@ -52,7 +52,7 @@ def build(
     if catalogue is not None and catalogue.get("schema") != 1:
         raise UsageError(f"The catalogue has schema {catalogue.get('schema')!r}, this report reads schema 1.")
     cards = newest(cards)
-    evidence = evidence or Evidence(runs=cards, measurements=measurements)
+    evidence = evidence or Evidence.of(cards, (), measurements)
     content = pages.render(cards, evidence, catalogue or {}, conformance or (), problems)
     with atomic.storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -129,7 +129,7 @@ def _board_notes(view: Board) -> list[str]:
     """What stands below a board: printed errors, its own notes, what `vs` means. The page says the rules once."""
     flags = [f"{board_table.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
     own = (note for note in view.notes if note != STANDIN_NOTE)
-    return [*flags, *own, *board_table.difference_notes(view)]
+    return [*flags, *own, *board_table.difference_notes(view), *board_table.broken_notes(view)]
 
 
 def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:

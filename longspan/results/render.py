@@ -86,7 +86,7 @@ def _csv(views: Sequence[Board]) -> str:
         return f"'{text}" if isinstance(text, str) and text.startswith(("=", "+", "-", "@", "\t")) else text
 
     buffer = io.StringIO()
-    head = ["suite", "protocol", "tier", "section", "mechanism", "title", "pattern", "column", "status"]
+    head = ["suite", "protocol", "tier", "section", "mechanism", "title", "pattern", "conformance", "column", "status"]
     writer = csv.DictWriter(
         buffer, [*head, *NUMBERS, "low", "high", "difference", "printed", "note"], lineterminator="\n"
     )
@@ -102,6 +102,7 @@ def _own_entries(view: Board) -> Iterator[dict[str, Any]]:
     for section in ("rows", "free", "fidelity"):
         for row in getattr(view, section):
             start = {"section": section, "mechanism": row.mechanism, "title": row.title, "pattern": row.pattern}
+            start |= {"conformance": row.conformance.status}
             for task, cell in row.cells.items():
                 low, high = cell.interval or (None, None)
                 numbers = {name: getattr(cell, name) for name in NUMBERS}
@@ -152,6 +153,7 @@ _LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "–": "--",
     "·": r"$\cdot$",
     "†": r"$^\dagger$",
+    "✗": r"$^\times$",
 }
 
 

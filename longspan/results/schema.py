@@ -34,6 +34,21 @@ _METRICS = _map_of(_METRIC)
 _FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$", "maxLength": 255})
 
 
+_CODE = {  # of a built-in its version and outputs, of a plug-in its source; see code_identity.py
+    "mechanism_version": {"type": "integer", "minimum": 1},
+    "mechanism_fingerprint": _map_of(_map_of({"type": "array", "items": _NUMBER})),
+    "mechanism_sha256": _HASH,
+}
+CODE_SCHEMA = _object({}, _CODE)
+_CONFORMANCE = _object(
+    {
+        "status": {"type": "string", "enum": ["kept", "broken"]},
+        "profile": {"type": "string", "enum": ["quick", "full"]},
+        "broken": {"type": "array", "items": _TEXT, "maxItems": 100},  # names of promises
+    }
+)
+
+
 def _card(kind: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The schema of one kind of card: what is its own, inside the frame that all kinds share.
 
@@ -74,12 +89,7 @@ RUN_SCHEMA = _card(
         "track": {"type": "string", "enum": ["fixed", "free"]},
         "fidelity": {"type": "boolean"},
         "settings": _object(
-            {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT},
-            {  # of a built-in its version and outputs, of a plug-in its source; see code_identity.py
-                "mechanism_version": {"type": "integer", "minimum": 1},
-                "mechanism_fingerprint": _map_of(_map_of({"type": "array", "items": _NUMBER})),
-                "mechanism_sha256": _HASH,
-            },
+            {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT}, _CODE
         ),
         "dataset": _object(
             {
@@ -128,7 +138,10 @@ RUN_SCHEMA = _card(
         "status": {"type": "string", "enum": ["ok", "fail"]},
         "reason": {"type": ["string", "null"]},
     },
-    {"slots": _map_of(_TEXT)},  # module -> "Class (pattern)"
+    {
+        "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
+        "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
+    },
 )
 
 PROBE_SCHEMA = _card(

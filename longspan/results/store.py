@@ -7,7 +7,8 @@
     store.problems                               # files that are no sound cards, by name, with the reason
 
 Nothing is ever overwritten or removed: a re-run of a cell adds a file, and the newer card supersedes the older one only
-when the store is read. A card appears after the files it names, in one rename, so that a reader never sees half of it.
+when the store is read, and only if both are of the same code and settings. A card appears after the files it names, in
+one rename, so that a reader never sees half of it.
 """
 
 import itertools
@@ -15,14 +16,15 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from longspan.core import atomic
 from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
 from longspan.results import card as cards_module
+from longspan.results.age import by_age
 from longspan.results.card import Card
+from longspan.results.code_identity import code_of, same_code
 from longspan.results.schema import SCHEMAS
 
 BENCHMARKS = "benchmarks"  # a folder of this name holds tables of benchmarks, which are no cards
@@ -83,7 +85,7 @@ class Store:
         """The newest card of every cell of one kind, oldest first; with `superseded`, all of them."""
         _known_kind(kind)
         everything = (card for _, card in self.entries() if card["kind"] == kind)
-        return sorted(everything, key=_age) if superseded else newest(everything)
+        return by_age(everything) if superseded else newest(everything)
 
     def find(self, *, kind: str = "run", **filters: Any) -> list[Card]:
         """Cards of one kind whose fields equal the filters; a set, list or tuple means any of its values.
@@ -99,11 +101,16 @@ class Store:
 
 
 def newest(cards: Iterable[Card]) -> list[Card]:
-    """One card per cell, the one created last, in order of creation."""
-    chosen: dict[tuple, Card] = {}
-    for card in sorted(cards, key=_age):
-        chosen[cards_module.cell(card)] = card
-    return sorted(chosen.values(), key=_age)
+    """One card per cell and code, the one created last, in order of creation.
+
+    Fingerprints of code are compared with a tolerance, so that code is compared within a cell and is no part of it.
+    """
+    chosen: dict[tuple, list[Card]] = {}
+    for card in reversed(by_age(cards)):
+        newer = chosen.setdefault(cards_module.cell(card), [])
+        if not any(same_code(code_of(card), code_of(other)) for other in newer):
+            newer.append(card)
+    return by_age(card for group in chosen.values() for card in group)
 
 
 def _known_kind(kind: str) -> dict[str, Any]:
@@ -111,11 +118,6 @@ def _known_kind(kind: str) -> dict[str, Any]:
     if kind not in SCHEMAS:
         raise UsageError(f"No cards of kind {kind!r}.{did_you_mean(kind, SCHEMAS)}")
     return SCHEMAS[kind]
-
-
-def _age(card: Card) -> tuple[datetime, tuple, str]:
-    """Sorts by time; cards of one second keep a fixed order too."""
-    return datetime.fromisoformat(card["created"]), cards_module.cell(card), card["sha256"]
 
 
 def _matches(value: Any, wanted: Any) -> bool:

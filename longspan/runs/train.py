@@ -25,6 +25,7 @@ from longspan.results import card as cards
 from longspan.results.code_identity import same_code
 from longspan.results.store import Store
 from longspan.runs.cell import Cell, RunPlan, as_json, first_line
+from longspan.runs.checked import PluginCheck, check_plugin
 from longspan.runs.describe import describe, files_of, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.runs.fingerprint import is_builtin
@@ -76,8 +77,9 @@ def run(
             tidy(folder)  # checkpoints of a built-in whose outputs have changed since
         record = {"cell": as_json(asdict(cell)), "steps": recipe.steps, "code": plan.code}
         write_json(folder / "cell.json", record)
+        checked = check_plugin(plan, out)
         fabric = make_fabric(device, precision, devices)
-        arguments = (folder, store, device, precision, devices, weights, progress)
+        arguments = (folder, store, device, precision, devices, weights, progress, checked)
         if devices == 1:
             card = _train_cell(fabric, plan, splits, *arguments)
         else:
@@ -105,6 +107,7 @@ def _train_cell(
     devices: int,
     keep_weights: bool,
     shown: bool,
+    checked: PluginCheck,
 ) -> cards.Card:
     """Train in this process (or in each of several) and write the card, whether it went well or not."""
     started = time.perf_counter()
@@ -149,9 +152,10 @@ def _train_cell(
         finally:
             if logs is not None:
                 logs.close()
-    card: cards.Card = describe(plan, splits, parameters, slots, read, device, precision, devices) | outcome(
-        plan, splits, trained, state
-    )
+    card: cards.Card = describe(
+        plan, splits, parameters, slots, [*checked.read, *read], device, precision, devices
+    ) | outcome(plan, splits, trained, state)
+    card |= {} if checked.conformance is None else {"conformance": checked.conformance}
     card |= {
         "status": "ok" if trained else "fail",
         "reason": reason,

@@ -1,0 +1,26 @@
+"""Which card is the newest: cards in the order of their making, those dated in the future first of all.
+
+A wrong clock, or a hand that writes 2999, would otherwise supersede every other card for good.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from longspan.results.card import Card, cell
+
+CLOCK_SKEW = timedelta(minutes=5)  # between machines that set their clocks by the network
+
+
+def is_future(card: Card, now: datetime | None = None) -> bool:
+    """Whether a card is dated later than any run that has ended can be."""
+    return datetime.fromisoformat(card["created"]) - (now or datetime.now(UTC)) > CLOCK_SKEW
+
+
+def by_age(cards: Iterable[Card]) -> list[Card]:
+    """Oldest first, a card from the future counting as the oldest; cards of one moment keep a fixed order too."""
+    now = datetime.now(UTC)
+
+    def age(card: Card) -> tuple:
+        return not is_future(card, now), datetime.fromisoformat(card["created"]), cell(card), card["sha256"]
+
+    return sorted(cards, key=age)
