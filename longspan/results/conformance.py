@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from longspan.core import atomic
+from longspan.core import atomic, litter
 from longspan.core.errors import CorruptFile
 from longspan.results import card
 from longspan.results.store import Problem
@@ -33,6 +33,7 @@ class SupportsJson(Protocol):
 def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
     """Keep each report in its file; a new answer takes the place of the old one, quick or full."""
     paths = []
+    litter.sweep(Path(folder))
     for report in reports:
         content = report.to_json()
         paths.append(Path(folder) / filename(content))
