@@ -8,7 +8,7 @@ from longspan.core import environment
 from longspan.core.atomic import remove
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
-from longspan.runs.cell import RunPlan
+from longspan.runs.cell import RunPlan, as_json
 from longspan.training.belongs import Belongs
 from longspan.training.checkpoint import SET_ASIDE
 
@@ -28,7 +28,7 @@ def belonging(plan: RunPlan, splits: Splits, device: str, precision: str, device
         "torch": environment.describe()["torch"],
         "longspan": environment.code_version(),
     }
-    return Belongs(facts)
+    return Belongs(as_json(facts))
 
 
 def folder_name(plan: RunPlan, belongs: Belongs) -> str:

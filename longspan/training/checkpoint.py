@@ -48,8 +48,8 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever its readers do: pickle, zip, its own
-        reason = str(error).partition("\n")[0][:120]
-        raise CorruptFile(f"The checkpoint {path.name} holds no state of a run ({reason}).") from error
+        wrong = f"holds something else than weights and numbers ({type(error).__name__})"
+        raise CorruptFile(f"The checkpoint {path.name} {wrong}.") from error
 
 
 def latest(
