@@ -21,7 +21,7 @@ from tests.runs.test_runs import DATA, PLUGIN, TINY, no_training, only_card
 
 torch.set_num_threads(1)
 LISTOPS = Cell("listops", "softmax", overrides=TINY)
-TEXT = {"data.train": 100, "data.valid": 40, "data.test": 40, "data.length": 32}
+TEXT = {"data.train": 100, "data.valid": 40, "data.test": 40, "data.length": 128}
 NETWORK = {name: value for name, value in TINY.items() if name not in DATA}
 
 
@@ -217,7 +217,8 @@ def test_a_card_whose_file_is_damaged_is_run_again_with_a_line(run, tmp_path, mo
     if gone:
         file.unlink()
     else:
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     capsys.readouterr()
     refused(run, monkeypatch)
     said = capsys.readouterr().err
