@@ -161,7 +161,7 @@ def runs_(
     clean: Annotated[bool, typer.Option("--clean", help="Remove them.")] = False,
     out: Out = Path("out"),
 ) -> None:
-    """Show unfinished runs, which the same `run` command resumes.
+    """Show unfinished runs, which the same `run` command resumes; --clean also removes checkpoints set aside.
 
     \b
     Example:

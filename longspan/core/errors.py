@@ -33,6 +33,12 @@ class CorruptFile(LongspanError):
     """A card, checkpoint or array on disk is not what it claims to be."""
 
 
+class DataDamaged(CorruptFile):
+    """Data on this machine are not those of their manifest."""
+
+    exit_code = 3
+
+
 class StorageError(LongspanError):
     """A folder is not writable, or the disk is full."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from longspan.core import atomic
+from longspan.core import atomic, litter
 from longspan.core.errors import CorruptFile
 from longspan.results import card
 from longspan.results.schema import CODE_SCHEMA
@@ -38,6 +38,7 @@ def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
     Two plug-ins may have one name, and one may have been edited: each source has files of its own.
     """
     paths = []
+    litter.sweep(Path(folder))
     for report in reports:
         content = report.to_json()
         paths.append(Path(folder) / filename(content))

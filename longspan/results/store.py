@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longspan.core import atomic
+from longspan.core import atomic, litter
 from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
 from longspan.results import card as cards_module
 from longspan.results.age import by_age
@@ -56,9 +56,16 @@ class Store:
                 break
             if _holds(target, final):
                 return target  # this card was added before
-        for key, source in sources.items():
-            _copy(source, target.with_name(final["files"][key]))
-        return cards_module.write(target, final)
+        litter.sweep(target.parent)
+        with atomic.storage_errors(target), litter.announced(target):
+            for key, source in sources.items():
+                _copy(source, target.with_name(final["files"][key]))
+            return cards_module.write(target, final)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left on the shelves: temporaries, and files of cards that never appeared."""
+        for shelf in self.folder.iterdir() if self.folder.is_dir() else ():
+            litter.sweep(shelf)
 
     def _places(self, card: Card) -> Iterator[Path]:
         """Paths for the card, best first. The name holds a hash, so a second one is needed only after damage."""

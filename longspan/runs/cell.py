@@ -1,7 +1,6 @@
 """What is to be run: a cell names it in the words of the command line, a plan has every name resolved."""
 
 import functools
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,8 +14,7 @@ from longspan.backbones import parameters
 from longspan.backbones.slots import Slots
 from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
 from longspan.core.seeding import seed_everything
-from longspan.results import card as cards
-from longspan.runs.fingerprint import code_identity, is_builtin
+from longspan.runs.fingerprint import code_identity, is_builtin, source_hash
 from longspan.tasks import Protocol, Task
 
 
@@ -89,11 +87,10 @@ class RunPlan:
         return code_identity(self.mechanism)
 
     @property
-    def folder_name(self) -> str:
-        """Of an unfinished run. A fingerprint is compared with a tolerance, so it cannot be part of a hash."""
-        code = {name: value for name, value in self.code.items() if name != "mechanism_fingerprint"}
-        digest = hashlib.sha256(cards.canonical(self.identity | code)).hexdigest()[:12]
-        return f"{self.task.name}-{self.cell.protocol}-{self.cell.tier}-seed{self.cell.seed}-{digest}"
+    def task_source(self) -> str | None:
+        """Hash of the file of a task that is a plug-in; None for a built-in, which has a version."""
+        cls = type(self.task)
+        return None if cls.__module__.startswith("longspan.") else source_hash(cls)
 
     @property
     def title(self) -> str:

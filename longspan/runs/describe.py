@@ -36,6 +36,7 @@ def describe(
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
+    task_code = {} if plan.task_source is None else {"task_sha256": plan.task_source}
     return identity | {
         "schema": cards.SCHEMA_VERSION,
         "kind": "run",
@@ -45,7 +46,7 @@ def describe(
         "track": rules.track(verdicts, cell.overrides),
         "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
         "fidelity": plan.mechanism.meta.fidelity,
-        "settings": settings | {"device": device, "devices": devices, "precision": precision} | plan.code,
+        "settings": settings | {"device": device, "devices": devices, "precision": precision} | plan.code | task_code,
         "dataset": {
             "name": plan.task.dataset,
             "variant": splits.variant,

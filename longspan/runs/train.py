@@ -2,8 +2,6 @@
 
 import contextlib
 import functools
-import json
-import shutil
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,23 +10,25 @@ from pathlib import Path
 import torch
 from lightning.fabric import Fabric
 
-from longspan import datasets
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
-from longspan.core import audit, meter
-from longspan.core.atomic import storage_errors, write_json
+from longspan.core import audit, litter, meter
+from longspan.core.atomic import locked, storage_errors, write_json
 from longspan.core.environment import choose_device
 from longspan.core.errors import LongspanError, RunFailed, UsageError
 from longspan.core.lock import only_one
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
-from longspan.results.code_identity import same_code
 from longspan.results.store import Store
+from longspan.runs.answered import answer
 from longspan.runs.cell import Cell, RunPlan, as_json, first_line
 from longspan.runs.checked import PluginCheck, check_plugin
 from longspan.runs.describe import describe, files_of, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.runs.fingerprint import is_builtin
+from longspan.runs.folder import belonging, folder_name, tidy
+from longspan.tasks import Recipe
+from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import Progress, train
 
@@ -50,56 +50,61 @@ def run(
     out = Path(out)
     device = choose_device(device)
     precision = choose_precision(precision, device)
-    store = Store(out / "cards")
-    folder = out / "runs" / plan.folder_name
+    _check_share(plan.protocol.recipe, devices)
     data = None if data is None else Path(data)
-    variant = _variant(plan, data, real)
-    if (finished := _finished(store, plan, device, precision, variant)) is not None:
-        tidy(folder)
-        return finished
-    recipe = plan.protocol.recipe
-    if devices < 1 or recipe.batch_size // recipe.accumulate % devices:
-        parts = f" in {recipe.accumulate} parts" if recipe.accumulate > 1 else ""
-        raise UsageError(
-            f"A batch of {recipe.batch_size}{parts} cannot be shared equally by {devices} devices; "
-            "choose a number of devices that divides it."
-        )
     splits = plan.task.splits(plan.protocol, data, real=real)
+    belongs = belonging(plan, splits, device, precision, devices)
+    store = Store(out / "cards")
+    store.sweep()
+    folder = out / "runs" / folder_name(plan, belongs)
+    answered = functools.partial(answer, store, plan, splits, device, precision, weights=weights)
+    if (card := answered()) is not None:
+        with locked(folder / "lock") as held:  # unless another process is at it: it tidies up itself
+            if held:
+                tidy(folder)
+        return card
     with contextlib.ExitStack() as alone:
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
-        if (
-            finished := _finished(store, plan, device, precision, splits.variant)
-        ) is not None:  # by the process that held the lock
-            return finished
-        if not _same_code_as_before(folder, plan):
-            tidy(folder)  # checkpoints of a built-in whose outputs have changed since
-        record = {"cell": as_json(asdict(cell)), "steps": recipe.steps, "code": plan.code}
-        write_json(folder / "cell.json", record)
+        if (card := answered()) is not None:  # by the process that held the lock
+            return card
+        litter.sweep(folder)
+        write_json(folder / "cell.json", {"cell": as_json(asdict(cell)), "steps": plan.protocol.recipe.steps})
         checked = check_plugin(plan, out)
         fabric = make_fabric(device, precision, devices)
-        arguments = (folder, store, device, precision, devices, weights, progress, checked)
+        arguments = (belongs, folder, store, device, precision, devices, weights, progress, checked)
         if devices == 1:
             card = _train_cell(fabric, plan, splits, *arguments)
         else:
-            card = fabric.launch(functools.partial(_train_in_each, cell=cell, data=data, arguments=arguments))
+            each = functools.partial(_train_in_each, cell=cell, data=data, real=real, arguments=arguments)
+            card = fabric.launch(each)
         tidy(folder)
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
     return card
 
 
-def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
+def _check_share(recipe: Recipe, devices: int) -> None:
+    if devices < 1 or recipe.batch_size // recipe.accumulate % devices:
+        parts = f" in {recipe.accumulate} parts" if recipe.accumulate > 1 else ""
+        raise UsageError(
+            f"A batch of {recipe.batch_size}{parts} cannot be shared equally by {devices} devices; "
+            "choose a number of devices that divides it."
+        )
+
+
+def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, real: bool, arguments: tuple) -> cards.Card:
     """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
     plan = RunPlan.of(cell)
-    return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
+    return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), *arguments)
 
 
 def _train_cell(
     fabric: Fabric,
     plan: RunPlan,
     splits: Splits,
+    belongs: Belongs,
     folder: Path,
     store: Store,
     device: str,
@@ -134,7 +139,15 @@ def _train_cell(
 
         try:
             trained = train(
-                plan.task, model, splits, plan.protocol, fabric=fabric, seed=plan.cell.seed, folder=folder, watch=watch
+                plan.task,
+                model,
+                splits,
+                plan.protocol,
+                fabric=fabric,
+                seed=plan.cell.seed,
+                folder=folder,
+                belongs=belongs,
+                watch=watch,
             )
             state = trained.progress
         except torch.OutOfMemoryError:
@@ -174,38 +187,3 @@ def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float
     """Joules of the whole run: unknown for a run that was interrupted."""
     joules = None if state.resumed else energy.joules()
     return None if joules is None else {"joules": joules}
-
-
-def _variant(plan: RunPlan, data: Path | None, real: bool) -> str | None:
-    """The kind of data a run would find on disk; None where that is not known yet."""
-    found = datasets.get(plan.task.dataset).status(plan.protocol.data, root=data)
-    return found.variant if found.ready and not (real and found.variant == "standin") else None
-
-
-def _finished(store: Store, plan: RunPlan, device: str, precision: str, variant: str | None) -> cards.Card | None:
-    """The newest successful card of this cell: same settings, same variant of the data, same code, same kind of
-    device. Where the data are no longer on disk, a card of a run on real data will do."""
-    identity, code = plan.identity, plan.code
-    settings = identity.pop("settings") | {"device": device, "precision": precision}
-    for card in reversed(store.find(**{name: identity[name] for name in ("task", "mechanism", "seed")})):
-        same = all(card[name] == value for name, value in identity.items())
-        same &= card["dataset"]["variant"] == variant if variant else card["dataset"]["variant"] != "standin"
-        same &= all(card["settings"].get(name) == value for name, value in settings.items())
-        if same and card["status"] == "ok" and same_code(card["settings"], code):
-            return card
-    return None
-
-
-def _same_code_as_before(folder: Path, plan: RunPlan) -> bool:
-    """Whether what an interrupted run left in the folder, if anything, was trained by the code that is here now."""
-    path = folder / "cell.json"
-    return not path.exists() or same_code(json.loads(path.read_text()).get("code", {}), plan.code)
-
-
-def tidy(folder: Path) -> None:
-    """Drop what only an unfinished run needs; logs stay."""
-    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", ".*.part"):
-        for path in folder.glob(name):
-            path.unlink(missing_ok=True)
-    if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):
-        shutil.rmtree(folder, ignore_errors=True)
