@@ -255,9 +255,9 @@ def _slug(text: str, length: int = 48) -> str:
 def filename(card: Mapping[str, Any]) -> str:
     """A readable, unique name: `listops-performer_features=64-noncausal_self-longspan-smoke-seed0-1f2e3d4c5b6a.json`.
 
-    The hash at its end leaves out `files`, so that the files may be named after the card.
+    The hash at its end leaves out what is said of the files, so that they may be named after the card.
     """
-    digest = content_hash(card, without=("sha256", "files"))[:12]
+    digest = content_hash(card, without=("sha256", "files", "files_sha256"))[:12]
     return "-".join([*_words(card), digest]) + ".json"
 
 

@@ -54,7 +54,7 @@ def _card(kind: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | No
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Longspan {kind} card, schema {SCHEMA_VERSION}",
-        **_object(frame, optional),
+        **_object(frame, {"files_sha256": _map_of(_HASH), **(optional or {})}),
     }
 
 
