@@ -98,8 +98,8 @@ class Registry:
         """Say that a plug-in is not imported here; a name that nothing has goes on to its own sentence."""
         if ":" in target or any(point.name == target for point in entry_points(group=self.group)):
             raise UntrustedCode(
-                f"The card names code of its own ({self.kind} {target!r}), which is not run unless you say so: pass the "
-                'mechanism as a file of yours, attention="path/mine.py:Mine", or trust=True; on the command line '
+                f"The card names code of its own ({self.kind} {target!r}), which is not run unless you say so: pass "
+                'the mechanism as a file of yours, attention="path/mine.py:Mine", or trust=True; on the command line '
                 "--attention, --trust."
             )
 

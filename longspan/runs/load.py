@@ -78,10 +78,10 @@ def _check_code(record: cards.Card, plan: RunPlan) -> None:
                 f"{record['code']['version']}, or pass trust=True (--trust) to use the code that is here."
             )
     elif not found or found["mechanism_sha256"] != recorded.get("mechanism_sha256"):
+        then, now = recorded.get("mechanism_sha256", "none"), found.get("mechanism_sha256", "none")
         raise UsageError(
             f"{mechanism} is not the code of the run: the card is of {record['mechanism']} with the source hash "
-            f"{str(recorded.get('mechanism_sha256'))[:12]}, here is {found.get('mechanism_sha256', 'a built-in')[:12]}. "
-            "Pass the file as it was then, or trust=True (--trust) to use this one."
+            f"{then[:12]}, here it is {now[:12]}. Pass the file as it was then, or trust=True (--trust) to use this one."
         )
 
 
