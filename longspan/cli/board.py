@@ -61,7 +61,11 @@ def board(
             raise UsageError(f"A snapshot freezes one board, but {len(views)} match; add --protocol and --tier.")
         say(f"The snapshot is {freeze(views[0], snapshot, out / 'snapshots')}.", error=True)
     screen = tables.console()
-    print(render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n"))
+    text = render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n")
+    if form is Format.terminal:
+        screen.file.write(f"{text}\n")  # drawn on a screen already: what it holds of controls are its colours
+    else:
+        print(text)
 
 
 @app.command()

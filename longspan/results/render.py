@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
+from longspan.core.printable import escaped
 from longspan.results.board import Board, as_data
 from longspan.results.board_table import (
     NAME,
@@ -186,7 +187,7 @@ def _json(views: Sequence[Board]) -> str:
     """An object, or a list of them where there is not exactly one."""
     contents = [as_data(view) for view in views]
     whole = contents[0] if len(contents) == 1 else contents
-    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return escaped(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 _PAGE = """<!doctype html>

@@ -81,7 +81,7 @@ def _check_code(record: cards.Card, plan: RunPlan) -> None:
         then, now = recorded.get("mechanism_sha256", "none"), found.get("mechanism_sha256", "none")
         raise UsageError(
             f"{mechanism} is not the code of the run: the card is of {record['mechanism']} with the source hash "
-            f"{then[:12]}, here it is {now[:12]}. Pass the file as it was then, or trust=True (--trust) to use this one."
+            f"{then[:12]}, here it is {now[:12]}. Pass the file as it was then, or trust=True (--trust) to use this."
         )
 
 
