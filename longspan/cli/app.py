@@ -5,7 +5,6 @@ An error is one sentence on stderr; `--debug`, anywhere on the line, shows the t
 """
 
 import ast
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from longspan.core import readable_json
 from longspan.core.errors import LongspanError, UsageError
-from longspan.core.printable import escaped, make_streams_plain, plain_streams
+from longspan.core.printable import make_streams_plain, plain_streams
 
 ORDER = (
     *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
@@ -118,7 +118,7 @@ def say(sentence: str, *, error: bool = False) -> None:
 
 
 def print_json(content: Any) -> None:
-    print(escaped(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)))
+    print(readable_json.printed(content))
 
 
 # --------------------------------------------------------------------------------- arguments that several commands have
