@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run 
 An error is one sentence on stderr; `--debug`, anywhere on the line, shows the traceback instead.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from longspan.core import readable_json
 from longspan.core.errors import LongspanError, UsageError, shortened
+from longspan.core.printable import make_streams_plain, plain_streams
 
 ORDER = (
     *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
@@ -40,7 +41,10 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Any:
-        words = list(sys.argv[1:] if args is None else args)
+        with plain_streams():
+            self._main(list(sys.argv[1:] if args is None else args), **settings)
+
+    def _main(self, words: list[str], **settings: Any) -> None:
         self.debug = "--debug" in words
         settings["standalone_mode"] = False
         try:
@@ -113,7 +117,7 @@ def say(sentence: str, *, error: bool = False) -> None:
 
 
 def print_json(content: Any) -> None:
-    print(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False))
+    print(readable_json.printed(content))
 
 
 # --------------------------------------------------------------------------------- arguments that several commands have
@@ -160,6 +164,7 @@ def main() -> None:
     """The console script."""
     # Waiting threads of torch would otherwise spin, and slow one another down on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    make_streams_plain()  # for good: the traceback of --debug is printed after the command
     app()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from longspan import suites
 from longspan.analysis import efficiency_table, lra_efficiency
+from longspan.core.readable_json import finite
 from longspan.report import printed
 from longspan.report.fairness import verdicts_on
 from longspan.results import board_table, render
@@ -146,7 +147,7 @@ def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:
 
 def script_json(value: Any) -> str:
     """JSON that is safe inside a script element: no character in it can begin or end a tag."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

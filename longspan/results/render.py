@@ -7,12 +7,12 @@ form.
 import csv
 import html as html_module
 import io
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
+from longspan.core.readable_json import printed
 from longspan.results.board import Board, as_data
 from longspan.results.board_table import (
     NAME,
@@ -188,7 +188,7 @@ def _json(views: Sequence[Board]) -> str:
     """An object, or a list of them where there is not exactly one."""
     contents = [as_data(view) for view in views]
     whole = contents[0] if len(contents) == 1 else contents
-    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return printed(whole) + "\n"
 
 
 _PAGE = """<!doctype html>

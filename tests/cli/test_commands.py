@@ -153,7 +153,7 @@ def test_show_says_everything_about_one_thing(name, words):
 def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
     lines = call("show", "listops", "--samples", 3, "--set", "longer_than=10", "--set", "shorter_than=60").stdout
     assert len(lines.splitlines()) == 3
-    assert all(line.partition("\t")[2].startswith("[") for line in lines.splitlines())
+    assert all(line.partition("  ")[2].startswith("[") for line in lines.splitlines())
     assert_one_sentence(call("show", "pathfinder", "--samples", 1, "--set", "difficulty=easy"), 2)
     result = call("show", "pathfinder", "--samples", 2, "-o", "x.png", "--set", "difficulty=easy")
     assert result.exit_code == 0, result.output
