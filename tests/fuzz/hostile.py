@@ -97,7 +97,28 @@ TEXTS = (
     "·  · ",
 )
 NUMBERS = (
-    *(0, -1, 1, 2, -0.0, 0.5, 1.0, 1.5, 100, 1e-300, 5e-324, 1e-9, 1e9, 1e15, 1e18, 1e21, 1e100, 1e300, 1.7e308, -1e308),
+    *(
+        0,
+        -1,
+        1,
+        2,
+        -0.0,
+        0.5,
+        1.0,
+        1.5,
+        100,
+        1e-300,
+        5e-324,
+        1e-9,
+        1e9,
+        1e15,
+        1e18,
+        1e21,
+        1e100,
+        1e300,
+        1.7e308,
+        -1e308,
+    ),
     *(2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**308, 10**309, 10**400, -(10**400)),
 )
 DATES = (
@@ -275,7 +296,9 @@ def _known_field(card: Card, draw: random.Random) -> str:
     return _put(card, (holder, name), _hostile_value(draw))
 
 
-FREE_FIELDS = [("settings", name) for name in ("exact", "cost", "core_is", "batch", "heads", "dtype", "device", "lengths")]
+FREE_FIELDS = [
+    ("settings", name) for name in ("exact", "cost", "core_is", "batch", "heads", "dtype", "device", "lengths")
+]
 FREE_FIELDS += [("settings", name) for name in ("recipe", "model", "data", "mechanism_version", "mechanism_sha256")]
 FREE_FIELDS += [("settings", "mechanism_fingerprint"), ("settings", "precision"), ("environment", "gpu")]
 FREE_FIELDS += [("environment", name) for name in ("cpu", "torch", "cpu_count", "threads", "driver", "cuda")]

@@ -1,6 +1,6 @@
 """Everything that reads cards, run on a folder of them as a user would, and what went wrong.
 
-    faults = [fault for words in commands(store, paths) for fault in faults_of(words)]
+faults = [fault for words in commands(store, paths) for fault in faults_of(words)]
 """
 
 import re
@@ -45,7 +45,19 @@ def commands(store: Path, paths: list[Path], out: Path) -> Iterator[list[str]]:
         yield ["advise", "--pattern", "NS", "--length", "700", "--format", form, *where]
         yield ["crossover", "--format", form, *where]
     yield ["advise", "--pattern", "CS", "--length", "512", "--mode", "decode", "--memory-limit", "1", *where]
-    yield ["advise", "--pattern", "NS", "--length", "512", "--mode", "train", "--exact-only", "--device", "Test", *where]
+    yield [
+        "advise",
+        "--pattern",
+        "NS",
+        "--length",
+        "512",
+        "--mode",
+        "train",
+        "--exact-only",
+        "--device",
+        "Test",
+        *where,
+    ]
     yield ["crossover", "--method", "cab-2023", "--quantity", "memory", "--mode", "train", *where]
 
 
@@ -81,5 +93,3 @@ def _controls(text: str, where: str) -> Iterator[Fault]:
     if found := CONTROL.search(text):
         around = text[max(0, found.start() - 60) : found.end() + 20]
         yield Fault("control character", where, repr(around))
-
-
