@@ -23,6 +23,7 @@ def environment(site: Mapping[str, Any]):
         loader=jinja2.PackageLoader("longspan.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_without_control_characters,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -67,9 +68,19 @@ def environment(site: Mapping[str, Any]):
     return env
 
 
+def _without_control_characters(value: Any) -> Any:
+    """What an expression of a template gives, with the line breaks of formulas but without other control characters."""
+    from markupsafe import Markup
+
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(shown, value.split("\n")))
+
+
 def base_name(mechanism: str) -> str:
-    """`performer(features=64)` is `performer`; a plug-in keeps its path."""
-    return shown(mechanism.split("(", 1)[0].strip() or mechanism)
+    """`performer(features=64)` is `performer`; a plug-in keeps its path. The same for the name as a board shows it."""
+    name = shown(mechanism)
+    return name.split("(", 1)[0].strip() or name
 
 
 def options_of(mechanism: str) -> str:

@@ -1,6 +1,6 @@
 """A process that has imported torch once and forks a child for every command, which may be killed.
 
-    python -m tests.fuzz.kill_server      # reads one JSON object a line: {"do", "cwd", "plan", "after"}, answers with one
+    python -m tests.fuzz.kill_server      # reads orders, a JSON object a line, and answers each with another
 
 The child is the leader of a session of its own, as a command in a shell is. Nothing computes before the fork.
 """

@@ -40,6 +40,7 @@ def commands(store: Path, paths: list[Path], out: Path) -> Iterator[list[str]]:
     yield ["report", "-o", str(out / "report"), *where]
     for question in analysis.QUESTIONS:
         yield ["analyze", question, *where]
+    yield ["analyze", *where]
     yield ["analyze", "--json", *where]
     for form in ("terminal", "markdown", "csv", "json"):
         yield ["advise", "--pattern", "NS", "--length", "700", "--format", form, *where]
@@ -61,6 +62,13 @@ def commands(store: Path, paths: list[Path], out: Path) -> Iterator[list[str]]:
     yield ["crossover", "--method", "cab-2023", "--quantity", "memory", "--mode", "train", *where]
 
 
+def in_terminal(words: list[str]) -> bool:
+    """Whether a command writes for the eye, so that colours and widths matter too; one of each kind is enough."""
+    kinds = (["verify"], ["board", "lra"], ["analyze", "--cards"], ["advise"], ["crossover"])
+    for_the_eye = "--format" not in words or "terminal" in words
+    return for_the_eye and any(words[: len(kind)] == kind for kind in kinds)
+
+
 def drawings(store: Path, out: Path) -> list[str]:
     """Every answer as a page and as figures for a paper."""
     return ["analyze", "-o", str(out / "figures"), "--cards", str(store), "--out", str(out)]
@@ -71,8 +79,10 @@ def faults_of(words: list[str], *, terminal: bool = False) -> Iterator[Fault]:
     colours = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "100"} if terminal else {"COLUMNS": "140"}
     result = CliRunner().invoke(app, words, env=colours)
     asked = " ".join(words[:2]) + (" in a terminal" if terminal else "")
-    if "Unexpected" in result.output:
-        yield Fault("unexpected", asked, next(line for line in result.output.splitlines() if "Unexpected" in line))
+    if re.search(r"(?m)^Unexpected \w+:", result.output):
+        yield Fault(
+            "unexpected", asked, next(line for line in result.output.splitlines() if line.startswith("Unexpected"))
+        )
     if "Traceback" in result.output or not (result.exception is None or isinstance(result.exception, SystemExit)):
         yield Fault("traceback", asked, repr(result.exception))
     if result.exit_code not in EXIT_CODES:

@@ -1,4 +1,4 @@
-"""What a command leaves in `out`: its results to the last bit, the cards that may not change, and every file by name."""
+"""What a command leaves in `out`: its results to the last bit, cards that may not change, and every file by name."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ def points(out: Path) -> list[dict[str, Any]]:
 
 
 def names(out: Path) -> Counter[str]:
-    """Every file and folder below `out`, without the hashes in the names of cards; logs for TensorBoard count as one."""
+    """Every file and folder below `out`, without the hashes in names of cards; TensorBoard's files count as one."""
     found = [str(path.relative_to(out)) for path in out.rglob("*")]
     plain = [re.sub(r"-[0-9a-f]{12}(?=\.|$)", "-*", name) if name.startswith("cards") else name for name in found]
     counted = Counter(re.sub(r"events\.out\.tfevents\..*", "events", name) for name in plain)

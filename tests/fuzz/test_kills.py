@@ -1,4 +1,4 @@
-"""Whatever is killed, whenever it is killed: the same command ends with the same bits, and leaves nothing else behind."""
+"""Whatever is killed, whenever it is killed: the same command ends with the same bits and leaves no litter."""
 
 import json
 import os
@@ -21,10 +21,12 @@ from tests.fuzz.killer import PHASES, KillPlan
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+RUNS = [("run", "softmax"), ("run", "performer(features=8)")]
 SUBJECTS: dict[str, list[tuple[str, str]]] = {  # by phase: what passes through it
-    **dict.fromkeys(
-        ("training", "evaluation", "checkpoint", "card"), [("run", "softmax"), ("run", "performer(features=8)")]
-    ),
+    "training": RUNS,
+    "evaluation": RUNS,
+    "checkpoint": RUNS,
+    "card": RUNS,
     "dataset": [("prepare", "listops"), ("prepare", "imdb"), ("run", "softmax")],
     "measurement": [("measure", "linear"), ("measure", "softmax")],
 }
@@ -96,7 +98,7 @@ class Chain:
         self.kept: dict[Path, bytes] = {}
         self.points: list[Any] = []
         self.kills, self.began = 0, 0  # kills, and those after which there was something to go on with
-        bystander = server.reference(SUBJECTS["card"][do == SUBJECTS["card"][0]])
+        bystander = server.reference(RUNS[do == RUNS[0]])
         shutil.copytree(bystander.out / "cards", self.out / "cards")
         self.before = remains.names(self.out)
         self.results = remains.results(self.out)
