@@ -10,7 +10,7 @@ from longspan.results.card import Card
 from tests.fuzz.hostile import honest_cards
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 _-.,:;/+*()[]=<>&'\"äöüßéñøłžαβγλπ∑∂漢字かなعربيעבריתहिन्दी🙂🧪²½№"
-NUMBERED = ("timing", "memory", "energy", "parameters", "settings", "environment")  # where any positive number goes
+NUMBERED = ("timing", "memory", "energy", "settings", "environment")  # where any positive number goes
 
 
 def harmless_cards(count: int, seed: int) -> Iterator[Card]:
@@ -41,6 +41,15 @@ def _numbers(card: Card, draw: random.Random) -> None:
             for key, value in holder.items():
                 if isinstance(value, int | float) and not isinstance(value, bool) and draw.random() < 0.5:
                     holder[key] = _number(draw, value)
+
+
+def _parameters(card: Card, draw: random.Random) -> None:
+    """Another size, with the rule check that follows from it."""
+    if card["kind"] == "run":
+        total, baseline = draw.randint(1, 10**10), draw.randint(1, 10**10)
+        ratio = total / baseline
+        card["parameters"] |= {"total": total, "baseline": baseline, "ratio": ratio, "within_rule": ratio <= 1.1}
+        card["parameters"]["parts"] = {"embedding": total // 2, text(draw, 30): total - total // 2}
 
 
 def _score(card: Card, draw: random.Random) -> None:
@@ -107,7 +116,6 @@ def _new_field(card: Card, draw: random.Random) -> None:
 
 def _new_part(card: Card, draw: random.Random) -> None:
     if card["kind"] == "run":
-        card["parameters"]["parts"][text(draw, 30)] = draw.randint(0, 10**9)
         card["dataset"][f"field_{draw.randint(0, 9)}"] = text(draw)
         card["timing"]["shared"] = draw.random() < 0.5
         card["code"] |= {"commit": f"{draw.getrandbits(160):040x}", "dirty": draw.random() < 0.5}
@@ -119,5 +127,14 @@ def _override(card: Card, draw: random.Random) -> None:
         card["settings"]["recipe"]["steps"] = card["overrides"]["recipe.steps"]
 
 
-CHANGES: list[Callable[[Card, random.Random], None]] = [_numbers, _score, _curve, _points, _texts, _mechanism, _seed]
+CHANGES: list[Callable[[Card, random.Random], None]] = [
+    _numbers,
+    _parameters,
+    _score,
+    _curve,
+    _points,
+    _texts,
+    _mechanism,
+    _seed,
+]
 CHANGES += [_date, _new_field, _new_field, _new_part, _override]

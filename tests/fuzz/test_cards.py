@@ -1,13 +1,11 @@
 """Cards of strangers: hostile ones do no harm to anyone who reads them, and harmless ones are never refused."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from typer.testing import CliRunner
 
 from longspan import analysis
@@ -42,17 +40,16 @@ def fill(store: Path, count: int, seed: int) -> list[Path]:
     return sorted(store.glob("hostile*.json")) + sorted(store.glob("p*.json"))
 
 
-def batches(count: int) -> Iterator[tuple[int, int]]:
+def batches(count: int, most: int = BATCH) -> Iterator[tuple[int, int]]:
     """Seeds and sizes."""
-    for seed, start in enumerate(range(0, count, BATCH)):
-        yield seed, min(BATCH, count - start)
+    for seed, start in enumerate(range(0, count, most)):
+        yield seed, min(most, count - start)
 
 
-# The quick ones are read without a browser, which the test below opens for as many.
-@inputs(quick=50, full=2_000)
+@inputs(quick=30, full=2_000)
 def test_nobody_who_reads_hostile_cards_is_harmed(tmp_path, monkeypatch, figures, count):
     monkeypatch.chdir(tmp_path)
-    names = ("cards", "commands", "unexpected", "traceback", "exit code", "control character", "honest rows lost")
+    names = ("cards", "commands", "unexpected", "traceback", "exit code", "control character", "honest cards unseen")
     for name in names:
         figures.add(name, 0)
     found = []
@@ -65,42 +62,43 @@ def test_nobody_who_reads_hostile_cards_is_harmed(tmp_path, monkeypatch, figures
                 figures.add("commands")
                 found += [(seed, fault) for fault in faults_of(words, terminal=terminal)]
         found += [(seed, fault) for fault in faults_in_files(out)]
-        if seed % 8 == 0:
+        if seed % 8 == 1:  # slow, hence not among the quick ones
             figures.add("commands")
             found += [(seed, fault) for fault in faults_of(drawings(store, out))]
-        figures.add("honest rows lost", len(HONEST) - len(honest_scores(store)))
+        figures.add("honest cards unseen", len(set(HONEST) - honest_tasks(store)))
         for folder in (store, out):
             shutil.rmtree(folder)
     for _, fault in found:
         figures.add(fault.kind)
     assert not found
-    assert figures["honest rows lost"] == 0
+    assert figures["honest cards unseen"] == 0
 
 
-def honest_scores(store: Path) -> dict[str, float]:
-    """What the board of both tasks says about the honest mechanism; only what is true."""
-    views = json.loads(render.render_all(list(collect.boards(collect.cards_in([store]).cards, "starter")), "json"))
-    found = {}
-    for view in views if isinstance(views, list) else [views]:
-        for row in view["rows"]:
-            if row["mechanism"] == "honest":
-                cells = row["cells"].items()
-                found |= {task: cell["value"] for task, cell in cells if cell["value"] == HONEST.get(task)}
+def honest_tasks(store: Path) -> set[str]:
+    """Tasks on which a board still tells the honest score: in a row, or below it with why it is in none."""
+    found = set()
+    for view in collect.boards(collect.cards_in([store]).cards, "starter"):
+        rows = [
+            (task, cell.value) for row in view.rows if row.mechanism == "honest" for task, cell in row.cells.items()
+        ]
+        off = [(card.task, card.value) for card in view.off if card.mechanism == "honest"]
+        found |= {task for task, value in (*rows, *off) if value == HONEST.get(task)}
     return found
 
 
 @pytest.mark.browser
-@inputs(quick=50, full=2_000)
+@inputs(quick=30, full=2_000)
 def test_no_script_of_a_hostile_card_runs_in_the_report(browser, tmp_path, monkeypatch, figures, count):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     for name in ("cards", "pages", "scripts run", "messages", "requests"):
         figures.add(name, 0)
     wrong: list[str] = []
-    for seed, size in batches(count):
+    for seed, size in batches(count, 2 * BATCH):
         store, out = tmp_path / "cards", tmp_path / "out"
         fill(store, size, seed)
         figures.add("cards", size)
-        assert not list(faults_of(["report", "-o", str(out), "--cards", str(store), "--out", str(tmp_path / "own")]))
+        faults = list(faults_of(["report", "-o", str(out), "--cards", str(store), "--out", str(tmp_path / "own")]))
+        assert not faults
         for name in pages_of(out, few=count <= BATCH):
             figures.add("pages")
             wrong += [f"{seed} {name}: {what}" for what in visit(browser, out / name, figures)]
@@ -111,8 +109,8 @@ def test_no_script_of_a_hostile_card_runs_in_the_report(browser, tmp_path, monke
 def pages_of(site: Path, *, few: bool) -> list[str]:
     known = {page.stem for page in (Path(__file__).parents[2] / "docs" / "mechanisms").glob("*.md")}
     strangers = sorted(path.name for path in (site / "mechanism").glob("*.html") if path.stem not in known)
-    own = [f"mechanism/{name}" for name in strangers[: 2 if few else STRANGERS]]
-    return [*(f"{name}.html" for name in (PAGES[:4] if few else PAGES)), *own]
+    own = [f"mechanism/{name}" for name in strangers[: 1 if few else STRANGERS]]
+    return [*(f"{name}.html" for name in (PAGES[:3] if few else PAGES)), *own]
 
 
 HANDLERS = "[...document.querySelectorAll('*')].filter((e) => e.getAttributeNames().some((n) => n.startsWith('on')))"

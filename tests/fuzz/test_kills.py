@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz import killer, remains
+from tests.fuzz import remains
 from tests.fuzz.figures import Figures, inputs
-from tests.fuzz.kill_server import TINY
 from tests.fuzz.killer import PHASES, KillPlan
 
 ROOT = Path(__file__).parents[2]
