@@ -65,11 +65,18 @@ def _score(card: Card, draw: random.Random) -> None:
 
 
 def _curve(card: Card, draw: random.Random) -> None:
-    if card["kind"] != "run":
+    """Another learning curve, on which the selected step has the validation metrics."""
+    if card["kind"] != "run" or card["metrics"] is None:
         return
-    steps = sorted(draw.sample(range(1, 10**5), draw.randint(0, 40)))
-    values = ("train_loss", "valid_loss", "valid_accuracy", "learning_rate", "seconds", "train_perplexity")
+    steps = sorted(draw.sample(range(1, 10**5), draw.randint(1, 40)))
+    metrics = card["metrics"]["valid"]
+    values = ("train_loss", "learning_rate", "seconds", "train_perplexity", *(f"valid_{name}" for name in metrics))
     card["curve"] = [{"step": step} | {name: draw.random() for name in values} for step in steps]
+    selected = draw.choice(card["curve"])
+    card["selected_step"] = selected["step"]
+    card["settings"]["recipe"]["steps"] = draw.randint(steps[-1], 10**6)
+    for name, metric in metrics.items():
+        metric["value"] = selected[f"valid_{name}"]
 
 
 def _points(card: Card, draw: random.Random) -> None:
@@ -123,8 +130,7 @@ def _new_part(card: Card, draw: random.Random) -> None:
 
 def _override(card: Card, draw: random.Random) -> None:
     if card["kind"] == "run":
-        card["overrides"]["recipe.steps"] = draw.randint(1, 10**6)
-        card["settings"]["recipe"]["steps"] = card["overrides"]["recipe.steps"]
+        card["overrides"]["recipe.learning_rate"] = card["settings"]["recipe"]["learning_rate"] = draw.random()
 
 
 CHANGES: list[Callable[[Card, random.Random], None]] = [
