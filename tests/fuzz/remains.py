@@ -74,3 +74,8 @@ def names(out: Path) -> Counter[str]:
     plain = [re.sub(r"-[0-9a-f]{12}(?=\.|$)", "-*", name) if name.startswith("cards") else name for name in found]
     counted = Counter(re.sub(r"events\.out\.tfevents\..*", "events", name) for name in plain)
     return Counter({name: 1 if name.endswith("/events") else count for name, count in counted.items()})
+
+
+def tops(found: Counter[str]) -> list[str]:
+    """Names that lie in no folder that is named too."""
+    return sorted(name for name in found.elements() if not any(str(above) in found for above in Path(name).parents))

@@ -1,5 +1,6 @@
 """Whatever is killed, whenever it is killed: the same command ends with the same bits and leaves no litter."""
 
+import itertools
 import json
 import os
 import random
@@ -8,14 +9,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fuzz import remains
+from tests.fuzz import killer, remains
 from tests.fuzz.figures import Figures, inputs
+from tests.fuzz.kill_server import PATIENCE_S, SHARDS, TINY
 from tests.fuzz.killer import PHASES, KillPlan
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +69,7 @@ class Server:
             answer = self.ask(do, folder)
             assert answer["code"] == 0, answer["log"]
             out = folder / "out"
-            self.unbroken[do] = Unbroken(out, remains.results(out), remains.names(out), answer["counts"])
+            self.unbroken[do] = Unbroken(out, remains.results(out), remains.names(out), answer.get("counts", {}))
         return self.unbroken[do]
 
 
@@ -127,31 +129,87 @@ class Chain:
         """Run it to its end and compare; what was found wrong in words."""
         answer, unbroken = self.server.ask(self.do, self.folder), self.server.reference(self.do)
         found = remains.results(self.out) if answer["code"] == 0 else {}
-        litter = remains.names(self.out) - (self.before | unbroken.names)
+        litter = remains.tops(remains.names(self.out) - (self.before | unbroken.names))
         lost = [str(path) for path, content in self.kept.items() if not path.exists() or path.read_bytes() != content]
         lost += [f"{key} of {self.do}" for key in self.results | unbroken.results if key not in found]
         now = [point for _, card in remains.stored(self.out) for point in card.get("points", ())]
         different = [key for key, value in (self.results | unbroken.results).items() if found.get(key, value) != value]
         different += [f"the point {point}" for point in self.points if point not in now]
-        for name, wrong in (("lost", lost), ("different", different), ("litter", list(litter.elements()))):
+        for name, wrong in (("lost", lost), ("different", different), ("litter", litter)):
             figures.add(name, len(wrong))
-        wrong = {"lost": lost, "different": different, "litter": sorted(litter)}
+        wrong = {"lost": lost, "different": different, "litter": litter}
         told = {name: some for name, some in wrong.items() if some}
         return f"{self.do}, {self.kills} kills: {told} {answer['log']}" if told else ""
 
 
-@inputs(quick=8, full=90)
+class CommandLine(Server):
+    """The same commands as a user types them: processes that start others, all of which have the plan."""
+
+    def __init__(self, server: Server, folder: Path):
+        self.server, self.folder, self.unbroken = server, folder, {}
+        (folder / "site").mkdir()
+        hook = "from tests.fuzz.killer import arm_as_the_environment_says\n\narm_as_the_environment_says()\n"
+        (folder / "site" / "sitecustomize.py").write_text(hook)
+
+    def ask(self, do: tuple[str, str], cwd: Path, plan: KillPlan | None = None, after: float | None = None) -> Any:
+        environment: dict[str, str] = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{self.folder / 'site'}:{ROOT}",
+        }
+        environment |= killer.in_environment(plan)
+        command = [sys.executable, "-m", "longspan", *words(*do)]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(command, env=environment, cwd=cwd, start_new_session=True, **pipes)
+        try:
+            told, _ = process.communicate(timeout=PATIENCE_S if after is None else 8 * after)
+        except subprocess.TimeoutExpired:
+            process.kill()  # alone: what it has started must notice
+            told, _ = process.communicate()
+        return {"code": process.returncode, "log": told[-2000:]}
+
+    def reference(self, do: tuple[str, str]) -> Unbroken:
+        """Of a run what the function leaves, since the command must leave the same; of others what the command does."""
+        inner = self.server.reference(do)
+        if do in RUNS:
+            return inner
+        return replace(super().reference(do), counts=inner.counts)
+
+
+def words(what: str, name: str) -> list[str]:
+    """The command line for one of the commands of kill_server.py."""
+    if what == "run":
+        changes = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+        return ["run", "listops", "-a", name, "--device", "cpu", *changes]
+    if what == "prepare":
+        changes = [word for key, value in SHARDS[name].items() for word in ("--set", f"{key}={value}")]
+        return ["data", "prepare", name, "--workers", "2", *changes]
+    return ["measure", name, "--device", "cpu", "--batch", "1", "--heads", "2", "--dim", "4", "--lengths", "8", "16"]
+
+
+@inputs(quick=6, full=100)
 def test_a_killed_command_ends_with_the_bits_of_an_unbroken_one(server, tmp_path, figures, count):
+    kill_again_and_again(server, tmp_path, figures, count, SUBJECTS)
+
+
+@pytest.mark.full
+def test_a_killed_process_tree_ends_with_the_bits_of_an_unbroken_one(server, tmp_path, figures):
+    subjects = SUBJECTS | {"dataset": [("prepare", "listops")]}
+    kill_again_and_again(CommandLine(server, tmp_path), tmp_path, figures, 12, subjects)
+
+
+def kill_again_and_again(
+    server: Server, folder: Path, figures: Figures, count: int, subjects: dict[str, list[tuple[str, str]]]
+) -> None:
     draw = random.Random(count)
     wrong = []
     for name in ("kills", "resumed", "started anew", "lost", "different", "litter"):
         figures.add(name, 0)
-    number = 0
-    while figures["kills"] < count:
-        phase = PHASES[number % len(PHASES)]
-        do = draw.choice(SUBJECTS[phase] if count > len(PHASES) * 2 else SUBJECTS[phase][:1])
-        (tmp_path / str(number)).mkdir()
-        chain = Chain(server, tmp_path / str(number), do)
+    for number, phase in enumerate(itertools.cycle(PHASES)):
+        if figures["kills"] >= count:
+            break
+        do = draw.choice(subjects[phase]) if count > len(PHASES) else subjects[phase][0]
+        (folder / str(number)).mkdir()
+        chain = Chain(server, folder / str(number), do)
         for _ in range(draw.choice((1, 1, 2, 3))):
             if not chain.kill(phase, draw):
                 break
@@ -161,5 +219,4 @@ def test_a_killed_command_ends_with_the_bits_of_an_unbroken_one(server, tmp_path
         figures.add("started anew", chain.kills - chain.began)
         wrong.append(chain.finish(figures))
         shutil.rmtree(chain.folder)
-        number += 1
     assert not any(wrong), "\n".join(filter(None, wrong))
