@@ -18,7 +18,7 @@ from longspan.probes.ask import ask as put
 from longspan.published.sizes import PrintedSize, sizes
 from longspan.results.card import Card
 from longspan.results.catalogue import KINDS, SCHEMA, Entry, write_shipped
-from longspan.runs.load import load_trained
+from longspan.runs.load import load_trained, trusted
 
 __all__ = ["ask", "catalogue", "describe", "params", "run"]
 
@@ -58,16 +58,19 @@ def ask(
     data: str | Path | None = None,
     device: str = "auto",
     attention: str | None = None,
+    trust: bool = False,
 ) -> tuple[Card, Path]:
     """Put a question to the trained model behind a run card: the probe card and where it lies.
 
-    `samples` are as many as the question usually takes unless given.
+    `samples` are as many as the question usually takes unless given. `attention` and `trust` are those of
+    `longspan.load`: no code that the card names is run without them.
 
         card, path = longspan.ask("span", "out/cards/listops/....json", samples=100)
     """
     probes.get(question)  # raises the sentence before a model is loaded
-    trained = load_trained(card, data=data, device=device, attention=attention)
-    return put(question, trained, samples=samples, seed=seed, out=out)
+    with trusted(attention, trust=trust):  # a question may build the network once more
+        trained = load_trained(card, data=data, device=device, attention=attention, trust=trust)
+        return put(question, trained, samples=samples, seed=seed, out=out)
 
 
 def params(

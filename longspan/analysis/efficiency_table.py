@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from longspan.analysis.lra_efficiency import BASELINE, PAPER, SpeedCell, SpeedRow, SpeedTable
 from longspan.core.errors import UnknownName, did_you_mean
+from longspan.core.printable import escaped
 from longspan.published import measured
 
 DASH, DOUBT = "–", "?"
@@ -125,7 +126,7 @@ def render(views: Sequence[SpeedTable], form: str = "markdown", *, clock: Clock 
         return "\n".join(_markdown(view, clock) for view in views)
     if form == "csv":
         return _csv(views)
-    return json.dumps([as_data(view) for view in views], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return escaped(json.dumps([as_data(view) for view in views], indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _markdown(view: SpeedTable, clock: Clock) -> str:

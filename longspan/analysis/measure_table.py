@@ -17,6 +17,7 @@ from typing import Any
 
 from longspan.analysis.comparable import Bench, Reading, benches
 from longspan.core.errors import UnknownName, did_you_mean
+from longspan.core.printable import escaped
 from longspan.results.card import Card
 
 FORMS = ("markdown", "csv", "json")
@@ -114,7 +115,7 @@ def render(cards: Sequence[Card], form: str = "markdown") -> str:
     if form == "csv":
         return _csv(cards)
     shown = [{name: card[name] for name in SHOWN} for card in cards]
-    return json.dumps(shown, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return escaped(json.dumps(shown, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _markdown(view: View) -> str:

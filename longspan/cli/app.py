@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from longspan.core.errors import LongspanError, UsageError
+from longspan.core.printable import escaped, make_streams_plain, plain_streams
 
 ORDER = (
     *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
@@ -41,7 +42,10 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Any:
-        words = list(sys.argv[1:] if args is None else args)
+        with plain_streams():
+            self._main(list(sys.argv[1:] if args is None else args), **settings)
+
+    def _main(self, words: list[str], **settings: Any) -> None:
         self.debug = "--debug" in words
         settings["standalone_mode"] = False
         try:
@@ -114,7 +118,7 @@ def say(sentence: str, *, error: bool = False) -> None:
 
 
 def print_json(content: Any) -> None:
-    print(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False))
+    print(escaped(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)))
 
 
 # --------------------------------------------------------------------------------- arguments that several commands have
@@ -161,6 +165,7 @@ def main() -> None:
     """The console script."""
     # Waiting threads of torch would otherwise spin, and slow one another down on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    make_streams_plain()  # for good: the traceback of --debug is printed after the command
     app()
 
 

@@ -61,7 +61,11 @@ def board(
             raise UsageError(f"A snapshot freezes one board, but {len(views)} match; add --protocol and --tier.")
         say(f"The snapshot is {freeze(views[0], snapshot, out / 'snapshots')}.", error=True)
     screen = tables.console()
-    print(render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n"))
+    text = render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n")
+    if form is Format.terminal:
+        screen.file.write(f"{text}\n")  # drawn on a screen already: what it holds of controls are its colours
+    else:
+        print(text)
 
 
 @app.command()
@@ -132,18 +136,19 @@ def _serve(site: Path, port: int) -> None:
 
 @app.command()
 def verify(cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Card files.")]) -> None:
-    """Check cards without training again: schema, hash, files, and the score recomputed from the predictions.
+    """Check cards without training again: schema, seal, the hash of each file, whether the numbers agree, the labels,
+    and the score recomputed from the predictions.
 
     \b
     Example:
       longspan verify out/cards/listops/*.json
     """
     from longspan.cli import tables
-    from longspan.results import card
+    from longspan.results.verify import verify as check
 
     broken = []
     for path in cards:
-        findings = card.verify(path)
+        findings = check(path)
         rows = [(finding.check, finding.status, finding.detail) for finding in findings]
         tables.console().print(tables.table(("check", "status", "detail"), rows, title=str(path)))
         broken += [finding.detail for finding in findings if finding.status == "broken"]

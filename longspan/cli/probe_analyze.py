@@ -23,13 +23,18 @@ def probe(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed for choosing the examples.")] = 0,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
     attention: Annotated[
-        str | None, typer.Option("--attention", metavar="MECH", help="Where a plug-in is now: path/mine.py:Mine.")
+        str | None, typer.Option("--attention", metavar="MECH", help="Your file of the plug-in: path/mine.py:Mine.")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run code that a card names, as it is now. Only if you know it.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also draw it: HTML, PDF and PNG.")] = None,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
     """Ask a question of trained models and save each answer as a card in OUT/cards/probes.
+
+    Cards are data: code that one names is not run unless --attention passes the file, or --trust says so.
 
     \b
     span        how far from a token lies what it attends to?
@@ -53,7 +58,8 @@ def probe(
     with ProgressBar(len(cards)) as advance:
         for path in cards:
             advance(f"{question} of {path.name}")
-            answer, where = ask(question, path, samples=samples, seed=seed, out=out, device=device, attention=attention)
+            how = {"device": device, "attention": attention, "trust": trust}
+            answer, where = ask(question, path, samples=samples, seed=seed, out=out, **how)
             made[where] = answer
     runs = [card_module.read(path, "run") for path in cards]
     folders = {answer["sha256"]: where.parent for where, answer in made.items()}

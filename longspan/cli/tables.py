@@ -3,8 +3,6 @@
 Names may come from cards and files of others, so every text is printed literally, never parsed as markup.
 """
 
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -15,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDTH_IN_FILES = 140  # a pipe has no width, and tables wrapped at 80 are hard to read in a log
+from longspan.core.printable import printable
+from longspan.core.screen import screen as console
+
 LONGEST_NAME = 20  # characters up to which a first column is never wrapped
 STATUS_STYLE = {"kept": "green", "has": "green", "ok": "green", "ready": "green"}
 STATUS_STYLE |= {
@@ -25,19 +25,6 @@ STATUS_STYLE |= {
     "not applicable": "dim",
     "absent": "yellow",
 }
-
-
-class Screen(Console):
-    """A console that leaves lines wider than the terminal to the terminal, where rich would cut them off."""
-
-    def print(self, *objects: Any, **settings: Any) -> None:
-        super().print(*objects, **{"crop": False, **settings})
-
-
-def console(*, error: bool = False) -> Screen:
-    stream = sys.stderr if error else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_IN_FILES
-    return Screen(stderr=error, width=width, markup=False, highlight=False, soft_wrap=False)
 
 
 def say(sentence: str, *, error: bool = False) -> None:
@@ -71,11 +58,6 @@ def table(
     if least > console().width:  # rich would cut columns off
         made.width = least
     return made
-
-
-def printable(text: str) -> str:
-    """The text without control characters, which could change the terminal."""
-    return "".join(letter if letter.isprintable() or letter in "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 # ------------------------------------------------------------------------------------------------------ list and show

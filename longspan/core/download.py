@@ -141,10 +141,17 @@ def transfer_bar(title: str, total: int | None, *, show: bool) -> Iterator[Calla
     if not (show and sys.stderr.isatty()):
         yield lambda count: None
         return
-    from rich.console import Console
-    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (*Progress.get_default_columns()[:2], DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    from longspan.core.screen import Screen
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, TimeRemainingColumn(), console=Screen(stderr=True)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)

@@ -29,6 +29,10 @@ class PluginError(UsageError):
     """A plug-in (file, module or entry point) could not be loaded."""
 
 
+class UntrustedCode(UsageError):
+    """A card names code that is not part of this package, and nobody said that it may run."""
+
+
 class CorruptFile(LongspanError):
     """A card, checkpoint or array on disk is not what it claims to be."""
 

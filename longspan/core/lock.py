@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from longspan.core.printable import printable
+
 
 @contextlib.contextmanager
 def only_one(path: Path, what: str) -> Iterator[None]:
@@ -18,6 +20,6 @@ def only_one(path: Path, what: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"Another process is busy with {what}; waiting for it.", file=sys.stderr, flush=True)
+            print(printable(f"Another process is busy with {what}; waiting for it."), file=sys.stderr, flush=True)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

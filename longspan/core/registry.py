@@ -4,6 +4,7 @@ A target is `performer` (a file of the package, or an entry point of an installe
 `package.module:Class`.
 """
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -12,14 +13,30 @@ import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from longspan.core.errors import LongspanError, PluginError, UnknownName, UsageError, did_you_mean
+from longspan.core.errors import LongspanError, PluginError, UnknownName, UntrustedCode, UsageError, did_you_mean
 from longspan.core.spec import Spec, Value
+
+_allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)  # None: every plug-in
+
+
+@contextlib.contextmanager
+def builtins_only(*others: str) -> Iterator[None]:
+    """Inside, no name makes code run that is not part of this package, but for these targets.
+
+    For names that come from a card, which is data: a plug-in path in it would be an import of whatever it says.
+    """
+    token = _allowed.set(frozenset(others))
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
 
 
 @dataclass(frozen=True)
@@ -66,14 +83,25 @@ class Registry:
 
     def find(self, target: str) -> type:
         """The class that a target names; an unknown one is answered with the nearest name."""
+        if ":" not in target and (own := self._own().get(target)):  # an installed package cannot replace a built-in
+            return self._only_class(importlib.import_module(own))
+        if (allowed := _allowed.get()) is not None and target not in allowed:
+            self._refuse(target)
         if ":" in target:
             return self._from_plugin(target)
-        if own := self._own().get(target):  # an installed package cannot replace a built-in
-            return self._only_class(importlib.import_module(own))
         for point in entry_points(group=self.group):
             if point.name == target:
                 return self._checked(_guarded(point.load, target, self.kind), target)
         raise UnknownName(f"No {self.kind} named {target!r}.{did_you_mean(target, self.names())}")
+
+    def _refuse(self, target: str) -> None:
+        """Say that a plug-in is not imported here; a name that nothing has goes on to its own sentence."""
+        if ":" in target or any(point.name == target for point in entry_points(group=self.group)):
+            raise UntrustedCode(
+                f"The card names code of its own ({self.kind} {target!r}), which is not run unless you say so: pass "
+                'the mechanism as a file of yours, attention="path/mine.py:Mine", or trust=True; on the command line '
+                "--attention, --trust."
+            )
 
     def _only_class(self, module: types.ModuleType) -> type:
         found = [c for c in vars(module).values() if self._is_one(c) and c.__module__ == module.__name__]

@@ -8,6 +8,8 @@ import math
 import numpy as np
 from jaxtyping import Float, Integer
 
+from longspan.results.predictions import LARGEST_LOSS
+
 
 def mean_nats(nats: Float[np.ndarray, " n"], tokens: Integer[np.ndarray, " n"]) -> float:
     """Mean loss per token, from sums over rows of different lengths."""
@@ -15,8 +17,8 @@ def mean_nats(nats: Float[np.ndarray, " n"], tokens: Integer[np.ndarray, " n"]) 
 
 
 def perplexity(loss: float) -> float:
-    """Of a mean loss in nats; e^700 where that is larger than a number can be."""
-    return math.exp(min(loss, 700.0))
+    """Of a mean loss in nats; e^345 where that is larger than a number on a card can be."""
+    return math.exp(min(loss, LARGEST_LOSS))
 
 
 def unigram_perplexity(seen: Integer[np.ndarray, " v"], met: Integer[np.ndarray, " v"]) -> float:

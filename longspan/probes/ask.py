@@ -52,7 +52,7 @@ def describe(question: str, trained: TrainedModel, answer: Answer) -> cards.Card
         "question": question,
         "subject": {**{name: run[name] for name in names}, "card": run["sha256"]},
         "method": answer.method,
-        "settings": answer.settings | {"device": trained.device.type, "precision": "fp32"},
+        "settings": answer.settings | {"device": trained.device.type, "precision": "fp32"} | trained.code,
         "results": answer.results,
         "code": environment.code_version(),
         "environment": environment.describe(),

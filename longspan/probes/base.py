@@ -28,6 +28,7 @@ class TrainedModel:
     model: nn.Module
     run: Card
     data: Path | None = None  # where the datasets are, if not in the default folder
+    code: dict[str, str] = field(default_factory=dict)  # the source hash of a plug-in
 
     @cached_property
     def splits(self) -> Splits:

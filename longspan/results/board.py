@@ -35,6 +35,7 @@ import numpy as np
 from longspan import suites
 from longspan.core import atomic
 from longspan.core.errors import UsageError
+from longspan.core.printable import printable
 from longspan.published import PublishedTable
 from longspan.results.card import Card, canonical
 from longspan.results.code_identity import code_of, same_code
@@ -260,7 +261,7 @@ def _off(card: Card, reason: str) -> OffBoard:
 
 def shown(text: str) -> str:
     """Text from a card without control characters or direction overrides, safe to print in a terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return printable(text, keep="")
 
 
 # ------------------------------------------------------------------------------------------------------ rows and cells

@@ -3,8 +3,8 @@
     card = read("out/cards/listops/....json")     # parsed as data only, checked, refused with one sentence if not sound
     write(folder / filename(card), card)          # checked again, sealed, written in one atomic step
 
-Cards are untrusted input: the size and the depth are bounded, a key may occur once, NaN and
-Infinity are refused, the schema and the hash must hold. Fields this version does not know are kept and hashed, never
+Cards are untrusted input: size, depth, numbers and texts are bounded, a key may occur once, NaN and Infinity are
+refused, the schema and the hash must hold. Fields this version does not know are kept and hashed, never
 interpreted. Accuracies and other shares are fractions (0.41, not 41).
 """
 
@@ -12,23 +12,22 @@ import hashlib
 import json
 import math
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from longspan.core import atomic, readable_json
 from longspan.core.errors import CorruptFile, UsageError
-from longspan.results.schema import ANSWERS, PROCEDURES, SCHEMA_VERSION, SCHEMAS
+from longspan.results.schema import ANSWERS, LARGEST, LARGEST_INTEGER, PROCEDURES, SCHEMA_VERSION, SCHEMAS
 
 Card = dict[str, Any]
 
 MAX_BYTES = 16 * 2**20  # a card with a curve of 50,000 points stays below 8 MiB
 MAX_DEPTH = 24
-MAX_PREDICTIONS_BYTES = 2**30  # what an archive of predictions may unpack to
-SCORE_TOLERANCE = 1e-6  # below one example in any test set here, above the rounding of a float32 mean
+MAX_TEXT = 100_000  # characters of any text
+MAX_FAULT = 300  # characters of a sentence about it
+MAX_DIGITS = 20  # of an integer, before it is read
 
 # ------------------------------------------------------------------------------------------------------------ checking
 
@@ -57,7 +56,10 @@ def _schema_fault(card: Card, schema: Mapping[str, Any]) -> str | None:
     except ModuleNotFoundError:  # a machine that only trains may lack it
         return next(structural_faults(card, schema), None)
     error = best_match(Draft202012Validator(schema).iter_errors(card))
-    return None if error is None else f"{error.json_path.removeprefix('$').lstrip('.') or 'card'}: {error.message}"
+    if error is None:
+        return None
+    where = error.json_path.removeprefix("$").lstrip(".") or "card"
+    return f"{where[:MAX_FAULT]}: {error.message[:MAX_FAULT]}"  # both may quote the card at any length
 
 
 _TYPES: dict[str, Any] = {
@@ -181,7 +183,7 @@ _MEANINGS = {"run": _run_fault, "probe": _probe_fault, "measurement": _measureme
 
 
 def _unsound_values(root: Any) -> Iterator[str]:
-    """Nesting beyond MAX_DEPTH, numbers that are not finite, text that is not Unicode. Without recursion."""
+    """Nesting beyond MAX_DEPTH, numbers and texts out of bounds, text that is not Unicode. Without recursion."""
     stack: list[tuple[Any, int]] = [(root, 1)]
     while stack:
         value, depth = stack.pop()
@@ -193,10 +195,19 @@ def _unsound_values(root: Any) -> Iterator[str]:
             stack.extend((key, depth) for key in value)
         elif isinstance(value, list):
             stack.extend((item, depth + 1) for item in value)
-        elif isinstance(value, float) and not math.isfinite(value):
-            yield "a number is NaN or infinite"
-        elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-            yield "a text holds half a Unicode character"
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                yield "a number is NaN or infinite"
+            elif abs(value) > LARGEST:
+                yield f"a number is larger than {LARGEST:g}"
+        elif isinstance(value, int):
+            if abs(value) > LARGEST_INTEGER:
+                yield "an integer needs more than 64 bits"
+        elif isinstance(value, str):
+            if len(value) > MAX_TEXT:
+                yield f"a text is longer than {MAX_TEXT} characters"
+            elif any("\ud800" <= letter <= "\udfff" for letter in value):
+                yield "a text holds half a Unicode character"
 
 
 # ------------------------------------------------------------------------------------------------------- seal and name
@@ -255,9 +266,9 @@ def _slug(text: str, length: int = 48) -> str:
 def filename(card: Mapping[str, Any]) -> str:
     """A readable, unique name: `listops-performer_features=64-noncausal_self-longspan-smoke-seed0-1f2e3d4c5b6a.json`.
 
-    The hash at its end leaves out `files`, so that the files may be named after the card.
+    The hash at its end leaves out what is said of the files, so that they may be named after the card.
     """
-    digest = content_hash(card, without=("sha256", "files"))[:12]
+    digest = content_hash(card, without=("sha256", "files", "files_sha256"))[:12]
     return "-".join([*_words(card), digest]) + ".json"
 
 
@@ -326,6 +337,7 @@ def parse(content: bytes, name: str = "card") -> Any:
             object_pairs_hook=_unique_keys,
             parse_constant=_no_constant,
             parse_float=_finite_float,
+            parse_int=_bounded_int,
         )
     except RecursionError:
         raise CorruptFile(f"{name}: nested deeper than {MAX_DEPTH} levels.") from None
@@ -354,119 +366,7 @@ def _finite_float(text: str) -> float:
     return value
 
 
-# -------------------------------------------------------------------------------------------------------------- verify
-
-
-@dataclass(frozen=True)
-class CardCheck:
-    """One question asked of a card, and its answer."""
-
-    check: Literal["card", "files", "score"]
-    status: Literal["kept", "broken", "not applicable"]
-    detail: str
-
-
-def verify(path: str | Path) -> list[CardCheck]:
-    """Everything that can be checked without training again: schema and hash, files present, score recomputed."""
-    path = Path(path)
-    try:
-        card = read(path)
-    except CorruptFile as error:
-        return [CardCheck("card", "broken", str(error))]
-    checks = [CardCheck("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}")]
-    missing = {what: name for what, name in card["files"].items() if not (path.parent / name).is_file()}
-    elsewhere = missing.pop("weights", None) is not None  # large, and no number on the card needs them
-    if missing:
-        checks.append(CardCheck("files", "broken", f"missing beside the card: {', '.join(missing.values())}"))
-    elif card["files"]:
-        present = f"{len(card['files']) - elsewhere} present"
-        checks.append(CardCheck("files", "kept", f"{present}; the weights are not" if elsewhere else present))
-    else:
-        checks.append(CardCheck("files", "not applicable", "the card names no files"))
-    return [*checks, _rescored(card, path.parent)] if card["kind"] == "run" else checks
-
-
-def _rescored(card: Card, folder: Path) -> CardCheck:
-    score, name = card["score"], card["files"].get("predictions")
-    if score is None:
-        return CardCheck("score", "not applicable", "the run failed, there is no score")
-    if name is None:
-        return CardCheck("score", "not applicable", "no predictions were kept")
-    if not (folder / name).is_file():
-        return CardCheck("score", "broken", f"{name} is missing, so the score cannot be recomputed")
-    try:
-        if score["name"] == "accuracy":
-            value, count = accuracy_of(folder / name)
-        elif (found := _mean_score(folder / name, score["name"])) is not None:
-            value, count = found
-        else:
-            return CardCheck("score", "not applicable", f"{name} does not hold what {score['name']} is made of")
-    except CorruptFile as error:
-        return CardCheck("score", "broken", str(error))
-    stated = f"the card says {score['value']:.6f} of {score['count']}, the predictions give {value:.6f} of {count}"
-    if count != score["count"] or abs(value - score["value"]) > SCORE_TOLERANCE * max(1.0, abs(score["value"])):
-        return CardCheck("score", "broken", stated)
-    return CardCheck("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
-
-
-def accuracy_of(path: Path) -> tuple[float, int]:
-    """Accuracy and count from an archive with the arrays `label` and `prediction`; nothing in it is executed."""
-    import numpy as np
-
-    label, prediction = _arrays(path, "label", "prediction")
-    if label.ndim != 1 or label.shape != prediction.shape or not len(label):
-        raise CorruptFile(
-            f"{path.name}: label {label.shape} and prediction {prediction.shape} must be equally long rows."
-        )
-    return float(np.mean(label == prediction)), len(label)
-
-
-def _mean_score(path: Path, name: str) -> tuple[float, int] | None:
-    """Another score and its count, where each row has its own share of it; None where rows have none.
-
-    A perplexity comes from the `nats` and the `tokens` of each row, any other mean from an array of its name.
-    """
-    import numpy as np
-
-    if name == "perplexity":
-        if not {"nats", "tokens"} <= _names_in(path):
-            return None
-        nats, tokens = _arrays(path, "nats", "tokens")
-        if nats.ndim != 1 or nats.shape != tokens.shape or tokens.sum() < 1:
-            raise CorruptFile(f"{path.name}: nats {nats.shape} and tokens {tokens.shape} must be equally long rows.")
-        count = int(tokens.sum())
-        with np.errstate(over="ignore"):
-            return float(np.exp(nats.astype(np.float64).sum() / count)), count
-    if name not in _names_in(path):
-        return None
-    (values,) = _arrays(path, name)
-    if values.ndim != 1 or not len(values):
-        raise CorruptFile(f"{path.name}: {name} {values.shape} must be one number for each row.")
-    return float(values.astype(np.float64).mean()), len(values)
-
-
-_UNREADABLE = (OSError, EOFError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile)
-
-
-def _names_in(path: Path) -> set[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy") for name in archive.namelist()}
-    except _UNREADABLE as error:
-        raise CorruptFile(f"{path.name}: no readable archive ({error}).") from None
-
-
-def _arrays(path: Path, *names: str) -> list[Any]:
-    """Arrays of an untrusted archive."""
-    import numpy as np
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > MAX_PREDICTIONS_BYTES:
-            raise CorruptFile(f"{path.name}: unpacks to {unpacked} bytes, more than predictions can need.")
-        with np.load(path, allow_pickle=False) as arrays:
-            return [arrays[name] for name in names]
-    except _UNREADABLE as error:
-        wanted = " and ".join(f"`{name}`" for name in names)
-        raise CorruptFile(f"{path.name}: no readable arrays {wanted} ({error}).") from None
+def _bounded_int(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"an integer has {len(text)} digits")
+    return int(text)

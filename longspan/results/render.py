@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
+from longspan.core.printable import escaped
 from longspan.results.board import Board, as_data, shown
 from longspan.results.board_table import (
     NAME,
@@ -185,12 +186,10 @@ def _latex_board(view: Board) -> str:
 
 
 def _json(views: Sequence[Board]) -> str:
-    """An object, or a list of them where there is not exactly one. What a terminal might obey is written as \\u...."""
+    """An object, or a list of them where there is not exactly one."""
     contents = [as_data(view) for view in views]
     whole = contents[0] if len(contents) == 1 else contents
-    text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)
-    lines = ("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line) for line in text.split("\n"))
-    return "\n".join(lines) + "\n"
+    return escaped(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 _PAGE = """<!doctype html>

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 SCHEMA_VERSION = 1
+LARGEST = 1e150  # of any number on a card: its square is a number too, so that no mean or deviation overflows
+LARGEST_INTEGER = 2**63 - 1
 
 
 def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, nullable: bool = False) -> dict:
@@ -23,15 +25,18 @@ def _or_null(rule: Mapping[str, Any]) -> dict:
 
 
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 500}
-_COUNT = {"type": "integer", "minimum": 0}
-_NUMBER = {"type": "number"}
-_POSITIVE = {"type": "number", "minimum": 0}
+_SENTENCE = {"type": "string", "maxLength": 10_000}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": LARGEST_INTEGER}
+_VERSION = {**_COUNT, "minimum": 1}
+_NUMBER = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
+_POSITIVE = {"type": "number", "minimum": 0, "maximum": LARGEST}
 _FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
-_FREE = {"type": "object"}
-_HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_FREE = {"type": "object"}  # numbers and texts in it are bounded too: see card.py
+_HASH = {"type": "string", "pattern": r"^[0-9a-f]{64}$(?!\n)"}  # in Python, $ also matches before a last line break
+_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|\+00:00)$(?!\n)"
 _METRIC = _object({"value": _NUMBER, "count": _COUNT})
 _METRICS = _map_of(_METRIC)
-_FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$", "maxLength": 255})
+_FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$(?!\n)", "maxLength": 255})
 
 
 def _card(kind: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -43,18 +48,16 @@ def _card(kind: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | No
         "schema": {"type": "integer", "enum": [SCHEMA_VERSION]},
         "kind": {"type": "string", "enum": [kind]},
         **fields,
-        "code": _object(
-            {"version": _TEXT, "commit": {"type": ["string", "null"]}, "dirty": {"type": ["boolean", "null"]}}
-        ),
+        "code": _object({"version": _TEXT, "commit": _or_null(_SENTENCE), "dirty": {"type": ["boolean", "null"]}}),
         "environment": _FREE,
         "files": _FILES,
-        "created": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$"},
+        "created": {"type": "string", "maxLength": 50, "pattern": _MOMENT},
         "sha256": _HASH,
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Longspan {kind} card, schema {SCHEMA_VERSION}",
-        **_object(frame, optional),
+        **_object(frame, {"files_sha256": _map_of(_HASH), **(optional or {})}),
     }
 
 
@@ -62,21 +65,21 @@ RUN_SCHEMA = _card(
     "run",
     {
         "task": _TEXT,
-        "task_version": {"type": "integer", "minimum": 1},
+        "task_version": _VERSION,
         "backbone": _TEXT,
         "protocol": _TEXT,
         "tier": _TEXT,
         "mechanism": _TEXT,
         "title": _TEXT,
         "pattern": _TEXT,
-        "seed": {"type": "integer"},
+        "seed": _COUNT,
         "overrides": _FREE,
         "track": {"type": "string", "enum": ["fixed", "free"]},
         "fidelity": {"type": "boolean"},
         "settings": _object(
             {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT},
             {  # of a built-in its version and outputs, of a plug-in its source; see code_identity.py
-                "mechanism_version": {"type": "integer", "minimum": 1},
+                "mechanism_version": _VERSION,
                 "mechanism_fingerprint": _map_of(_map_of({"type": "array", "items": _NUMBER})),
                 "mechanism_sha256": _HASH,
             },
@@ -87,7 +90,8 @@ RUN_SCHEMA = _card(
                 "variant": {"type": "string", "enum": ["generated", "official", "imported", "standin"]},
                 "sha256": _TEXT,
                 "counts": _object({"train": _COUNT, "valid": _COUNT, "test": _COUNT}),
-            }
+            },
+            {"labels_sha256": _HASH},  # of the test labels, where examples have classes: see predictions.py
         ),
         "parameters": _object(
             {
@@ -126,7 +130,7 @@ RUN_SCHEMA = _card(
         "memory": _object({"peak_bytes": _or_null(_COUNT)}),
         "energy": _object({"joules": _POSITIVE}, nullable=True),
         "status": {"type": "string", "enum": ["ok", "fail"]},
-        "reason": {"type": ["string", "null"]},
+        "reason": _or_null(_SENTENCE),
     },
     {"slots": _map_of(_TEXT)},  # module -> "Class (pattern)"
 )
@@ -138,17 +142,17 @@ PROBE_SCHEMA = _card(
         "subject": _object(
             {
                 "task": _TEXT,
-                "task_version": {"type": "integer", "minimum": 1},
+                "task_version": _VERSION,
                 "protocol": _TEXT,
                 "tier": _TEXT,
                 "mechanism": _TEXT,
                 "title": _TEXT,
                 "pattern": _TEXT,
-                "seed": {"type": "integer"},
+                "seed": _COUNT,
                 "card": _or_null(_HASH),  # the hash of the card of the run whose model was asked
             }
         ),
-        "method": _TEXT,  # one sentence: how the answer was computed
+        "method": {**_SENTENCE, "minLength": 1},  # one sentence: how the answer was computed
         "settings": _FREE,
         "results": _FREE,
     },
@@ -216,9 +220,7 @@ ANSWERS: dict[str, dict[str, Any]] = {  # what the results of known questions ho
             "points": {
                 "type": "array",
                 "minItems": 1,
-                "items": _object(
-                    {"length": _COUNT, "perplexity": _or_null(_POSITIVE), "reason": {"type": ["string", "null"]}}
-                ),
+                "items": _object({"length": _COUNT, "perplexity": _or_null(_POSITIVE), "reason": _or_null(_SENTENCE)}),
             },
         }
     ),
@@ -235,7 +237,7 @@ def _point(modes: tuple[str, ...], fields: Mapping[str, Any], optional: Mapping[
             "length": _COUNT,
             "mode": {"type": "string", "enum": list(modes)},
             "status": {"type": "string", "enum": list(_STATUSES)},
-            "reason": {"type": ["string", "null"]},
+            "reason": _or_null(_SENTENCE),
             **fields,
         },
         optional,
@@ -313,7 +315,7 @@ PROCEDURES: dict[str, dict[str, Any]] = {  # what cards of known procedures hold
             "gate": _object(
                 {
                     "ok": {"type": "boolean"},
-                    "reason": {"type": ["string", "null"]},
+                    "reason": _or_null(_SENTENCE),
                     "dtype": _TEXT,
                     "checked": {"type": "array", "items": _TEXT},
                     "error": _or_null(_POSITIVE),

@@ -22,6 +22,7 @@ from typing import Any
 from longspan.core import atomic
 from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
 from longspan.results import card as cards_module
+from longspan.results import files as files_beside
 from longspan.results.card import Card
 from longspan.results.schema import SCHEMAS
 
@@ -44,12 +45,14 @@ class Store:
         self.problems: list[Problem] = []
 
     def add(self, card: Mapping[str, Any], files: Mapping[str, str | Path] | None = None) -> Path:
-        """Copy the files beside the card, name them in it, seal it, write it; returns its path."""
+        """Copy the files beside the card, put their names and hashes into it, seal it, write it; returns its path."""
         sources = {key: Path(source) for key, source in (files or {}).items()}
         sealed = cards_module.seal({"files": {}} | dict(card))
         cards_module.validate(sealed)
+        hashes = {key: _digest(source) for key, source in sources.items()}
         for target in self._places(sealed):
-            final = _naming(sealed, {key: _companion(target, key, source) for key, source in sources.items()})
+            names = {key: _companion(target, key, source).name for key, source in sources.items()}
+            final = _naming(sealed, names, hashes)
             if not target.exists():
                 break
             if _holds(target, final):
@@ -122,10 +125,12 @@ def _matches(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, set | frozenset | list | tuple) else value == wanted
 
 
-def _naming(card: Card, places: Mapping[str, Path]) -> Card:
-    """The card with the names of its files, and a new hash."""
-    files = card["files"] | {key: place.name for key, place in places.items()}
-    return cards_module.seal({key: value for key, value in card.items() if key != "sha256"} | {"files": files})
+def _naming(card: Card, names: Mapping[str, str], hashes: Mapping[str, str]) -> Card:
+    """The card with the names and hashes of its files, and a new seal."""
+    content = {key: value for key, value in card.items() if key != "sha256"} | {"files": card["files"] | dict(names)}
+    if hashes:
+        content["files_sha256"] = card.get("files_sha256", {}) | dict(hashes)
+    return cards_module.seal(content)
 
 
 def _holds(path: Path, card: Card) -> bool:
@@ -143,8 +148,12 @@ def _companion(card_path: Path, key: str, source: Path) -> Path:
     return card_path.with_name(f"{card_path.stem}.{key}{source.suffix}")
 
 
-def _copy(source: Path, target: Path) -> None:
+def _digest(source: Path) -> str:
     if not source.is_file():
         raise StorageError(f"The card names {source}, but there is no such file; keep it until the card is stored.")
+    return files_beside.digest(source)
+
+
+def _copy(source: Path, target: Path) -> None:
     with atomic.temporary_beside(target) as temporary:
         shutil.copyfile(source, temporary)

@@ -49,11 +49,11 @@ LAYOUTS = (  # from all there is to what 80 columns hold
 
 def draw(view: Board, width: int, colour: bool = False) -> str:
     """The board as text for a screen of that many columns."""
-    from rich.console import Console
+    from longspan.core.screen import Screen
 
     layout, tables = _fitting(view, width)
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    console = Screen(file=buffer, width=width, force_terminal=colour, no_color=not colour)
     for part in tables:
         for line in _drawn(part, width, layout.gap):
             console.print(line, soft_wrap=True)  # a screen below 80 columns breaks lines, and cuts no number

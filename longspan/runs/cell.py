@@ -16,6 +16,7 @@ from longspan.backbones.slots import Slots
 from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
 from longspan.core.seeding import seed_everything
 from longspan.results import card as cards
+from longspan.results.schema import LARGEST_INTEGER
 from longspan.runs.fingerprint import code_identity, is_builtin
 from longspan.tasks import Protocol, Task
 
@@ -54,8 +55,8 @@ class RunPlan:
                     f"{mechanism} cannot run as {pattern}, which {task.name} needs; "
                     f"it supports: {', '.join(mechanism.meta.patterns)}."
                 )
-        if isinstance(cell.seed, bool) or cell.seed < 0:
-            raise UsageError(f"A seed is an integer of at least 0, got {cell.seed}.")
+        if isinstance(cell.seed, bool) or not 0 <= cell.seed <= LARGEST_INTEGER:
+            raise UsageError(f"A seed is an integer from 0 to {LARGEST_INTEGER}, got {cell.seed}.")
         return cls(cell, task, mechanism, patterns, task.protocol(cell.protocol, cell.tier).override(cell.overrides))
 
     @property

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from longspan import attentions, rules
@@ -13,7 +14,9 @@ from longspan.core import environment
 from longspan.core.atomic import storage_errors
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
+from longspan.results.predictions import labels_digest
 from longspan.runs.cell import RunPlan, count_parameters
+from longspan.tasks.classification import Classification
 from longspan.training.loop import Progress, Trained, save_weights
 
 
@@ -51,9 +54,10 @@ def describe(
             "variant": splits.variant,
             "sha256": splits.sha256,
             "counts": splits.counts,
+            **_labels(plan, splits),
         },
         "code": environment.code_version(),
-        "environment": environment.describe(),
+        "environment": environment.describe() | {"threads": torch.get_num_threads()},
         "parameters": {
             **parameters,
             "baseline": baseline,
@@ -61,6 +65,13 @@ def describe(
             "within_rule": verdicts["parameters"].kept,
         },
     }
+
+
+def _labels(plan: RunPlan, splits: Splits) -> dict[str, str]:
+    """A digest of the test labels, by which `verify` knows whose labels stand beside the predictions."""
+    if not isinstance(plan.task, Classification):  # only there a prediction is compared with one label
+        return {}
+    return {"labels_sha256": labels_digest(np.asarray(splits.test.labels))}
 
 
 def outcome(plan: RunPlan, splits: Splits, trained: Trained | None, state: Progress) -> cards.Card:

@@ -1,38 +1,50 @@
-"""From a card back to the network that was trained."""
+"""From a card back to the network that was trained.
 
+A card is data. Loading one runs no code that it names: mechanisms, tasks and datasets are those of this package, unless
+the caller passes a file (`attention="path/mine.py:Mine"`) or trusts what the card names (`trust=True`).
+"""
+
+import contextlib
 from pathlib import Path
 
-from safetensors.torch import load_file
 from torch import nn
 
 from longspan.core.environment import choose_device
-from longspan.core.errors import CorruptFile, UsageError
+from longspan.core.errors import UsageError
+from longspan.core.registry import builtins_only
+from longspan.core.spec import Spec
 from longspan.probes import TrainedModel
 from longspan.results import card as cards
+from longspan.results.code_identity import code_of
 from longspan.runs.cell import Cell, RunPlan
+from longspan.runs.fingerprint import is_builtin, source_hash
+from longspan.runs.weights import filled_with
 
 
-def load(card: Path | str, *, attention: str | None = None) -> nn.Module:
+def load(card: Path | str, *, attention: str | None = None, trust: bool = False) -> nn.Module:
     """The trained model behind a card, in evaluation mode on the CPU.
 
-    `attention` says where a plug-in of yours is now, when it is not in the current folder: "path/mine.py:Mine".
+    No code that the card names is run. Where its mechanism is a plug-in, `attention` names your own copy of the file,
+    "path/mine.py:Mine", which must be the code of the run; its hash is on the card. `trust=True` runs what the card
+    names, from the current folder, and takes code that was edited since as it is: only for cards whose code you know.
     """
     card = Path(card)
     record = cards.read(card, "run")
     if "weights" not in record["files"]:
         raise UsageError(f"The card {card.name} has no weights beside it; run its cell again to get them.")
-    model = plan_of(record, attention=attention).model()
-    weights = card.with_name(record["files"]["weights"])
-    try:
-        model.load_state_dict(load_file(weights))
-    except (OSError, RuntimeError, ValueError) as error:
-        raise CorruptFile(f"The weights {weights.name} do not fit {card.name}; run its cell again.") from error
-    except Exception as error:  # safetensors has an error class of its own
-        raise CorruptFile(f"The weights {weights.name} cannot be read ({error}); run the cell again.") from error
-    return model.eval()
+    weights, recorded = card.with_name(record["files"]["weights"]), record.get("files_sha256", {}).get("weights")
+    with trusted(attention, trust=trust):
+        return filled_with(plan_of(record, attention=attention, trust=trust), weights, recorded).eval()
 
 
-def plan_of(record: cards.Card, *, attention: str | None = None) -> RunPlan:
+def trusted(attention: str | None = None, *, trust: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Inside, names from a card make no code run but that of this package and the mechanism the caller passed."""
+    if trust:
+        return contextlib.nullcontext()
+    return builtins_only(*([Spec.parse(attention).target] if attention else []))
+
+
+def plan_of(record: cards.Card, *, attention: str | None = None, trust: bool = False) -> RunPlan:
     """The plan by which the run of a card was made."""
     cell = Cell(
         record["task"],
@@ -43,21 +55,52 @@ def plan_of(record: cards.Card, *, attention: str | None = None) -> RunPlan:
         record["seed"],
         {name: tuple(value) if isinstance(value, list) else value for name, value in record["overrides"].items()},
     )
-    plan = RunPlan.of(cell)
+    with trusted(attention, trust=trust):
+        plan = RunPlan.of(cell)
     if (version := record["task_version"]) != plan.task.meta.version:
         raise UsageError(
             f"The card is of {plan.task.name} version {version}, this package has {plan.task.meta.version}; "
             f"install longspan {record['code']['version']}."
         )
+    if not trust:
+        _check_code(record, plan)
     return plan
 
 
+def _check_code(record: cards.Card, plan: RunPlan) -> None:
+    """Refuse weights that other code was trained with: in this one they would mean something else."""
+    mechanism, recorded, found = plan.mechanism, code_of(record), own_code(plan)
+    if is_builtin(mechanism) and str(mechanism) == record["mechanism"]:
+        version, here = recorded.get("mechanism_version"), mechanism.meta.version
+        if version != here:
+            raise UsageError(
+                f"The card is of {mechanism} version {version}, this package has {here}; install longspan "
+                f"{record['code']['version']}, or pass trust=True (--trust) to use the code that is here."
+            )
+    elif not found or found["mechanism_sha256"] != recorded.get("mechanism_sha256"):
+        then, now = recorded.get("mechanism_sha256", "none"), found.get("mechanism_sha256", "none")
+        raise UsageError(
+            f"{mechanism} is not the code of the run: the card is of {record['mechanism']} with the source hash "
+            f"{then[:12]}, here it is {now[:12]}. Pass the file as it was then, or trust=True (--trust) to use this."
+        )
+
+
+def own_code(plan: RunPlan) -> dict[str, str]:
+    """The source hash of a plug-in; nothing for a built-in."""
+    return {} if is_builtin(plan.mechanism) else {"mechanism_sha256": source_hash(plan.mechanism.cls)}
+
+
 def load_trained(
-    card: Path | str, *, data: Path | str | None = None, device: str = "auto", attention: str | None = None
+    card: Path | str,
+    *,
+    data: Path | str | None = None,
+    device: str = "auto",
+    attention: str | None = None,
+    trust: bool = False,
 ) -> TrainedModel:
     """The trained model of a run card with its task and protocol, on a device, as probes take it."""
     record = cards.read(card, "run")
-    plan = plan_of(record, attention=attention)
-    model = load(card, attention=attention).to(choose_device(device))
+    plan = plan_of(record, attention=attention, trust=trust)
+    model = load(card, attention=attention, trust=trust).to(choose_device(device))
     where = None if data is None else Path(data)
-    return TrainedModel(plan.task, plan.mechanism, plan.protocol, model, record, where)
+    return TrainedModel(plan.task, plan.mechanism, plan.protocol, model, record, where, own_code(plan))

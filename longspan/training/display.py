@@ -18,18 +18,19 @@ def progress_bar(title: str, steps: int, score: str, shown: bool = True):
     if not (shown and sys.stderr.isatty()):
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from longspan.core.screen import Screen
+
     columns = (
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[figures]}", markup=False),
+        TextColumn("{task.fields[speed]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=Screen(stderr=True), transient=True) as bars:
         bar = bars.add_task(title, total=steps, figures="", speed="")
         started, first = time.perf_counter(), None
 

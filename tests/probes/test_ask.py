@@ -12,6 +12,7 @@ from longspan.cli import app
 from longspan.core.errors import DataMissing, UnknownName, UsageError
 from longspan.results import card as cards
 from longspan.results.store import Store
+from longspan.results.verify import verify
 
 SMALL = {"recipe.steps": 2, "recipe.evaluate_every": 1, "recipe.batch_size": 4, "recipe.evaluation_batch": 4}
 SMALL |= {"data.train": 12, "data.valid": 8, "data.test": 8, "model.dim": 8, "model.mlp": 8}
@@ -68,7 +69,7 @@ def test_a_span_by_weights_lies_between_none_and_the_longest(ask):
     assert 0 < found["mean"] < found["length"]
     assert np.shape(found["by_layer"]) == (2, 2)
     assert found["mean"] == pytest.approx(np.mean(found["by_layer"]), rel=1e-3)
-    assert all(finding.status != "broken" for finding in cards.verify(path))
+    assert all(finding.status != "broken" for finding in verify(path))
 
 
 def test_a_mechanism_without_a_matrix_is_asked_by_gradients_and_the_card_says_so(ask):
@@ -120,7 +121,7 @@ def test_embeddings_come_with_their_arrays(ask, place):
     assert arrays["position"].shape == (1024, 1024)
     np.testing.assert_allclose(np.diag(arrays["position"].astype(float)), 1, atol=1e-3)
     assert card["results"]["by_intensity_distance"][0] == 1
-    assert all(finding.status != "broken" for finding in cards.verify(path))
+    assert all(finding.status != "broken" for finding in verify(path))
 
 
 def test_transfer_evaluates_on_the_longer_task(ask):

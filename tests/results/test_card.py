@@ -3,16 +3,16 @@
 import json
 import sys
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longspan.core.errors import CorruptFile, UsageError
 from longspan.results import card as cards
-from longspan.results.card import CardCheck, InvalidCard
+from longspan.results.card import InvalidCard
 from longspan.results.schema import RUN_SCHEMA
-from tests.results.factory import make_card, write_predictions
+from longspan.results.store import Store
+from tests.results.factory import make_card
 
 
 def resealed(**fields):
@@ -161,60 +161,81 @@ def test_the_file_name_is_readable_and_tells_cards_apart():
     assert cards.filename(one) != cards.filename(other)
 
 
-def stored(tmp_path, correct=800, **fields):
-    """A card claiming 800 of 2000 beside predictions with `correct` hits."""
-    write_predictions(tmp_path / "p.npz", correct, 2000)
-    return cards.write(tmp_path / "card.json", make_card(accuracy=0.4, files={"predictions": "p.npz"}, **fields))
+# -------------------------------------------------------------------------------------------------------------- bounds
+
+TOO_LARGE = (10**400, 2**63, -(2**63), 1.1e150, -1e151)
+PLACES = {
+    "a score": lambda card, number: card["score"].update(value=number, name="mse"),
+    "a seed": lambda card, number: card.update(seed=number),
+    "a count": lambda card, number: card["score"].update(count=number),
+    "an override": lambda card, number: card["overrides"].update({"recipe.steps": number}),
+    "a setting": lambda card, number: card["settings"]["model"].update(dim=[number]),
+    "the environment": lambda card, number: card["environment"].update(cpu_count=number),
+    "the curve": lambda card, number: card["curve"][0].update(train_loss=number),
+    "an unknown field": lambda card, number: card.update(new={"deep": [{"er": number}]}),
+}
 
 
-def statuses(findings: list[CardCheck]) -> dict[str, str]:
-    return {finding.check: finding.status for finding in findings}
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("number", TOO_LARGE, ids=lambda number: f"{number:.0e}" if abs(number) < 1e300 else "1e400")
+def test_no_number_anywhere_may_be_larger_than_arithmetic_bears(place, number, tmp_path):
+    card = make_card(sealed=False)
+    PLACES[place](card, number)
+    with pytest.raises(InvalidCard):
+        cards.write(tmp_path / "card.json", card)
+    with pytest.raises(InvalidCard):
+        cards.validate({**card, "sha256": "0" * 64})
+    (tmp_path / "card.json").write_text(json.dumps({**card, "sha256": cards.content_hash(card)}))
+    with pytest.raises(CorruptFile):
+        cards.read(tmp_path / "card.json")
 
 
-def test_verify_recomputes_the_score(tmp_path):
-    findings = cards.verify(stored(tmp_path))
-    assert statuses(findings) == {"card": "kept", "files": "kept", "score": "kept"}
-    assert "0.400000 recomputed from 2000" in findings[-1].detail
+@pytest.mark.parametrize("number", [2**63 - 1, 1e150, -1e150, 5e-324, -0.0, 0, 1e22])
+def test_every_other_number_is_allowed(number, tmp_path):
+    card = make_card(sealed=False)
+    for place in ("an override", "a setting", "the environment", "the curve", "an unknown field"):
+        PLACES[place](card, number)
+    cards.read(cards.write(tmp_path / "card.json", card))
 
 
-def test_verify_catches_a_score_the_predictions_do_not_give(tmp_path):
-    findings = cards.verify(stored(tmp_path, correct=799))
-    assert statuses(findings)["score"] == "broken"
-    assert "the predictions give 0.399500" in findings[-1].detail
+@pytest.mark.parametrize(
+    "created",
+    [
+        "2026-13-01T00:00:00Z",
+        "2026-02-30T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "2026-01-01T24:00:01Z",
+        "2026-01-01T00:00:60Z",
+        "2026-01-01T00:00:00Z\n",
+        "٢٠٢٦-01-01T00:00:00Z",
+        "2026-01-01T00:00:00." + "1" * 100 + "Z",
+    ],
+)
+def test_a_date_that_is_none_is_refused(created):
+    with pytest.raises(InvalidCard, match="created"):
+        cards.validate({**make_card(), "created": created})
 
 
-def test_verify_names_missing_files(tmp_path):
-    path = stored(tmp_path)
-    (tmp_path / "p.npz").unlink()
-    assert statuses(cards.verify(path)) == {"card": "kept", "files": "broken", "score": "broken"}
+@pytest.mark.parametrize("created", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999999+00:00"])
+def test_an_odd_date_is_a_date(created, tmp_path):
+    Store(tmp_path).add(make_card(created=created))
+    assert len(Store(tmp_path).cards()) == 1
 
 
-def test_weights_may_lie_elsewhere_since_no_number_comes_from_them(tmp_path):
-    path = cards.write(tmp_path / "card.json", make_card(files={"weights": "w.safetensors"}))
-    found = {finding.check: finding for finding in cards.verify(path)}
-    assert found["files"].status == "kept"
-    assert found["files"].detail == "0 present; the weights are not"
+def test_a_file_name_ends_where_it_ends():
+    with pytest.raises(InvalidCard, match="files"):
+        cards.validate(make_card(files={"predictions": "p.npz\n"}))
+    with pytest.raises(InvalidCard, match="files_sha256"):
+        cards.validate(make_card(files_sha256={"predictions": "0" * 64 + "\n"}))
 
 
-def test_verify_says_what_cannot_be_checked(tmp_path):
-    path = cards.write(tmp_path / "card.json", make_card(status="fail"))
-    assert statuses(cards.verify(path)) == {"card": "kept", "files": "not applicable", "score": "not applicable"}
+def test_longer_texts_are_allowed_and_endless_ones_are_not():
+    cards.validate(make_card(title="x" * 500, status="fail", reason="x" * 10_000, environment={"note": "x" * 100_000}))
+    with pytest.raises(InvalidCard, match="longer than"):
+        make_card(environment={"note": "x" * 100_001})
 
 
-def test_verify_stops_at_a_corrupt_card(tmp_path):
-    (tmp_path / "card.json").write_bytes(b"{}")
-    assert statuses(cards.verify(tmp_path / "card.json")) == {"card": "broken"}
-
-
-def test_pickled_predictions_are_never_loaded(tmp_path):
-    path = stored(tmp_path)
-    trap = np.array([object()], dtype=object)
-    np.savez(tmp_path / "p.npz", label=trap, prediction=trap)
-    assert statuses(cards.verify(path))["score"] == "broken"
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x80\x04K*."])
-def test_garbage_in_place_of_predictions_is_a_finding(content, tmp_path):
-    path = stored(tmp_path)
-    (tmp_path / "p.npz").write_bytes(content)
-    assert statuses(cards.verify(path))["score"] == "broken"
+def test_a_fault_is_told_in_few_words_however_long_the_card():
+    with pytest.raises(InvalidCard) as caught:
+        cards.validate(make_card(title="x" * 90_000))
+    assert len(str(caught.value)) < 1000

@@ -9,6 +9,7 @@ from longspan.results import card as cards
 from longspan.results.board import board
 from longspan.results.code_identity import code_of, same_code, same_outputs
 from longspan.results.store import Store, newest
+from longspan.results.verify import verify
 from tests.results.factory import make_card
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +102,7 @@ def test_committed_cards_hold_what_they_say_and_stay_on_their_boards():
     found = {path: card for path, card in store.entries() if card["kind"] == "run"}
     boards = defaultdict(list)
     for path, card in found.items():
-        assert all(check.status != "broken" for check in cards.verify(path)), path
+        assert all(check.status != "broken" for check in verify(path)), path
         assert same_code(card["settings"], builtin()), path
         boards[card["task"], card["protocol"], card["tier"]].append(card)
     for (task, protocol, tier), own in boards.items():

@@ -10,6 +10,7 @@ from longspan.core.errors import StorageError, UsageError
 from longspan.results import card as cards
 from longspan.results.collect import cards_in
 from longspan.results.store import Store
+from longspan.results.verify import verify
 from tests.results.factory import make_card, write_predictions
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ def test_files_lie_beside_the_card_and_are_named_in_it(tmp_path):
     path = Store(tmp_path / "cards").add(make_card(), files={"predictions": predictions})
     card = cards.read(path)
     assert (path.parent / card["files"]["predictions"]).read_bytes() == predictions.read_bytes()
-    assert [finding.status for finding in cards.verify(path)] == ["kept", "kept", "kept"]
+    assert "broken" not in {finding.status for finding in verify(path)}
 
 
 def test_a_rerun_supersedes_but_the_older_card_stays(tmp_path):

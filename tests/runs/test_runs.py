@@ -18,8 +18,8 @@ from longspan import attentions, runs, tasks
 from longspan.attentions import Pattern
 from longspan.core.environment import choose_device
 from longspan.core.errors import PluginError, RunFailed, StorageError, UnsupportedPattern, UsageError
-from longspan.results import card as cards
 from longspan.results.store import Store
+from longspan.results.verify import verify
 from longspan.runs import Cell, fingerprint, train
 
 ROOT = Path(__file__).parents[1]
@@ -172,11 +172,15 @@ def logged(path, card):
 
 def test_a_card_can_be_verified_from_what_lies_beside_it(unbroken):
     path, card = unbroken
-    assert [(finding.check, finding.status) for finding in cards.verify(path)] == [
+    assert [(finding.check, finding.status) for finding in verify(path)] == [
         ("card", "kept"),
         ("files", "kept"),
+        ("numbers", "kept"),
+        ("labels", "kept"),
         ("score", "kept"),
     ]
+    assert set(card["files_sha256"]) == {"log", "predictions", "weights"}
+    assert card["environment"]["threads"] == torch.get_num_threads()
     kept = predictions(path, card)
     assert (kept["prediction"] == kept["label"]).mean() == card["score"]["value"]
     assert card["score"]["value"] == card["metrics"]["test"]["accuracy"]["value"]
@@ -396,7 +400,7 @@ def test_a_plug_in_that_raises_leaves_a_card_that_says_why(run, plugin, tmp_path
     assert (card["status"], card["score"], card["metrics"]) == ("fail", None, None)
     assert card["reason"].startswith(reason)
     assert "\n" not in card["reason"]
-    assert cards.verify(path)[0].status == "kept"
+    assert verify(path)[0].status == "kept"
     assert runs.unfinished(tmp_path / "out") == []
 
 
@@ -455,8 +459,8 @@ def test_a_lock_that_cannot_be_had_is_one_sentence(run, tmp_path):
 @pytest.mark.parametrize(
     "how, sentence",
     [
-        ({"seed": -1}, "A seed is an integer of at least 0, got -1"),
-        ({"seed": True}, "A seed is an integer of at least 0, got True"),
+        ({"seed": -1}, "A seed is an integer from 0 to 9223372036854775807, got -1"),
+        ({"seed": True}, "A seed is an integer from 0 to 9223372036854775807, got True"),
         ({"device": "tpu"}, "A device is auto, cpu or cuda, got 'tpu'"),
         ({"precision": "fp8"}, "A precision is auto, fp32 or bf16, got 'fp8'"),
         ({"devices": 3}, "A batch of 8 cannot be shared equally by 3 devices"),

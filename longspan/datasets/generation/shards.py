@@ -93,10 +93,11 @@ class _Bar:
     def __enter__(self) -> Callable[[], None]:
         if not self.show:
             return lambda: None
-        from rich.console import Console
         from rich.progress import Progress
 
-        self.progress = Progress(console=Console(stderr=True)).__enter__()
+        from longspan.core.screen import Screen
+
+        self.progress = Progress(console=Screen(stderr=True)).__enter__()
         task = self.progress.add_task(self.title, total=self.total)
         return lambda: self.progress.advance(task)
 

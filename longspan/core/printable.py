@@ -1,0 +1,71 @@
+r"""Text that cannot steer a terminal, whoever wrote it: cards, file names, servers, plug-ins.
+
+    printable("a\x1b[2Jb")             # 'a�[2Jb'
+    with plain_streams(): ...          # whatever is printed inside goes through it
+
+Control characters, direction overrides, invisible letters and odd line breaks become U+FFFD. Colours and progress bars
+are drawn by `core/screen.py`, which writes to the streams beneath.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def printable(text: str, keep: str = "\n") -> str:
+    """The text with what is not printable replaced, but for the letters of `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in keep else REPLACEMENT for letter in text)
+
+
+def escaped(json_text: str) -> str:
+    r"""JSON with the same meaning in which whatever is not printable is written as \uXXXX."""
+    if json_text.isprintable():
+        return json_text
+    return "".join(letter if letter.isprintable() or letter == "\n" else _escape(letter) for letter in json_text)
+
+
+def _escape(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+
+
+class PlainStream:
+    """A text stream that shows everything as text. Rich, which knows `rich_proxied_file`, writes past it."""
+
+    def __init__(self, stream: TextIO):
+        self.rich_proxied_file = stream
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(printable(text, keep="\n\t"))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+def make_streams_plain() -> tuple[TextIO, TextIO]:
+    """From now on standard output and standard error show everything as text; returns what they were."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (  # type: ignore[assignment]  # a stream in all that printing needs
+        stream if isinstance(stream, PlainStream) else PlainStream(stream) for stream in before
+    )
+    return before
+
+
+@contextlib.contextmanager
+def plain_streams() -> Iterator[None]:
+    """Inside, standard output and standard error show everything as text."""
+    before = make_streams_plain()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

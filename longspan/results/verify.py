@@ -1,0 +1,157 @@
+"""What can be checked of a card without training again: its seal, its files, its numbers, its labels, its score.
+
+    for found in verify("out/cards/listops/....json"):
+        print(found.check, found.status, found.detail)
+
+Card and files are untrusted: whatever they hold, the answer is a finding, never an exception. Never imports torch.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from longspan.core.errors import CorruptFile
+from longspan.results import card as cards
+from longspan.results import files, predictions
+from longspan.results.card import Card
+
+SCORE_TOLERANCE = 1e-6  # below one example in any test set here, above the rounding of a float32 mean
+RATIO_TOLERANCE = 1e-5  # a ratio of parameters is written with six digits
+
+
+@dataclass(frozen=True)
+class CardCheck:
+    """One question asked of a card, and its answer."""
+
+    check: Literal["card", "files", "numbers", "labels", "score"]
+    status: Literal["kept", "broken", "not applicable"]
+    detail: str
+
+
+def verify(path: str | Path) -> list[CardCheck]:
+    """Everything that can be checked without training again, one finding for each question."""
+    path = Path(path)
+    try:
+        card = cards.read(path)
+    except CorruptFile as error:
+        return [CardCheck("card", "broken", str(error))]
+    checks = [CardCheck("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}"), _files(path, card)]
+    if card["kind"] == "run":
+        checks += [_numbers(card), _labels(path, card), _score(path, card)]
+    return checks
+
+
+def _files(path: Path, card: Card) -> CardCheck:
+    if not card["files"]:
+        return CardCheck("files", "not applicable", "the card names no files")
+    if wrong := list(files.faults(path, card, weights=False)):
+        return CardCheck("files", "broken", " ".join(wrong))
+    here = [what for what, name in card["files"].items() if (path.parent / name).exists()]
+    hashed = sum(what in card.get("files_sha256", {}) for what in here)
+    detail = f"{len(here)} present, {hashed} with the hash of the card"
+    return CardCheck("files", "kept", detail if len(here) == len(card["files"]) else f"{detail}; the weights are not")
+
+
+# --------------------------------------------------------------------------------------------------------- the numbers
+
+
+def _numbers(card: Card) -> CardCheck:
+    """Whether what a card says twice is the same both times."""
+    wrong = [*_score_faults(card), *_curve_faults(card), *_size_faults(card)]
+    if wrong:
+        return CardCheck("numbers", "broken", "; ".join(wrong[:4]))
+    return CardCheck("numbers", "kept", "score, metrics, learning curve and sizes agree with one another")
+
+
+def _score_faults(card: Card) -> Iterator[str]:
+    score, metrics = card["score"], card["metrics"]
+    if (card["status"] == "ok") != (score is not None):
+        yield f"the status is {card['status']}, but there is {'a' if score else 'no'} score"
+    if score is None:
+        return
+    measured = (metrics or {}).get(score["split"], {}).get(score["name"])
+    if measured is None:
+        yield f"{score['name']} on {score['split']} is the score, but not among the metrics"
+    elif not _equal(measured["value"], score["value"]) or measured["count"] != score["count"]:
+        yield (
+            f"the score is {score['value']:.6g} of {score['count']}, "
+            f"the metrics say {measured['value']:.6g} of {measured['count']}"
+        )
+
+
+def _curve_faults(card: Card) -> Iterator[str]:
+    steps = [point["step"] for point in card["curve"]]
+    if any(after <= before for before, after in itertools.pairwise(steps)):
+        yield "the steps of the learning curve do not increase"
+    planned = card["settings"]["recipe"].get("steps")
+    if steps and isinstance(planned, int | float) and max(steps) > planned:
+        yield f"the learning curve goes to step {max(steps)} of {planned}"
+    selected = card["selected_step"]
+    if selected is None or not steps:
+        return
+    if selected not in steps:
+        yield f"step {selected} was selected, which is not on the learning curve"
+        return
+    point = card["curve"][steps.index(selected)]
+    for name, measured in ((card["metrics"] or {}).get("valid") or {}).items():
+        drawn = point.get(f"valid_{name}")
+        if drawn is not None and not _equal(drawn, measured["value"]):
+            yield (
+                f"the validation {name} of step {selected} is {drawn:.6g} on the learning curve "
+                f"and {measured['value']:.6g} among the metrics"
+            )
+
+
+def _size_faults(card: Card) -> Iterator[str]:
+    size = card["parameters"]
+    if size["baseline"] and size["ratio"] is not None:
+        ratio = size["total"] / size["baseline"]
+        if abs(ratio - size["ratio"]) > RATIO_TOLERANCE * max(1.0, ratio):
+            yield f"{size['total']} parameters are {ratio:.4f} of {size['baseline']}, the card says {size['ratio']:.4f}"
+
+
+def _equal(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=SCORE_TOLERANCE, abs_tol=SCORE_TOLERANCE)
+
+
+# ------------------------------------------------------------------------------------------------- labels and the score
+
+
+def _labels(path: Path, card: Card) -> CardCheck:
+    """Whether the predictions were compared with the labels of the dataset."""
+    recorded, name = card["dataset"].get("labels_sha256"), card["files"].get("predictions")
+    if recorded is None or name is None or card["score"] is None:
+        return CardCheck("labels", "not applicable", "the card has no digest of labels, or no predictions")
+    try:
+        labels, _ = predictions.labels_and_answers(path.parent / name)
+    except CorruptFile as error:
+        return CardCheck("labels", "broken", str(error))
+    if predictions.labels_digest(labels) != recorded:
+        return CardCheck("labels", "broken", f"the labels in {name} are not those of the dataset")
+    return CardCheck("labels", "kept", f"{len(labels)} labels are those of the dataset")
+
+
+def _score(path: Path, card: Card) -> CardCheck:
+    """The score recomputed from the predictions."""
+    score, name = card["score"], card["files"].get("predictions")
+    if score is None:
+        return CardCheck("score", "not applicable", "the run failed, there is no score")
+    if name is None:
+        return CardCheck("score", "not applicable", "no predictions were kept")
+    try:
+        found = predictions.score_of(path.parent / name, score["name"])
+    except CorruptFile as error:
+        return CardCheck("score", "broken", str(error))
+    if found is None:
+        return CardCheck("score", "not applicable", f"{name} does not hold what {score['name']} is made of")
+    value, count, rows = found
+    stated = f"the card says {score['value']:.6f} of {score['count']}, the predictions give {value:.6f} of {count}"
+    if count != score["count"] or not _equal(value, score["value"]):
+        return CardCheck("score", "broken", stated)
+    held = card["dataset"]["counts"].get(score["split"])
+    if held is not None and rows != held:
+        return CardCheck("score", "broken", f"{rows} rows were scored, the {score['split']} split has {held}")
+    return CardCheck("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
