@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from longspan.results.board import shown
+from longspan.core.printable import printable
 
 Kind = Literal["text", "percent", "number", "count", "fit"]
 BETWEEN = " · "  # the parts of a text
@@ -142,4 +142,4 @@ def _plain(value: Any) -> Any:
     """A spreadsheet must not take a name for a formula."""
     if not isinstance(value, str):
         return value
-    return shown(f"'{value}" if value.startswith(("=", "+", "-", "@", "\t")) else value)
+    return printable(f"'{value}" if value.startswith(("=", "+", "-", "@", "\t")) else value)

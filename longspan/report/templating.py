@@ -7,6 +7,7 @@ from typing import Any
 
 from longspan import suites
 from longspan.analysis import efficiency_table, lra_efficiency
+from longspan.core.printable import printable
 from longspan.report import printed
 from longspan.report.fairness import verdicts_on
 from longspan.results import board_table, render
@@ -72,9 +73,7 @@ def _without_control_characters(value: Any) -> Any:
     """What an expression of a template gives, with the line breaks of formulas but without other control characters."""
     from markupsafe import Markup
 
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return "\n".join(map(shown, value.split("\n")))
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def base_name(mechanism: str) -> str:
