@@ -14,6 +14,7 @@ from longspan.results import card as cards
 from longspan.results.card import Card
 
 DECIDED = ("score", "metrics", "curve", "selected_step", "parameters", "dataset", "settings", "status", "reason")
+MEMORY = ".verified.json"  # of what was hashed before: it saves time, decides nothing, and may be there or not
 MEASURED = ("seconds", "memory", "floor", "achieved", "energy")  # no two measurements agree in these
 
 
@@ -28,8 +29,8 @@ def results(out: Path) -> dict[str, Any]:
             found[key] = [{name: value for name, value in p.items() if name not in MEASURED} for p in card["points"]]
         for what, name in card["files"].items():
             found[f"{what} of {key}"] = _digest(path.parent / name)
-    data = out / "data"
-    return found | {str(path.relative_to(out)): _digest(path) for path in data.rglob("*") if path.is_file()}
+    data = [path for path in (out / "data").rglob("*") if path.is_file() and path.name != MEMORY]
+    return found | {str(path.relative_to(out)): _digest(path) for path in data}
 
 
 def stored(out: Path) -> list[tuple[Path, Card]]:
@@ -70,7 +71,7 @@ def points(out: Path) -> list[dict[str, Any]]:
 
 def names(out: Path) -> Counter[str]:
     """Every file and folder below `out`, without the hashes in names of cards; TensorBoard's files count as one."""
-    found = [str(path.relative_to(out)) for path in out.rglob("*")]
+    found = [str(path.relative_to(out)) for path in out.rglob("*") if path.name != MEMORY]
     plain = [re.sub(r"-[0-9a-f]{12}(?=\.|$)", "-*", name) if name.startswith("cards") else name for name in found]
     counted = Counter(re.sub(r"events\.out\.tfevents\..*", "events", name) for name in plain)
     return Counter({name: 1 if name.endswith("/events") else count for name, count in counted.items()})
