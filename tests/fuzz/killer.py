@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-PLAN, ROOT, COUNTS = "KILL_PLAN", "KILL_ROOT", "KILL_COUNTS"  # environment variables
+PLAN, ROOT = "KILL_PLAN", "KILL_ROOT"  # environment variables
 PHASES = ("training", "evaluation", "checkpoint", "card", "dataset", "measurement")
 TORCH = ("training", "evaluation")
 CHANGES = {"open": 0, "os.rename": 1, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.chmod": 0}  # where the path is
@@ -117,11 +117,13 @@ def _die_with_the_root() -> None:
     if os.fork():
         os.close(read)
         return
-    os.setsid()
-    os.close(write)
-    os.read(read, 1)  # ends when the last writer is gone
-    os.killpg(root(), signal.SIGKILL)
-    os._exit(0)
+    try:
+        os.setsid()
+        os.close(write)
+        os.read(read, 1)  # ends when the last writer is gone
+        os.killpg(root(), signal.SIGKILL)
+    finally:  # also where the tree has ended by itself; this copy of the command must do nothing else
+        os._exit(0)
 
 
 def in_environment(plan: KillPlan | None) -> dict[str, str]:
