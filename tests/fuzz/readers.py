@@ -33,7 +33,7 @@ def commands(store: Path, paths: list[Path], out: Path) -> Iterator[list[str]]:
     """The command lines of all readers; the report and drawings go into `out`."""
     where = ["--cards", str(store), "--out", str(out)]
     yield ["verify", *map(str, paths)]
-    for name in (*suites.names(), "image", "lm", "forecasting_etth1"):
+    for name in (*suites.names(), "image", "forecasting_etth1"):
         for form in FORMATS:
             yield ["board", name, "--format", form, *where]
     yield ["board", "forecasting_etth1", "--metric", "mae", *where]
