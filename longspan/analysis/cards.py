@@ -63,7 +63,7 @@ class Evidence:
 
     def rules(self, card: Card) -> str:
         """By which rules the run behind a card was made: `longspan · full`, and what was changed of them."""
-        subject, run = card.get("subject", card), self.run_of(card)
+        subject, run = subject_of(card), self.run_of(card)
         words = [subject["protocol"], subject["tier"]]
         if run is not None and run["dataset"]["variant"] == "standin":
             words.append("stand-in data")
@@ -117,10 +117,15 @@ def _others(cards: Iterable[Card], chosen: Sequence[Card]) -> list[Card]:
     return [card for card in cards if card["sha256"] not in hashes]
 
 
+def subject_of(card: Card) -> Mapping:
+    """What was asked or run: the subject of a probe, and any other card itself."""
+    return card["subject"] if card["kind"] == "probe" else card
+
+
 def subject_key(card: Card) -> tuple[str, ...]:
     """What the seeds of one answer share."""
     names = ("task", "protocol", "tier", "mechanism", "pattern")
-    return tuple(card.get("subject", card)[name] for name in names)
+    return tuple(subject_of(card)[name] for name in names)
 
 
 def name_of(card: Mapping) -> str:

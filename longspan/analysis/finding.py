@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from longspan.core.printable import printable
+
 Kind = Literal["text", "percent", "number", "count", "fit"]
 BETWEEN = " · "  # the parts of a text
 
@@ -138,4 +140,6 @@ def as_csv(finding: Finding) -> str:
 
 def _plain(value: Any) -> Any:
     """A spreadsheet must not take a name for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
+    if not isinstance(value, str):
+        return value
+    return printable(f"'{value}" if value.startswith(("=", "+", "-", "@", "\t")) else value)

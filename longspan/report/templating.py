@@ -7,6 +7,7 @@ from typing import Any
 
 from longspan import suites
 from longspan.analysis import efficiency_table, lra_efficiency
+from longspan.core.printable import printable
 from longspan.core.readable_json import finite
 from longspan.report import printed
 from longspan.report.fairness import verdicts_on
@@ -24,6 +25,7 @@ def environment(site: Mapping[str, Any]):
         loader=jinja2.PackageLoader("longspan.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_without_control_characters,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -68,9 +70,17 @@ def environment(site: Mapping[str, Any]):
     return env
 
 
+def _without_control_characters(value: Any) -> Any:
+    """What an expression of a template gives, with the line breaks of formulas but without other control characters."""
+    from markupsafe import Markup
+
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def base_name(mechanism: str) -> str:
-    """`performer(features=64)` is `performer`; a plug-in keeps its path."""
-    return shown(mechanism.split("(", 1)[0].strip() or mechanism)
+    """`performer(features=64)` is `performer`; a plug-in keeps its path. The same for the name as a board shows it."""
+    name = shown(mechanism)
+    return name.split("(", 1)[0].strip() or name
 
 
 def options_of(mechanism: str) -> str:

@@ -143,9 +143,9 @@ class Board:
     @property
     def title(self) -> str:
         if self.empty and self.paper:
-            return f"{self.suite.title} · {self.paper.title}"
+            return shown(f"{self.suite.title} · {self.paper.title}")
         kind = ", stand-in data" if self.standin else ""
-        return f"{self.suite.title} · {self.protocol} · {self.tier}{kind}"
+        return shown(f"{self.suite.title} · {self.protocol} · {self.tier}{kind}")
 
     @property
     def empty(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
 from longspan.core.readable_json import printed
-from longspan.results.board import Board, as_data
+from longspan.results.board import Board, as_data, shown
 from longspan.results.board_table import (
     NAME,
     Part,
@@ -56,7 +56,7 @@ def _markdown(views: Sequence[Board]) -> str:
 
 def _markdown_board(view: Board) -> str:
     def escape(text: str) -> str:
-        return re.sub(r"([\\`*_{}\[\]<>|#~!])", r"\\\1", text)
+        return re.sub(r"([\\`*_{}\[\]<>|#~!])", r"\\\1", shown(text))
 
     def cells(texts: Sequence[str]) -> str:
         return "| " + " | ".join(escape(text) for text in texts) + " |"
@@ -83,7 +83,9 @@ def _csv(views: Sequence[Board]) -> str:
     """
 
     def plain(text: Any) -> Any:  # a spreadsheet must not take a name for a formula
-        return f"'{text}" if isinstance(text, str) and text.startswith(("=", "+", "-", "@", "\t")) else text
+        if not isinstance(text, str):
+            return text
+        return shown(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text)
 
     buffer = io.StringIO()
     head = ["suite", "protocol", "tier", "section", "mechanism", "title", "pattern", "conformance", "column", "status"]
@@ -165,12 +167,12 @@ def _latex_board(view: Board) -> str:
     """A `tabular` per table, for booktabs; the notes follow as comments."""
 
     def escape(text: str) -> str:
-        return "".join(_LATEX.get(letter, letter) for letter in text)
+        return "".join(_LATEX.get(letter, letter) for letter in shown(text))
 
     out = []
     for part in parts(view):
         out += [
-            f"% {part.title}".replace("\n", " "),
+            f"% {shown(part.title)}",
             r"\begin{tabular}{" + "".join("l" if name == NAME else "r" for name in part.columns) + "}",
             r"\toprule",
             " & ".join(escape(name) for name in part.columns) + r" \\",
@@ -181,7 +183,7 @@ def _latex_board(view: Board) -> str:
                 out.append(rf"\multicolumn{{{len(part.columns)}}}{{l}}{{\emph{{{escape(section.heading)}}}}} \\")
             out += [" & ".join(escape(text) for text in line.texts) + r" \\" for line in section.lines]
         out += [r"\bottomrule", r"\end{tabular}", ""]
-    return "\n".join([*out, *(f"% {note}" for note in footnotes(view))]) + "\n"
+    return "\n".join([*out, *(f"% {shown(note)}" for note in footnotes(view))]) + "\n"
 
 
 def _json(views: Sequence[Board]) -> str:
@@ -209,36 +211,38 @@ li {{ opacity: .8; font-size: .875rem }}
 
 def _html(views: Sequence[Board]) -> str:
     """A self-contained page. The report builds its own, richer table from the same board."""
-    title = html_module.escape(", ".join(view.title for view in views) or "Board")
+    title = _escape(", ".join(view.title for view in views) or "Board")
     return _PAGE.format(title=title, boards="\n".join(map(_html_board, views)))
 
 
-def _html_board(view: Board) -> str:
-    escape = html_module.escape
+def _escape(text: str) -> str:
+    return html_module.escape(shown(text))
 
+
+def _html_board(view: Board) -> str:
     def cell(part: Part, index: int, text: str) -> str:
         if part.columns[index] == NAME:
-            return f'<th scope="row">{escape(text)}</th>'
-        return f"<td>{escape(text)}</td>"
+            return f'<th scope="row">{_escape(text)}</th>'
+        return f"<td>{_escape(text)}</td>"
 
     tables = []
     for number, part in enumerate(parts(view)):
         head = "".join(
-            f'<th scope="col"{" class=name" if name == NAME else ""}>{escape(name)}</th>' for name in part.columns
+            f'<th scope="col"{" class=name" if name == NAME else ""}>{_escape(name)}</th>' for name in part.columns
         )
         body = []
         for section in part.sections:
             if section.heading:
                 span = f'<th colspan="{len(part.columns)}" scope="rowgroup">'
-                body.append(f"<tr>{span}{escape(section.heading)}</th></tr>")
+                body.append(f"<tr>{span}{_escape(section.heading)}</th></tr>")
             for line in section.lines:
                 cells = "".join(cell(part, index, text) for index, text in enumerate(line.texts))
                 body.append(f'<tr class="{line.kind}">{cells}</tr>')
-        title = f"<h2>{escape(part.title)}</h2>" if number or part.title != view.title else ""
+        title = f"<h2>{_escape(part.title)}</h2>" if number or part.title != view.title else ""
         inside = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
         tables.append(f'{title}<div class="scroll">{inside}</div>')
-    notes = "".join(f"<li>{escape(note)}</li>" for note in footnotes(view))
-    return "\n".join([f"<h1>{escape(view.title)}</h1>", *tables, f"<ul>{notes}</ul>"])
+    notes = "".join(f"<li>{_escape(note)}</li>" for note in footnotes(view))
+    return "\n".join([f"<h1>{_escape(view.title)}</h1>", *tables, f"<ul>{notes}</ul>"])
 
 
 ALIASES = {"md": "markdown"}

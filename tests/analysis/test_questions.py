@@ -232,3 +232,9 @@ def test_analyze_without_an_answer_is_one_sentence(tmp_path, monkeypatch):
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1
     assert call("analyze", "spam").exit_code == 2
+
+
+@pytest.mark.parametrize("subject", [0.5, [], {}, {"task": "listops"}])
+def test_a_run_with_a_field_called_subject_is_a_run_all_the_same(subject):
+    runs = [make_card("linear", "image", subject=subject)]
+    assert "Linear" in [row[0] for row in analysis.answer("convergence", Evidence(runs=runs)).rows]

@@ -376,6 +376,22 @@ def test_mechanisms_keep_one_look_and_looks_differ():
     assert given["softmax"].colour == "--hue-0"
 
 
+def test_no_page_has_control_characters_of_a_card(tmp_path):
+    steers = "\x1b[2J\x07\x9b31m\u202egnp"
+    build([make_card(task=steers, protocol=steers, tier=steers)], tmp_path / "site", CATALOGUE)
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert not [page.name for page in pages if re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page.read_text())]
+
+
+@pytest.mark.parametrize("mechanism", ["\r=1+1", "name\x85", "\x1c", "\x85(a=1)"])
+def test_a_mechanism_between_odd_line_breaks_has_a_page(tmp_path, mechanism):
+    index = build([make_card(mechanism, title="odd")], tmp_path / "site", CATALOGUE)
+    (page,) = set(
+        re.findall(r'href="(mechanism/[^"]+)"[^>]*>\s*(?:<svg.*?</svg>)?\s*<span>odd', index.read_text(), re.S)
+    )
+    assert (tmp_path / "site" / page).exists()
+
+
 READER = """
 import sys
 sys.modules["torch"] = None
