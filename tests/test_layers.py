@@ -17,6 +17,7 @@ LAYERS = [
     {"cli"},
     {"report"},
     {"analysis"},
+    {"launchers"},
     {"api"},
     {"runs"},
     {"training", "efficiency", "probes", "rules"},
@@ -35,7 +36,7 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "probes": {"base", "matrices", "ask"},
 }
 ROOT_MODULES = {"__init__", "__main__", "api", "multihead", "suites", "rules"}
-READING = ("core", "results", "suites", "published", "analysis", "report", "cli")
+READING = ("core", "results", "suites", "published", "analysis", "report", "cli", "launchers")
 
 
 def sources():

@@ -16,14 +16,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longspan.core.errors import LongspanError, UsageError
+from longspan.core import errors
+from longspan.core.errors import UsageError
 
 ORDER = (
     *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
     *("probe", "analyze", "board", "report", "verify", "new", "doctor"),
 )
 INTERRUPTED = 130
-UNEXPECTED = 4
 
 # -------------------------------------------------------------------------------------------------- errors as sentences
 
@@ -93,18 +93,12 @@ def spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
 
 def explain(error: BaseException) -> tuple[str, int]:
     """What to tell the user about a failure, and the exit code."""
-    if isinstance(error, LongspanError):
-        return str(error), error.exit_code
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return "Stopped.", INTERRUPTED
     if (tell := getattr(error, "format_message", None)) is not None:  # what typer raises on a malformed command line
         command = getattr(getattr(error, "ctx", None), "command_path", "longspan")
         return f"{tell().replace('Value error, ', '').rstrip('.')}. See {command} --help.", 2
-    if isinstance(error, ModuleNotFoundError):
-        return f"This command needs the package {error.name!r}, which is not installed; see longspan doctor.", 2
-    if isinstance(error, OSError):
-        return f"Cannot use {error.filename or 'a file'} ({error.strerror or error}); check the disk and the folder.", 4
-    return f"Unexpected {type(error).__name__}: {error} (--debug shows where; please report it).", UNEXPECTED
+    return errors.explain(error)
 
 
 def say(sentence: str, *, error: bool = False) -> None:

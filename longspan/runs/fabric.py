@@ -29,8 +29,15 @@ def choose_precision(asked: str, device: str) -> str:
     return asked
 
 
+def silence() -> None:
+    """Lightning announces what is decided here on purpose; which logger it uses depends on what was imported first."""
+    for part in ("fabric", "pytorch"):
+        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
+        logging.getLogger(f"lightning.{part}.utilities.rank_zero").setLevel(logging.WARNING)
+
+
 def make_fabric(device: str, precision: str, devices: int) -> Fabric:
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it announces what is decided here on purpose
+    silence()
     several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # a mechanism need not use all it has
     strategy = "auto" if devices == 1 else several
     return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]

@@ -4,32 +4,34 @@ import contextlib
 import functools
 import json
 import shutil
+import signal
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
 from lightning.fabric import Fabric
 
 from longspan import datasets
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
-from longspan.core import audit, meter
+from longspan.core import audit, meter, signals
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device
 from longspan.core.errors import LongspanError, RunFailed, UsageError
-from longspan.core.lock import only_one
+from longspan.core.lock import Busy, only_one
 from longspan.datasets.base import Splits
+from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
 from longspan.results.code_identity import same_code
 from longspan.results.store import Store
 from longspan.runs.cell import Cell, RunPlan, as_json, first_line
 from longspan.runs.describe import describe, files_of, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
-from longspan.runs.fingerprint import is_builtin
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import Progress, train
+
+BEGUN = "begun.json"  # what is known of a card before training, in the run's folder
 
 
 def run(
@@ -54,7 +56,9 @@ def run(
     data = None if data is None else Path(data)
     variant = _variant(plan, data, real)
     if (finished := _finished(store, plan, device, precision, variant)) is not None:
-        tidy(folder)
+        if folder.exists():
+            with contextlib.suppress(Busy), only_one(folder / "lock", f"the run {plan.title}", wait=False):
+                tidy(folder)
         return finished
     recipe = plan.protocol.recipe
     if devices < 1 or recipe.batch_size // recipe.accumulate % devices:
@@ -114,6 +118,9 @@ def _train_cell(
         model = plan.model()
     parameters, slots = count(model), filled(model)
     compile_long_runs(model, device, plan.protocol.recipe.steps)
+    described = describe(plan, splits, parameters, slots, read, device, precision, devices)
+    if fabric.is_global_zero:
+        write_json(folder / BEGUN, described)  # for the card of a process that dies
     logs = Logs(folder) if fabric.is_global_zero else None
     trained, reason, state = None, None, Progress()
     recipe = plan.protocol.recipe
@@ -130,28 +137,23 @@ def _train_cell(
                 bar(now, steps)
 
         try:
-            trained = train(
-                plan.task, model, splits, plan.protocol, fabric=fabric, seed=plan.cell.seed, folder=folder, watch=watch
-            )
+            with signals.raised((signal.SIGINT,)):
+                trained = train(
+                    *(plan.task, model, splits, plan.protocol),
+                    fabric=fabric,
+                    seed=plan.cell.seed,
+                    folder=folder,
+                    watch=watch,
+                )
             state = trained.progress
-        except torch.OutOfMemoryError:
-            rows = recipe.batch_size // recipe.accumulate
-            reason = (
-                f"out of memory on {device} at batch size {rows}; choose a smaller one with --set recipe.batch_size, "
-                "or a larger recipe.accumulate"
-            )
-        except RunFailed as error:
-            reason = str(error)
-        except Exception as error:  # a plug-in may raise anything at all
-            if isinstance(error, LongspanError) or is_builtin(plan.mechanism):
-                raise
-            reason = first_line(error)
+        except signals.Stopped:
+            raise
+        except BaseException as error:  # a plug-in may raise anything at all, SystemExit and KeyboardInterrupt included
+            reason = _reason(error, plan, device)
         finally:
             if logs is not None:
                 logs.close()
-    card: cards.Card = describe(plan, splits, parameters, slots, read, device, precision, devices) | outcome(
-        plan, splits, trained, state
-    )
+    card = described | outcome(plan, splits, trained, state)
     card |= {
         "status": "ok" if trained else "fail",
         "reason": reason,
@@ -164,6 +166,21 @@ def _train_cell(
     if fabric.is_global_zero:
         card = cards.read(store.add(card, files_of(folder, model if keep_weights else None, trained)))
     return card
+
+
+def _reason(error: BaseException, plan: RunPlan, device: str) -> str:
+    """Why a cell failed, for its card; an error that is not the cell's own is raised again."""
+    if is_out_of_memory(error):
+        recipe = plan.protocol.recipe
+        return (
+            f"out of memory on {device} at batch size {recipe.batch_size // recipe.accumulate}; "
+            "choose a smaller one with --set recipe.batch_size, or a larger recipe.accumulate"
+        )
+    if isinstance(error, RunFailed):
+        return str(error)
+    if isinstance(error, LongspanError) or plan.is_builtin:
+        raise error
+    return first_line(error)
 
 
 def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float] | None:
@@ -200,7 +217,7 @@ def _same_code_as_before(folder: Path, plan: RunPlan) -> bool:
 
 def tidy(folder: Path) -> None:
     """Drop what only an unfinished run needs; logs stay."""
-    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", ".*.part"):
+    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", BEGUN, ".*.part"):
         for path in folder.glob(name):
             path.unlink(missing_ok=True)
     if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):

@@ -1,11 +1,12 @@
 """Runs that were started and have no card yet."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from longspan.core.lock import only_one
+from longspan.core.lock import Busy, only_one
 from longspan.runs.cell import Cell
 from longspan.runs.train import tidy
 
@@ -36,10 +37,10 @@ def unfinished(out: Path | str = "out") -> list[Unfinished]:
 
 
 def clean(out: Path | str = "out") -> list[Path]:
-    """Remove unfinished runs and say which; cards, logs and data are not touched."""
+    """Remove unfinished runs and say which; cards, logs and data are not touched, nor a run that is in progress."""
     removed = []
     for one in unfinished(out):
-        with only_one(one.path / "lock", f"the run {one.path.name}"):
+        with contextlib.suppress(Busy), only_one(one.path / "lock", f"the run {one.path.name}", wait=False):
             tidy(one.path)
-        removed.append(one.path)
+            removed.append(one.path)
     return removed
