@@ -13,8 +13,8 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 SAME = 1.0  # seconds within which a signal repeated is the same request: schedulers signal every process of a job
@@ -31,8 +31,9 @@ class Stopped(KeyboardInterrupt):
 class Deferred:
     """A request to stop that waits until the loop has saved its state."""
 
-    def __init__(self) -> None:
+    def __init__(self, pass_on: Callable[[int], None] | None = None) -> None:
         self.number: int | None = None
+        self._pass_on = pass_on
         self._since = 0.0
         self._before: dict[int, Any] = {}
 
@@ -40,7 +41,7 @@ class Deferred:
     def asked(self) -> bool:
         return self.number is not None
 
-    def now(self) -> None:
+    def now(self) -> NoReturn:
         """Do what the signal would have done before it was deferred; at the least, stop."""
         number = signal.SIGINT if self.number is None else self.number
         if number in self._before:
@@ -52,14 +53,19 @@ class Deferred:
         if self.asked and time.monotonic() - self._since < SAME:
             return
         again, self.number, self._since = self.asked, number, time.monotonic()
-        if again:
+        if self._pass_on is not None:
+            self._pass_on(number)
+        elif again:
             self.now()
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[Deferred]:
-    """Inside the block a signal sets `asked`; a second one stops at once. Signals that are ignored stay ignored."""
-    request = Deferred()
+def deferred(pass_on: Callable[[int], None] | None = None) -> Iterator[Deferred]:
+    """Inside the block a signal sets `asked`; a second one stops at once. Signals that are ignored stay ignored.
+
+    With `pass_on` every signal is given to it, and those who receive it decide when to stop.
+    """
+    request = Deferred(pass_on)
     with _handled(request._ask) as request._before:
         yield request
 

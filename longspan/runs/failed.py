@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from longspan import attentions, tasks
@@ -19,7 +18,7 @@ from longspan.core.spec import Spec
 from longspan.results import card as cards
 from longspan.results.store import Store
 from longspan.runs.cell import RunPlan, as_json
-from longspan.runs.describe import describe
+from longspan.runs.describe import describe, nothing_reached
 from longspan.runs.fabric import choose_precision
 from longspan.runs.train import BEGUN, tidy
 
@@ -46,22 +45,11 @@ def write_card(
     described = _begun(place, cell) or _known(cell, choose_device(device), devices, real)
     if described is None:
         return f"{sentence}. There is no card of it, as its task is a plug-in that could not be asked."
-    Store(Path(out) / "cards").add(described | _nothing_reached() | {"status": "fail", "reason": reason})
+    Store(Path(out) / "cards").add(described | nothing_reached() | {"status": "fail", "reason": reason})
     if place is not None and place.exists() and not keep:
         with contextlib.suppress(Busy), only_one(place / "lock", f"the run {place.name}", wait=False):
             tidy(place)
     return sentence
-
-
-def _nothing_reached() -> cards.Card:
-    unknown = dict.fromkeys(("wall_seconds", "steps_per_second", "examples_per_second"))
-    return {
-        **dict.fromkeys(("metrics", "score", "selected_step", "energy")),
-        "curve": [],
-        "timing": unknown,
-        "memory": {"peak_bytes": None},
-        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
 
 
 def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
@@ -71,7 +59,7 @@ def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
         return None
     try:
         found = json.loads(path.read_text())
-        cards.validate(cards.seal(found | _nothing_reached() | {"status": "fail", "reason": "unknown", "files": {}}))
+        cards.validate(cards.seal(found | nothing_reached() | {"status": "fail", "reason": "unknown", "files": {}}))
         spec, asked = Spec.parse(found["mechanism"]), Spec.parse(cell.mechanism)
         theirs = (spec.target, *(found[name] for name in ("protocol", "tier", "seed", "overrides")))
     except (OSError, ValueError, RecursionError, TypeError, KeyError):  # damaged, or forged

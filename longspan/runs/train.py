@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import json
+import multiprocessing
+import os
 import shutil
 import signal
 import time
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lightning.fabric import Fabric
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from longspan import datasets
 from longspan.backbones.parameters import count
@@ -20,13 +23,14 @@ from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device
 from longspan.core.errors import LongspanError, RunFailed, UsageError
 from longspan.core.lock import Busy, only_one
+from longspan.core.parent import die_with_parent
 from longspan.datasets.base import Splits
 from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
 from longspan.results.code_identity import same_code
 from longspan.results.store import Store
 from longspan.runs.cell import Cell, RunPlan, as_json, first_line
-from longspan.runs.describe import describe, files_of, outcome
+from longspan.runs.describe import describe, files_of, nothing_reached, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import Progress, train
@@ -85,17 +89,51 @@ def run(
         if devices == 1:
             card = _train_cell(fabric, plan, splits, *arguments)
         else:
-            card = fabric.launch(functools.partial(_train_in_each, cell=cell, data=data, arguments=arguments))
+            card = _train_in_ranks(fabric, plan, data, arguments)
         tidy(folder)
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
     return card
 
 
-def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card:
+def _train_in_ranks(fabric: Fabric, plan: RunPlan, data: Path | None, arguments: tuple) -> cards.Card:
+    """Train in several processes. They save and stop together at a signal, and if one of them dies all end."""
+
+    def pass_on(number: int) -> None:
+        for rank in multiprocessing.active_children():
+            if rank.pid is not None:
+                os.kill(rank.pid, number)
+
+    with signals.deferred(pass_on) as stopping:
+        try:
+            found = fabric.launch(functools.partial(_train_in_each, cell=plan.cell, data=data, arguments=arguments))
+        except ProcessExitedException as error:
+            how = error.signal_name or f"exit code {error.exit_code}"
+            reason = f"process {error.error_index} of {fabric.world_size} ended with {how}, which ended the others"
+            return _card_of_the_dead(plan, reason, *arguments)
+        if not isinstance(found, int):
+            return found
+        stopping.number = found  # the signal that stopped them
+        stopping.now()
+
+
+def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card | int:
     """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
-    plan = RunPlan.of(cell)
-    return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
+    die_with_parent()
+    try:
+        with signals.raised():
+            plan = RunPlan.of(cell)
+            return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data), *arguments)
+    except signals.Stopped as stop:
+        return stop.number
+
+
+def _card_of_the_dead(plan: RunPlan, reason: str, folder: Path, store: Store, *_: object) -> cards.Card:
+    """From what the first process wrote before it began to train."""
+    if not (folder / BEGUN).exists():
+        raise RunFailed(f"{plan.title} failed: {reason}")
+    card = json.loads((folder / BEGUN).read_text()) | nothing_reached() | {"status": "fail", "reason": reason}
+    return cards.read(store.add(card))
 
 
 def _train_cell(
