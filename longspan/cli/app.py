@@ -1,12 +1,15 @@
 """What the commands share. Each is a thin layer over public functions, imported only when it is called.
 
-Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 128 + n stopped by signal n
+(130: Ctrl-C, 143: SIGTERM).
 An error is one sentence on stderr; `--debug`, anywhere on the line, shows the traceback instead.
 """
 
 import ast
+import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
@@ -16,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longspan.core import errors
+from longspan.core import errors, signals
 from longspan.core.errors import UsageError
 
 ORDER = (
@@ -99,6 +102,18 @@ def explain(error: BaseException) -> tuple[str, int]:
         command = getattr(getattr(error, "ctx", None), "command_path", "longspan")
         return f"{tell().replace('Value error, ', '').rstrip('.')}. See {command} --help.", 2
     return errors.explain(error)
+
+
+@contextlib.contextmanager
+def stoppable(saved: str) -> Iterator[None]:
+    """A signal ends the block with a sentence that says what is saved, and the exit code that schedulers expect."""
+    try:
+        with signals.raised():
+            yield
+    except signals.Stopped as stop:
+        by = "" if stop.number == signal.SIGINT else f" by {signal.Signals(stop.number).name}"
+        say(f"Stopped{by}. {saved}", error=True)
+        raise typer.Exit(128 + stop.number) from None
 
 
 def say(sentence: str, *, error: bool = False) -> None:

@@ -1,7 +1,6 @@
 """`run` trains and scores, `runs` shows unfinished runs, `params` counts parameters."""
 
 import importlib.util
-import signal
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,9 +22,9 @@ from longspan.cli.app import (
     overrides,
     print_json,
     say,
+    stoppable,
 )
 from longspan.core.errors import UNEXPECTED, UsageError, did_you_mean
-from longspan.core.signals import Stopped
 
 
 @app.command(cls=SeveralMechanisms)
@@ -89,13 +88,13 @@ def run(
         _estimate(asked, device)
         return
     debug = getattr(context.find_root().command, "debug", False)
-    try:
-        with Launcher(limits, debug=debug, out=str(out), device=device, devices=devices, real=real) as launcher:
-            launcher.plan(asked)
-            cards, codes = _run_all(launcher, asked)
-    except Stopped as stop:
-        say(f"Stopped{_by(stop)}. The state is saved; the same command resumes the run.", error=True)
-        raise typer.Exit(128 + stop.number) from None
+    how = {"out": str(out), "device": device, "devices": devices, "real": real}
+    with (
+        stoppable("The state is saved; the same command resumes the run."),
+        Launcher(limits, debug=debug, **how) as launcher,
+    ):
+        launcher.plan(asked)
+        cards, codes = _run_all(launcher, asked)
     if cards:
         tables.console().print(tables.cards_table(cards))
         if note := _standin_note(cards):
@@ -139,10 +138,6 @@ def _needs(package: str) -> None:
     """A sentence at once, rather than from a worker."""
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-
-
-def _by(stop: Stopped) -> str:
-    return "" if stop.number == signal.SIGINT else f" by {signal.Signals(stop.number).name}"
 
 
 def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:

@@ -221,4 +221,4 @@ def _plain(value: Any) -> Any:
 
 def _sentence(reply: dict[str, Any]) -> tuple[str, int]:
     code = reply.get("code")
-    return str(reply["error"])[:2000], code if code in range(1, 5) else UNEXPECTED
+    return str(reply["error"])[:2000], code if isinstance(code, int) and 1 <= code <= 4 else UNEXPECTED

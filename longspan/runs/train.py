@@ -104,17 +104,16 @@ def _train_in_ranks(fabric: Fabric, plan: RunPlan, data: Path | None, arguments:
             if rank.pid is not None:
                 os.kill(rank.pid, number)
 
-    with signals.deferred(pass_on) as stopping:
+    with signals.deferred(pass_on):
         try:
             found = fabric.launch(functools.partial(_train_in_each, cell=plan.cell, data=data, arguments=arguments))
         except ProcessExitedException as error:
             how = error.signal_name or f"exit code {error.exit_code}"
             reason = f"process {error.error_index} of {fabric.world_size} ended with {how}, which ended the others"
             return _card_of_the_dead(plan, reason, *arguments)
-        if not isinstance(found, int):
-            return found
-        stopping.number = found  # the signal that stopped them
-        stopping.now()
+        if isinstance(found, int):  # the signal that stopped them
+            raise signals.Stopped(found)
+    return found
 
 
 def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, arguments: tuple) -> cards.Card | int:

@@ -413,26 +413,24 @@ def test_an_unexpected_error_is_still_one_sentence(monkeypatch):
 LONG = [word if word != "recipe.steps=2" else "recipe.steps=1000000" for word in SET]
 
 
-def training(folder, changes):
-    """The command in a process of its own that has begun to train."""
-    command = [
-        sys.executable,
-        "-c",
-        "from longspan.cli import main; main()",
-        "run",
-        "listops",
-        "-a",
-        "softmax",
-        *changes,
-    ]
+def started(words, reached):
+    """The command in a process of its own that has got somewhere."""
+    command = [sys.executable, "-c", "from longspan.cli import main; main()", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 120
-    while not any(len(log.read_text().splitlines()) > 2 for log in (folder / "out" / "runs").glob("*/log.csv")):
+    while not reached():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "training did not begin"
+        assert time.monotonic() < deadline, "it did not begin"
         time.sleep(0.1)
     return process
+
+
+def training(folder, changes):
+    """A run that has begun to train."""
+    logs = (folder / "out" / "runs").glob
+    words = ["run", "listops", "-a", "softmax", *changes]
+    return started(words, lambda: any(len(log.read_text().splitlines()) > 2 for log in logs("*/log.csv")))
 
 
 def test_ctrl_c_keeps_the_state_and_says_so(folder):
@@ -456,6 +454,16 @@ def test_what_a_scheduler_sends_saves_the_state_and_says_so(folder, number):
     assert process.returncode == 128 + number
     assert errors == f"Stopped by {number.name}. The state is saved; the same command resumes the run.\n"
     assert list((folder / "out" / "runs").glob("*/checkpoint-*.pt"))
+
+
+def test_a_sweep_that_is_stopped_says_that_its_points_are_saved(folder):
+    words = ["measure", "softmax", "--device", "cpu", "--mode", "forward", "--repeats", "2", "--lengths"]
+    words += [str(length) for length in range(16, 4000, 8)]
+    process = started(words, lambda: any((folder / "out" / "runs").glob("measure-*/points.jsonl")))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "Stopped. The measured points are saved; the same command goes on with the others.\n"
 
 
 def test_a_dead_command_leaves_no_worker_and_no_lock(folder):
