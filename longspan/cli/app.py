@@ -1,10 +1,13 @@
 """What the commands share. Each is a thin layer over public functions, imported only when it is called.
 
-Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 128 + n stopped by signal n
+(130: Ctrl-C, 143: SIGTERM).
 An error is one sentence on stderr; `--debug`, anywhere on the line, shows the traceback instead.
 """
 
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
@@ -14,8 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longspan.core import readable_json
-from longspan.core.errors import LongspanError, UsageError, shortened
+from longspan.core import errors, readable_json, signals
+from longspan.core.errors import UsageError, shortened
 from longspan.core.printable import make_streams_plain, plain_streams
 
 ORDER = (
@@ -23,7 +26,6 @@ ORDER = (
     *("probe", "analyze", "board", "report", "verify", "new", "doctor"),
 )
 INTERRUPTED = 130
-UNEXPECTED = 4
 
 # -------------------------------------------------------------------------------------------------- errors as sentences
 
@@ -96,18 +98,24 @@ def spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
 
 def explain(error: BaseException) -> tuple[str, int]:
     """What to tell the user about a failure, and the exit code."""
-    if isinstance(error, LongspanError):
-        return str(error), error.exit_code
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return "Stopped.", INTERRUPTED
     if (tell := getattr(error, "format_message", None)) is not None:  # what typer raises on a malformed command line
         command = getattr(getattr(error, "ctx", None), "command_path", "longspan")
         return f"{tell().replace('Value error, ', '').rstrip('.')}. See {command} --help.", 2
-    if isinstance(error, ModuleNotFoundError):
-        return f"This command needs the package {error.name!r}, which is not installed; see longspan doctor.", 2
-    if isinstance(error, OSError):
-        return f"Cannot use {error.filename or 'a file'} ({error.strerror or error}); check the disk and the folder.", 4
-    return f"Unexpected {type(error).__name__}: {error} (--debug shows where; please report it).", UNEXPECTED
+    return errors.explain(error)
+
+
+@contextlib.contextmanager
+def stoppable(saved: str) -> Iterator[None]:
+    """A signal ends the block with a sentence that says what is saved, and the exit code that schedulers expect."""
+    try:
+        with signals.raised():
+            yield
+    except signals.Stopped as stop:
+        by = "" if stop.number == signal.SIGINT else f" by {signal.Signals(stop.number).name}"
+        say(f"Stopped{by}. {saved}", error=True)
+        raise typer.Exit(128 + stop.number) from None
 
 
 def say(sentence: str, *, error: bool = False) -> None:

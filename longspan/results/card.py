@@ -133,6 +133,8 @@ def _run_fault(card: Card) -> str | None:
     score = card["score"]
     if card["status"] == "ok" and (score is None or card["metrics"] is None):
         return "status is ok but score or metrics is null"
+    if card["status"] == "ok" and card["parameters"]["total"] is None:
+        return "status is ok but parameters.total is null"
     if card["status"] == "fail" and not card["reason"]:
         return "status is fail but no reason is given"
     if score and score["name"] == "accuracy" and not 0 <= score["value"] <= 1:

@@ -105,7 +105,7 @@ RUN_SCHEMA = _card(
         ),
         "parameters": _object(
             {
-                "total": _COUNT,
+                "total": _or_null(_COUNT),  # unknown of a process that died before the network was built
                 "parts": _map_of(_COUNT),
                 "baseline": _or_null(_COUNT),
                 "ratio": _or_null(_POSITIVE),

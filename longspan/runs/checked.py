@@ -16,6 +16,7 @@ from longspan.attentions import Pattern
 from longspan.conformance import PromiseResult, Report
 from longspan.core import audit
 from longspan.core.errors import LongspanError, StorageError
+from longspan.core.signals import Stopped
 from longspan.results.conformance import load, save
 from longspan.results.row_conformance import Checks, broken_promises
 from longspan.runs.cell import RunPlan, first_line
@@ -76,7 +77,9 @@ def _ask(plan: RunPlan, patterns: Sequence[Pattern], out: Path) -> list[dict[str
 def _report(plan: RunPlan, pattern: Pattern) -> Report:
     try:
         (report,) = conformance.check(plan.mechanism, [pattern], profile=PROFILE)
-    except Exception as error:  # a plug-in may raise anything at all, also where the check does not expect it
+    except Stopped:
+        raise
+    except BaseException as error:  # a plug-in may raise anything at all, also where the check does not expect it
         result = PromiseResult(CHECK_ITSELF, "broken", f"the check stopped: {first_line(error)}")
         return Report(str(plan.mechanism), pattern.value, "cpu", "float32", PROFILE, False, (result,))
     return report

@@ -12,6 +12,7 @@ from longspan.runs.cell import RunPlan, as_json
 from longspan.training.belongs import Belongs
 from longspan.training.checkpoint import SET_ASIDE
 
+BEGUN = "begun.json"  # what is known of a card before training
 NAMED = ("run", "task_source", "dataset", "precision", "device", "devices")  # facts in the name of a folder
 
 
@@ -45,7 +46,7 @@ def folder_name(plan: RunPlan, belongs: Belongs) -> str:
 
 def tidy(folder: Path, *, set_aside: bool = False) -> None:
     """Drop what only an unfinished run needs, and what was set aside if that is asked for; logs stay."""
-    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", ".*.part"):
+    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", BEGUN, ".*.part"):
         for path in folder.glob(name):
             remove(path)
     if set_aside:

@@ -2,31 +2,36 @@
 
 import contextlib
 import functools
+import json
+import multiprocessing
+import os
+import signal
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
 from lightning.fabric import Fabric
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
-from longspan.core import audit, litter, meter
+from longspan.core import audit, litter, meter, signals
 from longspan.core.atomic import locked, storage_errors, write_json
 from longspan.core.environment import choose_device
 from longspan.core.errors import LongspanError, RunFailed, UsageError
 from longspan.core.lock import only_one
+from longspan.core.parent import die_with_parent
 from longspan.datasets.base import Splits
+from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
 from longspan.results.store import Store
 from longspan.runs.answered import answer
 from longspan.runs.cell import Cell, RunPlan, as_json, first_line
 from longspan.runs.checked import PluginCheck, check_plugin
-from longspan.runs.describe import describe, files_of, outcome
+from longspan.runs.describe import describe, files_of, nothing_reached, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
-from longspan.runs.fingerprint import is_builtin
-from longspan.runs.folder import belonging, folder_name, tidy
+from longspan.runs.folder import BEGUN, belonging, folder_name, tidy
 from longspan.tasks import Recipe
 from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
@@ -77,8 +82,7 @@ def run(
         if devices == 1:
             card = _train_cell(fabric, plan, splits, *arguments)
         else:
-            each = functools.partial(_train_in_each, cell=cell, data=data, real=real, arguments=arguments)
-            card = fabric.launch(each)
+            card = _train_in_ranks(fabric, plan, data, real, arguments)
         tidy(folder)
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
@@ -94,10 +98,46 @@ def _check_share(recipe: Recipe, devices: int) -> None:
         )
 
 
-def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, real: bool, arguments: tuple) -> cards.Card:
+def _train_in_ranks(fabric: Fabric, plan: RunPlan, data: Path | None, real: bool, arguments: tuple) -> cards.Card:
+    """Train in several processes. They save and stop together at a signal, and if one of them dies all end."""
+
+    def pass_on(number: int) -> None:
+        for rank in multiprocessing.active_children():
+            if rank.pid is not None:
+                os.kill(rank.pid, number)
+
+    with signals.deferred(pass_on):
+        try:
+            each = functools.partial(_train_in_each, cell=plan.cell, data=data, real=real, arguments=arguments)
+            found = fabric.launch(each)
+        except ProcessExitedException as error:
+            how = error.signal_name or f"exit code {error.exit_code}"
+            reason = f"process {error.error_index} of {fabric.world_size} ended with {how}, which ended the others"
+            return _card_of_the_dead(plan, reason, *arguments)
+        if isinstance(found, int):  # the signal that stopped them
+            raise signals.Stopped(found)
+    return found
+
+
+def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, real: bool, arguments: tuple) -> cards.Card | int:
     """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
-    plan = RunPlan.of(cell)
-    return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), *arguments)
+    die_with_parent()
+    try:
+        with signals.raised():
+            plan = RunPlan.of(cell)
+            return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), *arguments)
+    except signals.Stopped as stop:
+        return stop.number
+
+
+def _card_of_the_dead(
+    plan: RunPlan, reason: str, belongs: Belongs, folder: Path, store: Store, *_: object
+) -> cards.Card:
+    """From what the first process wrote before it began to train."""
+    if not (folder / BEGUN).exists():
+        raise RunFailed(f"{plan.title} failed: {reason}")
+    card = json.loads((folder / BEGUN).read_text()) | nothing_reached() | {"status": "fail", "reason": reason}
+    return cards.read(store.add(card))
 
 
 def _train_cell(
@@ -122,6 +162,10 @@ def _train_cell(
         model = plan.model()
     parameters, slots = count(model), filled(model)
     compile_long_runs(model, device, plan.protocol.recipe.steps)
+    described = describe(plan, splits, parameters, slots, [*checked.read, *read], device, precision, devices)
+    described |= {} if checked.conformance is None else {"conformance": checked.conformance}
+    if fabric.is_global_zero:
+        write_json(folder / BEGUN, described)  # for the card of a process that dies
     logs = Logs(folder) if fabric.is_global_zero else None
     trained, reason, state = None, None, Progress()
     recipe = plan.protocol.recipe
@@ -138,37 +182,24 @@ def _train_cell(
                 bar(now, steps)
 
         try:
-            trained = train(
-                plan.task,
-                model,
-                splits,
-                plan.protocol,
-                fabric=fabric,
-                seed=plan.cell.seed,
-                folder=folder,
-                belongs=belongs,
-                watch=watch,
-            )
+            with signals.raised((signal.SIGINT,)):
+                trained = train(
+                    *(plan.task, model, splits, plan.protocol),
+                    fabric=fabric,
+                    seed=plan.cell.seed,
+                    folder=folder,
+                    belongs=belongs,
+                    watch=watch,
+                )
             state = trained.progress
-        except torch.OutOfMemoryError:
-            rows = recipe.batch_size // recipe.accumulate
-            reason = (
-                f"out of memory on {device} at batch size {rows}; choose a smaller one with --set recipe.batch_size, "
-                "or a larger recipe.accumulate"
-            )
-        except RunFailed as error:
-            reason = str(error)
-        except Exception as error:  # a plug-in may raise anything at all
-            if isinstance(error, LongspanError) or is_builtin(plan.mechanism):
-                raise
-            reason = first_line(error)
+        except signals.Stopped:
+            raise
+        except BaseException as error:  # a plug-in may raise anything at all, SystemExit and KeyboardInterrupt included
+            reason = _reason(error, plan, device)
         finally:
             if logs is not None:
                 logs.close()
-    card: cards.Card = describe(
-        plan, splits, parameters, slots, [*checked.read, *read], device, precision, devices
-    ) | outcome(plan, splits, trained, state)
-    card |= {} if checked.conformance is None else {"conformance": checked.conformance}
+    card = described | outcome(plan, splits, trained, state)
     card |= {
         "status": "ok" if trained else "fail",
         "reason": reason,
@@ -181,6 +212,21 @@ def _train_cell(
     if fabric.is_global_zero:
         card = cards.read(store.add(card, files_of(folder, model if keep_weights else None, trained)))
     return card
+
+
+def _reason(error: BaseException, plan: RunPlan, device: str) -> str:
+    """Why a cell failed, for its card; an error that is not the cell's own is raised again."""
+    if is_out_of_memory(error):
+        recipe = plan.protocol.recipe
+        return (
+            f"out of memory on {device} at batch size {recipe.batch_size // recipe.accumulate}; "
+            "choose a smaller one with --set recipe.batch_size, or a larger recipe.accumulate"
+        )
+    if isinstance(error, RunFailed):
+        return str(error)
+    if isinstance(error, LongspanError) or plan.is_builtin:
+        raise error
+    return first_line(error)
 
 
 def _whole_energy(energy: meter.EnergyMeter, state: Progress) -> dict[str, float] | None:

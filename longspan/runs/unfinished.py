@@ -12,7 +12,7 @@ from typing import Any
 
 from longspan import tasks
 from longspan.core.atomic import storage_errors
-from longspan.core.lock import only_one
+from longspan.core.lock import Busy, only_one
 from longspan.runs.cell import Cell
 from longspan.runs.folder import tidy
 from longspan.training.checkpoint import SET_ASIDE, newest_first, step_of
@@ -38,12 +38,16 @@ def unfinished(out: Path | str = "out") -> list[Unfinished]:
 
 
 def clean(out: Path | str = "out") -> list[Path]:
-    """Remove unfinished runs and say which, with checkpoints that were set aside; cards, logs and data stay."""
+    """Remove unfinished runs and say which, with checkpoints that were set aside.
+
+    Cards, logs and data stay, and so does a run that is in progress.
+    """
     removed = []
     for one in unfinished(out):
-        with storage_errors(one.path), only_one(one.path / "lock", f"the run {one.path.name}"):
+        alone = only_one(one.path / "lock", f"the run {one.path.name}", wait=False)
+        with storage_errors(one.path), contextlib.suppress(Busy), alone:
             tidy(one.path, set_aside=True)
-        removed.append(one.path)
+            removed.append(one.path)
     return removed
 
 

@@ -7,8 +7,6 @@ CPU; on a GPU up to the order of summation).
 
 import contextlib
 import math
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
 from longspan.core.meter import Stopwatch
 from longspan.core.seeding import derive
+from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
 from longspan.training.belongs import Belongs
@@ -65,8 +64,9 @@ def train(
     """Train to the last step of the recipe, resuming from a checkpoint in `folder`, and score the selected weights.
 
     A checkpoint is resumed if it `belongs` to this very run and is sound in every part; others are set aside.
-    `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Several processes save, and
-    react to Ctrl-C, at evaluations only, where they synchronise anyway.
+    `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Ctrl-C, SIGTERM and SIGUSR1
+    stop it after the step at hand, once that is saved. Several processes save, and react to a signal, at evaluations
+    only, where they synchronise anyway.
     """
     save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
@@ -104,7 +104,7 @@ def train(
     model.train()
     if watch is not None:
         watch(progress, recipe.steps)  # a resumed run shows its progress at once
-    with stage, interruptible() as interrupted:
+    with stage, deferred() as stopping:
         while not _is_over(task, progress, recipe):
             step = progress.step
             torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
@@ -124,7 +124,7 @@ def train(
                         progress.best_score = progress.curve[-1][f"valid_{task.meta.score}"]
                         best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
                 sums.clear()
-            stop, late = interrupted(), since_save.elapsed() > pause
+            stop, late = stopping.asked, since_save.elapsed() > pause
             if fabric.world_size > 1:
                 stop, late = fabric.broadcast((stop, late)) if due else (False, False)
             if stop or late or _is_over(task, progress, recipe):
@@ -135,7 +135,7 @@ def train(
             if due:
                 stretch.restart()
             if stop:
-                raise KeyboardInterrupt
+                stopping.now()
             if watch is not None:
                 watch(progress, recipe.steps)
     assert progress.best_step is not None
@@ -317,22 +317,3 @@ def save_weights(model: nn.Module, path: Path) -> None:
     with temporary_beside(path) as temporary:
         # A clone each, since a mechanism may tie two parameters and the format holds no ties.
         save_file({name: value.detach().clone().contiguous() for name, value in model.state_dict().items()}, temporary)
-
-
-@contextlib.contextmanager
-def interruptible():
-    """Ctrl-C asks the loop to stop after the step at hand; a second one stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

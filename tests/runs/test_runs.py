@@ -366,6 +366,14 @@ def test_an_edited_plug_in_is_a_new_run(run, plugin, tmp_path, monkeypatch):
     [
         ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
         ("raise KeyError('lost')", "KeyError: 'lost'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt('no signal')", "KeyboardInterrupt: no signal"),
+        (
+            "raise MemoryError",
+            "out of memory on cpu at batch size 8; choose a smaller one with --set recipe.batch_size",
+        ),
+        ("torch.empty(2**60)", "out of memory on cpu at batch size 8"),
+        ("return v[:, :, :1]", "Mine.attend must return a tensor of shape (8, 2, "),
         ("assert False, 'cannot be'", "AssertionError: cannot be"),
         ("raise Exception('first line\\\\nsecond line')", "Exception: first line"),
         ("return v @ k", "RuntimeError: Expected size for first two dimensions of batch2 tensor"),
@@ -395,6 +403,13 @@ def test_a_plug_in_that_cannot_be_built_is_one_sentence(run, plugin, tmp_path):
     with pytest.raises(PluginError, match=r"mine.py:Mine could not be built \(KeyError: 'width'\); fix it"):
         run(plugin(text=text))
     assert list(Store(tmp_path / "out" / "cards").entries()) == []
+
+
+def test_a_built_in_that_needs_more_memory_than_there_is_leaves_a_card(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda *_, **__: torch.empty(2**60))
+    with pytest.raises(RunFailed, match="out of memory on cpu at batch size 8; choose a smaller one"):
+        run()
+    assert only_card(tmp_path / "out")[1]["status"] == "fail"
 
 
 def test_an_error_of_our_own_is_not_blamed_on_a_mechanism(run, tmp_path, monkeypatch):
