@@ -88,6 +88,8 @@ def malformed(state: Any, dice: random.Random) -> Any:
     kind = dice.choice(["remove", "replace", "replace", "add"])
     if parent is None or (kind == "replace" and dice.random() < 0.05):
         return dice.choice(ODD)
+    if kind == "remove" and isinstance(parent, dict) and isinstance(key, int):
+        kind = "add"  # a parameter without moments may be one that never had a gradient
     if kind == "remove":
         del parent[key]
     elif kind == "add" and isinstance(parent, dict):

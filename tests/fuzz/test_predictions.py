@@ -33,7 +33,7 @@ def usual(dice: random.Random) -> dict[str, Any]:
     """Files that a run may write: any integers, rows in any order that they name, more arrays than are needed."""
     kind, order = dice.choice(WHOLE), np.arange(ROWS)
     if dice.random() < 0.5:
-        dice.shuffle(order)
+        order = np.array(dice.sample(range(ROWS), ROWS))
     arrays = {"label": LABEL[order].astype(kind), "prediction": PREDICTION[order].astype(dice.choice(WHOLE))}
     if dice.random() < 0.5:
         arrays["row"] = order
