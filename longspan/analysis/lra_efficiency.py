@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from longspan.published import MeasuredTable, measured
-from longspan.results.age import by_age
+from longspan.results.age import by_date
 from longspan.results.card import Card, canonical
 
 PROCEDURE = "lra-efficiency"
@@ -80,7 +80,7 @@ class SpeedTable:
 def tables(cards: Sequence[Card], modes: Sequence[str] = ("train", "inference")) -> list[SpeedTable]:
     """One table per machine, setting and mode. Of two points of one mechanism at one length, the newer one is shown."""
     groups: dict[bytes, list[Card]] = {}
-    for card in by_age(cards):
+    for card in by_date(cards):
         if card["kind"] == "measurement" and card["procedure"] == PROCEDURE:
             shared = {name: value for name, value in card["settings"].items() if name not in ("lengths", "modes")}
             groups.setdefault(canonical({"on": _machine(card), "with": shared}), []).append(card)

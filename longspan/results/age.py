@@ -16,11 +16,12 @@ def is_future(card: Card, now: datetime | None = None) -> bool:
     return datetime.fromisoformat(card["created"]) - (now or datetime.now(UTC)) > CLOCK_SKEW
 
 
-def by_age(cards: Iterable[Card]) -> list[Card]:
-    """Oldest first, a card from the future counting as the oldest; cards of one moment keep a fixed order too."""
+def by_date(cards: Iterable[Card]) -> list[Card]:
+    """Oldest first, a card from the future counting as the oldest; cards of one moment stay as they came."""
     now = datetime.now(UTC)
+    return sorted(cards, key=lambda card: (not is_future(card, now), datetime.fromisoformat(card["created"])))
 
-    def age(card: Card) -> tuple:
-        return not is_future(card, now), datetime.fromisoformat(card["created"]), cell(card), card["sha256"]
 
-    return sorted(cards, key=age)
+def by_age(cards: Iterable[Card]) -> list[Card]:
+    """The same, and cards of one moment have a fixed order too, however they came."""
+    return by_date(sorted(cards, key=lambda card: (cell(card), card["sha256"])))

@@ -1,11 +1,16 @@
 """A board never averages unlike things: other code, other settings, another precision, other data."""
 
+import json
 import statistics
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longspan import tasks
 from longspan.analysis.cards import Evidence
 from longspan.results import card as cards
 from longspan.results.alike import alike
@@ -177,6 +182,15 @@ def test_what_is_kept_agrees_in_everything_and_nothing_is_lost(changes, random):
     assert max(given_cards, key=lambda card: card["created"]) in kept
 
 
+def test_committed_cards_have_the_settings_that_their_protocols_have_today():
+    """A setting that is added later is named in LATER; one that is changed raises the version of its task."""
+    for folder in sorted(Path(__file__).parents[2].glob("results/*/cards")):
+        for card in Store(folder).cards(superseded=True):
+            protocol = tasks.get(card["task"]).protocol(card["protocol"], card["tier"]).override(card["overrides"])
+            today = {"settings": json.loads(json.dumps(asdict(protocol)))}
+            assert difference(decisive(card), decisive(today)) is None, card["task"]
+
+
 # ----------------------------------------------------------------------------------------------------------- the future
 
 
@@ -204,8 +218,6 @@ def test_a_card_dated_in_the_future_decides_neither_code_nor_settings_nor_versio
 
 
 def test_a_clock_that_is_a_little_ahead_is_forgiven():
-    from datetime import UTC, datetime, timedelta
-
     ahead = (datetime.now(UTC) + timedelta(minutes=2)).isoformat(timespec="seconds")
     assert [card["created"] for card in newest([run(created=NEW), run(created=ahead)])] == [ahead]
 
