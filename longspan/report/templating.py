@@ -70,7 +70,8 @@ def environment(site: Mapping[str, Any]):
 
 def base_name(mechanism: str) -> str:
     """`performer(features=64)` is `performer`; a plug-in keeps its path."""
-    return shown(mechanism.split("(", 1)[0].strip() or mechanism)
+    name = shown(mechanism)  # first, so that a name that was shown before gives the same
+    return name.split("(", 1)[0].strip() or name
 
 
 def options_of(mechanism: str) -> str:
