@@ -121,6 +121,7 @@ NUMBERS = (
     ),
     *(2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**308, 10**309, 10**400, -(10**400)),
 )
+LONGEST = 20_000  # entries of a list: as slow to read as a long learning curve, not slower
 DATES = (
     *("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2999-01-01T00:00:00+00:00", "1969-12-31T23:59:59.999999Z"),
     *("2026-02-30T00:00:00Z", "2026-13-01T00:00:00Z", "0000-00-00T00:00:00Z", "2026-01-02T03:04:05.1234567891Z"),
@@ -335,7 +336,8 @@ def _list(card: Card, draw: random.Random) -> str:
     if path is None:
         return ""
     own = _at(card, path)
-    turned = draw.choice(([], own * draw.choice((2, 50)), own[::-1], draw.sample(own, len(own)), own[:1]))
+    longer = (own * draw.choice((2, 50)))[:LONGEST]
+    turned = draw.choice(([], longer, own[::-1], draw.sample(own, len(own)), own[:1]))
     return _put(card, path, copy.deepcopy(turned))
 
 
