@@ -87,19 +87,23 @@ class AttentionMeta:
     remark: str = ""  # one sentence, such as a disagreement with a published table
 
     def __post_init__(self) -> None:
-        """Refuse patterns that are none; names of patterns become patterns."""
-        if isinstance(self.patterns, str) or not self.patterns:
-            raise UsageError(
-                f"The patterns of {self.title!r} are a tuple of at least one Pattern, got {self.patterns!r}; "
-                "write it like (Pattern.CAUSAL_SELF,)."
-            )
-        try:
-            object.__setattr__(self, "patterns", tuple(Pattern.parse(pattern) for pattern in self.patterns))
-        except (UnknownName, AttributeError) as error:
-            known = ", ".join(pattern.value for pattern in Pattern)
-            raise UsageError(
-                f"The patterns of {self.title!r} are {self.patterns!r}, of which one is no pattern; known: {known}."
-            ) from error
+        object.__setattr__(self, "patterns", checked_patterns(self.title, self.patterns))
+
+
+def checked_patterns(title: str, declared: Any) -> tuple[Pattern, ...]:
+    """What a mechanism declares as its patterns; names of patterns will do, anything else is refused."""
+    if isinstance(declared, str) or not declared:
+        raise UsageError(
+            f"The patterns of {title!r} are a tuple of at least one Pattern, got {declared!r}; "
+            "write it like (Pattern.CAUSAL_SELF,)."
+        )
+    try:
+        return tuple(Pattern.parse(pattern) for pattern in declared)
+    except (UnknownName, AttributeError, TypeError) as error:
+        known = ", ".join(pattern.value for pattern in Pattern)
+        raise UsageError(
+            f"The patterns of {title!r} are {declared!r}, of which one is no pattern; known: {known}."
+        ) from error
 
 
 @dataclass

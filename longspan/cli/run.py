@@ -109,6 +109,8 @@ def run(
 
 def _run_all(launcher: Any, cells: Sequence[Any]) -> tuple[list[Any], list[int]]:
     """Run one cell after another: the cards of those that succeed, the exit codes of those that fail."""
+    from longspan.cli import tables
+
     cards, codes = [], []
     for number, cell in enumerate(cells, start=1):
         if len(cells) > 1:
@@ -117,6 +119,7 @@ def _run_all(launcher: Any, cells: Sequence[Any]) -> tuple[list[Any], list[int]]
         if outcome.card is not None:
             cards.append(outcome.card)
         else:
+            tables.console(error=True).show_cursor()  # a progress bar that was killed has hidden it
             say(outcome.sentence, error=True)
             codes.append(outcome.code)
     return cards, codes

@@ -89,3 +89,23 @@ def test_six_cells_four_of_them_hostile(tmp_path):
     assert reasons["hangs"].startswith("it took longer than the time limit of 15 s")
     assert "over the memory limit of 700 MiB" in reasons["eats"]
     assert reasons["patches"] == "SystemExit: 3"
+
+
+@pytest.mark.full
+def test_a_dead_rank_ends_all_ranks_with_a_sentence(tmp_path):
+    dies = 'import os\n        if os.environ.get("LOCAL_RANK") == "1": os._exit(5)'
+    name = hostile.write(tmp_path, "rank", in_attend=dies)
+    done = longspan("run", "listops", "-a", name, *SET, "--device", "cpu", "--devices", 2, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    reason = "process 1 of 2 ended with exit code 5, which ended the others"
+    assert f"listops {name} seed 0 failed: {reason}" in done.stderr
+    assert failures(tmp_path / "out") == {"rank": reason}
+
+
+@pytest.mark.full
+def test_an_import_that_ends_its_process_is_a_card_and_the_others_are_run(tmp_path):
+    name = hostile.write(tmp_path, "ends", at_import="import os; os._exit(9)")
+    done = longspan("run", "listops", "-a", name, "softmax", *SET, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert failures(tmp_path / "out") == {"ends": "its process ended with exit code 9"}
+    assert outcomes(tmp_path / "out")["softmax"]["status"] == "ok"
