@@ -8,7 +8,7 @@ from pathlib import Path
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.results.code_identity import same_code
-from longspan.results.files import faults
+from longspan.results.files import WEIGHTS, faults
 from longspan.results.store import Store
 from longspan.runs.cell import RunPlan
 
@@ -58,13 +58,13 @@ def _matches(card: cards.Card, plan: RunPlan, splits: Splits, device: str, preci
 
 def _was_run_without_weights(card: cards.Card) -> bool:
     """Whether weights were left out on request; cards that name no files at all are of runs made elsewhere."""
-    return bool(card["files"]) and "weights" not in card["files"]
+    return bool(card["files"]) and WEIGHTS not in card["files"]
 
 
 def _faults(path: Path, card: cards.Card, weights: bool) -> Iterator[str]:
     """What is wrong with the files of a card; its weights count only where they are wanted."""
-    wanted = {key: name for key, name in card["files"].items() if weights or key != "weights"}
-    for name in wanted.values():
-        if not path.with_name(name).is_file():
-            yield f"{name}, which its card names, is not there"
-    yield from faults(path, card | {"files": wanted})
+    wanted = {
+        field: {key: value for key, value in card.get(field, {}).items() if weights or key != WEIGHTS}
+        for field in ("files", "files_sha256")
+    }
+    return faults(path, card | wanted)

@@ -84,7 +84,7 @@ def test_every_name_comes_back_in_one_spelling_or_is_refused(files, kind, piece)
         return
     packed = io.BytesIO(tarred(files, format=kind))
     if hostile:
-        with pytest.raises(CorruptFile, match="points outside the archive"):
+        with pytest.raises(CorruptFile, match=r"points outside the archive|without a name"):
             list(members(packed, lambda name: False))
         return
     if "" in spelled:

@@ -1,13 +1,14 @@
 """The card of a cell whose process died says what is known of it, and believes nothing that is not of this cell."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from longspan import runs
 from longspan.results.store import Store
 from longspan.runs.failed import write_card
-from longspan.runs.train import BEGUN
+from longspan.runs.folder import BEGUN
 from tests.launchers import hostile
 
 TINY = {"data.train": 8, "data.valid": 4, "data.test": 8, "model.dim": 8, "model.layers": 1, "model.mlp": 8}
@@ -19,13 +20,30 @@ def card(tmp_path, monkeypatch):
     """Writes the card of a dead cell; returns it."""
     monkeypatch.chdir(tmp_path)
 
-    def write(mechanism, folder=None, keep=False, task="listops"):
+    def write(mechanism, keep=False, task="listops"):
         cell = runs.Cell(task, mechanism, overrides=TINY)
-        sentence = write_card(cell, "it died", folder, keep=keep, out="out", device="cpu")
+        sentence = write_card(cell, "it died", keep=keep, out="out", device="cpu")
         assert sentence.startswith(f"{task} {mechanism} seed 0 failed: it died")
         return next((card for _, card in Store("out/cards").entries()), None)
 
     return write
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes the folder that the dead process has left."""
+
+    def make(mechanism, begun=None):
+        place = tmp_path / "out" / "runs" / "mine"
+        place.mkdir(parents=True)
+        cell = asdict(runs.Cell("listops", mechanism, overrides=TINY))
+        (place / "cell.json").write_text(json.dumps({"cell": cell, "steps": 2}))
+        (place / "checkpoint-000000001.pt").write_text("")
+        if begun is not None:
+            (place / BEGUN).write_text(begun)
+        return place
+
+    return make
 
 
 def test_a_plug_in_that_cannot_be_imported_is_described_without_it(card, tmp_path):
@@ -54,35 +72,34 @@ def test_a_built_in_is_described_in_full(card):
 @pytest.mark.parametrize(
     "change", [{}, {"seed": 1}, {"mechanism": "softmax"}, {"task": "text"}, {"status": 3, "tier": 1}]
 )
-def test_what_the_process_wrote_down_is_used_if_it_is_of_this_cell(card, tmp_path, change):
+def test_what_the_process_wrote_down_is_used_if_it_is_of_this_cell(card, folder, tmp_path, change):
     name = f"{tmp_path}/{hostile.write(tmp_path, 'mine')}"
     described = card("softmax") | {"mechanism": "mine.py:Mine", "title": "as it was written"} | change
     del described["sha256"]  # it was written before there was a card
-    folder = tmp_path / "out" / "runs" / "mine"
-    folder.mkdir(parents=True)
-    (folder / BEGUN).write_text(json.dumps(described))
-    (folder / "checkpoint-000000001.pt").write_text("")
-    card(name, "mine")
+    left = folder(name, json.dumps(described))
+    card(name)
     (found,) = (one for one in Store("out/cards").cards(superseded=True) if one["mechanism"] == "mine.py:Mine")
     assert (found["title"] == "as it was written") is (not change)
     assert found["seed"] == 0
-    assert not folder.exists()
+    assert not left.exists()
 
 
-def test_the_state_of_a_run_that_took_too_long_is_kept(card, tmp_path):
-    folder = tmp_path / "out" / "runs" / "mine"
-    folder.mkdir(parents=True)
-    (folder / "checkpoint-000000001.pt").write_text("")
-    card("softmax", "mine", keep=True)
-    assert (folder / "checkpoint-000000001.pt").exists()
+def test_the_state_of_a_run_that_took_too_long_is_kept(card, folder):
+    left = folder("softmax")
+    card("softmax", keep=True)
+    assert (left / "checkpoint-000000001.pt").exists()
+
+
+def test_the_folder_of_another_cell_is_not_touched(card, folder):
+    left = folder("linear")
+    card("softmax")
+    assert (left / "checkpoint-000000001.pt").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"mechanism": 3}', "[" * 100_000, '{"a": NaN}'])
-def test_a_damaged_description_is_not_used(card, tmp_path, text):
-    folder = tmp_path / "out" / "runs" / "mine"
-    folder.mkdir(parents=True)
-    (folder / BEGUN).write_text(text)
-    assert card("softmax", "mine")["parameters"]["total"] > 0
+def test_a_damaged_description_is_not_used(card, folder, text):
+    folder("softmax", text)
+    assert card("softmax")["parameters"]["total"] > 0
 
 
 def test_a_task_that_cannot_be_asked_leaves_a_sentence_alone(card):

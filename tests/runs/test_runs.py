@@ -316,7 +316,7 @@ def test_a_built_in_with_other_outputs_is_trained_again(run, changed_softmax, mo
 def test_a_card_from_before_versions_answers_its_cell(run, tmp_path, monkeypatch):
     card = run()
     settings = {name: value for name, value in card["settings"].items() if not name.startswith("mechanism_")}
-    old = card | {"settings": settings | {"mechanism_sha256": "a" * 64}, "files": {}}
+    old = card | {"settings": settings | {"mechanism_sha256": "a" * 64}, "files": {}, "files_sha256": {}}
     out = tmp_path / "before"
     Store(out / "cards").add({name: value for name, value in old.items() if name != "sha256"})
     monkeypatch.setattr(train, "train", no_training)
