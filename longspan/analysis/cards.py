@@ -3,7 +3,6 @@
 Runs of older code or other settings, and older measurements, are kept apart, so that no analysis averages them in.
 """
 
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from longspan.core.errors import CorruptFile
+from longspan.results import arrays
 from longspan.results.alike import alike, newest_measured
 from longspan.results.board import shown
 from longspan.results.card import Card, canonical
@@ -20,7 +19,6 @@ from longspan.results.conformance import PREFIX
 from longspan.results.store import Problem, Store, newest
 
 MAX_RULES = 70  # letters, so that a table stays one
-MAX_ARRAY_BYTES = 2**28  # what the arrays of one card may unpack to
 
 
 @dataclass(frozen=True)
@@ -87,15 +85,7 @@ class Evidence:
         name = card["files"].get("arrays")
         if name is None or card["sha256"] not in self.folders:
             return {}
-        path = self.folders[card["sha256"]] / name
-        try:
-            with zipfile.ZipFile(path) as archive:
-                if sum(entry.file_size for entry in archive.infolist()) > MAX_ARRAY_BYTES:
-                    raise CorruptFile(f"{name}: unpacks to more than {MAX_ARRAY_BYTES // 2**20} MiB, no probe does.")
-            with np.load(path, allow_pickle=False) as found:
-                return {key: found[key] for key in found.files}
-        except (OSError, EOFError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
-            raise CorruptFile(f"{name}: no readable arrays ({error}); ask the question again.") from None
+        return arrays.everything(self.folders[card["sha256"]] / name)
 
 
 def gather(folders: Iterable[Path]) -> Evidence:

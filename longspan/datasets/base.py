@@ -273,7 +273,7 @@ class Dataset(ABC):
                 except CorruptFile as error:
                     return Status(self.name, target, False, problem=str(error))
                 size = sum(entry["bytes"] for entry in manifest["arrays"].values())
-                return Status(self.name, target, True, manifest["variant"], manifest["counts"], size)
+                return Status(self.name, target, True, manifest["variant"], manifest.get("counts"), size)
         target = self.folder(data, root)
         shards = len(list(target.with_name(f"{target.name}.work").glob("*.npz")))
         return Status(self.name, target, False, shards=shards)

@@ -15,6 +15,7 @@ from longspan.core import signals
 from longspan.core.cell import Cell
 from longspan.core.errors import explain
 from longspan.core.parent import die_with_parent
+from longspan.core.printable import make_streams_plain
 from longspan.launchers.channel import Channel, Closed
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     die_with_parent(parent)
     os.set_inheritable(handle, False)
     _be_the_one_to_die()
+    make_streams_plain()
     channel = Channel(socket.socket(fileno=handle), trusted=True)
     with contextlib.suppress(Closed):
         while (request := channel.receive()) is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from longspan.core.atomic import storage_errors, write_bytes
+from longspan.core.atomic import remove, storage_errors, write_bytes
 from longspan.core.errors import CorruptFile
 
 KEEP = 2
@@ -33,7 +33,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     path = folder / f"checkpoint-{step:09d}.pt"
     write_bytes(path, payload + hashlib.sha256(payload).digest())
     for old in newest_first(folder)[KEEP:]:
-        old.unlink(missing_ok=True)
+        remove(old)
     return path
 
 

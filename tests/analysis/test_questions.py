@@ -1,6 +1,7 @@
 """Questions answered from cards and published tables alone: seeds are averaged, rules kept apart, papers quoted."""
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -175,13 +176,23 @@ def test_damaged_arrays_are_a_note_and_not_the_end(tmp_path):
     assert any(path.name in note for note in finding.notes)
 
 
+def test_arrays_larger_than_their_file_are_a_note_and_not_the_end(tmp_path):
+    folder = fill(tmp_path / "cards")
+    (path,) = folder.rglob("*.npz")
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (100000000, 10000000), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("position.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    finding = analysis.answer("embeddings", gather([folder]))
+    assert any("1000000000000000 entries" in note for note in finding.notes)
+
+
 def test_pickled_arrays_are_never_loaded(tmp_path):
     trap = tmp_path / "trap.npz"
     np.savez(trap, intensity=np.array([object()], dtype=object))
     store = Store(tmp_path / "cards")
     store.add(embeddings_card(), files={"arrays": trap})
     evidence = gather([tmp_path / "cards"])
-    with pytest.raises(CorruptFile, match="no readable arrays"):
+    with pytest.raises(CorruptFile, match="it holds objects, not numbers"):
         evidence.arrays(evidence.probes[0])
 
 

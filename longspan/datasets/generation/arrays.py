@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def read_array(path: Path, entry: dict) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise DataDamaged(f"{path} is listed in the manifest but is not there") from error
-    except (OSError, ValueError, OverflowError, EOFError) as error:
+    except (OSError, ValueError, OverflowError, EOFError, SyntaxError, TokenError) as error:
         raise DataDamaged(f"{path} is not a readable array ({error})") from error
     if array.dtype != np.dtype(entry["dtype"]) or list(array.shape) != entry["shape"]:
         raise DataDamaged(

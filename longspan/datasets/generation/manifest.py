@@ -66,6 +66,7 @@ def _is_entry(entry: Any) -> bool:
     return (
         isinstance(entry["sha256"], str)
         and type(entry["bytes"]) is int
+        and isinstance(entry["dtype"], str)
         and entry["dtype"] in _DTYPES
         and isinstance(shape, list)
         and all(type(n) is int and n >= 0 for n in shape)

@@ -1,0 +1,146 @@
+"""Arrays of an untrusted `.npz`: nothing in it is executed, and nothing is allocated that the file does not hold.
+
+    found = read(path, "label", "prediction")      # arrays of finite numbers, or CorruptFile
+    everything(path)                               # all arrays in it
+
+Headers are matched against the one form NumPy writes, and the shape they state against the bytes that follow. Never
+imports torch.
+"""
+
+import math
+import re
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from longspan.core.errors import CorruptFile
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_BYTES = 2**30  # of a file, and of what it unpacks to
+MAX_MEMBERS = 64
+MAX_DIMENSIONS = 8
+MAX_DIRECTORY = 2**16  # bytes of the list of members
+
+_END = struct.Struct("<4s4H2LH")  # the end of a ZIP file without a comment
+_ZIP64 = b"PK\x06\x07"
+_MAGIC = re.compile(rb"\x93NUMPY(?:\x01\x00(..)|[\x02\x03]\x00(....))", re.DOTALL)
+_MAX_HEADER = 4096
+_HEADER = re.compile(
+    r"\{'descr': '(?P<dtype>[<>|=]?[A-Za-z?]\d*(?:\[\w+\])?)', "
+    r"'fortran_order': (?P<fortran>True|False), 'shape': \((?P<shape>(?:\d{1,18}, ?)*(?:\d{1,18})?)\), \}\s*"
+)
+_KINDS = {"b": "truth values", "c": "complex numbers", "O": "objects", "S": "text", "U": "text", "V": "raw bytes"}
+_KINDS |= {"M": "dates", "m": "time spans", "?": "truth values"}
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, RuntimeError, OverflowError),  # RuntimeError: encrypted, or an unknown method
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+
+
+def names_in(path: Path) -> set[str]:
+    """The arrays that a file holds."""
+    with _opened(path) as archive:
+        return {name.removesuffix(".npy") for name in archive.namelist()}
+
+
+def read(path: Path, *names: str) -> list["np.ndarray"]:
+    """These arrays, every entry of them a finite number."""
+    with _opened(path) as archive:
+        return [_array(archive, path, name) for name in names]
+
+
+def everything(path: Path) -> dict[str, "np.ndarray"]:
+    """All arrays in the file by name."""
+    names = sorted(names_in(path))
+    return dict(zip(names, read(path, *names), strict=True))
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    """The archive, if it is no more than a small list of arrays."""
+    try:
+        _check_directory(path)
+        archive = zipfile.ZipFile(path)
+    except _UNREADABLE as error:
+        raise CorruptFile(f"{path.name}: no readable archive ({error}).") from None
+    members = archive.infolist()
+    names = [member.filename for member in members]
+    fault = None
+    if len(set(names)) != len(names):
+        fault = "holds two members of one name"
+    elif any(not re.fullmatch(r"\w{1,100}\.npy", name) for name in names):
+        fault = "holds members that are not arrays"
+    elif any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+        fault = "is compressed in a way NumPy does not write"
+    elif (unpacked := sum(member.file_size for member in members)) > MAX_BYTES:
+        fault = f"unpacks to {unpacked} bytes, more than predictions can need"
+    if fault is not None:
+        archive.close()
+        raise CorruptFile(f"{path.name}: {fault}.")
+    return archive
+
+
+def _check_directory(path: Path) -> None:
+    """Refuse a list of members that is too long before it is read."""
+    size = path.stat().st_size
+    if not path.is_file() or not _END.size <= size <= MAX_BYTES:
+        raise ValueError(f"{size} bytes")
+    with path.open("rb") as file:
+        file.seek(max(0, size - _END.size - 20))
+        tail = file.read()
+    signature, *_, count, directory, _, comment = _END.unpack(tail[-_END.size :])
+    if signature != b"PK\x05\x06" or comment or tail.startswith(_ZIP64):
+        raise ValueError("not a ZIP file as NumPy writes it")
+    if count > MAX_MEMBERS or directory > MAX_DIRECTORY:
+        raise ValueError(f"{count} members")
+
+
+def _array(archive: zipfile.ZipFile, path: Path, name: str) -> "np.ndarray":
+    """One array of numbers, read only if its header agrees with its size."""
+    import numpy as np
+
+    try:
+        entry = archive.getinfo(f"{name}.npy")
+    except KeyError:
+        raise CorruptFile(f"{path.name}: no array {name!r}.") from None
+    try:
+        with archive.open(entry) as member:
+            dtype, shape, order, start = _header(member)
+            count = math.prod(shape)
+            if start + count * dtype.itemsize != entry.file_size:
+                raise ValueError(f"its header says {count} entries, the file has {entry.file_size} bytes")
+            content = member.read(entry.file_size)
+            if len(content) != count * dtype.itemsize or member.read(1):
+                raise ValueError("it ends early")
+    except _UNREADABLE as error:
+        raise CorruptFile(f"{path.name}: no readable array {name!r} ({error}).") from None
+    values = np.frombuffer(content, dtype)
+    if dtype.kind == "f" and not np.isfinite(values).all():
+        raise CorruptFile(f"{path.name}: {name} holds numbers that are NaN or infinite.")
+    return values.reshape(shape, order=order)
+
+
+def _header(member: Any) -> tuple["np.dtype", tuple[int, ...], Literal["C", "F"], int]:
+    """The type, the shape, its order and the place of the first byte; ValueError for what is no array of numbers."""
+    import numpy as np
+
+    start = member.read(8)
+    start += member.read(2 if start[6:7] == b"\x01" else 4)
+    if not (magic := _MAGIC.fullmatch(start)):
+        raise ValueError("it is no array")
+    length = int.from_bytes(magic[1] or magic[2], "little")
+    if length > _MAX_HEADER:
+        raise ValueError(f"its header has {length} bytes")
+    header = _HEADER.fullmatch(member.read(length).decode("latin-1"))
+    if header is None:
+        raise ValueError("it is not an array of numbers")
+    word = header["dtype"].lstrip("<>|=")
+    if word not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"):
+        raise ValueError(f"it holds {_KINDS.get(word[0], word)}, not numbers")
+    shape = tuple(int(digits) for digits in re.findall(r"\d+", header["shape"]))
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"it has {len(shape)} dimensions")
+    return np.dtype(header["dtype"]), shape, "F" if header["fortran"] == "True" else "C", len(start) + length
