@@ -107,7 +107,7 @@ def _same_kind(odd: Any, value: Any) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@inputs(quick=12, full=1_000)
+@inputs(quick=12, full=500)  # a whole run each
 def test_a_run_among_bad_checkpoints_ends_as_if_there_were_none(count, figures, tmp_path, files, whole, capsys):
     dice = random.Random(18)
     states = {name: torch.load(io.BytesIO(content[:-32]), weights_only=True) for name, content in files.items()}

@@ -94,7 +94,7 @@ def harmless(folder: Path, dice: random.Random) -> None:
         (folder / "notes.txt").write_text("of the owner")
 
 
-@inputs(quick=60, full=5_000)
+@inputs(quick=60)
 def test_a_dataset_is_what_was_written_or_a_sentence(count, figures, tmp_path, prepared):
     dice = random.Random(18)
     right = LISTOPS.load(DATA, root=prepared)
