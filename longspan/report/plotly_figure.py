@@ -56,8 +56,8 @@ def _view(view: FigureView) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """Plotly knows a few tags, but not every entity: quotes stay as they are."""
-    return html.escape(shown(text), quote=False)
+    """Plotly knows a few tags, but not every entity: quotes stay as they are. Between two dollars it reads LaTeX."""
+    return html.escape(shown(text), quote=False).replace("$", "&#36;")
 
 
 # --------------------------------------------------------------------------------------------------------------- traces

@@ -7,7 +7,7 @@ from longspan.results.card import Card
 from tests.results.factory import make_card, make_measurement
 
 HOSTILE = "<script>alert(1)</script>"
-HOSTILE_TITLE = "</script><img src=x onerror=alert(2)>%{x} --ink"
+HOSTILE_TITLE = "</script><img src=x onerror=alert(2)>%{x} --ink $x^2$"
 
 CATALOGUE = {
     "schema": 1,
