@@ -114,7 +114,7 @@ def test_the_command_page_names_every_verb_and_exit_code():
     text = (ROOT / "docs" / "commands.md").read_text()
     for verb in PROGRAM.commands:
         assert f"| `{verb} " in text or f"| `{verb}`" in text, verb
-    assert all(f"| {code} |" in text for code in (0, 1, 2, 3, 4, 130))
+    assert all(f"| {code} |" in text for code in (0, 1, 2, 3, 4, "128 + n"))
 
 
 def test_the_api_page_names_things_that_exist():

@@ -394,7 +394,7 @@ class HeadwiseAttention(Attention):
         return self._merge(self._attended(q, k, v, key_mask=key_mask, query_mask=mask))
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, **masks: Any) -> Tensor:
-        return self._of_shape(self.attend(q, k, v, **masks), "attend", (*q.shape[:3], v.shape[-1]))
+        return self._of_shape(self.attend(q, k, v, **masks), "attend", (*q.shape[:3], self.head_dim))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         q, k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))

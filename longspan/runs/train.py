@@ -162,7 +162,8 @@ def _train_cell(
         model = plan.model()
     parameters, slots = count(model), filled(model)
     compile_long_runs(model, device, plan.protocol.recipe.steps)
-    described = describe(plan, splits, parameters, slots, [*checked.read, *read], device, precision, devices)
+    read = list(dict.fromkeys([*checked.read, *read]))
+    described = describe(plan, splits, parameters, slots, read, device, precision, devices)
     described |= {} if checked.conformance is None else {"conformance": checked.conformance}
     if fabric.is_global_zero:
         write_json(folder / BEGUN, described)  # for the card of a process that dies

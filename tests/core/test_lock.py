@@ -13,11 +13,10 @@ import os, sys, time
 from pathlib import Path
 from longspan.core.lock import only_one
 with only_one(Path(sys.argv[1]), "it"):
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)  # by the child, which has let go of the lock by then
         time.sleep(60)
         os._exit(0)
-    print(child, flush=True)
     time.sleep(60)
 """
 
