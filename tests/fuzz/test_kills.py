@@ -215,7 +215,7 @@ def kill_again_and_again(
         do = draw.choice(subjects[phase]) if count > len(PHASES) else subjects[phase][0]
         (folder / str(number)).mkdir()
         chain = Chain(server, folder / str(number), do)
-        for _ in range(draw.choice((1, 1, 2, 3))):
+        for _ in range(min(draw.choice((1, 1, 2, 3)), count - figures["kills"])):
             if not chain.kill(phase, draw):
                 break
             figures.add(f"in {phase}")
