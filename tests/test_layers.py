@@ -17,6 +17,7 @@ LAYERS = [
     {"cli"},
     {"report"},
     {"analysis"},
+    {"launchers"},
     {"api"},
     {"runs"},
     {"training", "efficiency", "probes", "rules"},
@@ -29,13 +30,13 @@ LAYERS = [
 SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows its suite and the published rows
 SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one that trains
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
-    "attentions": {"base", "state_space"},
+    "attentions": {"base", "bypass", "state_space"},
     "tasks": {"base", "classification", "byte_text", "byte_pairs", "forecasting", "language"},
     "datasets": {"base", "corpus", "series"},
     "probes": {"base", "matrices", "ask"},
 }
 ROOT_MODULES = {"__init__", "__main__", "api", "multihead", "suites", "rules"}
-READING = ("core", "results", "suites", "published", "analysis", "report", "cli")
+READING = ("core", "results", "suites", "published", "analysis", "report", "cli", "launchers")
 
 
 def sources():

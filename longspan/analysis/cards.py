@@ -1,14 +1,19 @@
-"""What analyses read: the newest card of every run, probe and measurement, older measurements apart, and arrays."""
+"""What analyses read: the newest card of every run, probe and measurement, and arrays.
+
+Runs of older code or other settings, and older measurements, are kept apart, so that no analysis averages them in.
+"""
 
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from longspan.core.errors import CorruptFile
+from longspan.results.alike import alike, newest_measured
 from longspan.results.board import shown
 from longspan.results.card import Card, canonical
 from longspan.results.conformance import PREFIX
@@ -22,16 +27,32 @@ MAX_ARRAY_BYTES = 2**28  # what the arrays of one card may unpack to
 class Evidence:
     """Cards by kind, and the folder of each by its hash."""
 
-    runs: Sequence[Card] = ()
+    runs: Sequence[Card] = ()  # those that may be averaged: of the newest code and settings (`results/alike.py`)
     probes: Sequence[Card] = ()
     measurements: Sequence[Card] = ()
-    earlier: Sequence[Card] = ()  # measurements that a newer one of the same cell took the place of
+    earlier: Sequence[Card] = ()  # measurements whose place a newer one took, of the same cell or of newer code
     folders: Mapping[str, Path] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
+    set_aside: Sequence[Card] = ()  # runs that were superseded, or are of older code or other settings
+
+    @classmethod
+    def of(cls, runs: Sequence[Card], probes: Sequence[Card], measurements: Sequence[Card], **known: Any) -> "Evidence":
+        """From all cards of each kind, superseded ones among them."""
+        kept, _ = alike(newest(runs))
+        measured = newest_measured(newest(measurements))
+        return cls(
+            kept,
+            newest(probes),
+            measured,
+            earlier=_others(measurements, measured),
+            set_aside=_others(runs, kept),
+            **known,
+        )
 
     def asked(self, question: str) -> list[Card]:
-        """The answers models gave to a question, in a fixed order."""
-        found = [card for card in self.probes if card["question"] == question]
+        """The answers models gave to a question, in a fixed order; not of runs that were set aside."""
+        gone = {run["sha256"] for run in self.set_aside}
+        found = [card for card in self.probes if card["question"] == question and card["subject"]["card"] not in gone]
         return sorted(found, key=lambda card: (*subject_key(card), card["subject"]["seed"]))
 
     def run_of(self, card: Card) -> Card | None:
@@ -88,10 +109,12 @@ def gather(folders: Iterable[Path]) -> Evidence:
             cards[card["kind"]].append(card)
             places[card["sha256"]] = path.parent
         problems += [problem for problem in store.problems if not problem.path.name.startswith(PREFIX)]
-    runs, probes, measurements = (newest(cards[kind]) for kind in ("run", "probe", "measurement"))
-    taken = {card["sha256"] for card in measurements}
-    earlier = [card for card in cards["measurement"] if card["sha256"] not in taken]
-    return Evidence(runs, probes, measurements, earlier, folders=places, problems=problems)
+    return Evidence.of(cards["run"], cards["probe"], cards["measurement"], folders=places, problems=problems)
+
+
+def _others(cards: Iterable[Card], chosen: Sequence[Card]) -> list[Card]:
+    hashes = {card["sha256"] for card in chosen}
+    return [card for card in cards if card["sha256"] not in hashes]
 
 
 def subject_of(card: Card) -> Mapping:

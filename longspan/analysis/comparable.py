@@ -12,13 +12,13 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import longspan
 from longspan.analysis.cards import name_of
 from longspan.core.errors import DataMissing
+from longspan.results.age import by_date
 from longspan.results.board import shown
 from longspan.results.card import Card, filename
 
@@ -207,7 +207,7 @@ class Bench:
 def benches(cards: Iterable[Card]) -> list[Bench]:
     """One bench per machine, setup and pattern, the fullest first."""
     groups: dict[tuple, list[Card]] = {}
-    for card in sorted(cards, key=lambda card: datetime.fromisoformat(card["created"])):
+    for card in by_date(cards):
         if card["kind"] == "measurement" and card["procedure"] == PROCEDURE:
             groups.setdefault((_machine(card), _setup(card), card["pattern"]), []).append(card)
     made = [_bench(machine, setup, pattern, group) for (machine, setup, pattern), group in groups.items()]

@@ -7,7 +7,6 @@ All forms show the same cells; whatever came from a card is escaped for its form
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from longspan.analysis.lra_efficiency import BASELINE, PAPER, SpeedCell, SpeedRow, SpeedTable
 from longspan.core.errors import UnknownName, did_you_mean
-from longspan.core.printable import escaped
+from longspan.core.readable_json import printed
 from longspan.published import measured
 
 DASH, DOUBT = "–", "?"
@@ -126,7 +125,7 @@ def render(views: Sequence[SpeedTable], form: str = "markdown", *, clock: Clock 
         return "\n".join(_markdown(view, clock) for view in views)
     if form == "csv":
         return _csv(views)
-    return escaped(json.dumps([as_data(view) for view in views], indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
+    return printed([as_data(view) for view in views]) + "\n"
 
 
 def _markdown(view: SpeedTable, clock: Clock) -> str:

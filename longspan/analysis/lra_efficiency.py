@@ -9,10 +9,10 @@ published row stands below the mechanism it is about: its ratios compare, its sp
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Literal
 
 from longspan.published import MeasuredTable, measured
+from longspan.results.age import by_date
 from longspan.results.card import Card, canonical
 
 PROCEDURE = "lra-efficiency"
@@ -80,7 +80,7 @@ class SpeedTable:
 def tables(cards: Sequence[Card], modes: Sequence[str] = ("train", "inference")) -> list[SpeedTable]:
     """One table per machine, setting and mode. Of two points of one mechanism at one length, the newer one is shown."""
     groups: dict[bytes, list[Card]] = {}
-    for card in sorted(cards, key=lambda card: datetime.fromisoformat(card["created"])):
+    for card in by_date(cards):
         if card["kind"] == "measurement" and card["procedure"] == PROCEDURE:
             shared = {name: value for name, value in card["settings"].items() if name not in ("lengths", "modes")}
             groups.setdefault(canonical({"on": _machine(card), "with": shared}), []).append(card)

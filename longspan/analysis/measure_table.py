@@ -9,7 +9,6 @@ A view is one pattern, mode and variant on one machine; a cell is the median tim
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 from longspan.analysis.comparable import Bench, Reading, benches
 from longspan.core.errors import UnknownName, did_you_mean
-from longspan.core.printable import escaped
+from longspan.core.readable_json import printed
 from longspan.results.card import Card
 
 FORMS = ("markdown", "csv", "json")
@@ -115,7 +114,7 @@ def render(cards: Sequence[Card], form: str = "markdown") -> str:
     if form == "csv":
         return _csv(cards)
     shown = [{name: card[name] for name in SHOWN} for card in cards]
-    return escaped(json.dumps(shown, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
+    return printed(shown) + "\n"
 
 
 def _markdown(view: View) -> str:

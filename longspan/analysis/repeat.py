@@ -8,12 +8,12 @@ compared, since there a difference may be intended.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import Bench, Reading, benches, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
+from longspan.results.age import by_date
 from longspan.results.card import Card
 
 LEAST = 200e-6  # seconds
@@ -75,7 +75,7 @@ def pairs(cards: Iterable[Card]) -> list[RepeatedPoint]:
     last: dict[tuple, Reading] = {}
     found: dict[tuple, RepeatedPoint] = {}
     distinct = {card["sha256"]: card for card in cards}.values()
-    for card in sorted(distinct, key=lambda card: datetime.fromisoformat(card["created"])):
+    for card in by_date(distinct):
         for bench in benches([card]):  # none, where the card is of another kind
             (entry,) = bench.mechanisms.values()
             for place, reading in entry.readings.items():

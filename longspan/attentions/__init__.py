@@ -21,13 +21,19 @@ from longspan.attentions.base import (
     HeadwiseAttention,
     Pattern,
 )
+from longspan.attentions.bypass import refuse_bypassed
+from longspan.core.errors import UsageError, shortened
 from longspan.core.registry import Option, Registry, canonical_target, checked_options, own_options
 from longspan.core.spec import Spec, Value
 
 # An option that became a twin, by which cards and frozen protocols still call it: mechanism, option, value -> twin.
 FORMER_OPTIONS: dict[tuple[str, str, Value], str] = {("probsparse", "released", True): "informer_probsparse"}
 
-registry = Registry("attention", __name__, f"{__name__}.base:Attention", ("base", "state_space"), ("released",))
+MAX_NAME = 500  # characters of a mechanism with its options, as long as a text on a card may be
+
+registry = Registry(
+    "attention", __name__, f"{__name__}.base:Attention", ("base", "bypass", "state_space"), ("released",)
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,10 @@ class Mechanism:
 
     def __call__(self, dim: int, heads: int, pattern: Pattern, **shell: Any) -> Attention:
         settings: dict[str, Any] = {**shell, **self.options}
-        return self.cls(dim, heads, pattern, **settings)
+        layer = self.cls(dim, heads, pattern, **settings)
+        if not self.cls.__module__.startswith("longspan."):
+            layer.register_forward_hook(_check_shape, with_kwargs=True)
+        return layer
 
     def __str__(self) -> str:
         """The canonical string: options in order of name, those equal to the default left out."""
@@ -69,8 +78,20 @@ def get(spec: "str | Spec | Mechanism") -> Mechanism:
         return spec
     spec = _current(Spec.parse(spec) if isinstance(spec, str) else spec)
     cls = registry.find(spec.target)
+    refuse_bypassed(cls)
     options = checked_options(cls, spec.options, SHELL, "attention", spec.target)
-    return Mechanism(cls, options, canonical_target(spec))
+    mechanism = Mechanism(cls, options, canonical_target(spec))
+    if len(name := str(mechanism)) > MAX_NAME:
+        raise UsageError(
+            f"The attention {shortened(name)!r} has {len(name):,} characters, more than the {MAX_NAME} that a card has "
+            "room for; give fewer or shorter options."
+        )
+    return mechanism
+
+
+def _check_shape(layer: Attention, inputs: tuple, named: dict[str, Any], y: Any) -> None:
+    """A residual connection would broadcast an output that is too small, without a word."""
+    layer._of_shape(y, "forward", tuple((inputs[0] if inputs else named["x"]).shape))
 
 
 def _current(spec: Spec) -> Spec:

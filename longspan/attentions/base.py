@@ -23,7 +23,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, did_you_mean
+from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, WrongShape, did_you_mean
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once, masked_weights
 from longspan.kernels.packing import Layout, left_align, real
@@ -85,6 +85,25 @@ class AttentionMeta:
     limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
     fidelity: bool = False  # a bug-compatible twin of released code: shown apart, never ranked
     remark: str = ""  # one sentence, such as a disagreement with a published table
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patterns", checked_patterns(self.title, self.patterns))
+
+
+def checked_patterns(title: str, declared: Any) -> tuple[Pattern, ...]:
+    """What a mechanism declares as its patterns; names of patterns will do, anything else is refused."""
+    if isinstance(declared, str) or not declared:
+        raise UsageError(
+            f"The patterns of {title!r} are a tuple of at least one Pattern, got {declared!r}; "
+            "write it like (Pattern.CAUSAL_SELF,)."
+        )
+    try:
+        return tuple(Pattern.parse(pattern) for pattern in declared)
+    except (UnknownName, AttributeError, TypeError) as error:
+        known = ", ".join(pattern.value for pattern in Pattern)
+        raise UsageError(
+            f"The patterns of {title!r} are {declared!r}, of which one is no pattern; known: {known}."
+        ) from error
 
 
 @dataclass
@@ -300,6 +319,13 @@ class Attention(nn.Module, ABC):
                 "build it for more or cut the input."
             )
 
+    def _of_shape(self, y: Any, method: str, shape: tuple[int, ...]) -> Any:
+        """What a method of the mechanism returned, if it has the shape that it must have."""
+        if not torch.is_tensor(y) or y.shape != shape:
+            found = tuple(y.shape) if torch.is_tensor(y) else type(y).__name__
+            raise WrongShape(f"{type(self).__name__}.{method} must return a tensor of shape {shape}, got {found}.")
+        return y
+
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
         return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
@@ -365,7 +391,10 @@ class HeadwiseAttention(Attention):
     ) -> Float[Tensor, "b n d"]:
         source, key_mask = self._source(x, context, mask, context_mask)
         q, k, v = self._split(self.query(x)), self._split(self.key(source)), self._split(self.value(source))
-        return self._merge(self.attend(q, k, v, key_mask=key_mask, query_mask=mask))
+        return self._merge(self._attended(q, k, v, key_mask=key_mask, query_mask=mask))
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, **masks: Any) -> Tensor:
+        return self._of_shape(self.attend(q, k, v, **masks), "attend", (*q.shape[:3], v.shape[-1]))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         q, k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))
@@ -376,7 +405,7 @@ class HeadwiseAttention(Attention):
             return super().first(x, mask=mask)
         q, k, v = self._split(self.query(x[:, :1])), self._split(self.key(x)), self._split(self.value(x))
         query_mask = None if mask is None else mask[:, :1]
-        return self._merge(self.attend(q, k, v, key_mask=mask, query_mask=query_mask))[:, 0]
+        return self._merge(self._attended(q, k, v, key_mask=mask, query_mask=query_mask))[:, 0]
 
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
         if not self._rows_are_free:
@@ -395,14 +424,14 @@ class HeadwiseAttention(Attention):
     ) -> Float[Tensor, "b h out"]:
         """`attend` for one query a row; kernels for ragged batches override this."""
         k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (k, v))
-        return self.attend(q[:, :, None], k, v, key_mask=layout.mask)[:, :, 0]
+        return self._attended(q[:, :, None], k, v, key_mask=layout.mask)[:, :, 0]
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "t h out"]:
         """`attend` of a self pattern on real tokens alone; kernels for ragged batches override this."""
         q, k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (q, k, v))
-        y = self.attend(q, k, v, key_mask=layout.mask, query_mask=layout.mask)
+        y = self._attended(q, k, v, key_mask=layout.mask, query_mask=layout.mask)
         return layout.pack(rearrange(y, "b h n e -> b n h e"))
 
     def prefill(
@@ -422,7 +451,7 @@ class HeadwiseAttention(Attention):
         if x.shape[1] == 0:
             return x, state
         q = self._split(self.query(x))
-        return self._merge(self.attend(q, k, v, key_mask=key_mask, query_mask=mask)), state
+        return self._merge(self._attended(q, k, v, key_mask=key_mask, query_mask=mask)), state
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
         if isinstance(state, History):

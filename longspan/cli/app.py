@@ -1,12 +1,13 @@
 """What the commands share. Each is a thin layer over public functions, imported only when it is called.
 
-Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 data is missing, 4 a run failed, 128 + n stopped by signal n
+(130: Ctrl-C, 143: SIGTERM).
 An error is one sentence on stderr; `--debug`, anywhere on the line, shows the traceback instead.
 """
 
-import ast
-import json
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
@@ -16,15 +17,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longspan.core.errors import LongspanError, UsageError
-from longspan.core.printable import escaped, make_streams_plain, plain_streams
+from longspan.core import errors, readable_json, signals
+from longspan.core.errors import UsageError, shortened
+from longspan.core.printable import make_streams_plain, plain_streams
 
 ORDER = (
     *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
     *("probe", "analyze", "board", "report", "verify", "new", "doctor"),
 )
 INTERRUPTED = 130
-UNEXPECTED = 4
 
 # -------------------------------------------------------------------------------------------------- errors as sentences
 
@@ -97,18 +98,24 @@ def spread(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
 
 def explain(error: BaseException) -> tuple[str, int]:
     """What to tell the user about a failure, and the exit code."""
-    if isinstance(error, LongspanError):
-        return str(error), error.exit_code
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return "Stopped.", INTERRUPTED
     if (tell := getattr(error, "format_message", None)) is not None:  # what typer raises on a malformed command line
         command = getattr(getattr(error, "ctx", None), "command_path", "longspan")
         return f"{tell().replace('Value error, ', '').rstrip('.')}. See {command} --help.", 2
-    if isinstance(error, ModuleNotFoundError):
-        return f"This command needs the package {error.name!r}, which is not installed; see longspan doctor.", 2
-    if isinstance(error, OSError):
-        return f"Cannot use {error.filename or 'a file'} ({error.strerror or error}); check the disk and the folder.", 4
-    return f"Unexpected {type(error).__name__}: {error} (--debug shows where; please report it).", UNEXPECTED
+    return errors.explain(error)
+
+
+@contextlib.contextmanager
+def stoppable(saved: str) -> Iterator[None]:
+    """A signal ends the block with a sentence that says what is saved, and the exit code that schedulers expect."""
+    try:
+        with signals.raised():
+            yield
+    except signals.Stopped as stop:
+        by = "" if stop.number == signal.SIGINT else f" by {signal.Signals(stop.number).name}"
+        say(f"Stopped{by}. {saved}", error=True)
+        raise typer.Exit(128 + stop.number) from None
 
 
 def say(sentence: str, *, error: bool = False) -> None:
@@ -118,7 +125,7 @@ def say(sentence: str, *, error: bool = False) -> None:
 
 
 def print_json(content: Any) -> None:
-    print(escaped(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)))
+    print(readable_json.printed(content))
 
 
 # --------------------------------------------------------------------------------- arguments that several commands have
@@ -194,17 +201,19 @@ def longspan(
 
 
 def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
-    """`recipe.steps=500` as {"recipe.steps": 500}; what is not a Python literal is a string."""
+    """`recipe.steps=500` as {"recipe.steps": 500}; what is no number, bool, None or tuple is a string."""
+    from longspan.core.spec import literal
+
     found: dict[str, Any] = {}
     for change in changes or ():
         name, equals, text = (part.strip() for part in change.partition("="))
         if not (name and equals and text):
-            raise UsageError(f"--set takes name=value, got {change!r}; write it like recipe.steps=500.")
+            raise UsageError(f"--set takes name=value, got {shortened(change)!r}; write it like recipe.steps=500.")
         if name in found:
-            raise UsageError(f"--set {name} is given twice; keep one of them.")
+            raise UsageError(f"--set {shortened(name)} is given twice; keep one of them.")
         try:
-            found[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            found[name] = literal(text)
+        except ValueError:
             found[name] = text
     return found
 

@@ -30,6 +30,9 @@ def board(
 ) -> None:
     """Rank mechanisms from cards; protocols, tiers and kinds of data never share a board.
 
+    Runs of other code or other settings than the newest are not averaged in but listed below. A mechanism that breaks a
+    promise of longspan check is marked and not ranked; one that was not checked is marked too.
+
     Without --protocol or --tier, every one that has cards gets a board. Full boards of lra also show the published
     leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Full boards of
     forecasting tasks show the settings that CAB published (cab-forecasting). Snapshots are saved in OUT/snapshots.
@@ -42,16 +45,17 @@ def board(
       longspan board forecasting_etth1 --metric mae
     """
     from longspan.cli import tables
-    from longspan.results import collect
+    from longspan.results import collect, conformance
     from longspan.results.board import freeze
     from longspan.results.render import render_all
 
     folders = collect.card_folders(cards, out)
     found = collect.cards_in(folders)
-    for problem in found.problems:
+    checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
+    for problem in (*found.problems, *unreadable):
         say(f"Left out: {problem.sentence}", error=True)
     asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published, "metric": metric}
-    views = list(collect.boards(found.cards, suite, **asked_for))
+    views = list(collect.boards(found.cards, suite, **asked_for, conformance=checked))
     if not views:
         where = ", ".join(map(str, folders)) or out / "cards"
         asked = f"{suite} ({protocol or 'any protocol'}, {tier or 'any tier'}, {pattern or 'any pattern'})"
@@ -73,7 +77,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("-o", metavar="DIR", help="Where to write it; OUT/report if left out.")
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve it at a local address until Ctrl-C.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve it to this machine until Ctrl-C.")] = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port for --serve.")] = 8000,
     cards: Cards = None,
     out: Out = Path("out"),
@@ -91,7 +95,7 @@ def report(
 
     folders = collect.card_folders(cards, out)
     found, evidence = collect.cards_in(folders), analysis.gather(folders)
-    checked, unreadable = conformance.load([out / "conformance", Path("results")])
+    checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
     problems = [*found.problems, *unreadable]
     site = output or out / "report"
     told = {"catalogue": _catalogue(out), "conformance": checked, "problems": problems, "evidence": evidence}
@@ -119,14 +123,9 @@ def _catalogue(out: Path) -> dict[str, Any] | None:
 
 
 def _serve(site: Path, port: int) -> None:
-    import functools
-    import http.server
+    from longspan.report.serve import serving
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            """No log line for a page view."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Quiet, directory=str(site))) as server:
+    with serving(site, port) as server:
         say(f"Serving at http://127.0.0.1:{server.server_port} until Ctrl-C.")
         try:
             server.serve_forever()

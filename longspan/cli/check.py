@@ -1,5 +1,6 @@
 """`check`: does a mechanism keep its promises?"""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ def check(
 ) -> None:
     """Prove or refute what a mechanism claims, in every pattern it declares.
 
-    Results are saved in OUT/conformance, where `report` finds them. Exit code 1 if a promise is broken.
+    Results are saved in OUT/conformance, where `board` and `report` find them. Exit code 1 if a promise is broken.
 
     \b
     Examples:
@@ -40,6 +41,7 @@ def check(
     from longspan import conformance
     from longspan.cli import tables
     from longspan.results.conformance import save
+    from longspan.runs.fingerprint import code_identity
 
     asked = _to_check(mechanisms or [], every, pattern)
     profile = "quick" if quick else "full"
@@ -47,7 +49,8 @@ def check(
     with ProgressBar(len(asked)) as advance:
         for mechanism, one in asked:
             advance(f"{mechanism} as {one}")
-            reports += conformance.check(mechanism, [one], device=device, dtype=str(dtype), profile=profile)
+            found = conformance.check(mechanism, [one], device=device, dtype=str(dtype), profile=profile)
+            reports += [replace(report, code=code_identity(mechanism)) for report in found]
     try:
         save(out / "conformance", reports)
     except StorageError as error:  # the result is still printed

@@ -71,7 +71,7 @@ def show(
     for sample in dataset.samples(data, samples):
         if not isinstance(sample.content, str):
             raise UsageError(f"{name} has images, which a terminal cannot show; add -o FILE.png to draw them.")
-        print(f"{sample.label}\t{sample.content}")
+        print(f"{sample.label}  {sample.content}")
 
 
 def _entries(name: str) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from longspan.cli.app import (
     Work,
     app,
     say,
+    stoppable,
 )
 from longspan.core.errors import CheckFailed, RunFailed, UsageError
 
@@ -107,7 +108,8 @@ def measure(
     )
     trusted = [report for path in trust or () for report in conformance.read(path)]
     pairs = sweep.pairs_of(asked, pattern or ["NS"], narrow=every)
-    with ProgressBar(len(pairs) * len(setup.asked())) as advance:
+    saved = "The measured points are saved; the same command goes on with the others."
+    with stoppable(saved), ProgressBar(len(pairs) * len(setup.asked())) as advance:
         done = sweep.measure(
             pairs,
             setup,
@@ -219,7 +221,8 @@ def measure_lra(
         compile=compiled,
     )
     asked = list(dict.fromkeys([lra.BASELINE, *(mechanisms or ())]))
-    with ProgressBar(len(asked) * len(setup.lengths) * len(setup.modes)) as advance:
+    saved = "Mechanisms that are finished have their cards; the same command goes on with the others."
+    with stoppable(saved), ProgressBar(len(asked) * len(setup.lengths) * len(setup.modes)) as advance:
         cards = lra.measure(asked, setup, device=device, out=out, again=again, watch=advance)
     views = lra_efficiency.tables(cards, setup.modes)
     form = _written_as(form, as_json)

@@ -1,6 +1,8 @@
 """`run` trains and scores, `runs` shows unfinished runs, `params` counts parameters."""
 
+import importlib.util
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,8 +10,6 @@ import typer
 
 from longspan.cli.app import (
     ATTENTION_FLAGS,
-    INTERRUPTED,
-    UNEXPECTED,
     Changes,
     Json,
     Out,
@@ -19,12 +19,12 @@ from longspan.cli.app import (
     SeveralValues,
     Tier,
     app,
-    explain,
     overrides,
     print_json,
     say,
+    stoppable,
 )
-from longspan.core.errors import UsageError, did_you_mean
+from longspan.core.errors import UNEXPECTED, UsageError, did_you_mean
 
 
 @app.command(cls=SeveralMechanisms)
@@ -42,14 +42,23 @@ def run(
     devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="Processes per run.")] = 1,
     real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, even in the smoke tier.")] = False,
     changes: Changes = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option("--time-limit", metavar="T", help="Per cell, as 90s, 30m or 2h; a day for plug-ins if left out."),
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option("--memory-limit", metavar="M", help="Per cell, as 16G; 90 % of the machine's if left out."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
     out: Out = Path("out"),
 ) -> None:
     """Train and score mechanisms on tasks. Finished runs are not repeated, interrupted ones are resumed.
 
     A cell is a task, a mechanism, a pattern and a seed. Slots of other patterns keep the mechanism of the protocol;
-    --pattern NS+CS replaces two patterns at once. A cell that fails does not stop the others; the exit code is 4 if
-    one failed. --set takes a run off the official board.
+    --pattern NS+CS replaces two patterns at once. A cell with a plug-in has a process of its own; one that fails,
+    hangs or dies leaves a card that says why and does not stop the others, and the exit code is 4. Ctrl-C, SIGTERM and
+    SIGUSR1 save the state first. --set takes a run off the official board.
 
     \b
     Examples:
@@ -57,13 +66,14 @@ def run(
       longspan run listops -a my_attention.py:Mine --seeds 3 --tier full
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
     """
-    from longspan import runs
     from longspan.cli import tables
-    from longspan.core.environment import choose_device
-    from longspan.runs.estimate import estimate
+    from longspan.core.cell import cells
+    from longspan.launchers.limits import Limits
+    from longspan.launchers.local import Launcher
 
-    cells = list(
-        runs.cells(
+    _needs("torch")
+    asked = list(
+        cells(
             _task_names(names),
             list(dict.fromkeys(mechanisms)),
             pattern="+".join(pattern) if pattern else None,
@@ -73,14 +83,18 @@ def run(
             overrides=overrides(changes),
         )
     )
-    for cell in cells:
-        runs.RunPlan.of(cell)  # refuses a wrong argument before the first cell is run
-    device = choose_device(device)
+    limits = Limits.parse(time_limit, memory_limit)
     if dry_run:
-        tables.console().print(tables.estimates_table([(c, estimate(c, device=device)) for c in cells], device))
+        _estimate(asked, device)
         return
     debug = getattr(context.find_root().command, "debug", False)
-    cards, codes = _run_all(cells, debug=debug, out=out, device=device, devices=devices, real=real)
+    how = {"out": str(out), "device": device, "devices": devices, "real": real}
+    with (
+        stoppable("The state is saved; the same command resumes the run."),
+        Launcher(limits, debug=debug, **how) as launcher,
+    ):
+        launcher.plan(asked)
+        cards, codes = _run_all(launcher, asked)
     if cards:
         tables.console().print(tables.cards_table(cards))
         if note := _standin_note(cards):
@@ -88,31 +102,45 @@ def run(
         word = _board_of({card["task"] for card in cards})
         say(f"Cards are in {out / 'cards'}; see them with longspan board {word}, or longspan report.")
     if codes:
-        if len(cells) > 1:
-            say(f"{len(codes)} of {len(cells)} cells failed.", error=True)
+        if len(asked) > 1:
+            say(f"{len(codes)} of {len(asked)} cells failed.", error=True)
         raise typer.Exit(codes[0] if len(set(codes)) == 1 else UNEXPECTED)
 
 
-def _run_all(cells: Sequence[Any], *, debug: bool, **how: Any) -> tuple[list[Any], list[int]]:
+def _run_all(launcher: Any, cells: Sequence[Any]) -> tuple[list[Any], list[int]]:
     """Run one cell after another: the cards of those that succeed, the exit codes of those that fail."""
-    from longspan import runs
+    from longspan.cli import tables
 
     cards, codes = [], []
     for number, cell in enumerate(cells, start=1):
         if len(cells) > 1:
             say(f"[{number}/{len(cells)}] {cell.task} · {cell.mechanism} · seed {cell.seed}", error=True)
-        try:
-            cards.append(runs.run(cell, **how))
-        except KeyboardInterrupt:
-            say("Stopped. The state is saved; the same command resumes the run.", error=True)
-            raise typer.Exit(INTERRUPTED) from None
-        except Exception as error:  # one failure must not stop the other cells
-            if debug:
-                raise
-            sentence, code = explain(error)
-            say(sentence, error=True)
-            codes.append(code)
+        outcome = launcher.run(cell)
+        if outcome.card is not None:
+            cards.append(outcome.card)
+        else:
+            tables.console(error=True).show_cursor()  # a progress bar that was killed has hidden it
+            say(outcome.sentence, error=True)
+            codes.append(outcome.code)
     return cards, codes
+
+
+def _estimate(cells: Sequence[Any], device: str) -> None:
+    from longspan import runs
+    from longspan.cli import tables
+    from longspan.core.environment import choose_device
+    from longspan.runs.estimate import estimate
+
+    for cell in cells:
+        runs.RunPlan.of(cell)  # refuses a wrong argument before the first estimate
+    device = choose_device(device)
+    tables.console().print(tables.estimates_table([(cell, estimate(cell, device=device)) for cell in cells], device))
+
+
+def _needs(package: str) -> None:
+    """A sentence at once, rather than from a worker."""
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
@@ -128,21 +156,25 @@ def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _task_names(names: Sequence[str]) -> list[str]:
-    """Task names, each suite replaced by its tasks."""
-    from longspan import suites, tasks
+    """Task names, each suite replaced by its tasks. Whether a name is a task is known without importing any."""
+    from longspan import suites
+    from longspan.results import catalogue
 
+    known = {path.stem for path in (catalogue.PACKAGE / "tasks").glob("*.py")}
+    known |= {point.name for point in entry_points(group="longspan.tasks")}
     found = []
     for name in names:
         if name in suites.names():
-            absent = [task for task in suites.get(name).tasks if task not in tasks.names()]
+            absent = [task for task in suites.get(name).tasks if task not in known]
             if absent:
                 rest = " ".join(task for task in suites.get(name).tasks if task not in absent)
                 raise UsageError(f"{name} needs {', '.join(absent)}, not in this version; name the rest: {rest}.")
             found += suites.get(name).tasks
-        elif name in tasks.names() or ":" in name:
+        elif name in known or ":" in name:
             found.append(name)
         else:
-            raise UsageError(f"No task or suite named {name!r}.{did_you_mean(name, [*tasks.names(), *suites.names()])}")
+            tasks = [entry["name"] for entry in catalogue.read(catalogue.SHIPPED)["tasks"]]
+            raise UsageError(f"No task or suite named {name!r}.{did_you_mean(name, [*tasks, *suites.names()])}")
     return list(dict.fromkeys(found))
 
 
@@ -161,7 +193,7 @@ def runs_(
     clean: Annotated[bool, typer.Option("--clean", help="Remove them.")] = False,
     out: Out = Path("out"),
 ) -> None:
-    """Show unfinished runs, which the same `run` command resumes.
+    """Show unfinished runs, which the same `run` command resumes; --clean also removes checkpoints set aside.
 
     \b
     Example:

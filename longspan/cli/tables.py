@@ -237,19 +237,14 @@ def estimates_table(guesses: Sequence[tuple[Any, Any]], device: str) -> Table:
 
 
 def unfinished_table(found: Sequence[Any]) -> Table:
-    rows = [
-        (
-            run.cell.task,
-            run.cell.mechanism,
-            f"{run.cell.protocol}/{run.cell.tier}",
-            run.cell.seed,
-            f"{run.step:,} of {run.steps:,}",
-            size(run.bytes),
-            moment(run.updated),
-            run.path,
-        )
-        for run in found
-    ]
+    rows = []
+    for run in found:
+        if run.cell is None:
+            what, done = (run.problem, "", "", ""), ""
+        else:
+            what = (run.cell.task, run.cell.mechanism, f"{run.cell.protocol}/{run.cell.tier}", run.cell.seed)
+            done = f"{run.step:,} of {run.steps:,}"
+        rows.append((*what, done, size(run.bytes), moment(run.updated), run.path))
     columns = ("task", "mechanism", "protocol/tier", "seed", "steps done", "size", "last written", "folder")
     return table(columns, rows, right=("seed", "steps done", "size"))
 

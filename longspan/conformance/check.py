@@ -2,10 +2,12 @@
 
 import contextlib
 import inspect
+import random
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from longspan import attentions
@@ -31,7 +33,7 @@ def check(
 ) -> list[Report]:
     """Hold a mechanism to its promises: one report per pattern, all declared patterns unless some are named.
 
-    The random state of torch is left as it was found.
+    Random states, the default dtype and the number of threads are left as they were found.
     """
     if dtype not in DTYPES:
         raise UsageError(f"A check runs in {' or '.join(DTYPES)}, got {dtype!r}; choose one of them.")
@@ -45,8 +47,7 @@ def check(
 
 
 def _report(subject: Subject) -> Report:
-    devices = [] if subject.on_cpu else [torch.device(subject.device)]
-    with torch.random.fork_rng(devices=devices), _one_thread():
+    with _as_found(), _one_thread():
         first = _find(FIRST, subject)
         if first.status == "broken":
             rest = [PromiseResult(p.name, "not applicable", "no layer could be built") for p in PROMISES]
@@ -57,6 +58,20 @@ def _report(subject: Subject) -> Report:
     return Report(
         str(subject.mechanism), subject.pattern.value, subject.device, subject.dtype, subject.profile, ok, results
     )
+
+
+@contextlib.contextmanager
+def _as_found() -> Iterator[None]:
+    """Random states and the default dtype return to what they were, whatever a mechanism does to them."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    dtype, python, numpy = torch.get_default_dtype(), random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What a check found: one result per promise, one report per mechanism and pattern."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -45,6 +46,7 @@ class Report:
     profile: str
     ok: bool
     results: tuple[PromiseResult, ...]
+    code: Mapping[str, Any] | None = None  # which code was checked, as cards say it, where the caller knows
 
     @property
     def broken(self) -> tuple[PromiseResult, ...]:
@@ -55,6 +57,7 @@ class Report:
         return next(result.status for result in self.results if result.promise == promise)
 
     def to_json(self) -> dict[str, Any]:
+        code = {} if self.code is None else {"code": dict(self.code)}
         return {
             "mechanism": self.mechanism,
             "pattern": self.pattern,
@@ -65,4 +68,4 @@ class Report:
             "promises": [
                 {"promise": result.promise, "status": result.status, "detail": result.detail} for result in self.results
             ],
-        }
+        } | code

@@ -3,17 +3,21 @@
     for member in members("lra_release.gz", ["listops-1000/basic_val.tsv"]):
         content = member.read()
 
-Refused, with the name of the member: absolute names and `..`, links that are wanted or point outside the archive,
-devices, wanted names that occur twice, and sizes above LARGEST (one member) and TOTAL (everything, unpacked).
+Refused, with the name of the member: files without a name, absolute names and `..`, links that are wanted or point
+outside the archive, devices, sparse files, wanted names that occur twice, and sizes above LARGEST (one member), TOTAL
+(everything, unpacked), HEADER and LONGEST_NAME.
 """
 
 import bz2
 import contextlib
+import errno
 import gzip
 import io
 import lzma
 import posixpath
+import re
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -22,12 +26,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from longspan.core.download import transfer_bar
-from longspan.core.errors import CorruptFile, DataMissing, LongspanError, UsageError
+from longspan.core.errors import CorruptFile, DataMissing, LongspanError, UsageError, shortened
 from longspan.core.remote import Body, Remote, Source, ask, readable
 
 LARGEST = 16 << 30
 TOTAL = 64 << 30
-HEADER = 1 << 20  # of extended headers: long names, attributes
+HEADER = 1 << 16  # bytes of an extended header: a long name, attributes
+LONGEST_NAME = 4_096  # characters
+GLOBAL_ATTRIBUTES = 1_000  # that a tar archive declares for all of its members; tarfile copies them for each
 Wanted = Collection[str] | Callable[[str], bool]
 Entries = Generator[tuple[str, int, Callable[[], IO[bytes]]], None, None]  # name, size and opener of every file
 
@@ -54,10 +60,12 @@ class Member(io.RawIOBase):
 
     def _take(self, size: int) -> bytes:
         assert not self.closed, f"{self.name} was read after the next member had been asked for"
-        with _corruption(f"{self.name} in {self.where}"):
-            content = self.file.read(min(size, self.rest))
-            if size and self.rest and not content:
-                raise EOFError(f"{self.rest} of {self.size} bytes are missing")
+        with _corruption(f"{_shown(self.name)} in {self.where}"):
+            content = self.file.read(min(size, self.rest or 1))  # at the end too, where checksums are compared
+            if size and bool(content) != bool(self.rest):
+                raise EOFError(
+                    f"{self.rest} of {self.size} bytes are missing" if self.rest else "it is longer than told"
+                )
             self.rest -= len(content)
             return content
 
@@ -101,14 +109,15 @@ def _chosen(entries: Entries, wanted: Wanted, where: str) -> Iterator[Member]:
             if asked is None:
                 continue
             if asked in taken:
-                raise CorruptFile(f"{where} holds {asked} twice (again as {name}); it is not what was published.")
+                twice = f"{_shown(asked)} twice (again as {_shown(name)})"
+                raise CorruptFile(f"{where} holds {twice}; it is not what was published.")
             if size > LARGEST:
                 raise CorruptFile(
-                    f"{name} in {where} claims {readable(size)}, more than the {readable(LARGEST)} that are accepted; "
-                    "it is not what was published."
+                    f"{_shown(name)} in {where} claims {readable(size)}, more than the {readable(LARGEST)} that are "
+                    "accepted; it is not what was published."
                 )
             taken.add(asked)
-            with _corruption(f"{name} in {where}"):
+            with _corruption(f"{_shown(name)} in {where}"):
                 member = Member(name, size, open_it(), where)
             yield member
             member.close()
@@ -138,15 +147,15 @@ def _tar(file: IO[bytes], where: str) -> Entries:
         tar.members = []  # tarfile would keep a description of every member, gigabytes in the large archives
         if info is None:
             break
-        name = _safe(info.name, where)
+        name = _safe(info.name, where, folder=info.isdir())
         if info.issym() or info.islnk():
             target = info.linkname if info.islnk() else posixpath.join(posixpath.dirname(name), info.linkname)
-            _safe(posixpath.normpath(target), where, f"{name}, a link to ")
+            _safe(posixpath.normpath(target), where, f"{_shown(name)}, a link to ", folder=True)
             yield name, 0, lambda name=name: _no_link(name, where)
         elif info.isfile():
             yield name, info.size, lambda info=info: tar.extractfile(info)  # type: ignore[misc]
         elif not info.isdir():
-            raise CorruptFile(f"{where} holds {name}, which is a device or a pipe and not a file; refused.")
+            raise CorruptFile(f"{where} holds {_shown(name)}, which is a device or a pipe and not a file; refused.")
     with _corruption(where):
         unpacked.finish()
 
@@ -159,26 +168,42 @@ def _zip(file: IO[bytes], where: str) -> Entries:
         if total > TOTAL:
             raise _too_large(where)
         for info in opened.infolist():
-            name = _safe(info.filename, where)
-            mode = info.external_attr >> 16
-            if stat.S_ISLNK(mode):
+            folder = info.filename.endswith("/")
+            name = _safe(info.filename, where, folder=folder)
+            if stat.S_ISLNK(info.external_attr >> 16):
                 yield name, 0, lambda name=name: _no_link(name, where)
-            elif not info.is_dir():
+            elif not folder:
                 if info.flag_bits & 1:
-                    raise CorruptFile(f"{name} in {where} is encrypted, so it cannot be read; unpack it yourself.")
-                yield name, info.file_size, lambda info=info: opened.open(info)
+                    raise CorruptFile(f"{_shown(name)} in {where} is encrypted; unpack it yourself.")
+                yield name, info.file_size, lambda info=info: _opened(opened, info)
 
 
-def _safe(name: str, where: str, what: str = "") -> str:
-    """A member's name, normalised; one that points outside the archive is refused."""
+def _opened(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # zipfile unpacks others without a limit
+        raise NotImplementedError(f"method {info.compress_type}, where only 0 and 8 are")
+    return archive.open(info)
+
+
+def _safe(name: str, where: str, what: str = "", *, folder: bool = False) -> str:
+    """A member's name, normalised; one that points outside the archive is refused, and a file without one."""
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or (len(name) > 1 and name[1] == ":"):
-        raise CorruptFile(f"{where} holds {what}{name!r}, which points outside the archive; refused.")
-    return "/".join(part for part in parts if part not in ("", "."))
+        raise CorruptFile(f"{where} holds {what}{_shown(name)!r}, which points outside the archive; refused.")
+    if len(name) > LONGEST_NAME:
+        raise CorruptFile(f"{where} holds {what}{_shown(name)!r}, a name of {len(name):,} characters; refused.")
+    safe = "/".join(part for part in parts if part not in ("", "."))
+    if not (safe or folder):
+        raise CorruptFile(f"{where} holds a file without a name ({what}{_shown(name)!r}); refused.")
+    return safe
+
+
+def _shown(name: str) -> str:
+    """A name as a sentence can quote it: neither long nor steering a terminal."""
+    return shortened(name if name.isprintable() else ascii(name)[1:-1])
 
 
 def _no_link(name: str, where: str) -> IO[bytes]:
-    raise CorruptFile(f"{name} in {where} is a link and not a file; refused.")
+    raise CorruptFile(f"{_shown(name)} in {where} is a link and not a file; refused.")
 
 
 class _Header(tarfile.TarInfo):
@@ -194,9 +219,59 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(f"{error}, where a header or the end mark should be") from error
 
     def _proc_member(self, tar):
+        if self.size < 0:
+            raise tarfile.ReadError(f"a header claims {self.size} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse file")
         if self.type in _EXTENSIONS and self.size > HEADER:  # tarfile holds these in memory
             raise tarfile.ReadError(f"a header claims {readable(self.size)}")
         return super()._proc_member(tar)  # type: ignore[misc]
+
+    def _proc_pax(self, tar):
+        """Records that are well-formed or refused: what tarfile takes for others is found in quadratic time."""
+        stream = tar.fileobj
+        content = stream.read(self._block(self.size))  # type: ignore[attr-defined]
+        if len(content) < self.size:
+            raise tarfile.ReadError("it ends within a header")
+        _check_records(content[: self.size])
+        if len(tar.pax_headers) > GLOBAL_ATTRIBUTES:
+            raise tarfile.ReadError("a header declares thousands of attributes")
+        tar.fileobj = _Again(content, stream)
+        try:
+            return super()._proc_pax(tar)  # type: ignore[misc]
+        finally:
+            tar.fileobj = stream
+
+
+def _check_records(content: bytes) -> None:
+    """Refuse attributes that are not of the form `length name=value` and those of sparse files."""
+    if b"GNU.sparse" in content:
+        raise tarfile.ReadError("a sparse file")
+    if re.search(rb"[0-9]{300}", content):
+        raise tarfile.ReadError("an attribute with hundreds of digits")
+    place = 0
+    while place < len(content):
+        begin = re.compile(rb"([0-9]{1,6}) [^=]").match(content, place)
+        record = content[place : place + int(begin[1])] if begin else b""
+        if not begin or not record.endswith(b"\n") or b"=" not in record or len(record) != int(begin[1]):
+            raise tarfile.ReadError("an attribute that is not of the form length name=value")
+        place += len(record)
+
+
+class _Again:
+    """A stream whose last piece is read once more."""
+
+    def __init__(self, piece: bytes, stream: Any):
+        self.piece, self.stream = piece, stream
+
+    def read(self, size: int) -> bytes:
+        if not self.piece:
+            return self.stream.read(size)
+        piece, self.piece = self.piece[:size], self.piece[size:]
+        return piece
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 _EXTENSIONS = {
@@ -250,7 +325,13 @@ def is_archive(path: Path | str) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as handle:
-        return _kind(handle.peek(8)) != "tar" or tarfile.is_tarfile(path)
+        if _kind(handle.peek(8)) != "tar":
+            return True
+        try:
+            tarfile.TarInfo.frombuf(handle.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+        except tarfile.HeaderError:  # type: ignore[attr-defined]
+            return False
+        return True
 
 
 def _too_large(where: str) -> CorruptFile:
@@ -266,9 +347,14 @@ def _corruption(what: str) -> Iterator[None]:
         yield
     except LongspanError:
         raise
-    except (NotImplementedError, RuntimeError, ValueError) as error:
+    except NotImplementedError as error:
         raise CorruptFile(f"{what} has a compression that cannot be read ({error}); unpack it yourself.") from error
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk, not the content
-        raise CorruptFile(f"{what} is damaged or cut short ({error}); get the archive again.") from error
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # the disk, not the content; an impossible offset is the content's
+        told = shortened(" ".join(str(error).split()), 200)
+        raise CorruptFile(f"{what} is damaged or cut short ({told}); get the archive again.") from error
+
+
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, struct.error)
+_DAMAGE += (RuntimeError, ValueError, OverflowError, MemoryError)  # of tarfile and zipfile, for impossible headers

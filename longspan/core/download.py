@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from longspan.core.atomic import storage_errors, write_json, write_text
+from longspan.core.atomic import storage_errors, write_bytes, write_json
 from longspan.core.errors import CorruptFile, StorageError
 from longspan.core.lock import only_one
 from longspan.core.remote import Body, Remote, Source, ask, readable
@@ -47,17 +47,28 @@ def _download(source: Source, path: Path, progress: bool) -> None:
             f"another file. Get the published one elsewhere and run: longspan data import {source.dataset} PATH"
         )
     part, note = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.origin")
-    origin = json.dumps([remote.size, remote.validator])
-    there = part.stat().st_size if part.exists() and note.exists() and note.read_text() == origin else 0
-    if remote.size is not None and there > remote.size:
+    origin = json.dumps([remote.size, remote.validator]).encode()
+    recognised = remote.validator or source.md5 or source.sha256  # else nothing tells two editions of a file apart
+    there = part.stat().st_size if recognised and part.exists() and _content(note) == origin else 0
+    size = source.size if remote.size is None else remote.size
+    if size is not None and there > size:
         there = 0
-    need_room(path, None if remote.size is None else remote.size - there)
-    write_text(note, origin)
-    if there == 0 or there != remote.size:
-        _write(remote, part, there, progress)
+    need_room(path, None if size is None else size - there)
+    write_bytes(note, origin)
+    if there == 0 or there != size:
+        try:
+            _write(remote, part, there, progress)
+        except CorruptFile:  # no later call can use what arrived
+            part.unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
+            raise
     _verify(part, path, source, remote)
     os.replace(part, path)
     note.unlink(missing_ok=True)
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 def _write(remote: Remote, part: Path, there: int, progress: bool) -> None:
@@ -100,6 +111,7 @@ def _mismatch(file: Path, path: Path, source: Source, expected: str, found: str)
     else:
         bad = path.with_name(f"{path.name}.bad")
         os.replace(file, bad)
+        path.with_name(f"{path.name}.part.origin").unlink(missing_ok=True)
         advice = f"it is kept as {bad.name} and the next attempt starts from the beginning."
     return CorruptFile(f"{path} from {source.address} should have {expected}, found {found}; {advice}")
 

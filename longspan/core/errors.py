@@ -37,6 +37,12 @@ class CorruptFile(LongspanError):
     """A card, checkpoint or array on disk is not what it claims to be."""
 
 
+class DataDamaged(CorruptFile):
+    """Data on this machine are not those of their manifest."""
+
+    exit_code = 3
+
+
 class StorageError(LongspanError):
     """A folder is not writable, or the disk is full."""
 
@@ -61,6 +67,40 @@ class RunFailed(LongspanError):
     exit_code = 4
 
 
+class WrongShape(RunFailed):
+    """A mechanism returned a tensor of another shape than its slot needs."""
+
+
+class Reported(LongspanError):
+    """An error of another process, as it was explained there."""
+
+    def __init__(self, sentence: str, exit_code: int):
+        super().__init__(sentence)
+        self.exit_code = exit_code
+
+
+UNEXPECTED = 4
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """What to tell the user about a failure, and the exit code."""
+    if isinstance(error, LongspanError):
+        return str(error), error.exit_code
+    if isinstance(error, ModuleNotFoundError):
+        return f"This command needs the package {error.name!r}, which is not installed; see longspan doctor.", 2
+    if isinstance(error, OSError):
+        return f"Cannot use {error.filename or 'a file'} ({error.strerror or error}); check the disk and the folder.", 4
+    return f"Unexpected {type(error).__name__}: {error} (--debug shows where; please report it).", UNEXPECTED
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """A text of any length as a sentence can quote it."""
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+_COMPARABLE = 200  # characters; comparing takes the square of the length
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint to append to a sentence: ` Did you mean 'linear'?`, or the list of known names.
 
@@ -68,7 +108,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     " Did you mean 'linear'?"
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) < _COMPARABLE else []
     if close:
         return f" Did you mean {close[0]!r}?"
     return f" Known: {', '.join(known)}." if known else ""

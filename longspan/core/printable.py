@@ -22,18 +22,6 @@ def printable(text: str, keep: str = "\n") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else REPLACEMENT for letter in text)
 
 
-def escaped(json_text: str) -> str:
-    r"""JSON with the same meaning in which whatever is not printable is written as \uXXXX."""
-    if json_text.isprintable():
-        return json_text
-    return "".join(letter if letter.isprintable() or letter == "\n" else _escape(letter) for letter in json_text)
-
-
-def _escape(letter: str) -> str:
-    units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
-
-
 class PlainStream:
     """A text stream that shows everything as text. Rich, which knows `rich_proxied_file`, writes past it."""
 
@@ -41,7 +29,7 @@ class PlainStream:
         self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
-        self.rich_proxied_file.write(printable(text, keep="\n\t"))
+        self.rich_proxied_file.write(printable(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """JSON laid out for people and for diffs: one field a line, one measured point a line."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,26 @@ def dumps(content: Any, *, sort_keys: bool = False, ensure_ascii: bool = False) 
     text = json.dumps(content, allow_nan=False, sort_keys=sort_keys)
     encode = json.JSONEncoder(ensure_ascii=ensure_ascii).encode
     return _lay_out(json.loads(text), 0, encode, broken=True)  # parsed: plain lists, and names that are text
+
+
+def printed(content: Any) -> str:
+    r"""JSON for standard output: what is not printable is written as \uXXXX, a number that is not finite as null."""
+    text = json.dumps(finite(content), indent=1, ensure_ascii=False, allow_nan=False)
+    return "".join(letter if letter.isprintable() or letter == "\n" else _escape(letter) for letter in text)
+
+
+def finite(content: Any) -> Any:
+    """The same with None for numbers that are NaN or infinite: a ratio of numbers on cards may be too large for one."""
+    if isinstance(content, dict):
+        return {name: finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _escape(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def _lay_out(value: Any, indent: int, encode: Callable[[Any], str], *, broken: bool = False, used: int = 0) -> str:

@@ -20,7 +20,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from longspan.core.errors import LongspanError, PluginError, UnknownName, UntrustedCode, UsageError, did_you_mean
+from longspan.core.errors import (
+    LongspanError,
+    PluginError,
+    UnknownName,
+    UntrustedCode,
+    UsageError,
+    did_you_mean,
+    shortened,
+)
 from longspan.core.spec import Spec, Value
 
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)  # None: every plug-in
@@ -92,7 +100,7 @@ class Registry:
         for point in entry_points(group=self.group):
             if point.name == target:
                 return self._checked(_guarded(point.load, target, self.kind), target)
-        raise UnknownName(f"No {self.kind} named {target!r}.{did_you_mean(target, self.names())}")
+        raise UnknownName(f"No {self.kind} named {shortened(target)!r}.{did_you_mean(target, self.names())}")
 
     def _refuse(self, target: str) -> None:
         """Say that a plug-in is not imported here; a name that nothing has goes on to its own sentence."""
@@ -123,7 +131,7 @@ class Registry:
             module = _guarded(lambda: importlib.import_module(where), target, self.kind)
         if not hasattr(module, name):
             classes = [n for n, c in vars(module).items() if self._is_one(c) and c.__module__ == module.__name__]
-            raise UnknownName(f"{where} has no class {name!r}.{did_you_mean(name, classes)}")
+            raise UnknownName(f"{where} has no class {shortened(name)!r}.{did_you_mean(name, classes)}")
         return self._checked(getattr(module, name), target)
 
     def _checked(self, thing: object, target: str) -> type:
@@ -158,11 +166,11 @@ def checked_options(cls: type, given: Mapping[str, Value], shell: frozenset[str]
     for option, value in given.items():
         if option not in known:
             hint = did_you_mean(option, known) if known else " It has no options."
-            raise UnknownName(f"The {kind} {name!r} has no option {option!r}.{hint}")
+            raise UnknownName(f"The {kind} {name!r} has no option {shortened(option)!r}.{hint}")
         expected = types_.get(option, Any)
         if not _fits(value, expected):
             raise UsageError(
-                f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {value!r}; "
+                f"Option {option!r} of {kind} {name!r} takes {_spell_type(expected)}, got {shortened(repr(value))}; "
                 "give a value of that type."
             )
         if isinstance(value, int) and not isinstance(value, bool) and expected is float:
@@ -180,7 +188,7 @@ def canonical_target(spec: Spec) -> str:
 
 def _import_file(path: Path) -> types.ModuleType:
     if not path.is_file():
-        raise PluginError(f"No file {str(path)!r} to load a class from; check the path.")
+        raise PluginError(f"No file {shortened(str(path), 500)!r} to load a class from; check the path.")
     name = f"longspan_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -204,8 +212,10 @@ def _guarded(load: typing.Callable[[], Any], target: str, kind: str) -> Any:
     except (KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:  # a plug-in may raise anything at all, SystemExit included
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise PluginError(f"The {kind} {target} could not be imported ({reason}); fix it, or see --debug.") from error
+        reason = shortened(f"{type(error).__name__}: {error}".splitlines()[0], 500)
+        raise PluginError(
+            f"The {kind} {shortened(target, 500)} could not be imported ({reason}); fix it, or see --debug."
+        ) from error
 
 
 def _annotations(cls: type) -> dict[str, Any]:

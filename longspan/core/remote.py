@@ -1,7 +1,8 @@
 """A file on a web server, read like a local one: if the connection drops, the next read resumes.
 
-`ask` sends a HEAD request and returns what the server says about the file; `Body` is its content as a stream. A request
-that fails raises DataMissing, with the address, the size and how to import the file by hand.
+`ask` sends a HEAD request and returns what the server says about the file; `Body` is its content as a stream, which
+ends at the known or announced size, whatever the server goes on sending. A request that fails raises DataMissing, with
+the address, the size and how to import the file by hand; one that cannot lead to the file raises CorruptFile.
 """
 
 import base64
@@ -14,18 +15,18 @@ import os
 import re
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
-from longspan.core.errors import DataMissing, UsageError
+from longspan.core import request
+from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core.request import Refused, Response, Unreachable, words
 
 MIRROR = "LONGSPAN_MIRROR"  # the address of a folder with all files that are downloaded
-TIMEOUT_S = 30.0
-PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each retry; starts again after every byte that arrives
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each retry; starts again after request.LEAST bytes that arrive
+LARGEST = 16 << 30  # bytes of a file of which neither publisher nor server tells the size
 LATER = {408, 425, 429, 500, 502, 503, 504}  # status codes worth a retry
 
 
@@ -99,12 +100,12 @@ def ask(source: Source) -> Remote:
     announce(source)
     try:
         response = _open(source, "HEAD")
-    except _Refused as refused:
+    except Refused as refused:
         if refused.code not in (400, 403, 405, 501):
             raise source.missing(refused.words) from refused
         try:
             response = _open(source, "GET")
-        except _Refused as again:
+        except Refused as again:
             raise source.missing(again.words) from again
     with response:
         return _read_headers(source, response.headers)
@@ -130,9 +131,10 @@ class Body(io.RawIOBase):
     def __init__(self, remote: Remote, start: int = 0, heard: Callable[[int], Any] | None = None):
         super().__init__()
         self.remote, self.source, self.heard = remote, remote.source, heard
-        self.position, self.end = start, remote.size
+        self.position = self.failed_at = start
+        self.end = remote.source.size if remote.size is None else remote.size
         self.failures = 0
-        self.response: Any = None
+        self.response: Response | None = None
         self._connect(first=True)
 
     def readable(self) -> bool:
@@ -140,25 +142,35 @@ class Body(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
-        while self.end is None or self.position < self.end:
+        while len(view) and (self.end is None or self.position < self.end):
             try:
-                if self.response is None:
-                    self._connect()
-                assert self.response is not None
-                count = self.response.readinto(view)
-                if count == 0 and self.end is not None and self.position < self.end:
-                    raise ConnectionResetError(f"the connection ended after {self.position} of {self.end} bytes")
+                piece = self._take(len(view))
             except (OSError, http.client.HTTPException) as error:
-                self._pause(_words(error), error)
+                self._pause(words(error), error)
                 continue
             if self.position == 0:
-                self._refuse_pages(bytes(view[:count]))
-            self.position += count
-            self.failures = 0 if count else self.failures
+                self._refuse_pages(piece)
+            view[: len(piece)] = piece
+            self.position += len(piece)
+            if self.position == self.end:
+                self._refuse_more()
             if self.heard is not None:
-                self.heard(count)
-            return count
+                self.heard(len(piece))
+            return len(piece)
         return 0
+
+    def _take(self, size: int) -> bytes:
+        """The next bytes, up to the end of the file; b"" only where the server alone knows the end."""
+        if self.response is None:
+            self._connect()
+        assert self.response is not None
+        limit = LARGEST + 1 if self.end is None else self.end
+        piece = self.response.take(min(size, limit - self.position))
+        if not piece and (self.end is not None or self.position == 0):
+            raise ConnectionResetError(f"the connection ended after {self.position} of {self.end or 'unknown'} bytes")
+        if self.position + len(piece) > LARGEST and self.end is None:
+            raise self._corrupt(f"sends more than {readable(LARGEST)} without telling its size")
+        return piece
 
     def close(self) -> None:
         if self.response is not None:
@@ -173,36 +185,54 @@ class Body(io.RawIOBase):
             if self.remote.validator:
                 headers["If-Range"] = self.remote.validator
         try:
-            response = _open(self.source, "GET", headers) if first else _request(self.source, "GET", headers)
-        except _Refused as refused:
+            response = (_open if first else _request)(self.source, "GET", headers)
+        except Refused as refused:
             if refused.code == 416 and first and self.position:
-                self.position = 0
-                self._connect(first=True)
+                self._restart()
                 return
             if refused.code in LATER:
                 raise ConnectionError(refused.words) from refused
             raise self.source.missing(refused.words) from refused
-        told = _read_headers(self.source, response.headers)
-        if response.status == 206:
-            begins, total = _content_range(response.headers)
-            if begins != self.position:
+        with contextlib.ExitStack() as undo:
+            undo.callback(response.close)
+            told = _read_headers(self.source, response.headers)
+            partial = response.status == 206
+            begins, total = _content_range(response.headers) if partial else (0, told.size)
+            if total is not None and self.end not in (None, total):
+                raise self._corrupt(f"first offered {self.end:,} bytes and then {total:,}")
+            if partial and begins != self.position:
+                if first and self.position:
+                    self._restart()
+                    return
                 raise self.source.missing(f"the server sent byte {begins} where {self.position} was asked for")
-            self.end = self.end if total is None else total
-        elif first:
-            self.position, self.end = 0, told.size if self.end is None else self.end
-        elif told.validator != self.remote.validator:
-            raise self.source.missing("the file changed on the server while it was read (run the command again)")
-        else:
-            _skip(response, self.position)
+            anew = first and not partial
+            same = told.validator == self.remote.validator or (partial and told.validator is None)
+            if self.position and not anew and not same:
+                raise self.source.missing("the file changed on the server while it was read (run the command again)")
+            self.end = total if self.end is None else self.end
+            if anew:
+                self.position = self.failed_at = 0
+            elif not partial:
+                _skip(response, self.position)
+            undo.pop_all()
         self.response = response
 
-    def _pause(self, words: str, error: Exception) -> None:
+    def _restart(self) -> None:
+        """Ask for the whole file, of a server that does not send the rest of it."""
+        assert self.position, "a file is asked for as a whole only once"
+        self.position = self.failed_at = 0
+        self._connect(first=True)
+
+    def _pause(self, why: str, error: Exception) -> None:
         """Wait before the next attempt, or give up after the last one."""
         if self.response is not None:
             self.response.close()
             self.response = None
+        if self.position - self.failed_at >= request.LEAST:
+            self.failures = 0
+        self.failed_at = self.position
         if self.failures >= len(PAUSES_S):
-            told = f"{words}, {self.failures + 1} times in a row after {self.position:,} bytes"
+            told = f"{why}, {self.failures + 1} times in a row after {self.position:,} bytes"
             raise self.source.missing(told) from error
         time.sleep(PAUSES_S[self.failures])
         self.failures += 1
@@ -211,72 +241,77 @@ class Body(io.RawIOBase):
         if begin[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
             raise _page(self.source)
 
+    def _refuse_more(self) -> None:
+        """A file of which only the publisher tells the size ends there; a server that goes on has another file."""
+        assert self.response is not None
+        if self.response.length is not None:
+            return
+        try:
+            more = self.response.take(1)
+        except (OSError, http.client.HTTPException):
+            return  # the connection is not closed as it should be, but the file is complete
+        if more:
+            raise self._corrupt(f"sends more than the {self.end:,} bytes of the file")
 
-class _Refused(Exception):
-    """The server answered with an error status."""
-
-    def __init__(self, code: int, words: str):
-        super().__init__(words)
-        self.code, self.words = code, words
-
-
-class _Unreachable(ConnectionError):
-    """No answer: no network, no such host, or connection refused."""
+    def _corrupt(self, what: str) -> CorruptFile:
+        return CorruptFile(
+            f"{self.source.address} {what}, so {self.source.filename} cannot be taken from there. Get it elsewhere and "
+            f"run: longspan data import {self.source.dataset} PATH"
+        )
 
 
-def _open(source: Source, method: str, headers: dict[str, str] | None = None) -> Any:
+def _open(source: Source, method: str, headers: dict[str, str] | None = None) -> Response:
     """A first request, retried if the server is busy or drops the connection; an unreachable server is final."""
     for pause in (*PAUSES_S, None):
         try:
             return _request(source, method, headers)
-        except _Refused as refused:
+        except Refused as refused:
             if refused.code not in LATER or pause is None:
                 raise
-        except _Unreachable as error:
+        except Unreachable as error:
             raise source.missing(str(error)) from error
         except (ConnectionError, http.client.HTTPException) as error:
             if pause is None:
-                raise source.missing(_words(error)) from error
+                raise source.missing(words(error)) from error
         time.sleep(pause)
     raise AssertionError("the last attempt either answers or raises")
 
 
-def _request(source: Source, method: str, headers: dict[str, str] | None = None) -> Any:
-    """The open response, with status 200 or 206."""
-    request = urllib.request.Request(
-        source.address, method=method, headers={"User-Agent": "longspan"} | (headers or {})
-    )
-    try:
-        return urllib.request.urlopen(request, timeout=TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise _Refused(error.code, f"the server answered {error.code} {error.reason}") from error
-    except urllib.error.URLError as error:
-        reason = error.reason
-        if isinstance(reason, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
-            raise reason from error
-        words = _words(reason) if isinstance(reason, Exception) else str(reason)
-        raise _Unreachable(f"the server cannot be reached ({words})") from error
-    except TimeoutError as error:
-        raise _Unreachable(f"the server did not answer within {TIMEOUT_S:.0f} seconds") from error
+def _request(source: Source, method: str, headers: dict[str, str] | None = None) -> Response:
+    return request.request(source.address, method, headers)
 
 
 def _read_headers(source: Source, headers: Message) -> Remote:
     if headers.get_content_type() == "text/html" and not source.filename.endswith((".html", ".htm")):
         raise _page(source)
-    length = headers.get("Content-Length", "")
-    size = int(length) if length.isdigit() else None
+    packed = headers.get("Content-Encoding", "identity").lower()
+    if packed != "identity" and not source.filename.endswith(_PACKED.get(packed, ())):
+        raise source.missing("the server sends it compressed, which was not asked for")
+    size = _number(headers.get("Content-Length"))
     # Google Cloud Storage may decompress a file while sending it; its digests and length are then of other bytes.
     as_stored = headers.get("x-goog-stored-content-encoding", "identity") == headers.get("Content-Encoding", "identity")
-    stored = headers.get("x-goog-stored-content-length", "")
-    if size is None and as_stored and stored.isdigit():
-        size = int(stored)
+    if size is None and as_stored:
+        size = _number(headers.get("x-goog-stored-content-length"))
     digests = _google_digests(headers) if as_stored else {}
-    tag = headers.get("ETag", "")
-    validator = tag if tag.startswith('"') else headers.get("Last-Modified")
-    if validator and not validator.startswith('"') and email.utils.parsedate_tz(validator) is None:
-        validator = None
-    return Remote(source, size, digests.get("md5"), digests.get("crc32c"), validator)
+    return Remote(source, size, digests.get("md5"), digests.get("crc32c"), _validator(headers))
+
+
+_PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz")}  # some servers call the packing of the file itself so
+
+
+def _number(text: str | None) -> int | None:
+    """A size in bytes; 0 tells nothing, since some servers announce it for files that they have."""
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*", text or "")
+    return int(found[1]) or None if found else None
+
+
+def _validator(headers: Message) -> str | None:
+    tag, date = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    if re.fullmatch(r'"[\x21\x23-\x7e]{0,200}"', tag):
+        return tag
+    if re.fullmatch(r"[\x20-\x7e]{1,60}", date) and email.utils.parsedate_tz(date) is not None:
+        return date
+    return None
 
 
 def _google_digests(headers: Message) -> dict[str, str]:
@@ -292,15 +327,15 @@ def _google_digests(headers: Message) -> dict[str, str]:
 
 def _content_range(headers: Message) -> tuple[int, int | None]:
     """First byte and total size of a partial response: `Content-Range: bytes 100-199/200`."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", "").strip())
+    found = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", headers.get("Content-Range", "").strip())
     if found is None:
         return -1, None
     return int(found[1]), None if found[2] == "*" else int(found[2])
 
 
-def _skip(response: Any, count: int) -> None:
+def _skip(response: Response, count: int) -> None:
     while count > 0:
-        piece = response.read(min(count, 1 << 20))
+        piece = response.take(min(count, 1 << 20))
         if not piece:
             raise ConnectionResetError("the connection ended while known bytes were skipped")
         count -= len(piece)
@@ -308,12 +343,6 @@ def _skip(response: Any, count: int) -> None:
 
 def _page(source: Source) -> DataMissing:
     return source.missing("the server sent a web page in its place (a login, a quota or a warning)")
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return f"nothing arrived for {TIMEOUT_S:.0f} seconds"
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
 def readable(size: int | None) -> str:

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from longspan.core.errors import UnknownName, UsageError, did_you_mean
+from longspan.core.errors import UnknownName, UsageError, did_you_mean, shortened
 
 S = TypeVar("S")
 
@@ -21,7 +21,7 @@ def override(settings: S, changes: Mapping[str, Any]) -> S:
 def _replace(owner: Any, name: str, path: list[str], value: Any) -> Any:
     fields: dict[str, Any] = {f.name: f for f in dataclasses.fields(owner)} if _is_group(owner) else {}
     if path[0] not in fields:
-        raise UnknownName(f"No setting {name!r}.{did_you_mean(path[0], fields)}")
+        raise UnknownName(f"No setting {shortened(name)!r}.{did_you_mean(path[0], fields)}")
     if len(path) > 1:
         return dataclasses.replace(owner, **{path[0]: _replace(getattr(owner, path[0]), name, path[1:], value)})
     if _is_group(group := getattr(owner, path[0])):
@@ -51,7 +51,7 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
         if isinstance(choice, type) and choice not in (int, float) and isinstance(value, choice):
             return value
     wanted = " or ".join(_type_name(choice) for choice in choices)
-    raise UsageError(f"Setting {name!r} takes {wanted}, got {value!r}; give a value of that type.")
+    raise UsageError(f"Setting {name!r} takes {wanted}, got {shortened(repr(value))}; give a value of that type.")
 
 
 def _type_name(expected: Any) -> str:

@@ -1,18 +1,21 @@
 """Strings with a name and options: `performer(features=128)`, `my_file.py:Mine(window=4)`.
 
-The same string is used on the command line, in cards and on boards. It is parsed as a literal, never evaluated.
+The same string is used on the command line, in cards and on boards. It is parsed as a literal, never evaluated. Each
+character is looked at a fixed number of times, and text beyond MAX_LENGTH is refused unread.
 """
 
 import ast
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
-from longspan.core.errors import UsageError
+from longspan.core.errors import UsageError, shortened
 
 Value = None | bool | int | float | str | tuple
-_SHAPE = re.compile(r"\s*(?P<target>[^()\s][^()]*?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL)
+T = TypeVar("T")
+MAX_LENGTH = 8_192  # twice the longest path of a file
 _NAME = re.compile(r"[A-Za-z_]\w*(?:-\w+)*")
 _PLUGIN = re.compile(r".+:[A-Za-z_]\w*")
 
@@ -37,19 +40,38 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        shape = _SHAPE.fullmatch(text)
-        if shape is None:
+        _refuse_long(text, text)
+        target, bracket, inside = text.strip().partition("(")
+        target = target.rstrip()
+        if not target or ")" in target or (bracket and not inside.endswith(")")):
             raise _malformed(text, "brackets do not match")
-        target, inside = shape["target"], shape["options"]
         if not (_NAME.fullmatch(target) or _PLUGIN.fullmatch(target)):
-            raise _malformed(text, f"{target!r} is neither a name nor path/file.py:Class nor package.module:Class")
-        return cls(target, _parse_options(text, inside) if inside and inside.strip() else {})
+            known = "neither a name nor path/file.py:Class nor package.module:Class"
+            raise _malformed(text, f"{shortened(target)!r} is {known}")
+        spec = cls(target, _parse_options(text, inside[:-1]) if inside[:-1].strip() else {})
+        _refuse_long(text, str(spec))  # escapes make the canonical form longer, and it must be readable in turn
+        return spec
+
+
+def literal(text: str) -> Value:
+    """The value of a Python literal, if it is one that options and settings can have; else ValueError."""
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"it has {len(text):,} characters, more than {MAX_LENGTH:,}")
+    return _plain(_read(lambda: ast.literal_eval(text)))
+
+
+def _read(parse: Callable[[], T]) -> T:
+    """What Python's parser makes of a text; whatever it raises for hostile ones is a ValueError."""
+    try:
+        return parse()
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("it is not a plain number, string, bool, None or tuple") from error
 
 
 def _parse_options(text: str, inside: str) -> dict[str, Value]:
     try:
-        call = ast.parse(f"f({inside}\n)", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        call = _read(lambda: ast.parse(f"f({inside}\n)", mode="eval").body)
+    except ValueError as error:
         raise _malformed(text, "the options are not of the form name=value, name=value") from error
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise _malformed(text, "options must be given by name")
@@ -67,12 +89,15 @@ def _parse_value(text: str, name: str, node: ast.expr) -> Value:
     if isinstance(node, ast.Name):  # bare words are strings: softmax(kernel=plain)
         return node.id
     try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        return _plain(_read(lambda: ast.literal_eval(node)))
+    except ValueError as error:
         raise _malformed(text, f"the value of {name!r} is not a plain number, string, bool, None or tuple") from error
+
+
+def _plain(value: object) -> Value:
     value = _tuples(value)
     if not _is_plain(value):
-        raise _malformed(text, f"the value of {name!r} is not a plain number, string, bool, None or tuple")
+        raise ValueError("it is not a plain number, string, bool, None or tuple")
     return value
 
 
@@ -105,6 +130,10 @@ def _escape(letter: str) -> str:
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
 
 
+def _refuse_long(text: str, spelled: str) -> None:
+    if len(spelled) > MAX_LENGTH:
+        raise _malformed(text, f"it has {len(spelled):,} characters, more than {MAX_LENGTH:,}")
+
+
 def _malformed(text: str, why: str) -> UsageError:
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return UsageError(f"Cannot read {shown!r}: {why}. Write it like performer(features=128).")
+    return UsageError(f"Cannot read {shortened(text)!r}: {why}. Write it like performer(features=128).")

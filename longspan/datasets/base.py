@@ -9,23 +9,26 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from longspan.core.atomic import replace_folder, storage_errors, write_json
-from longspan.core.errors import CorruptFile, DataMissing, UnknownName, UsageError, did_you_mean
+from longspan.core import litter
+from longspan.core.atomic import folder_beside, storage_errors, write_json
+from longspan.core.errors import CorruptFile, DataDamaged, DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.core.lock import only_one
-from longspan.datasets.generation.arrays import hash_file, read_array, write_split
+from longspan.datasets.generation.arrays import write_split
+from longspan.datasets.generation.manifest import MANIFEST_SCHEMA, advice, read_manifest
+from longspan.datasets.generation.ranges import range_faults
 from longspan.datasets.generation.shards import Shard, Shards
+from longspan.datasets.generation.verified import faults, open_verified
 
 SPLITS = ("train", "valid", "test")
-MANIFEST_SCHEMA = 1
+_ARRAYS = ("tokens", "starts", "labels")
 D = TypeVar("D")
 
 
@@ -216,16 +219,18 @@ class Dataset(ABC):
         if workers is not None and workers < 1:
             raise UsageError(f"Generating takes at least 1 worker, got workers={workers}; None uses all cores.")
         target = self.folder(data, root)
-        if (target / "manifest.json").exists() and not problems(target):
-            return open_splits(target)
+        litter.sweep(target.parent)
+        if (target / "manifest.json").exists() and not self._problems(target, data):
+            return self._open_splits(target, data)
         work = target.with_name(f"{target.name}.work")
         with storage_errors(target):
             work.mkdir(parents=True, exist_ok=True)
             with only_one(work / "lock", f"{self.name} in {target}"):
-                if not (target / "manifest.json").exists() or problems(target):
+                litter.sweep(work)
+                if not (target / "manifest.json").exists() or self._problems(target, data):
                     self._generate(data, target, work, workers, progress)
                 shutil.rmtree(work, ignore_errors=True)
-        return open_splits(target)
+        return self._open_splits(target, data)
 
     def prepare_official(self, data: Any = None, *, root: Path | str | None = None, progress: bool = True) -> Splits:
         """Download the published files where `prepare` would generate them; else the same as `prepare`."""
@@ -244,12 +249,13 @@ class Dataset(ABC):
             known = "'generated', 'imported' or 'official'"
             raise UsageError(f"{self.name} is {known}, got variant={variant!r}; name one of them.")
         imported, generated = self.folder(data, root, imported=True), self.folder(data, root)
+        litter.sweep(generated.parent)
         if variant != "generated" and (imported / "manifest.json").exists():
-            splits = open_splits(imported)
+            splits = self._open_splits(imported, data)
             if variant in (None, splits.variant):
                 return splits
         if variant in (None, "generated") and (generated / "manifest.json").exists():
-            return open_splits(generated)
+            return self._open_splits(generated, data)
         if variant in (None, "generated") and self.meta.generated:
             return self.prepare(data, root=root)
         raise DataMissing(
@@ -263,7 +269,7 @@ class Dataset(ABC):
         for target in (self.folder(data, root, imported=True), self.folder(data, root)):
             if (target / "manifest.json").exists():
                 try:
-                    manifest = read_manifest(target)
+                    manifest = self._claims(target, data)
                 except CorruptFile as error:
                     return Status(self.name, target, False, problem=str(error))
                 size = sum(entry["bytes"] for entry in manifest["arrays"].values())
@@ -281,7 +287,9 @@ class Dataset(ABC):
         found = self.status(data, root=root)
         if found.problem:
             return [found.problem]
-        return problems(found.folder) if found.ready else [f"{self.name} is not prepared in {found.folder}."]
+        if not found.ready:
+            return [f"{self.name} is not prepared in {found.folder}."]
+        return self._problems(found.folder, self._of_setting(found.folder, data))
 
     def folder(self, data: Any, root: Path | str | None = None, *, imported: bool = False) -> Path:
         """The folder of a setting: `<root>/<dataset>/<readable key>-<hash>`, with `-imported` for imported files."""
@@ -289,14 +297,62 @@ class Dataset(ABC):
         short = hashlib.sha256(canonical(identity).encode()).hexdigest()[:8]
         return data_root(root) / self.name / f"{self.key(data)}-{short}{'-imported' if imported else ''}"
 
+    def range_faults(self, arrays: Mapping[str, np.ndarray], manifest: dict) -> Iterator[str]:
+        """What arrays with the right hash may still have wrong: offsets, labels and tokens out of range."""
+        words = manifest.get("vocabulary", self.meta.vocabulary)
+        words = words.get("entries") if isinstance(words, dict) else words
+        yield from range_faults(arrays, classes=self.meta.classes, vocabulary=words if type(words) is int else 0)
+
     # Internals
+
+    def _open(self, folder: Path, data: Any = None) -> tuple[dict[str, np.ndarray], dict]:
+        """All arrays of a folder as verified memory maps, by name without `.npy`, and the manifest.
+
+        The manifest must be of this dataset and, where `data` are given, of these settings.
+        """
+        manifest = self._claims(folder, data)
+        return open_verified(folder, manifest, lambda arrays: self.range_faults(arrays, manifest)), manifest
+
+    def _open_splits(self, folder: Path, data: Any) -> Splits:
+        arrays, manifest = self._open(folder, data)
+        try:
+            splits = {name: Split.of_rows(*(arrays[f"{name}.{part}"] for part in _ARRAYS)) for name in SPLITS}
+        except KeyError as error:
+            raise DataDamaged(f"{folder} has no array {error}; {advice(folder, manifest)}") from error
+        return Splits(**splits, manifest=manifest)
+
+    def _problems(self, folder: Path, data: Any = None) -> list[str]:
+        """All differences between a folder and its manifest; hashes every file."""
+        try:
+            manifest = self._claims(folder, data)
+        except CorruptFile as error:
+            return [str(error)]
+        return list(faults(folder, manifest, lambda arrays: self.range_faults(arrays, manifest), always=True))
+
+    def _claims(self, folder: Path, data: Any = None) -> dict:
+        """The manifest of a folder, if it is that of this dataset with these settings."""
+        manifest = read_manifest(folder)
+        wanted: dict[str, Any] = {"dataset": self.name}
+        if data is not None:
+            wanted["settings"] = json.loads(canonical(asdict(data)))
+        for name, value in wanted.items():
+            if manifest.get(name) != value:
+                raise DataDamaged(
+                    f"{folder / 'manifest.json'} is of other data ({name} {manifest.get(name)!r:.200}); "
+                    f"{advice(folder, manifest)}"
+                )
+        return manifest
+
+    def _of_setting(self, folder: Path, data: Any) -> Any:
+        """The settings that the manifest in a folder must have; None for one that holds more than one setting."""
+        return self._settings(data)
 
     def _official(self, data: Any, root: Path | str | None) -> Splits | None:
         """The published data, if it is on disk and undamaged."""
         target = self.folder(data, root, imported=True)
-        if not (target / "manifest.json").exists() or problems(target):
+        if not (target / "manifest.json").exists() or self._problems(target, data):
             return None
-        splits = open_splits(target)
+        splits = self._open_splits(target, data)
         return splits if splits.variant == "official" else None
 
     def _settings(self, data: Any) -> Any:
@@ -346,18 +402,8 @@ class Dataset(ABC):
 
     def _publish(self, target: Path, fill: Callable[[Path], dict], *, replace: bool) -> None:
         """`fill` writes to a hidden folder and returns the manifest; the folder is renamed, or removed on error."""
-        with storage_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            hidden = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-            try:
-                hidden.chmod(0o755)
-                write_json(hidden / "manifest.json", fill(hidden))
-                if replace:
-                    replace_folder(hidden, target)
-                elif not target.exists():
-                    hidden.rename(target)
-            finally:
-                shutil.rmtree(hidden, ignore_errors=True)
+        with folder_beside(target, replace=replace) as hidden:
+            write_json(hidden / "manifest.json", fill(hidden))
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,55 +478,3 @@ def check_counts(data: Any) -> None:
 
 def canonical(content: Any) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def read_manifest(folder: Path) -> dict:
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text())
-        if manifest["schema"] != MANIFEST_SCHEMA:
-            raise CorruptFile(
-                f"{path} has schema {manifest['schema']!r}, this version reads {MANIFEST_SCHEMA}; prepare it again."
-            )
-        if not manifest["arrays"] or not all(name == Path(name).name for name in manifest["arrays"]):
-            raise CorruptFile(f"{path} does not list the arrays of a dataset; prepare the dataset again.")
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(f"{path} is not a dataset manifest ({error!r}); prepare the dataset again.") from error
-    return manifest
-
-
-_ARRAYS = ("tokens", "starts", "labels")
-
-
-def open_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict]:
-    """All arrays of the manifest as memory maps, by name without `.npy`, and the manifest."""
-    manifest = read_manifest(folder)
-    entries = manifest["arrays"].items()
-    return {name.removesuffix(".npy"): read_array(folder / name, entry) for name, entry in entries}, manifest
-
-
-def open_splits(folder: Path) -> Splits:
-    arrays, manifest = open_arrays(folder)
-    try:
-        splits = {name: Split.of_rows(*(arrays[f"{name}.{part}"] for part in _ARRAYS)) for name in SPLITS}
-    except KeyError as error:
-        raise CorruptFile(f"{folder} has no array {error}; prepare the dataset again.") from error
-    return Splits(**splits, manifest=manifest)
-
-
-def problems(folder: Path) -> list[str]:
-    """All differences between a folder and its manifest."""
-    try:
-        manifest = read_manifest(folder)
-    except CorruptFile as error:
-        return [str(error)]
-    found = []
-    beside = {"index.npy": manifest["index"]} if "index" in manifest else {}
-    for name, entry in (manifest["arrays"] | beside).items():
-        try:
-            read_array(folder / name, entry)
-            if hash_file(folder / name) != entry["sha256"]:
-                found.append(f"{folder / name} has changed since it was written (other sha256); prepare it again.")
-        except CorruptFile as error:
-            found.append(str(error))
-    return found

@@ -161,6 +161,15 @@ class Cifar10(Corpus):
             name: split.rows(evenly(split.labels, rows, getattr(data, name))) for name, (split, rows) in parts.items()
         }
 
+    def range_faults(self, arrays: Mapping[str, np.ndarray], manifest: dict) -> Iterator[str]:
+        yield from super().range_faults(arrays, manifest)
+        for split, total in _WHOLE.items():
+            labels, index = arrays.get(f"{split}.labels", ()), arrays.get(f"{split}.index")
+            if f"{split}.starts" not in arrays and len(arrays.get(f"{split}.tokens", ())) != PIXELS * len(labels):
+                yield f"{split}.tokens should have {PIXELS} pixels for each of {len(labels)} labels"
+            if index is not None and (len(index) != len(labels) or index.min() < 0 or index.max() >= total):
+                yield f"{split}.index should have a place below {total} for each picture"
+
     def shown(self, example: Any) -> np.ndarray:
         return np.array(example).reshape(SIDE, SIDE)
 

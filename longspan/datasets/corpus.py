@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core import litter
+from longspan.core.errors import CorruptFile, DataDamaged, DataMissing, UsageError
 from longspan.core.seeding import derive
 from longspan.datasets.base import (
     MANIFEST_SCHEMA,
@@ -27,10 +28,8 @@ from longspan.datasets.base import (
     Splits,
     Status,
     data_root,
-    open_arrays,
-    open_splits,
-    problems,
 )
+from longspan.datasets.generation.verified import map_arrays
 
 BETWEEN = 0  # the byte between the two texts of a synthetic pair
 
@@ -99,7 +98,9 @@ class Corpus(Dataset):
         data = self._settings(data)
         if source is not None:
             return self.import_from(source, data, root=root)
-        if not self._has(data, root) or problems(self._whole(root)):
+        litter.sweep(self._whole(root).parent)
+        litter.sweep(data_root(root) / "downloads")
+        if not self._has(data, root) or self._problems(self._whole(root)):
             self._take(self._fetch(data_root(root) / "downloads", data, progress), root)
         return self.load(data, root=root, real=True)
 
@@ -118,10 +119,10 @@ class Corpus(Dataset):
         data = self._settings(data)
         self._check(variant)
         whole = self._whole(root)
-        if variant != "standin" and (whole / "manifest.json").exists():
-            arrays, manifest = open_arrays(whole)
-            if variant in (None, manifest["variant"]):
-                return self._viewed(arrays, manifest, data)
+        litter.sweep(whole.parent)
+        there = variant != "standin" and (whole / "manifest.json").exists()
+        if there and variant in (None, self._claims(whole)["variant"]):
+            return self._viewed(*self._open(whole), data)
         if variant in (None, "standin") and data.standin and not real:
             made = self._made(data, root)
             splits = {name: self.standin_view(getattr(made, name), data) for name in SPLITS}
@@ -133,8 +134,8 @@ class Corpus(Dataset):
         whole = self._whole(root)
         if (whole / "manifest.json").exists():
             try:
-                arrays, manifest = open_arrays(whole)
-                counts = self._viewed(arrays, manifest, data).counts
+                manifest = self._claims(whole)
+                counts = self._viewed(map_arrays(whole, manifest), manifest, data).counts
             except (CorruptFile, UsageError) as error:
                 return Status(self.name, whole, False, problem=str(error))
             size = sum(entry["bytes"] for entry in manifest["arrays"].values())
@@ -183,7 +184,11 @@ class Corpus(Dataset):
         try:
             splits = self.view(arrays, data)
         except KeyError as error:
-            raise CorruptFile(f"{self.name} on disk has no array {error}; prepare the dataset again.") from error
+            raise DataDamaged(f"{self.name} on disk has no array {error}; prepare the dataset again.") from error
+        except (IndexError, ValueError) as error:  # only `status` gets here, which does not verify what it opens
+            if isinstance(error, UsageError):
+                raise
+            raise DataDamaged(f"The arrays of {self.name} do not fit one another ({error}); verify them.") from error
         counts = {name: len(split) for name, split in splits.items()}
         return Splits(**splits, manifest=manifest | {"settings": asdict(data), "seed": data.seed, "counts": counts})
 
@@ -192,7 +197,10 @@ class Corpus(Dataset):
         target = self.folder(data, root)
         if not (target / "manifest.json").exists():
             super().prepare(data, root=root, progress=False)
-        return open_splits(target)
+        return self._open_splits(target, data)
+
+    def _of_setting(self, folder: Path, data: Any) -> Any:
+        return None if folder.name == "whole" else self._settings(data)
 
 
 def spread(count: int, wanted: int | None) -> np.ndarray:

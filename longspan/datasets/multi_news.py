@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from longspan.core.download import fetch
-from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core.errors import CorruptFile, DataDamaged, DataMissing, UsageError
 from longspan.core.lines import lines
 from longspan.core.remote import Source
 from longspan.core.seeding import derive
@@ -37,12 +37,11 @@ from longspan.datasets.base import (
     canonical,
     check_counts,
     data_root,
-    open_arrays,
-    problems,
 )
 from longspan.datasets.bpe import Coder, Vocabulary
 from longspan.datasets.corpus import BETWEEN, Corpus, apart, spread
 from longspan.datasets.generation.arrays import hash_file, write_arrays
+from longspan.datasets.generation.manifest import advice
 from longspan.datasets.generation.shards import Shard
 from longspan.datasets.standins.events import make_cluster
 
@@ -212,7 +211,9 @@ class MultiNews(Corpus):
         folder = self.tokens_folder(texts, data, root)
         if not (folder / "manifest.json").exists():
             self._publish(folder, lambda hidden: self._encode(texts, data, root, hidden), replace=False)
-        arrays, manifest = open_arrays(folder)
+        arrays, manifest = self._open(folder)
+        if manifest.get("texts") != texts.sha256:
+            raise DataDamaged(f"{folder} holds the tokens of other texts; {advice(folder)}")
         vocabulary = _vocabulary(arrays)
         splits = {name: _joined(getattr(texts, name), _pairs(arrays, name), vocabulary) for name in SPLITS}
         named = {name: manifest[name] for name in ("vocabulary", "texts")}
@@ -223,7 +224,7 @@ class MultiNews(Corpus):
         if found := super().verify(data, root=root):
             return found
         folder = self.tokens_folder(super().load(data, root=root), data, root)
-        return problems(folder) if (folder / "manifest.json").exists() else []
+        return self._problems(folder) if (folder / "manifest.json").exists() else []
 
     def tokens_folder(self, texts: Splits, data: Data, root: Path | str | None = None) -> Path:
         """The folder of these texts as tokens."""

@@ -30,7 +30,7 @@ import numpy as np
 from longspan.core.archive import is_archive, members
 from longspan.core.atomic import storage_errors, temporary_beside, write_bytes
 from longspan.core.download import fetch, need_room, transfer_bar
-from longspan.core.errors import CorruptFile, DataMissing, UsageError
+from longspan.core.errors import CorruptFile, DataDamaged, DataMissing, UsageError
 from longspan.core.lock import only_one
 from longspan.core.remote import Source
 from longspan.core.seeding import derive
@@ -47,13 +47,13 @@ from longspan.datasets.base import (
     canonical,
     check_counts,
     data_root,
-    open_arrays,
-    problems,
 )
 from longspan.datasets.bpe import streams
 from longspan.datasets.corpus import Corpus, spread
 from longspan.datasets.generation.arrays import write_arrays
+from longspan.datasets.generation.manifest import advice
 from longspan.datasets.generation.shards import Shard
+from longspan.datasets.generation.verified import map_arrays
 from longspan.datasets.standins.novels import make_novel
 
 BUCKET = "https://storage.googleapis.com/deepmind-gutenberg"
@@ -189,7 +189,10 @@ class Pg19(Corpus):
         """Whether enough books are on disk for these settings; an imported copy is never replaced."""
         if not (self._whole(root) / "manifest.json").exists():
             return False
-        _, manifest = open_arrays(self._whole(root))
+        try:
+            manifest = self._claims(self._whole(root))
+        except CorruptFile:
+            return False
         wanted = {split: BOOKS[split] if (n := getattr(data, split)) is None else n for split in SPLITS}
         enough = all(manifest["counts"][split] >= min(n, BOOKS[split]) for split, n in wanted.items())
         return enough or manifest["variant"] == "imported"
@@ -270,7 +273,10 @@ class Pg19(Corpus):
         text = self._text(data, root, variant, real)
         if text is None:
             raise self._absent(root)
-        arrays, manifest = open_arrays(self._cut(text, data, root))
+        folder = self._cut(text, data, root)
+        arrays, manifest = self._open(folder)
+        if not _is_of(manifest, arrays, text, data):
+            raise DataDamaged(f"{folder} holds the tokens of other books or settings; {advice(folder)}")
         return self._viewed(arrays, manifest, data)
 
     def view(self, arrays: Mapping[str, np.ndarray], data: Data) -> dict[str, Split]:
@@ -292,8 +298,8 @@ class Pg19(Corpus):
             folder = whole if text is None else self._stream_folder(text[1], data, root)
             if text is None or not (folder / "manifest.json").exists():
                 return Status(self.name, folder, False)
-            arrays, manifest = open_arrays(folder)
-            counts = self._viewed(arrays, manifest, data).counts
+            manifest = self._claims(folder)
+            counts = self._viewed(map_arrays(folder, manifest), manifest, data).counts
         except (CorruptFile, UsageError) as error:
             return Status(self.name, whole, False, problem=str(error))
         size = sum(entry["bytes"] for entry in manifest["arrays"].values())
@@ -301,8 +307,11 @@ class Pg19(Corpus):
 
     def verify(self, data: Any = None, *, root: Path | str | None = None) -> list[str]:
         whole = self._whole(root)
-        damaged = problems(whole) if (whole / "manifest.json").exists() else []
+        damaged = self._problems(whole) if (whole / "manifest.json").exists() else []
         return damaged + super().verify(data, root=root)
+
+    def _of_setting(self, folder: Path, data: Any) -> None:
+        """A folder of streams serves every length and every way to break rows."""
 
     def samples(self, data: Any = None, count: int = 8, seed: int = 0) -> list[Sample]:
         """The first lines of some training books."""
@@ -350,9 +359,9 @@ class Pg19(Corpus):
         self, data: Data, root: Path | str | None, variant: str | None, real: bool, *, make: bool = True
     ) -> tuple[dict[str, Split], dict] | None:
         """The books of each split as bytes, with their manifest: real ones, else stand-ins if allowed."""
-        folder = self._whole(root)
+        folder, books = self._whole(root), None
         real_one = variant != "standin" and (folder / "manifest.json").exists()
-        if not real_one or variant not in (None, open_arrays(folder)[1]["variant"]):
+        if not real_one or variant not in (None, self._claims(folder)["variant"]):
             if variant not in (None, "standin") or not data.standin or real:
                 return None
             books = Data(**{name: getattr(data, name) for name in (*SPLITS, "seed", "standin")})
@@ -361,7 +370,8 @@ class Pg19(Corpus):
                 if not make:
                     return None
                 self._invent(books, folder)
-        arrays, manifest = open_arrays(folder)
+        manifest = self._claims(folder, books)
+        arrays = self._open(folder, books)[0] if make else map_arrays(folder, manifest)
         parts = ("text", "starts", "numbers")
         return {split: Split.of_rows(*(arrays[f"{split}.{part}"] for part in parts)) for split in SPLITS}, manifest
 
@@ -428,6 +438,17 @@ class Pg19(Corpus):
         }
 
 
+def _is_of(manifest: dict, arrays: Mapping[str, np.ndarray], text: tuple[dict[str, Split], dict], data: Data) -> bool:
+    """Whether streams are those of these books under these settings."""
+    books, told = text
+    chosen = {s: np.asarray(books[s].labels)[spread(len(books[s]), getattr(data, s))].tolist() for s in SPLITS}
+    return (
+        manifest.get("text") == hashlib.sha256(canonical(told["arrays"]).encode()).hexdigest()
+        and manifest.get("books") == chosen
+        and all(arrays[f"{split}.counts"].shape == (data.vocabulary,) for split in SPLITS)
+    )
+
+
 def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
     """The splits: `pg19.load(pg19.Data(length=2048))`."""
     return Pg19().load(data, root=root)
@@ -435,7 +456,7 @@ def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
 
 def decode(folder: Path, stream: np.ndarray) -> str:
     """The text behind tokens of a folder of streams."""
-    arrays, _ = open_arrays(folder)
+    arrays, _ = Pg19()._open(folder)
     coder = bpe.of_json(np.asarray(arrays["tokenizer"]).tobytes(), str(folder / "tokenizer.npy"))
     numbers = np.asarray(arrays["numbers"])
     return streams.decode(coder, streams.Dictionary(numbers, int(numbers.max()) + 1).raw(stream))

@@ -31,7 +31,7 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lines import lines
 from longspan.core.remote import Source
 from longspan.core.seeding import derive
-from longspan.datasets.base import SPLITS, DatasetMeta, Sample, Splits, by_tier, check_counts, open_arrays
+from longspan.datasets.base import SPLITS, DatasetMeta, Sample, Splits, by_tier, check_counts
 from longspan.datasets.corpus import Corpus
 from longspan.datasets.generation.arrays import write_arrays
 from longspan.datasets.generation.shards import Shard
@@ -228,8 +228,7 @@ class Series(Corpus):
         target = self.folder(data, root)
         if not (target / "manifest.json").exists():
             self._publish(target, fill, replace=False)
-        arrays, manifest = open_arrays(target)
-        return self._viewed(arrays, manifest, data)
+        return self._viewed(*self._open(target, data), data)
 
     def _shown(self, data: Data | None) -> tuple[Windows, Mapping[str, np.ndarray]]:
         """Training windows and the arrays behind them; nothing is written for stand-ins."""
@@ -238,7 +237,7 @@ class Series(Corpus):
             root = scratch if self.invents(data) else None
             windows = self.load(data, root=root).train
             folder = self.folder(data, root) if root else self._whole(root)
-            arrays = {name: np.array(array) for name, array in open_arrays(folder)[0].items()}
+            arrays = {name: np.array(array) for name, array in self._open(folder)[0].items()}
         return windows, arrays  # type: ignore[return-value]
 
     # Tables

@@ -267,7 +267,7 @@ def _describe(mechanism: Mechanism, setup: LraSetup, device: str) -> cards.Card:
         "title": mechanism.meta.title,
         "pattern": Pattern.NONCAUSAL_SELF.value,
         "settings": _settings(setup, device),
-        "code": environment.code_version() | {"source_sha256": source_hash(mechanism.cls)},
+        "code": environment.code_version() | source.timed_code(mechanism.cls, source_hash(mechanism.cls)),
         "environment": environment.describe(),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

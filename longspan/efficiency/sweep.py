@@ -292,7 +292,7 @@ class _Sheet:
             "gate": self._gate(points),
             "points": points,
             "parameters": {"total": notes.get("parameters")},
-            "code": notes["code"] | {"source_sha256": self.identity["source"]},
+            "code": notes["code"] | source.timed_code(self.mechanism.cls, self.identity["source"]),
             "environment": self.identity["environment"],
             "created": self.journal.last(keys),
         }

@@ -7,15 +7,13 @@ site as it was. Cards are untrusted: every template escapes, and data for script
 end.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from longspan.analysis import Evidence
-from longspan.core import atomic
+from longspan.core import atomic, litter
 from longspan.core.errors import LongspanError, UsageError
 from longspan.report import pages
 from longspan.results.card import Card
@@ -52,21 +50,15 @@ def build(
     if catalogue is not None and catalogue.get("schema") != 1:
         raise UsageError(f"The catalogue has schema {catalogue.get('schema')!r}, this report reads schema 1.")
     cards = newest(cards)
-    evidence = evidence or Evidence(runs=cards, measurements=measurements)
+    evidence = evidence or Evidence.of(cards, (), measurements)
     content = pages.render(cards, evidence, catalogue or {}, conformance or (), problems)
-    with atomic.storage_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
-        try:
-            folder.chmod(0o755)
-            for name, text in content.items():
-                (folder / name).parent.mkdir(exist_ok=True)
-                (folder / name).write_text(text, encoding="utf-8")
-            _write_assets(folder / "assets")
-            (folder / MARKER).write_text("This folder is replaced whenever the report is built.\n", encoding="utf-8")
-            atomic.replace_folder(folder, out)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    litter.sweep(out.parent)
+    with atomic.folder_beside(out) as folder:
+        for name, text in content.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        _write_assets(folder / "assets")
+        (folder / MARKER).write_text("This folder is replaced whenever the report is built.\n", encoding="utf-8")
     return out / "index.html"
 
 

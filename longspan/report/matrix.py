@@ -25,6 +25,7 @@ class MatrixCell:
 @dataclass(frozen=True)
 class MatrixRow:
     mechanism: str
+    source: str  # the beginning of its hash, where two plug-ins have one name or one was edited; else empty
     cells: Mapping[tuple[str, str, str], MatrixCell]
 
 
@@ -41,24 +42,32 @@ class Matrix:
 
 def matrix(verdicts: Sequence[Mapping[str, Any]], declared: Mapping[str, Sequence[str]]) -> Matrix:
     """One cell per mechanism, pattern, device and precision; the order of patterns is that of the papers."""
-    found = {
-        (verdict["mechanism"], verdict["device"], verdict["dtype"], verdict["pattern"]): _cell(verdict)
-        for verdict in verdicts
-    }
+    sources: dict[str, set[str]] = {}
+    for verdict in verdicts:
+        sources.setdefault(verdict["mechanism"], set()).add(_source(verdict))
+    found = {}
+    for verdict in verdicts:
+        who = verdict["mechanism"], _source(verdict) if len(sources[verdict["mechanism"]]) > 1 else ""
+        found[(who, verdict["device"], verdict["dtype"], verdict["pattern"])] = _cell(verdict)
     places = tuple(sorted({(device, dtype) for _, device, dtype, _ in found}))
     seen = {pattern for *_, pattern in found}
     patterns = (*(name for name in CODES if name in seen), *sorted(seen - set(CODES)))
     rows = []
-    for mechanism in sorted({key[0] for key in found}, key=str.casefold):
+    for mechanism, source in sorted({key[0] for key in found}, key=lambda who: (who[0].casefold(), who)):
         patterns_of = declared.get(mechanism.split("(", 1)[0])
         cells = {
-            (*place, pattern): found.get((mechanism, *place, pattern)) or _missing(pattern, patterns_of)
+            (*place, pattern): found.get(((mechanism, source), *place, pattern)) or _missing(pattern, patterns_of)
             for place in places
             for pattern in patterns
         }
-        rows.append(MatrixRow(mechanism, cells))
+        rows.append(MatrixRow(mechanism, source, cells))
     kept = sum(verdict.status == "kept" for verdict in found.values())
     return Matrix(places, patterns, tuple(rows), kept, len(found))
+
+
+def _source(verdict: Mapping[str, Any]) -> str:
+    """Of a plug-in, the beginning of the hash of its source."""
+    return verdict.get("code", {}).get("mechanism_sha256", "")[:8]
 
 
 def _cell(verdict: Mapping[str, Any]) -> MatrixCell:
@@ -81,7 +90,9 @@ def conformance_table(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     columns = [
         {
             "pattern": verdict["pattern"],
-            "where": f"{verdict['device']}, {verdict['dtype']}, {verdict['profile']}",
+            "where": ", ".join(
+                filter(None, (verdict["device"], verdict["dtype"], verdict["profile"], _source(verdict)))
+            ),
             "ok": verdict["ok"],
             "by_promise": {promise["promise"]: promise for promise in verdict["promises"]},
         }

@@ -17,6 +17,7 @@ from longspan.report.look import BASELINE, Look, looks
 from longspan.report.question_figures import coloured_mechanisms, describe
 from longspan.report.templating import base_name, environment
 from longspan.results import collect
+from longspan.results.alike import alike
 from longspan.results.board import RULES, Board, board, device_of, shown, suites_of
 from longspan.results.card import Card
 from longspan.results.store import Problem
@@ -26,7 +27,7 @@ TIERS = ("full", "lite", "smoke")
 
 @dataclass(frozen=True)
 class BoardGroup:
-    """Cards that may be compared: one protocol, one tier, one kind of data, one suite."""
+    """Cards that may be compared: one protocol, one tier, one kind of data, one suite, one code of each mechanism."""
 
     protocol: str
     tier: str
@@ -65,7 +66,7 @@ def render(
     findings = analysis.answers(evidence)
     measured = evidence.measurements
     mechanisms = _mechanisms(cards, measured, catalogue, conformance)
-    groups = _groups(cards)
+    groups = _groups(cards, conformance)
     others = [*coloured_mechanisms(findings), *(card["mechanism"] for card in measured)]
     look = looks((card["mechanism"] for card in cards), then=others)
     site = {
@@ -79,6 +80,7 @@ def render(
             {"name": shown(at.path.name), "sentence": shown(at.sentence.removeprefix(f"{at.path.name}: "))}
             for at in problems
         ],
+        "set_aside": {card["sha256"]: shown(reason) for card, reason in alike(cards)[1]},
         "failures": [card for card in cards if card["status"] == "fail"],
         "task_titles": {task["name"]: task["title"] for task in catalogue.get("tasks", ())},
         "look": look,
@@ -152,7 +154,7 @@ def _families(mechanisms: Mapping[str, MechanismPage]) -> dict[str, list[Mechani
     return dict(sorted(families.items(), key=lambda item: (item[0] in last, item[0].casefold())))
 
 
-def _groups(cards: list[Card]) -> list[BoardGroup]:
+def _groups(cards: list[Card], conformance: Sequence[Mapping[str, Any]]) -> list[BoardGroup]:
     keyed: dict[tuple[str, str, bool], list[Card]] = defaultdict(list)
     for card in cards:
         keyed[card["protocol"], card["tier"], card["dataset"]["variant"] == "standin"].append(card)
@@ -168,8 +170,8 @@ def _groups(cards: list[Card]) -> list[BoardGroup]:
         for suite in _suites_for(keyed[key], official):
             own = tuple(card for card in keyed[key] if card["task"] in suite.tasks)
             table = collect.published_name(suite, None) if official else None
-            view = board(own, suite, protocol, tier, standin=standin, published=table)
-            groups.append(BoardGroup(protocol, tier, standin, view, own))
+            view = board(own, suite, protocol, tier, standin=standin, published=table, conformance=conformance)
+            groups.append(BoardGroup(protocol, tier, standin, view, tuple(alike(own)[0])))
     return groups
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from longspan import suites
 from longspan.analysis import efficiency_table, lra_efficiency
 from longspan.core.printable import printable
+from longspan.core.readable_json import finite
 from longspan.report import printed
 from longspan.report.fairness import verdicts_on
 from longspan.results import board_table, render
@@ -139,7 +140,7 @@ def _board_notes(view: Board) -> list[str]:
     """What stands below a board: printed errors, its own notes, what `vs` means. The page says the rules once."""
     flags = [f"{board_table.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
     own = (note for note in view.notes if note != STANDIN_NOTE)
-    return [*flags, *own, *board_table.difference_notes(view)]
+    return [*flags, *own, *board_table.difference_notes(view), *board_table.broken_notes(view)]
 
 
 def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:
@@ -156,7 +157,7 @@ def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:
 
 def script_json(value: Any) -> str:
     """JSON that is safe inside a script element: no character in it can begin or end a tag."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 MOST = 7  # ticks of an axis of lengths
+MOST_VALUES = 20  # of an axis of values, which may span hundreds of powers of ten
 
 
 def length_ticks(lengths: Iterable[float]) -> dict[float, str]:
@@ -28,7 +29,10 @@ def length_text(length: float) -> str:
 
 
 def value_ticks(values: Iterable[float | None]) -> dict[float, str]:
-    return {value: f"{value:,.10g}" for value in round_values([value for value in values if value is not None])}
+    """A tick at round values; a logarithmic axis has none for what is not above 0."""
+    drawn = [value for value in values if value is not None and 0 < value < math.inf]
+    found = round_values(drawn) if drawn else []
+    return {value: f"{value:,.10g}" for value in found[:: 1 + len(found) // MOST_VALUES]}
 
 
 def round_values(values: list[float]) -> list[float]:

@@ -14,9 +14,13 @@ The rules, which every rendering repeats:
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
 - An average exists over complete task sets only.
-- Overrides, older task versions and other kinds of data stay off the board and are listed as such, and so do cards of
-  other code than that of the newest card of their row. The free track and bug-compatible twins (fidelity) stand apart
-  and are never ranked with the others.
+- A row is one code of a mechanism (the source of a plug-in; version and outputs of a built-in) in one precision, and
+  each of its cells is from one data set. A column is one version of a task under one set of settings. The newest is
+  shown, a card dated in the future counting as the oldest; the others, and overrides, are listed below with what
+  differs (`alike.py`), so that no average mixes them. The device and the number of devices may differ.
+- A row says whether its very code passed `longspan check` (`row_conformance.py`): one that breaks a promise is not
+  ranked, leads no column and is in no summary; one that was not checked says so.
+- The free track and bug-compatible twins (fidelity) stand apart and are never ranked with the others.
 - Published scores are shown as printed, their averages and spreads recomputed, and printed errors flagged. They stand
   beside the fixed track only.
 """
@@ -37,8 +41,9 @@ from longspan.core import atomic
 from longspan.core.errors import UsageError
 from longspan.core.printable import printable
 from longspan.published import PublishedTable
+from longspan.results.age import by_age, is_future
+from longspan.results.alike import alike
 from longspan.results.card import Card, canonical
-from longspan.results.code_identity import code_of, same_code
 from longspan.results.published_rows import (
     ColumnSpread,
     Paper,
@@ -48,6 +53,7 @@ from longspan.results.published_rows import (
     paper_rows,
     published_table,
 )
+from longspan.results.row_conformance import UNCHECKED, Checks, Conformance
 from longspan.results.store import newest
 from longspan.suites import Average, Suite
 
@@ -55,6 +61,7 @@ CHANCE_ERRORS = 3.0
 LEADING_ERRORS = 2.0
 RESAMPLES = 4000
 PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
+MOST_LETTERS = 80  # of the name of a promise, which may come from anybody
 STANDIN_NOTE = "Stand-in data: these scores say that the code runs, not how good a mechanism is."
 
 
@@ -99,6 +106,7 @@ class Row:
     parameters: float | None  # mean over the same tasks
     ratio: float | None  # the largest over all tasks run
     note: str = ""
+    conformance: Conformance = UNCHECKED
     counterpart: str | None = None  # the published row of the same attention
     differences: Mapping[str, float] = field(default_factory=dict)  # own minus published, by task and average
 
@@ -129,7 +137,7 @@ class Board:
     off: tuple[OffBoard, ...]
     notes: tuple[str, ...]
     common: tuple[str, ...] = ()  # tasks behind the speed and parameter columns
-    summary: Mapping[str, ColumnSpread] = field(default_factory=dict)  # over the ranked rows, if two or more
+    summary: Mapping[str, ColumnSpread] = field(default_factory=dict)  # over rows that break no promise, if two or more
     paper: Paper | None = None
 
     @property
@@ -144,6 +152,7 @@ class Board:
         return not (self.rows or self.free or self.fidelity)
 
 
+KEPT_NOTE = "Every mechanism of this board keeps its promises (longspan check)."
 SMOKE_NOTE = "Smoke is a rehearsal on small data: it shows that the way from data to board works, and ranks nothing."
 
 
@@ -156,13 +165,14 @@ def board(
     *,
     standin: bool = False,
     published: str | None = None,
+    conformance: Iterable[Mapping[str, Any]] = (),
 ) -> Board:
     """The board of a suite (by name or as a list of tasks) for one protocol and tier.
 
     `standin=True` gives the board of stand-in data, which never meets real data. `published="lra-v1"` adds the rows of
-    a paper, as published.
+    a paper, as published. `conformance` are results of `longspan check` (`results/conformance.py` loads them).
     """
-    cards = list(cards)
+    cards, checks = list(cards), Checks(conformance)
     suite = _suite(suite, cards)
     table = published_table(published, suite)
     chosen = [
@@ -173,29 +183,28 @@ def board(
         and pattern in (None, card["pattern"])
         and (card["dataset"]["variant"] == "standin") == standin
     ]
-    version = {task: max((c["task_version"] for c in chosen if c["task"] == task), default=0) for task in suite.tasks}
-    code = {_row_key(card): code_of(card) for card in chosen if not card["overrides"]}  # of the newest card of each row
-    oversized = {_row_key(card) for card in chosen if card["parameters"]["within_rule"] is False}
+    official = [(card, _reason_to_stay_off(card, suite)) for card in chosen]
+    kept, others = alike(card for card, reason in official if reason is None)
+    off = [_off(card, reason) for card, reason in (*((c, r) for c, r in official if r is not None), *others)]
+    oversized = {_row_key(card) for card in kept if card["parameters"]["within_rule"] is False}
     groups: dict[str, list[Card]] = defaultdict(list)
-    off: list[OffBoard] = []
-    for card in chosen:
-        reason = _reason_to_stay_off(card, suite, version, code)
-        if reason:
-            off.append(_off(card, reason))
-        elif card["fidelity"]:
+    for card in kept:
+        if card["fidelity"]:
             groups["fidelity"].append(card)
         elif card["track"] == "free" or _row_key(card) in oversized:
             groups["free"].append(card)
         else:
             groups["rows"].append(card)
-    common = _common_tasks(groups.values(), suite)
+    passed = {key: checks.of(own) for key, own in _by_row(kept).items()}
+    sound = [card for card in kept if passed[_row_key(card)].status != "broken"]
+    common = _common_tasks(sound or kept, suite)
     sections = {
-        name: _rows(groups[name], suite, common, rank=name != "fidelity") for name in ("rows", "free", "fidelity")
+        name: _rows(groups[name], suite, common, passed, rank=name != "fidelity")
+        for name in ("rows", "free", "fidelity")
     }
     beside = paper_rows(table, suite)
     for name in ("rows", "fidelity"):  # the rules forbid it for the free track
         sections[name] = tuple(_with_counterpart(row, table, beside) for row in sections[name])
-    shown_cards = [card for group in groups.values() for card in group]
     return Board(
         suite=suite,
         protocol=protocol,
@@ -204,7 +213,7 @@ def board(
         standin=standin,
         published=beside,
         off=tuple(off),
-        notes=tuple(_notes(shown_cards, suite, common, standin, table, f"{protocol}, {tier}")),
+        notes=tuple(_notes(kept, passed, suite, common, standin, table, f"{protocol}, {tier}")),
         common=common,
         summary=_spreads(sections["rows"], suite),
         paper=paper_of(table, beside, suite),
@@ -227,7 +236,7 @@ def _suite(suite: Suite | str | Sequence[str], cards: Sequence[Card]) -> Suite:
 def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
     """The tasks as unnamed suites, one for each way of scoring that their newest cards have."""
     scoring: dict[str, tuple] = {}
-    for card in sorted(cards, key=lambda card: (card["task_version"], card["created"])):
+    for card in sorted(by_age(cards), key=lambda card: (not is_future(card), card["task_version"])):
         if score := card["score"]:
             scoring[card["task"]] = shown(score["name"]), score["higher_is_better"], score.get("unit", "percent")
     alike: dict[tuple, list[str]] = defaultdict(list)
@@ -236,21 +245,11 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
     return [suites.of_tasks(names, *way) for way, names in alike.items()]
 
 
-def _reason_to_stay_off(
-    card: Card, suite: Suite, version: Mapping[str, int], code: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> str | None:
+def _reason_to_stay_off(card: Card, suite: Suite) -> str | None:
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
-    if card["task_version"] < version[card["task"]]:
-        return f"version {card['task_version']} of the task, the board shows version {version[card['task']]}"
     if card["score"] and shown(card["score"]["name"]) != suite.metric:
         return f"scored by {card['score']['name']}, the suite by {suite.metric}"
-    own, newest_code = code_of(card), code[_row_key(card)]
-    if not same_code(own, newest_code):
-        before, now = own.get("mechanism_version"), newest_code.get("mechanism_version")
-        if before == now or before is None or now is None:
-            return "run with other code of the mechanism than the newest card of its row"
-        return f"version {before} of the mechanism, the newest card of its row has version {now}"
     return None
 
 
@@ -271,24 +270,32 @@ def _row_key(card: Card) -> tuple[str, str]:
     return card["mechanism"], card["pattern"]
 
 
-def _common_tasks(groups: Iterable[list[Card]], suite: Suite) -> tuple[str, ...]:
+def _by_row(cards: Iterable[Card]) -> dict[tuple[str, str], list[Card]]:
+    rows: dict[tuple[str, str], list[Card]] = defaultdict(list)
+    for card in cards:
+        rows[_row_key(card)].append(card)
+    return rows
+
+
+def _common_tasks(cards: Iterable[Card], suite: Suite) -> tuple[str, ...]:
     """Tasks that every row of the board has run: the only ones over which speeds may be compared."""
-    ran: dict[tuple, set[str]] = defaultdict(set)
-    for group in groups:
-        for card in group:
-            if card["status"] == "ok":
-                ran[_row_key(card)].add(card["task"])
+    good = (card for card in cards if card["status"] == "ok")
+    ran = {key: {card["task"] for card in own} for key, own in _by_row(good).items()}
     return tuple(task for task in suite.tasks if ran and all(task in tasks for tasks in ran.values()))
 
 
-def _rows(cards: list[Card], suite: Suite, common: tuple[str, ...], rank: bool) -> tuple[Row, ...]:
-    by_row: dict[tuple, dict[str, list[Card]]] = defaultdict(lambda: defaultdict(list))
-    for card in cards:
-        by_row[_row_key(card)][card["task"]].append(card)
-    cells = {key: {t: _cell(of_task[t], suite, t) for t in suite.tasks} for key, of_task in by_row.items()}
+def _rows(
+    cards: list[Card],
+    suite: Suite,
+    common: tuple[str, ...],
+    passed: Mapping[tuple[str, str], Conformance],
+    rank: bool,
+) -> tuple[Row, ...]:
+    """Rows that keep their promises or were not checked, best first, then those that break one."""
     rows = []
-    for (mechanism, pattern), own in cells.items():
-        some = next(card for of_task in by_row[mechanism, pattern].values() for card in of_task)
+    for (mechanism, pattern), of_row in _by_row(cards).items():
+        some, found = of_row[-1], passed[mechanism, pattern]
+        own = {task: _cell([card for card in of_row if card["task"] == task], suite, task) for task in suite.tasks}
         speeds = [own[task].steps_per_second for task in common]
         sizes = [own[task].parameters for task in common]
         ratios = [cell.ratio for cell in own.values() if cell.ratio is not None]
@@ -305,9 +312,12 @@ def _rows(cards: list[Card], suite: Suite, common: tuple[str, ...], rank: bool) 
                 parameters=statistics.fmean(sizes) if sizes and None not in sizes else None,  # type: ignore[type-var]
                 ratio=max(ratios, default=None),
                 note="more than 10 % above the parameters of softmax" if over else "",
+                conformance=replace(found, broken=tuple(shown(name)[:MOST_LETTERS] for name in found.broken)),
             )
         )
-    return _ranked(_with_leaders(rows, suite), suite, rank)
+    sound = [row for row in rows if row.conformance.status != "broken"]
+    broken = [row for row in rows if row.conformance.status == "broken"]
+    return *_ranked(_with_leaders(sound, suite), suite, rank), *_ranked(broken, suite, rank=False)
 
 
 def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
@@ -500,7 +510,8 @@ def _with_counterpart(row: Row, table: PublishedTable | None, beside: Sequence[P
 
 
 def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, ColumnSpread]:
-    """Mean and deviation over the rows of every column in which two or more have a number."""
+    """Mean and deviation over the ranked rows of every column in which two or more have a number."""
+    rows = [row for row in rows if row.conformance.status != "broken"]
     columns: dict[str, list[float | None]] = {
         task: [row.cells[task].value if row.cells[task].status == "ok" else None for row in rows]
         for task in suite.tasks
@@ -510,7 +521,13 @@ def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, ColumnSpread]:
 
 
 def _notes(
-    cards: list[Card], suite: Suite, common: tuple[str, ...], standin: bool, table: PublishedTable | None, rules: str
+    cards: list[Card],
+    passed: Mapping[tuple[str, str], Conformance],
+    suite: Suite,
+    common: tuple[str, ...],
+    standin: bool,
+    table: PublishedTable | None,
+    rules: str,
 ) -> list[str]:
     """What a reader must know to read the numbers of this board."""
     notes = []
@@ -524,8 +541,13 @@ def _notes(
         hashes = {card["dataset"]["sha256"] for card in cards if card["task"] == task}
         if len(hashes) > 1:
             notes.append(f"{task}: the cards come from {len(hashes)} different data sets, so compare with care.")
+    precisions = sorted({str(card["settings"]["precision"]) for card in cards})
+    if len(precisions) > 1:
+        notes.append(f"Rows were run in different precisions ({shown(', '.join(precisions))}), so compare with care.")
     if any(card["tier"] == "smoke" for card in cards):
         notes.append(SMOKE_NOTE)
+    if passed and all(found.status == "kept" for found in passed.values()):
+        notes.append(KEPT_NOTE)
     devices = sorted({device_of(card) for card in cards})
     if len(devices) > 1:
         notes.append(f"Steps per second come from different devices ({'; '.join(devices)}) and do not compare.")
@@ -560,6 +582,9 @@ RULES = (
     "where the score is no rate, no better than its baseline.",
     "FAIL: every seed failed, or the mean is not above chance on a task where the suite demands it.",
     "An average is shown over complete task sets only.",
+    "A row is one code in one precision, a column one set of settings: the newest; others are listed below.",
+    "✗ breaks a promise of longspan check, named below, and is not ranked.",
+    "? is unchecked: there is no result of longspan check for this very code.",
 )
 
 

@@ -5,7 +5,7 @@ The order is that of the paper's own table: chance, models, spread over the mode
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from longspan import suites
@@ -13,8 +13,10 @@ from longspan.results.board import RULES, Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
 
 LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
-MARKS = (LEADING, NOT_ABOVE_CHANCE, "±")  # explained below a table that has them
+CONFORMANCE = {"kept": "", "broken": "✗", "unchecked": "?"}  # beside the name of a row
+MARKS = (LEADING, NOT_ABOVE_CHANCE, "±", *filter(None, CONFORMANCE.values()))  # explained below a table that has them
 NAME = "Mechanism"
+MOST_LISTED = 8
 OWN_COLUMNS = ("#", "Seeds", "Steps/s", "Parameters")  # empty where only a paper speaks
 FREE_TITLE = "Free track, not to be quoted beside published numbers"
 FREE_NOTE = (
@@ -174,7 +176,10 @@ def columns(view: Board) -> tuple[str, ...]:
 
 
 def names_of(view: Board) -> dict[tuple[str, str], str]:
-    """What each row is called: its title, with the options or the pattern where the title alone is ambiguous."""
+    """What each row is called: its title, with the options or the pattern where the title alone is ambiguous.
+
+    A mark follows where it breaks a promise or was not checked.
+    """
     rows = [*view.rows, *view.free, *view.fidelity]
     titles = [row.title for row in rows]
     patterns = {row.pattern for row in rows}
@@ -183,7 +188,8 @@ def names_of(view: Board) -> dict[tuple[str, str], str]:
         name = row.title
         if titles.count(row.title) > 1 or "(" in row.mechanism:
             name = f"{row.title} [{row.mechanism}]"
-        names[row.mechanism, row.pattern] = f"{name}, {row.pattern}" if len(patterns) > 1 else name
+        name = f"{name}, {row.pattern}" if len(patterns) > 1 else name
+        names[row.mechanism, row.pattern] = f"{name} {CONFORMANCE[row.conformance.status]}".rstrip()
     return names
 
 
@@ -278,6 +284,33 @@ def difference_notes(view: Board) -> list[str]:
     ]
 
 
+def broken_notes(view: Board) -> list[str]:
+    """Which promises are broken, where one is."""
+    return [
+        f"{row.title}: breaks {_listed(row.conformance.broken) or 'a promise'}, so it is not ranked."
+        for row in (*view.rows, *view.free, *view.fidelity)
+        if row.conformance.status == "broken"
+    ]
+
+
+def _off_notes(view: Board) -> list[str]:
+    """Cards off the board, seeds that are off for one reason together."""
+    seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for card in view.off:
+        seeds[card.title, card.task, card.reason].append(card.seed)
+    return [
+        f"Off the board: {title} on {task}, {'seed' if len(own) == 1 else 'seeds'} {_listed(map(str, own))} ({reason})."
+        for (title, task, reason), own in seeds.items()
+    ]
+
+
+def _listed(words: Iterable[str]) -> str:
+    """A list of a few, with the number of those left out."""
+    words = list(words)
+    more = f" and {len(words) - MOST_LISTED} more" if len(words) > MOST_LISTED else ""
+    return ", ".join(words[:MOST_LISTED]) + more
+
+
 def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:
     """All below the tables: printed errors, notes, the rules, and what is missing, oversized or off the board."""
     without: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -289,7 +322,6 @@ def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:
         f"No {view.suite.averages[0].title} for want of {', '.join(tasks)}: {', '.join(titles)}."
         for tasks, titles in without.items()
     ]
-    off = [f"Off the board: {card.title} on {card.task}, seed {card.seed} ({card.reason})." for card in view.off]
     over = [f"{row.title}: {row.note}." for row in (*view.rows, *view.free) if row.note]
     mark = "Printed error. " if style.words else f"{PRINTED_ERROR} "
     flags = [mark + flag for flag in (view.paper.flags if view.paper else ())]
@@ -298,6 +330,7 @@ def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:
         followed[row.deviations].append(f"{row.title} ({row.source})")
     deviations = [f"{', '.join(rows)}: {'; '.join(words)}." for words, rows in followed.items() if words]
     free = [FREE_NOTE] if view.free else []
+    off = [*broken_notes(view), *_off_notes(view)]
     texts = "".join(text for part in parts(view, style) for s in part.sections for x in s.lines for text in x.texts)
     marks = {rule: rule[0] for rule in RULES if rule[0] in MARKS}
     rules = [] if view.empty and view.published else [rule for rule in RULES if marks.get(rule, "") in texts]

@@ -19,6 +19,7 @@ from typing import Any
 
 from longspan.core import atomic, readable_json
 from longspan.core.errors import CorruptFile, UsageError
+from longspan.results.run_settings import decisive
 from longspan.results.schema import ANSWERS, LARGEST, LARGEST_INTEGER, PROCEDURES, SCHEMA_VERSION, SCHEMAS
 
 Card = dict[str, Any]
@@ -104,6 +105,8 @@ def structural_faults(value: Any, schema: Mapping[str, Any], where: str = "card"
     if isinstance(value, list):
         if len(value) < schema.get("minItems", 0):
             yield f"{where} has fewer than {schema['minItems']} items"
+        if len(value) > schema.get("maxItems", len(value)):
+            yield f"{where} has more than {schema['maxItems']} items"
         for index, item in enumerate(value):
             yield from structural_faults(item, schema.get("items", {}), f"{where}[{index}]")
     if isinstance(value, dict):
@@ -130,6 +133,8 @@ def _run_fault(card: Card) -> str | None:
     score = card["score"]
     if card["status"] == "ok" and (score is None or card["metrics"] is None):
         return "status is ok but score or metrics is null"
+    if card["status"] == "ok" and card["parameters"]["total"] is None:
+        return "status is ok but parameters.total is null"
     if card["status"] == "fail" and not card["reason"]:
         return "status is fail but no reason is given"
     if score and score["name"] == "accuracy" and not 0 <= score["value"] <= 1:
@@ -234,14 +239,16 @@ def seal(card: Mapping[str, Any]) -> Card:
 
 
 def cell(card: Mapping[str, Any]) -> tuple:
-    """What a card answers, beginning with its kind. Of two cards with one cell, the newer supersedes the older."""
+    """What a card answers, beginning with its kind. Of two cards with one cell and the same code (`code_identity.py`),
+    the newer supersedes the older."""
     return card["kind"], *_CELLS[card["kind"]](card)
 
 
 def _run_cell(card: Mapping[str, Any]) -> tuple:
     names = ("task", "task_version", "protocol", "tier", "mechanism", "pattern", "seed", "track", "fidelity")
-    overrides = canonical(card["overrides"]).decode()
-    return (*(card[name] for name in names), overrides, card["dataset"]["variant"])
+    settings = {"overrides": card["overrides"], "resolved": decisive(card), "precision": card["settings"]["precision"]}
+    data = (card["dataset"]["variant"], card["dataset"]["sha256"])
+    return (*(card[name] for name in names), canonical(settings).decode(), *data)
 
 
 def _probe_cell(card: Mapping[str, Any]) -> tuple:

@@ -4,10 +4,16 @@ A plug-in is identified by a hash of its source (`mechanism_sha256`). A built-in
 and a fingerprint of its outputs on fixed inputs (`mechanism_version`, `mechanism_fingerprint`; see
 `runs/fingerprint.py`), so that a rename, a comment or a faster kernel orphans no card. Cards written before
 versions were recorded carry only the source hash of their built-in; they count as version 1.
+
+A measurement of a plug-in has the hash of the source that was timed; those of built-ins count as one code, since a
+kernel is measured again whenever it has become faster.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
+
+from longspan.results import catalogue
 
 FIELDS = ("mechanism_version", "mechanism_fingerprint", "mechanism_sha256")  # in the `settings` of a run card
 TOLERANCE = 1e-4  # of the largest number of a fingerprint's part; rounding on another machine stays below 1e-5
@@ -25,11 +31,37 @@ def same_code(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
 
 
 def code_of(card: Mapping[str, Any]) -> dict[str, Any]:
-    """The code behind a run card, as `same_code` compares it."""
+    """The code behind a card, as `same_code` compares it. A probe names the card of its run instead."""
+    if card["kind"] == "probe":
+        return {}
+    if card["kind"] == "measurement":
+        timed = card["code"].get("mechanism_sha256") or card["code"].get("source_sha256")
+        return {} if is_builtin(card["mechanism"]) else {"mechanism_sha256": timed}
     found = {name: value for name, value in card["settings"].items() if name in FIELDS}
-    if "mechanism_version" not in found and ":" not in card["mechanism"].partition("(")[0]:  # not a plug-in
-        found["mechanism_version"] = 1
-    return found
+    return {"mechanism_version": 1} | found if is_builtin(card["mechanism"]) else found
+
+
+def is_builtin(mechanism: str) -> bool:
+    """Whether a mechanism string names one of this package; a file, a module or an installed package is a plug-in."""
+    return mechanism.partition("(")[0] in _builtins()
+
+
+@functools.cache
+def _builtins() -> frozenset[str]:
+    return frozenset(entry["name"] for entry in catalogue.read(catalogue.SHIPPED)["attentions"])
+
+
+def other_code(mechanism: str, own: Mapping[str, Any], shown: Mapping[str, Any]) -> str | None:
+    """In words, that a run was of other code than the one shown; None where it was not."""
+    if same_code(own, shown):
+        return None
+    before, now = own.get("mechanism_version"), shown.get("mechanism_version")
+    if None not in (before, now) and before != now:
+        return f"version {before} of the mechanism, the board shows version {now}"
+    if before is not None and before == now:
+        return f"other code of {mechanism} (its outputs differ from those of the card shown)"
+    sources = [str(code.get("mechanism_sha256") or "unknown")[:12] for code in (own, shown)]
+    return f"other code of {mechanism} (source {sources[0]}, the board shows {sources[1]})"
 
 
 def same_outputs(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -7,9 +7,10 @@
 Reading half: never imports torch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from longspan import published as papers
 from longspan import suites
@@ -54,6 +55,11 @@ def cards_in(folders: Sequence[Path]) -> Cards:
     return found
 
 
+def conformance_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
+    """Where results of `longspan check` lie: the user's own, those beside the cards named, those beside the code."""
+    return [out / "conformance", *(given or ()), Path("results")]
+
+
 def boards(
     cards: Sequence[Card],
     name: str,
@@ -63,11 +69,13 @@ def boards(
     pattern: str | None = None,
     published: str | None = None,
     metric: str | None = None,
+    conformance: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[Board]:
     """One board for every protocol, tier and kind of data that has cards of this suite or task.
 
     A suite with published numbers has a full board even before the first run. `published` chooses among its tables
     (`v0`, `v1`, `later`); `none` leaves them out. `metric` ranks one task by another metric than its score.
+    `conformance` are results of `longspan check`, by which rows say whether their mechanism keeps its promises.
     """
     if metric:
         if name in suites.names():
@@ -91,7 +99,8 @@ def boards(
         groups.add((protocol or "longspan", "full", False))
     for one_protocol, one_tier, standin in sorted(groups, key=_order):
         shown = table if one_tier == "full" and not standin else None
-        yield board(cards, suite, one_protocol, one_tier, pattern, standin=standin, published=shown)
+        how: dict[str, Any] = {"standin": standin, "published": shown, "conformance": conformance}
+        yield board(cards, suite, one_protocol, one_tier, pattern, **how)
 
 
 def published_name(suite: Suite, asked: str | None) -> str | None:

@@ -4,7 +4,8 @@
     found, problems = load(["out/conformance", "results"])
 
 A file is the JSON of one report or a list of them (what `longspan check --json` prints), its name begins with
-`conformance`. Never imports torch; what it reads is untrusted, like a card.
+`conformance`. Reports say which code was checked in `code`, as cards do in `settings`; older ones do not. Never imports
+torch; what it reads is untrusted, like a card.
 """
 
 import hashlib
@@ -13,13 +14,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from longspan.core import atomic
+from longspan.core import atomic, litter
 from longspan.core.errors import CorruptFile
 from longspan.results import card
+from longspan.results.schema import CODE_SCHEMA
 from longspan.results.store import Problem
 
 PREFIX = "conformance"
-QUESTION = ("mechanism", "pattern", "device", "dtype")  # what a result answers, whatever the profile
+QUESTION = ("mechanism", "pattern", "device", "dtype")  # what a result answers, whatever the profile, of one code
 STATUSES = ("kept", "broken", "not applicable")
 MAX_BYTES = 16 * 2**20
 
@@ -31,8 +33,12 @@ class SupportsJson(Protocol):
 
 
 def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
-    """Keep each report in its file; a new answer takes the place of the old one, quick or full."""
+    """Keep each report in its file; a new answer takes the place of the old one, quick or full.
+
+    Two plug-ins may have one name, and one may have been edited: each source has files of its own.
+    """
     paths = []
+    litter.sweep(Path(folder))
     for report in reports:
         content = report.to_json()
         paths.append(Path(folder) / filename(content))
@@ -42,14 +48,18 @@ def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
 
 def filename(content: dict[str, Any]) -> str:
     """Readable, unique, and safe whatever the mechanism is called."""
-    digest = hashlib.sha256("\0".join(content[word] for word in QUESTION).encode()).hexdigest()[:8]
+    source = [content["code"]["mechanism_sha256"]] if "mechanism_sha256" in content.get("code", {}) else []
+    digest = hashlib.sha256("\0".join([*(content[word] for word in QUESTION), *source]).encode()).hexdigest()[:8]
     words = [re.sub(r"[^A-Za-z0-9.=]+", "_", content[word])[:48].strip("._") for word in QUESTION]
     return "-".join([PREFIX, *words, digest]) + ".json"
 
 
 def load(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """The results below the folders, and what could not be read; of two answers, that of the earlier folder."""
-    chosen: dict[tuple[str, ...], dict[str, Any]] = {}
+    """The results below the folders, and what could not be read; of two answers, that of the earlier folder.
+
+    Answers about two versions of a built-in, or two sources of a plug-in, are both kept.
+    """
+    chosen: dict[tuple, dict[str, Any]] = {}
     problems = []
     for folder in folders:
         for path in sorted(Path(folder).rglob(f"{PREFIX}*.json")):
@@ -59,7 +69,9 @@ def load(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[Prob
                 problems.append(Problem(path, str(error)))
                 continue
             for report in reports:
-                chosen.setdefault(tuple(report[word] for word in QUESTION), report)
+                code = report.get("code", {})
+                identity = code.get("mechanism_version"), code.get("mechanism_sha256")
+                chosen.setdefault((*(report[word] for word in QUESTION), *identity), report)
     return list(chosen.values()), problems
 
 
@@ -80,6 +92,7 @@ def _sound(report: Any) -> bool:
         isinstance(report, dict)
         and all(isinstance(report.get(word), str) for word in (*QUESTION, "profile"))
         and isinstance(report.get("ok"), bool)
+        and not any(card.structural_faults(report.get("code", {}), CODE_SCHEMA))
         and isinstance(report.get("promises"), list)
         and all(
             isinstance(line, dict)

@@ -7,13 +7,12 @@ form.
 import csv
 import html as html_module
 import io
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
-from longspan.core.printable import escaped
+from longspan.core.readable_json import printed
 from longspan.results.board import Board, as_data, shown
 from longspan.results.board_table import (
     NAME,
@@ -89,7 +88,7 @@ def _csv(views: Sequence[Board]) -> str:
         return shown(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text)
 
     buffer = io.StringIO()
-    head = ["suite", "protocol", "tier", "section", "mechanism", "title", "pattern", "column", "status"]
+    head = ["suite", "protocol", "tier", "section", "mechanism", "title", "pattern", "conformance", "column", "status"]
     writer = csv.DictWriter(
         buffer, [*head, *NUMBERS, "low", "high", "difference", "printed", "note"], lineterminator="\n"
     )
@@ -105,6 +104,7 @@ def _own_entries(view: Board) -> Iterator[dict[str, Any]]:
     for section in ("rows", "free", "fidelity"):
         for row in getattr(view, section):
             start = {"section": section, "mechanism": row.mechanism, "title": row.title, "pattern": row.pattern}
+            start |= {"conformance": row.conformance.status}
             for task, cell in row.cells.items():
                 low, high = cell.interval or (None, None)
                 numbers = {name: getattr(cell, name) for name in NUMBERS}
@@ -155,6 +155,7 @@ _LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "–": "--",
     "·": r"$\cdot$",
     "†": r"$^\dagger$",
+    "✗": r"$^\times$",
 }
 
 
@@ -189,7 +190,7 @@ def _json(views: Sequence[Board]) -> str:
     """An object, or a list of them where there is not exactly one."""
     contents = [as_data(view) for view in views]
     whole = contents[0] if len(contents) == 1 else contents
-    return escaped(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
+    return printed(whole) + "\n"
 
 
 _PAGE = """<!doctype html>

@@ -39,6 +39,21 @@ _METRICS = _map_of(_METRIC)
 _FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$(?!\n)", "maxLength": 255})
 
 
+_CODE = {  # of a built-in its version and outputs, of a plug-in its source; see code_identity.py
+    "mechanism_version": _VERSION,
+    "mechanism_fingerprint": _map_of(_map_of({"type": "array", "items": _NUMBER})),
+    "mechanism_sha256": _HASH,
+}
+CODE_SCHEMA = _object({}, _CODE)
+_CONFORMANCE = _object(
+    {
+        "status": {"type": "string", "enum": ["kept", "broken"]},
+        "profile": {"type": "string", "enum": ["quick", "full"]},
+        "broken": {"type": "array", "items": _TEXT, "maxItems": 100},  # names of promises
+    }
+)
+
+
 def _card(kind: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The schema of one kind of card: what is its own, inside the frame that all kinds share.
 
@@ -77,12 +92,7 @@ RUN_SCHEMA = _card(
         "track": {"type": "string", "enum": ["fixed", "free"]},
         "fidelity": {"type": "boolean"},
         "settings": _object(
-            {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT},
-            {  # of a built-in its version and outputs, of a plug-in its source; see code_identity.py
-                "mechanism_version": _VERSION,
-                "mechanism_fingerprint": _map_of(_map_of({"type": "array", "items": _NUMBER})),
-                "mechanism_sha256": _HASH,
-            },
+            {"data": _FREE, "model": _FREE, "recipe": _FREE, "precision": _TEXT, "device": _TEXT}, _CODE
         ),
         "dataset": _object(
             {
@@ -95,7 +105,7 @@ RUN_SCHEMA = _card(
         ),
         "parameters": _object(
             {
-                "total": _COUNT,
+                "total": _or_null(_COUNT),  # unknown of a process that died before the network was built
                 "parts": _map_of(_COUNT),
                 "baseline": _or_null(_COUNT),
                 "ratio": _or_null(_POSITIVE),
@@ -132,7 +142,10 @@ RUN_SCHEMA = _card(
         "status": {"type": "string", "enum": ["ok", "fail"]},
         "reason": _or_null(_SENTENCE),
     },
-    {"slots": _map_of(_TEXT)},  # module -> "Class (pattern)"
+    {
+        "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
+        "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
+    },
 )
 
 PROBE_SCHEMA = _card(

@@ -7,7 +7,8 @@
     store.problems                               # files that are no sound cards, by name, with the reason
 
 Nothing is ever overwritten or removed: a re-run of a cell adds a file, and the newer card supersedes the older one only
-when the store is read. A card appears after the files it names, in one rename, so that a reader never sees half of it.
+when the store is read, and only if both are of the same code and settings. A card appears after the files it names, in
+one rename, so that a reader never sees half of it.
 """
 
 import itertools
@@ -15,15 +16,16 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from longspan.core import atomic
+from longspan.core import atomic, litter
 from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
 from longspan.results import card as cards_module
 from longspan.results import files as files_beside
+from longspan.results.age import by_age
 from longspan.results.card import Card
+from longspan.results.code_identity import code_of, same_code
 from longspan.results.schema import SCHEMAS
 
 BENCHMARKS = "benchmarks"  # a folder of this name holds tables of benchmarks, which are no cards
@@ -57,9 +59,16 @@ class Store:
                 break
             if _holds(target, final):
                 return target  # this card was added before
-        for key, source in sources.items():
-            _copy(source, target.with_name(final["files"][key]))
-        return cards_module.write(target, final)
+        litter.sweep(target.parent)
+        with atomic.storage_errors(target), litter.announced(target):
+            for key, source in sources.items():
+                _copy(source, target.with_name(final["files"][key]))
+            return cards_module.write(target, final)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left on the shelves: temporaries, and files of cards that never appeared."""
+        for shelf in self.folder.iterdir() if self.folder.is_dir() else ():
+            litter.sweep(shelf)
 
     def _places(self, card: Card) -> Iterator[Path]:
         """Paths for the card, best first. The name holds a hash, so a second one is needed only after damage."""
@@ -86,7 +95,7 @@ class Store:
         """The newest card of every cell of one kind, oldest first; with `superseded`, all of them."""
         _known_kind(kind)
         everything = (card for _, card in self.entries() if card["kind"] == kind)
-        return sorted(everything, key=_age) if superseded else newest(everything)
+        return by_age(everything) if superseded else newest(everything)
 
     def find(self, *, kind: str = "run", **filters: Any) -> list[Card]:
         """Cards of one kind whose fields equal the filters; a set, list or tuple means any of its values.
@@ -102,11 +111,16 @@ class Store:
 
 
 def newest(cards: Iterable[Card]) -> list[Card]:
-    """One card per cell, the one created last, in order of creation."""
-    chosen: dict[tuple, Card] = {}
-    for card in sorted(cards, key=_age):
-        chosen[cards_module.cell(card)] = card
-    return sorted(chosen.values(), key=_age)
+    """One card per cell and code, the one created last, in order of creation.
+
+    Fingerprints of code are compared with a tolerance, so that code is compared within a cell and is no part of it.
+    """
+    chosen: dict[tuple, list[Card]] = {}
+    for card in reversed(by_age(cards)):
+        newer = chosen.setdefault(cards_module.cell(card), [])
+        if not any(same_code(code_of(card), code_of(other)) for other in newer):
+            newer.append(card)
+    return by_age(card for group in chosen.values() for card in group)
 
 
 def _known_kind(kind: str) -> dict[str, Any]:
@@ -114,11 +128,6 @@ def _known_kind(kind: str) -> dict[str, Any]:
     if kind not in SCHEMAS:
         raise UsageError(f"No cards of kind {kind!r}.{did_you_mean(kind, SCHEMAS)}")
     return SCHEMAS[kind]
-
-
-def _age(card: Card) -> tuple[datetime, tuple, str]:
-    """Sorts by time; cards of one second keep a fixed order too."""
-    return datetime.fromisoformat(card["created"]), cards_module.cell(card), card["sha256"]
 
 
 def _matches(value: Any, wanted: Any) -> bool:

@@ -1,10 +1,8 @@
 """What is to be run: a cell names it in the words of the command line, a plan has every name resolved."""
 
 import functools
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
@@ -13,25 +11,15 @@ from longspan import attentions, tasks
 from longspan.attentions import Mechanism, Pattern
 from longspan.backbones import parameters
 from longspan.backbones.slots import Slots
+from longspan.core.cell import Cell, cells
 from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
 from longspan.core.seeding import seed_everything
-from longspan.results import card as cards
+from longspan.core.signals import Stopped
 from longspan.results.schema import LARGEST_INTEGER
-from longspan.runs.fingerprint import code_identity, is_builtin
+from longspan.runs.fingerprint import code_identity, is_builtin, source_hash
 from longspan.tasks import Protocol, Task
 
-
-@dataclass(frozen=True)
-class Cell:
-    """What is to be run, in the words of the command line."""
-
-    task: str
-    mechanism: str
-    pattern: str | None = None
-    protocol: str = "longspan"
-    tier: str = "smoke"
-    seed: int = 0
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+__all__ = ["Cell", "RunPlan", "as_json", "cells", "count_parameters", "first_line"]
 
 
 @dataclass(frozen=True)
@@ -90,11 +78,15 @@ class RunPlan:
         return code_identity(self.mechanism)
 
     @property
-    def folder_name(self) -> str:
-        """Of an unfinished run. A fingerprint is compared with a tolerance, so it cannot be part of a hash."""
-        code = {name: value for name, value in self.code.items() if name != "mechanism_fingerprint"}
-        digest = hashlib.sha256(cards.canonical(self.identity | code)).hexdigest()[:12]
-        return f"{self.task.name}-{self.cell.protocol}-{self.cell.tier}-seed{self.cell.seed}-{digest}"
+    def task_source(self) -> str | None:
+        """Hash of the file of a task that is a plug-in; None for a built-in, which has a version."""
+        cls = type(self.task)
+        return None if cls.__module__.startswith("longspan.") else source_hash(cls)
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether all code of the cell is ours."""
+        return is_builtin(self.mechanism) and type(self.task).__module__.startswith("longspan.")
 
     @property
     def title(self) -> str:
@@ -105,27 +97,10 @@ class RunPlan:
         seed_everything(self.cell.seed)
         try:
             return self.task.model(self.slots, self.protocol)
-        except Exception as error:
-            if isinstance(error, LongspanError) or is_builtin(self.mechanism):
+        except BaseException as error:  # a plug-in may raise anything at all, SystemExit included
+            if isinstance(error, (LongspanError, Stopped)) or self.is_builtin:
                 raise
             raise PluginError(f"{self.mechanism} could not be built ({first_line(error)}); fix it.") from error
-
-
-def cells(
-    names: list[str],
-    mechanisms: list[str],
-    *,
-    pattern: str | None = None,
-    protocol: str = "longspan",
-    tier: str = "smoke",
-    seeds: int = 1,
-    overrides: Mapping[str, Any] | None = None,
-) -> Iterator[Cell]:
-    """Every combination, task by task, so that a board fills column by column."""
-    for task in names:
-        for mechanism in mechanisms:
-            for seed in range(seeds):
-                yield Cell(task, mechanism, pattern, protocol, tier, seed, overrides or {})
 
 
 @functools.cache
@@ -140,5 +115,5 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]

@@ -1,6 +1,7 @@
 """What goes on the card of a run: the part known before training, the part that training decides, the files."""
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def describe(
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
+    task_code = {} if plan.task_source is None else {"task_sha256": plan.task_source}
     return identity | {
         "schema": cards.SCHEMA_VERSION,
         "kind": "run",
@@ -48,7 +50,7 @@ def describe(
         "track": rules.track(verdicts, cell.overrides),
         "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
         "fidelity": plan.mechanism.meta.fidelity,
-        "settings": settings | {"device": device, "devices": devices, "precision": precision} | plan.code,
+        "settings": settings | {"device": device, "devices": devices, "precision": precision} | plan.code | task_code,
         "dataset": {
             "name": plan.task.dataset,
             "variant": splits.variant,
@@ -107,6 +109,18 @@ def outcome(plan: RunPlan, splits: Splits, trained: Trained | None, state: Progr
         "chance": plan.task.chance(splits.test),
     }
     return found
+
+
+def nothing_reached() -> cards.Card:
+    """The part that training decides, of a run whose process died."""
+    unknown = dict.fromkeys(("wall_seconds", "steps_per_second", "examples_per_second"))
+    return {
+        **dict.fromkeys(("metrics", "score", "selected_step", "energy")),
+        "curve": [],
+        "timing": unknown,
+        "memory": {"peak_bytes": None},
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
 
 
 def files_of(folder: Path, model: nn.Module | None, trained: Trained | None) -> dict[str, Path]:

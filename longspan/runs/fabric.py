@@ -13,6 +13,12 @@ from longspan.core.errors import UsageError
 WORTH_COMPILING = 2_000  # steps from which a GPU run earns back the time torch.compile takes
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
+# Lightning announces what is decided here on purpose, in every process as soon as it is started. Which of these loggers
+# it uses depends on what was imported first.
+for _part in ("fabric", "pytorch"):
+    logging.getLogger(f"lightning.{_part}").setLevel(logging.WARNING)
+    logging.getLogger(f"lightning.{_part}.utilities.rank_zero").setLevel(logging.WARNING)
+
 
 @typing.runtime_checkable
 class Compilable(typing.Protocol):
@@ -30,7 +36,6 @@ def choose_precision(asked: str, device: str) -> str:
 
 
 def make_fabric(device: str, precision: str, devices: int) -> Fabric:
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # it announces what is decided here on purpose
     several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # a mechanism need not use all it has
     strategy = "auto" if devices == 1 else several
     return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]

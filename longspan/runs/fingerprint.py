@@ -14,7 +14,6 @@ It sees initialisation, forward and backward in evaluation mode, not what a mech
 
 import functools
 import hashlib
-import inspect
 import math
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from longspan.attentions import Attention, Mechanism, Pattern
+from longspan.core.plugin_source import source_hash
 from longspan.kernels.packing import real
 
 DIM, HEADS = 16, 2
@@ -47,12 +47,6 @@ def code_identity(mechanism: Mechanism) -> dict[str, Any]:
 
 def is_builtin(mechanism: Mechanism) -> bool:
     return mechanism.cls.__module__.startswith("longspan.")
-
-
-@functools.cache
-def source_hash(cls: type) -> str:
-    """Hash of the module that a class is defined in."""
-    return hashlib.sha256(inspect.getsource(inspect.getmodule(cls) or cls).encode()).hexdigest()
 
 
 def fingerprint(mechanism: Mechanism) -> Fingerprint | None:

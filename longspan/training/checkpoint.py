@@ -1,21 +1,28 @@
 """Checkpoints that survive a crash: written beside and renamed, with a hash at the end, the previous one kept.
 
-A file is the saved state followed by its SHA-256. One that was cut short or altered does not match and is skipped
-in favour of the previous one.
+A file is the saved state followed by its SHA-256. One that was cut short, altered or belongs to another run is moved to
+the folder `set-aside`, where nothing reads it, in favour of the previous one.
 """
 
 import hashlib
 import io
+import itertools
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from longspan.core.atomic import write_bytes
+from longspan.core.atomic import storage_errors, write_bytes
 from longspan.core.errors import CorruptFile
 
 KEEP = 2
+SET_ASIDE = "set-aside"
 _DIGEST = 32
+
+Unusable = tuple[Path, str]  # a file and what is wrong with it
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
@@ -25,31 +32,59 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     payload = buffer.getvalue()
     path = folder / f"checkpoint-{step:09d}.pt"
     write_bytes(path, payload + hashlib.sha256(payload).digest())
-    for old in _newest_first(folder)[KEEP:]:
+    for old in newest_first(folder)[KEEP:]:
         old.unlink(missing_ok=True)
     return path
 
 
 def load(path: Path) -> dict[str, Any]:
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CorruptFile(f"The checkpoint {path.name} cannot be read ({error.strerror}).") from error
     payload, digest = content[:-_DIGEST], content[-_DIGEST:]
     if hashlib.sha256(payload).digest() != digest:
-        raise CorruptFile(
-            f"The checkpoint {path.name} is damaged or cut short; an earlier one is used if there is one."
-        )
-    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        raise CorruptFile(f"The checkpoint {path.name} is damaged or cut short.")
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever its readers do: pickle, zip, its own
+        wrong = f"holds something else than weights and numbers ({type(error).__name__})"
+        raise CorruptFile(f"The checkpoint {path.name} {wrong}.") from error
 
 
-def latest(folder: Path) -> tuple[dict[str, Any] | None, list[Path]]:
-    """The newest state that is whole (None when there is none), and the damaged files that were passed over."""
-    damaged = []
-    for path in _newest_first(folder):
+def latest(
+    folder: Path, fault: Callable[[Path, Any], str | None] = lambda path, state: None
+) -> tuple[dict[str, Any] | None, list[Unusable]]:
+    """The newest state that is whole and has no `fault` (None when there is none), and the files passed over."""
+    unusable: list[Unusable] = []
+    for path in newest_first(folder):
         try:
-            return load(path), damaged
-        except CorruptFile:
-            damaged.append(path)
-    return None, damaged
+            state = load(path)
+        except CorruptFile as error:
+            unusable.append((path, str(error)))
+            continue
+        if (wrong := fault(path, state)) is None:
+            return state, unusable
+        unusable.append((path, f"The checkpoint {path.name} {wrong}."))
+    return None, unusable
 
 
-def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("checkpoint-*.pt"), reverse=True)
+def set_aside(path: Path, sentence: str) -> None:
+    """Move a file that cannot be used to where nothing reads it, and say so; it must not crowd out sound ones."""
+    folder = path.parent / SET_ASIDE
+    with storage_errors(folder):
+        folder.mkdir(exist_ok=True)
+        free = (folder / f"{path.stem}{end}.pt" for end in itertools.chain([""], map("-{}".format, itertools.count(2))))
+        os.replace(path, next(place for place in free if not place.exists()))
+    print(f"{sentence} It is set aside in {folder}, and training starts before it.", file=sys.stderr, flush=True)
+
+
+def step_of(path: Path) -> int | None:
+    """The step in the name of a checkpoint; None for a name that no run gives."""
+    number = path.stem.partition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() else None
+
+
+def newest_first(folder: Path) -> list[Path]:
+    steps = {path: step_of(path) for path in folder.glob("checkpoint-*.pt")}
+    return sorted(steps, key=lambda path: (-1 if steps[path] is None else steps[path], path.name), reverse=True)

@@ -7,10 +7,8 @@ CPU; on a GPU up to the order of summation).
 
 import contextlib
 import math
-import signal
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +22,17 @@ from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
 from longspan.core.meter import Stopwatch
 from longspan.core.seeding import derive
+from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
-from longspan.training import checkpoint
+from longspan.training.belongs import Belongs
 from longspan.training.cuda_graph_step import Captured, CudaGraphs, Update
 from longspan.training.ema import RunningAverage
-from longspan.training.optimizer import learning_rate, load_optimizer, make_optimizer, set_learning_rate
+from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+from longspan.training.resume import Progress, Resumable
 
+NOTHING = Belongs()
 SAVE_EVERY_SECONDS = 5.0  # and never more often than leaves 95 % of the time for training
-
-
-@dataclass
-class Progress:
-    """The state of a run except for the weights; saved with them."""
-
-    step: int = 0
-    curve: list[dict[str, float]] = field(default_factory=list)
-    best_step: int | None = None
-    best_score: float | None = None
-    train_sums: dict[str, float] = field(default_factory=dict)  # since the last evaluation
-    train_count: int = 0
-    valid_count: int = 0  # examples or tokens behind a validation score
-    train_seconds: float = 0.0  # updates alone
-    total_seconds: float = 0.0  # with evaluation and saving
-    resumed: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +46,6 @@ class Trained:
 
 
 Watcher = Callable[[Progress, int], None]
-Weights = dict[str, torch.Tensor]
 
 
 def train(
@@ -73,13 +57,16 @@ def train(
     fabric: Fabric,
     seed: int,
     folder: Path,
+    belongs: Belongs = NOTHING,
     watch: Watcher | None = None,
     save_every_seconds: float | None = None,
 ) -> Trained:
     """Train to the last step of the recipe, resuming from a checkpoint in `folder`, and score the selected weights.
 
-    `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Several processes save, and
-    react to Ctrl-C, at evaluations only, where they synchronise anyway.
+    A checkpoint is resumed if it `belongs` to this very run and is sound in every part; others are set aside.
+    `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Ctrl-C, SIGTERM and SIGUSR1
+    stop it after the step at hand, once that is saved. Several processes save, and react to a signal, at evaluations
+    only, where they synchronise anyway.
     """
     save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
@@ -87,7 +74,8 @@ def train(
     model = model.to(fabric.device)
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)
-    progress, best = _resume(folder, bare, optimizer, average)
+    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, task.meta.score)
+    progress, best = resumable.resume(fabric)
     model, optimizer = fabric.setup(model, optimizer)
     train_feed, valid_feed, test_feed = (
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
@@ -107,7 +95,7 @@ def train(
         nonlocal pause
         since_save.restart()
         if fabric.is_global_zero:
-            _save(folder, bare, optimizer, average, best, progress)
+            resumable.save(best, progress)
         if save_every_seconds > 0:
             pause = max(save_every_seconds, 20 * since_save.elapsed())
         since_save.restart()
@@ -116,7 +104,7 @@ def train(
     model.train()
     if watch is not None:
         watch(progress, recipe.steps)  # a resumed run shows its progress at once
-    with stage, interruptible() as interrupted:
+    with stage, deferred() as stopping:
         while not _is_over(task, progress, recipe):
             step = progress.step
             torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
@@ -136,7 +124,7 @@ def train(
                         progress.best_score = progress.curve[-1][f"valid_{task.meta.score}"]
                         best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
                 sums.clear()
-            stop, late = interrupted(), since_save.elapsed() > pause
+            stop, late = stopping.asked, since_save.elapsed() > pause
             if fabric.world_size > 1:
                 stop, late = fabric.broadcast((stop, late)) if due else (False, False)
             if stop or late or _is_over(task, progress, recipe):
@@ -147,7 +135,7 @@ def train(
             if due:
                 stretch.restart()
             if stop:
-                raise KeyboardInterrupt
+                stopping.now()
             if watch is not None:
                 watch(progress, recipe.steps)
     assert progress.best_step is not None
@@ -329,49 +317,3 @@ def save_weights(model: nn.Module, path: Path) -> None:
     with temporary_beside(path) as temporary:
         # A clone each, since a mechanism may tie two parameters and the format holds no ties.
         save_file({name: value.detach().clone().contiguous() for name, value in model.state_dict().items()}, temporary)
-
-
-def _save(
-    folder: Path, model: nn.Module, optimizer: Any, average: RunningAverage, best: Weights, progress: Progress
-) -> None:
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "average": average.mean,
-        "best": best,
-        "progress": asdict(progress),
-    }
-    checkpoint.save(folder, progress.step, state)
-
-
-def _resume(folder: Path, model: nn.Module, optimizer: Any, average: RunningAverage) -> tuple[Progress, Weights]:
-    state, damaged = checkpoint.latest(folder)
-    for path in damaged:  # of no use to anyone, and they must not crowd out sound ones
-        path.unlink(missing_ok=True)
-    if state is None:
-        return Progress(), {}
-    model.load_state_dict(state["model"])
-    load_optimizer(optimizer, state["optimizer"])
-    average.load(state["average"])
-    progress = Progress(**state["progress"])
-    progress.resumed += 1
-    return progress, state["best"]
-
-
-@contextlib.contextmanager
-def interruptible():
-    """Ctrl-C asks the loop to stop after the step at hand; a second one stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

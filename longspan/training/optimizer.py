@@ -13,6 +13,8 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from longspan.tasks.base import Recipe
 
+STATE = {"step", "exp_avg", "exp_avg_sq"}  # what both optimisers keep for a parameter
+
 
 def learning_rate(recipe: Recipe, step: int) -> float:
     """The rate of update number `step`, counted from 0: linear warm-up, from `initial_rate` on, times the schedule.

@@ -15,7 +15,10 @@ from typer.testing import CliRunner
 
 from longspan.cli import app
 from longspan.core.errors import PluginError
+from longspan.core.lock import only_one
+from longspan.launchers import local
 from longspan.results.store import Store
+from tests.launchers.in_process import InProcess
 from tests.results.factory import make_card, write_predictions
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +34,11 @@ SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={valu
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Every test has a folder of its own as the current one."""
+    """Every test has a folder of its own as the current one; cells run in this process, unless a command is started."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LONGSPAN_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(local, "Worker", InProcess)
     return tmp_path
 
 
@@ -153,7 +157,7 @@ def test_show_says_everything_about_one_thing(name, words):
 def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
     lines = call("show", "listops", "--samples", 3, "--set", "longer_than=10", "--set", "shorter_than=60").stdout
     assert len(lines.splitlines()) == 3
-    assert all(line.partition("\t")[2].startswith("[") for line in lines.splitlines())
+    assert all(line.partition("  ")[2].startswith("[") for line in lines.splitlines())
     assert_one_sentence(call("show", "pathfinder", "--samples", 1, "--set", "difficulty=easy"), 2)
     result = call("show", "pathfinder", "--samples", 2, "-o", "x.png", "--set", "difficulty=easy")
     assert result.exit_code == 0, result.output
@@ -406,22 +410,33 @@ def test_an_unexpected_error_is_still_one_sentence(monkeypatch):
     assert "ZeroDivisionError" in result.stderr
 
 
-def test_ctrl_c_keeps_the_state_and_says_so(folder):
-    words = ["run", "listops", "-a", "softmax", *SET]
-    words[words.index("recipe.steps=2")] = "recipe.steps=1000000"
+LONG = [word if word != "recipe.steps=2" else "recipe.steps=1000000" for word in SET]
+
+
+def started(words, reached):
+    """The command in a process of its own that has got somewhere."""
     command = [sys.executable, "-c", "from longspan.cli import main; main()", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        deadline = time.monotonic() + 120
-        while not any(len(log.read_text().splitlines()) > 2 for log in (folder / "out" / "runs").glob("*/log.csv")):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "training did not begin"
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    deadline = time.monotonic() + 120
+    while not reached():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it did not begin"
+        time.sleep(0.1)
+    return process
+
+
+def training(folder, changes):
+    """A run that has begun to train."""
+    logs = (folder / "out" / "runs").glob
+    words = ["run", "listops", "-a", "softmax", *changes]
+    return started(words, lambda: any(len(log.read_text().splitlines()) > 2 for log in logs("*/log.csv")))
+
+
+def test_ctrl_c_keeps_the_state_and_says_so(folder):
+    process = training(folder, LONG)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "state is saved" in errors
     assert "Traceback" not in errors
@@ -429,6 +444,40 @@ def test_ctrl_c_keeps_the_state_and_says_so(folder):
     assert "softmax" in call("runs").stdout
     assert "Removed" in call("runs", "--clean").stdout
     assert call("runs").stdout.startswith("No unfinished runs")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_what_a_scheduler_sends_saves_the_state_and_says_so(folder, number):
+    process = training(folder, LONG)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors == f"Stopped by {number.name}. The state is saved; the same command resumes the run.\n"
+    assert list((folder / "out" / "runs").glob("*/checkpoint-*.pt"))
+
+
+def test_a_sweep_that_is_stopped_says_that_its_points_are_saved(folder):
+    words = ["measure", "softmax", "--device", "cpu", "--mode", "forward", "--repeats", "2", "--lengths"]
+    words += [str(length) for length in range(16, 4000, 8)]
+    process = started(words, lambda: any((folder / "out" / "runs").glob("measure-*/points.jsonl")))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "Stopped. The measured points are saved; the same command goes on with the others.\n"
+
+
+def test_a_dead_command_leaves_no_worker_and_no_lock(folder):
+    process = training(folder, LONG)
+    (lock,) = (folder / "out" / "runs").glob("*/lock")
+    worker = int(lock.read_text())
+    process.kill()
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < deadline, "the worker lives on"
+        time.sleep(0.05)
+    with only_one(lock, "it", wait=False):
+        pass
 
 
 def test_a_dry_run_estimates_and_writes_nothing(folder):
@@ -565,7 +614,8 @@ def test_conformance_results_below_results_are_not_taken_for_cards(folder, cards
     (folder / "results" / "cpu" / "conformance.json").write_text(done.stdout)
     (folder / "results" / "cpu" / "conformance-torn.json").write_text("[{")
     result = call("board", "starter")
-    assert "conformance" not in result.stderr
+    assert "conformance.json" not in result.stderr
+    assert result.stderr.count("conformance-torn.json") == 1
     assert "conformance-torn.json" in call("report").stderr
 
 

@@ -80,11 +80,15 @@ def test_wanted_members_are_read_whatever_the_packing_and_the_name(tmp_path, end
 def test_every_name_comes_back_in_one_spelling_or_is_refused(files, kind, piece):
     spelled = {"/".join(part for part in name.split("/") if part not in ("", ".")): name for name in files}
     hostile = any(name.startswith("/") or ".." in name.split("/") for name in files)
-    if len(spelled) < len(files) or "" in spelled or any(name.endswith("/") for name in files):
+    if (len(spelled) < len(files) and "" not in spelled) or any(name.endswith("/") for name in files):
         return
     packed = io.BytesIO(tarred(files, format=kind))
     if hostile:
-        with pytest.raises(CorruptFile, match="points outside the archive"):
+        with pytest.raises(CorruptFile, match=r"points outside the archive|without a name"):
+            list(members(packed, lambda name: False))
+        return
+    if "" in spelled:
+        with pytest.raises(CorruptFile, match="a file without a name"):
             list(members(packed, lambda name: False))
         return
     read = {}
@@ -235,6 +239,119 @@ def test_what_is_no_archive_or_not_there_is_told(tmp_path):
         list(members(tmp_path / "x.tar", ["data/z", "data/a", "data/y"]))
     with pytest.raises(UsageError, match="zip archive, which cannot be read as a stream"):
         list(members(io.BytesIO(zipped(FILES)), ["data/a"]))
+
+
+@pytest.mark.parametrize("name", ["", ".", "././."])
+@pytest.mark.parametrize("packing", ["tar", "zip"])
+def test_a_file_without_a_name_is_refused(tmp_path, name, packing):
+    path = tmp_path / "x"
+    path.write_bytes(tarred({name: b"x"} | FILES) if packing == "tar" else zipped({name or "#": b"x"} | FILES))
+    if packing == "zip" and not name:
+        content = bytearray(path.read_bytes())
+        for place, field in ((content.index(b"PK\3\4"), 26), (content.index(b"PK\1\2"), 28)):
+            content[place + field] = 0  # the length of the name; its one letter now belongs to the extra field
+            content[place + field + 2] += 1
+        path.write_bytes(content)
+    with pytest.raises(CorruptFile, match="a file without a name"):
+        list(members(path, lambda name: True))
+
+
+def test_the_folder_of_the_archive_itself_may_be_listed(tmp_path):
+    folder = tarfile.TarInfo("./")
+    folder.type = tarfile.DIRTYPE
+    (tmp_path / "x.tar").write_bytes(tarred(FILES, folder))
+    assert read_all(tmp_path / "x.tar") == FILES
+
+
+def test_long_names_are_refused(tmp_path):
+    for make in (tarred, zipped):
+        (tmp_path / "x").write_bytes(make({"a/" * 1_000 + "x": b"x"}))
+        assert len(read_all(tmp_path / "x")) == 1
+        (tmp_path / "x").write_bytes(make({"a/" * 3_000 + "x": b"x"}))
+        with pytest.raises(CorruptFile, match="a name of 6,001 characters"):
+            read_all(tmp_path / "x")
+
+
+def test_a_name_that_steers_a_terminal_is_not_repeated(tmp_path):
+    (tmp_path / "x.tar").write_bytes(tarred({}, link("\x1b[2Jdata", "x")))
+    with pytest.raises(CorruptFile, match=r"\\x1b\[2Jdata in .* is a link") as caught:
+        read_all(tmp_path / "x.tar")
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_zip_methods_that_unpack_without_a_limit_are_refused(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as packed:
+        packed.writestr("bomb", bytes(2_000_000))
+    assert (tmp_path / "x.zip").stat().st_size < 2_000
+    with pytest.raises(CorruptFile, match="compression that cannot be read"):
+        list(members(tmp_path / "x.zip", ["bomb"]))
+
+
+@pytest.mark.parametrize("size", [0, 100, 6_000])
+def test_a_zip_member_is_as_long_as_it_says(tmp_path, size):
+    content = bytearray(zipped({"a": b"x" * 5_000}))
+    for magic, field in ((b"PK\3\4", 22), (b"PK\1\2", 24)):
+        place = content.index(magic) + field
+        content[place : place + 4] = size.to_bytes(4, "little")
+    (tmp_path / "x.zip").write_bytes(content)
+    with pytest.raises(CorruptFile, match="damaged"):
+        read_all(tmp_path / "x.zip")
+
+
+def test_overlapping_members_count_as_often_as_they_are_listed(tmp_path, monkeypatch):
+    """A bomb whose members share their bytes: ten times the content of one, without being longer."""
+    content = zipped({f"{i}": bytes(100_000) for i in range(10)})
+    first = content.index(b"PK\1\2")
+    content = bytearray(content)
+    place = first
+    while (place := content.find(b"PK\1\2", place)) >= 0:
+        content[place + 42 : place + 46] = bytes(4)  # every member begins where the first one does
+        place += 4
+    (tmp_path / "x.zip").write_bytes(content)
+    monkeypatch.setattr(archive, "TOTAL", 500_000)
+    with pytest.raises(CorruptFile, match="unpacks to more than"):
+        read_all(tmp_path / "x.zip")
+
+
+def pax(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """A member whose extended header holds these bytes."""
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = kind, len(records)
+    return header.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % 512) + tarred({"a": b"x"})
+
+
+@pytest.mark.parametrize(
+    "records, sentence",
+    [
+        (b"2 " * 30_000 + b"=", "length name=value"),  # each of these was searched to the end of the header
+        (b"1" * 60_000, "hundreds of digits"),  # here every digit
+        (b"30 GNU.sparse.size=" + b"1" * 10 + b"\n", "sparse"),
+        (b"22 GNU.sparse.major=1\n", "sparse"),
+        (b"12 size=-5\nx", "length name=value"),
+        (b"11 size=-5\n", "damaged"),
+        (b"0 a=b\n", "length name=value"),
+        (b"a=b\n", "length name=value"),
+    ],
+)
+def test_attributes_are_well_formed_or_refused(records, sentence):
+    with pytest.raises(CorruptFile, match=sentence):
+        read_all(io.BytesIO(pax(records)))
+
+
+ODD = [b"", b"13 mtime=nan\n", b"15 mtime=1e999\n", b"21 hdrcharset=BINARY\n", b"10 path=b\n"]
+
+
+@pytest.mark.parametrize("records", ODD)
+def test_odd_attributes_do_no_harm(records):
+    assert list(read_all(io.BytesIO(pax(records))).values()) == [b"x"]
+
+
+def test_a_sparse_file_is_refused():
+    info = tarfile.TarInfo("a")
+    info.type = tarfile.GNUTYPE_SPARSE
+    with pytest.raises(CorruptFile, match="sparse"):
+        read_all(io.BytesIO(tarred({}, info)))
 
 
 # Straight from the network

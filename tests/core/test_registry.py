@@ -211,3 +211,17 @@ def test_defaults_are_left_out_and_whole_numbers_serve_as_fractions(given, kept)
 def test_values_of_another_kind_are_refused(given):
     with pytest.raises(UsageError, match="give a value of that type"):
         checked(**given)
+
+
+def test_a_name_of_any_length_gets_a_short_sentence():
+    for text in ("x" * 8_000, f"local({'x' * 8_000}=1)", f'local(window="{"x" * 8_000}")', f"{'x' * 8_000}.py:Mine"):
+        with pytest.raises(UsageError) as caught:
+            attentions.get(text)
+        assert len(str(caught.value)) < 1_500
+
+
+def test_a_name_that_no_card_has_room_for_is_refused_before_it_is_trained(plugin):
+    plugin.write_text(GOOD.replace("power: int = 1", "power: str = ''"))
+    assert attentions.get(f'{plugin}:Mean(power="{"x" * 400}")')
+    with pytest.raises(UsageError, match="has 525 characters, more than the 500 that a card has room for"):
+        attentions.get(f'{plugin}:Mean(power="{"x" * 500}")')

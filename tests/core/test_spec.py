@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
-from longspan.core.spec import Spec
+from longspan.core.spec import MAX_LENGTH, Spec, literal
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,12}", fullmatch=True).filter(lambda name: not keyword.iskeyword(name))
 scalars = (
@@ -16,7 +16,7 @@ scalars = (
     | st.booleans()
     | st.integers(-(2**200), 2**200)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters())
+    | st.text(st.characters(), max_size=30)
 )
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4).map(tuple), max_leaves=6)
 targets = names | st.sampled_from(["folder/my file.py:Mine", "package.module:Mine", "linear-attention"])
@@ -139,3 +139,32 @@ def test_long_text_is_cut_in_the_sentence():
     with pytest.raises(UsageError) as caught:
         Spec.parse("x(" * 1000)
     assert len(str(caught.value)) < 250
+
+
+def test_text_beyond_the_limit_is_refused_unread():
+    fits = "local" + " " * (MAX_LENGTH - 5)
+    assert Spec.parse(fits) == Spec("local")
+    for text in (fits + " ", "a" * 10_000_000, "a" + " " * 10_000_000 + "(", f'a(x="{"b" * MAX_LENGTH}")'):
+        with pytest.raises(UsageError, match="characters, more than 8,192"):
+            Spec.parse(text)
+
+
+def test_a_spec_whose_canonical_form_could_not_be_read_again_is_refused():
+    with pytest.raises(UsageError, match=r"has 16,\d\d\d characters, more than"):
+        Spec.parse(f'a(x="{chr(0x7F) * (MAX_LENGTH // 2)}")')
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [("500", 500), ("[1, (2,)]", (1, (2,))), ("1e-4", 1e-4), ("None", None), ("'a' 'b'", "ab"), ("-0x10", -16)],
+)
+def test_a_literal_is_a_plain_value(text, value):
+    assert literal(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["{[]: 1}", "{1}", "b'x'", "1e999", "1j", "...", "0x" + "f" * 99, "word", "-" * 9000, ""]
+)
+def test_what_is_no_plain_literal_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"characters, more than|not a plain"):
+        literal(text)

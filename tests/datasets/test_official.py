@@ -175,7 +175,7 @@ def test_pathfinder_is_read_while_it_arrives_and_the_rest_never_touches_the_disk
     assert_these_images(splits)
     assert splits.manifest["members"]["count"] == 42
     folder = get("pathfinder").status(PATHFINDER, root=tmp_path).folder
-    assert {file.name for file in folder.iterdir()} == {*splits.manifest["arrays"], "index.npy", "manifest.json"}
+    assert {file.name for file in folder.glob("[!.]*")} == {*splits.manifest["arrays"], "index.npy", "manifest.json"}
     assert [file for file in tmp_path.rglob("*") if file.is_file() and folder not in file.parents] == []
     index = np.load(folder / "index.npy")
     np.testing.assert_array_equal(np.concatenate([x.tokens[::1024] for x in (splits.train, splits.valid)]), index[:36])

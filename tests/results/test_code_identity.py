@@ -76,13 +76,13 @@ def test_old_cards_of_a_built_in_are_one_code_and_plug_ins_are_told_apart_by_sou
             "linear",
             {"mechanism_sha256": HASH},
             builtin(2),
-            "version 1 of the mechanism, the newest card of its row has",
+            "version 1 of the mechanism, the board shows version 2",
         ),
         (
             "a.py:A",
             {"mechanism_sha256": HASH},
             {"mechanism_sha256": OTHER_HASH},
-            "run with other code of the mechanism",
+            "other code of a.py:A (source aaaaaaaaaaaa, the board shows bbbbbbbbbbbb)",
         ),
     ],
 )

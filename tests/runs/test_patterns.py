@@ -18,6 +18,8 @@ from longspan.results.render import FORMS, render
 from longspan.results.store import Store
 from longspan.results.verify import verify
 from longspan.runs import Cell, RunPlan
+from tests.launchers.in_process import InProcess
+from tests.training import copying
 from tests.training.copying import Copying
 
 TASK = "copying"
@@ -165,8 +167,9 @@ def test_a_count_that_cannot_be_is_refused_with_a_sentence(words, sentence):
 
 
 @pytest.mark.parametrize("words", [["--pattern", "NS+CS"], ["--pattern", "CS", "--pattern", "NS"]])
-def test_run_takes_patterns_joined_or_repeated(folder, words):
-    result = call("run", TASK, "-a", "softmax", *words, "--set", "recipe.steps=1")
+def test_run_takes_patterns_joined_or_repeated(folder, words, monkeypatch):
+    monkeypatch.setattr("longspan.launchers.local.Worker", InProcess)
+    result = call("run", f"{copying.__file__}:Copying", "-a", "softmax", *words, "--set", "recipe.steps=1")
     assert result.exit_code == 0, result.output
     assert "NS+CS" in result.stdout
     assert "perplexity" in result.stdout

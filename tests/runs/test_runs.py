@@ -316,32 +316,11 @@ def test_a_built_in_with_other_outputs_is_trained_again(run, changed_softmax, mo
 def test_a_card_from_before_versions_answers_its_cell(run, tmp_path, monkeypatch):
     card = run()
     settings = {name: value for name, value in card["settings"].items() if not name.startswith("mechanism_")}
-    old = card | {"settings": settings | {"mechanism_sha256": "a" * 64}, "files": {}}
+    old = card | {"settings": settings | {"mechanism_sha256": "a" * 64}, "files": {}, "files_sha256": {}}
     out = tmp_path / "before"
     Store(out / "cards").add({name: value for name, value in old.items() if name != "sha256"})
     monkeypatch.setattr(train, "train", no_training)
     assert run(out=out)["settings"] == old["settings"]
-
-
-def test_checkpoints_of_other_code_are_not_resumed(run, changed_softmax, tmp_path, monkeypatch):
-    def dies(*args, folder, **kwargs):
-        (folder / "checkpoint-000000002.pt").write_bytes(b"")
-        raise KeyboardInterrupt
-
-    def left(*args, folder, **kwargs):
-        found.append(sorted(path.name for path in folder.glob("checkpoint-*.pt")))
-        raise KeyboardInterrupt
-
-    found: list[list[str]] = []
-    for watch in (dies, left):
-        monkeypatch.setattr(train, "train", watch)
-        with pytest.raises(KeyboardInterrupt):
-            run()
-    changed_softmax()
-    monkeypatch.setattr(train, "train", left)
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert found == [["checkpoint-000000002.pt"], []]
 
 
 # ------------------------------------------------------------------------------------------------------------ plug-ins
@@ -387,6 +366,14 @@ def test_an_edited_plug_in_is_a_new_run(run, plugin, tmp_path, monkeypatch):
     [
         ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
         ("raise KeyError('lost')", "KeyError: 'lost'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise KeyboardInterrupt('no signal')", "KeyboardInterrupt: no signal"),
+        (
+            "raise MemoryError",
+            "out of memory on cpu at batch size 8; choose a smaller one with --set recipe.batch_size",
+        ),
+        ("torch.empty(2**60)", "out of memory on cpu at batch size 8"),
+        ("return v[:, :, :1]", "Mine.attend must return a tensor of shape (8, 2, "),
         ("assert False, 'cannot be'", "AssertionError: cannot be"),
         ("raise Exception('first line\\\\nsecond line')", "Exception: first line"),
         ("return v @ k", "RuntimeError: Expected size for first two dimensions of batch2 tensor"),
@@ -416,6 +403,13 @@ def test_a_plug_in_that_cannot_be_built_is_one_sentence(run, plugin, tmp_path):
     with pytest.raises(PluginError, match=r"mine.py:Mine could not be built \(KeyError: 'width'\); fix it"):
         run(plugin(text=text))
     assert list(Store(tmp_path / "out" / "cards").entries()) == []
+
+
+def test_a_built_in_that_needs_more_memory_than_there_is_leaves_a_card(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda *_, **__: torch.empty(2**60))
+    with pytest.raises(RunFailed, match="out of memory on cpu at batch size 8; choose a smaller one"):
+        run()
+    assert only_card(tmp_path / "out")[1]["status"] == "fail"
 
 
 def test_an_error_of_our_own_is_not_blamed_on_a_mechanism(run, tmp_path, monkeypatch):
@@ -449,9 +443,9 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(run, tmp_path):
     assert (tmp_path / "taken").read_text() == "a file"
 
 
-def test_a_lock_that_cannot_be_had_is_one_sentence(run, tmp_path):
-    folder = runs.RunPlan.of(Cell("listops", "softmax", overrides=TINY)).folder_name
-    (tmp_path / "out" / "runs" / folder / "lock").mkdir(parents=True)
+def test_a_lock_that_cannot_be_had_is_one_sentence(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "folder_name", lambda plan, belongs: "here")
+    (tmp_path / "out" / "runs" / "here" / "lock").mkdir(parents=True)
     with pytest.raises(StorageError, match="Cannot write"):
         run()
 

@@ -15,7 +15,7 @@ def state(step):
 
 def step_of(folder):
     found, damaged = checkpoint.latest(folder)
-    return (found and found["progress"]["step"]), [path.name for path in damaged]
+    return (found and found["progress"]["step"]), [path.name for path, _ in damaged]
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):

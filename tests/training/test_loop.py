@@ -15,7 +15,7 @@ from longspan.core.errors import RunFailed, UsageError
 from longspan.runs.fabric import make_fabric
 from longspan.tasks.base import StepResult
 from longspan.training import checkpoint, loop
-from longspan.training.loop import ExampleOrder, Progress, TrainingSums, interruptible
+from longspan.training.loop import ExampleOrder, Progress, TrainingSums
 from tests.training.copying import Copying
 from tests.training.small import RULES, TASK, small_splits, train_small
 
@@ -440,28 +440,6 @@ def test_ctrl_c_at_the_worst_moment_loses_nothing(tmp_path, monkeypatch):
         train_small(tmp_path)
     state, _ = checkpoint.latest(tmp_path)
     assert state is not None
-
-
-def test_a_second_ctrl_c_stops_at_once():
-    with interruptible() as asked:
-        signal.raise_signal(signal.SIGINT)
-        assert asked()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_in_a_thread_signals_are_left_alone():
-    handlers = []
-
-    def inside():
-        with interruptible() as asked:
-            handlers.append((signal.getsignal(signal.SIGINT), asked()))
-
-    thread = threading.Thread(target=inside)
-    before = signal.getsignal(signal.SIGINT)
-    thread.start()
-    thread.join()
-    assert handlers == [(before, False)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- NaN

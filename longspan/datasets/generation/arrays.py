@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from longspan.core.errors import CorruptFile
+from longspan.core.errors import DataDamaged
 
 
 def write_array(path: Path, dtype: Any, shape: tuple[int, ...], pieces: Iterable[np.ndarray]) -> dict:
@@ -55,18 +55,17 @@ def write_split(
 
 def read_array(path: Path, entry: dict) -> np.ndarray:
     """A read-only memory map of the array, checked against its manifest entry except for the hash."""
-    advice = "prepare the dataset again."
     try:
         if path.stat().st_size != entry["bytes"]:
-            raise CorruptFile(f"{path} should have {entry['bytes']} bytes, found {path.stat().st_size}; {advice}")
+            raise DataDamaged(f"{path} should have {entry['bytes']} bytes, found {path.stat().st_size}")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is listed in the manifest but is not there; {advice}") from error
-    except ValueError as error:
-        raise CorruptFile(f"{path} is not a readable array ({error}); {advice}") from error
+        raise DataDamaged(f"{path} is listed in the manifest but is not there") from error
+    except (OSError, ValueError, OverflowError, EOFError) as error:
+        raise DataDamaged(f"{path} is not a readable array ({error})") from error
     if array.dtype != np.dtype(entry["dtype"]) or list(array.shape) != entry["shape"]:
-        raise CorruptFile(
-            f"{path} should hold {entry['dtype']} {entry['shape']}, found {array.dtype} {list(array.shape)}; {advice}"
+        raise DataDamaged(
+            f"{path} should hold {entry['dtype']} {entry['shape']}, found {array.dtype} {list(array.shape)}"
         )
     return array
 

@@ -1,0 +1,71 @@
+"""The source of a class: its file, and for a plug-in every other file of its author's that this one imports.
+
+    source_hash(Mine)        # changes with mine.py, and with the helper.py beside it
+
+Installed libraries are left out, except the package that the class itself belongs to; so is what `longspan` has.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import inspect
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = __name__.partition(".")[0]
+LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def source_hash(cls: type) -> str:
+    return hashlib.sha256(b"".join(sources(cls))).hexdigest()
+
+
+@functools.cache
+def sources(cls: type) -> tuple[bytes, ...]:
+    """The file of the class first, then the others by name. What was read once is not read again: it is what runs."""
+    own = inspect.getsource(sys.modules[cls.__module__]).encode()
+    found: dict[str, bytes] = {}
+    waiting = [*_imports(own, cls.__module__), *(base.__module__ for base in cls.__mro__)]
+    while waiting:
+        name = waiting.pop()
+        path = None if name in found or name == cls.__module__ else _file_of(name)
+        if path is not None and _is_own(name, path, cls):
+            found[name] = path.read_bytes()
+            waiting += _imports(found[name], name)
+    return own, *(found[name] for name in sorted(found))
+
+
+def _imports(text: bytes, module: str) -> Iterator[str]:
+    """Names of modules that a source may import, at its top or inside a function."""
+    package = getattr(sys.modules.get(module), "__package__", None) or ""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # a file that was named but never imported
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+
+
+def _file_of(name: str) -> Path | None:
+    """The Python file of a module, found without importing anything."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    parent = name.rpartition(".")[0]
+    if name not in sys.modules and (not parent or hasattr(sys.modules.get(parent), "__path__")):
+        spec = importlib.util.find_spec(name)
+        file = spec.origin if spec is not None and spec.has_location else None
+    path = Path(file) if file else None
+    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+
+
+def _is_own(name: str, path: Path, cls: type) -> bool:
+    top = name.partition(".")[0]
+    if top == PACKAGE:
+        return False
+    return top == cls.__module__.partition(".")[0] or not any(path.resolve().is_relative_to(at) for at in LIBRARIES)

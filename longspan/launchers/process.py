@@ -1,0 +1,128 @@
+"""One worker process as its supervisor sees it: asked, watched, stopped, ended."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from longspan.launchers import tree
+from longspan.launchers.channel import Channel, Closed, Garbled
+from longspan.launchers.limits import spell_bytes, spell_seconds
+
+TICK = 0.2  # seconds between two looks at the clock and at the memory
+GRACE = 30.0  # seconds for a worker to save its state; schedulers give as many
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv.pop())
+from longspan.launchers.worker import main
+main()
+"""
+
+
+class Died(Exception):
+    """The worker did not answer; `reason` says what became of it, `resumable` whether its run may go on later."""
+
+    def __init__(self, reason: str, *, resumable: bool = False):
+        super().__init__(reason)
+        self.reason, self.resumable = reason, resumable
+
+
+class Worker:
+    """A fresh interpreter in a session of its own, with the terminal, the environment and the paths of this one."""
+
+    def __init__(self, memory_bytes: int | None, adopted: tree.Adopted):
+        self.memory_bytes, self.adopted = memory_bytes, adopted
+        self.stopped_by: int | None = None
+        self._stopped_at = 0.0
+        ours, theirs = socket.socketpair()
+        with theirs:
+            words = [str(os.getpid()), str(theirs.fileno()), str(memory_bytes or 0), json.dumps(sys.path)]
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, *words], pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        self.adopted.own.add(self.process.pid)
+        self.channel = Channel(ours)
+
+    def send(self, request: dict[str, Any]) -> None:
+        with contextlib.suppress(Closed):  # `receive` finds out why
+            self.channel.send(request)
+
+    def receive(self, seconds: float | None) -> dict[str, Any]:
+        """The answer to the last request, which must come in this time and within the memory limit, or Died."""
+        begun = time.monotonic()
+        while True:
+            try:
+                if (message := self.channel.receive(TICK)) is not None:
+                    return message
+                if self.process.poll() is not None:  # a child of the worker may hold the channel open
+                    raise Closed
+            except Closed:
+                raise self._post_mortem() from None
+            except Garbled as error:
+                self.end()
+                raise Died(f"its process sent no message but {error}") from None
+            self._look(begun, seconds)
+
+    def ask(self, request: dict[str, Any], seconds: float | None) -> dict[str, Any]:
+        self.send(request)
+        return self.receive(seconds)
+
+    def stop(self, number: int) -> None:
+        """Pass a signal on, as a terminal would: to the worker and its processes. A second one ends it at once."""
+        if self.stopped_by is not None:
+            self._kill()
+            return
+        self.stopped_by, self._stopped_at = number, time.monotonic()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def pause(self) -> None:
+        tree.send(self._everyone(), signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        tree.send(self._everyone(), signal.SIGCONT)
+
+    def end(self) -> None:
+        """Kill the worker and all processes below it."""
+        self._kill()
+        self.process.wait()
+        self.channel.close()
+
+    def _kill(self) -> None:
+        tree.end(self.process.pid, self.adopted)
+
+    def _everyone(self) -> set[int]:
+        return tree.descendants({self.process.pid} | self.adopted.now())
+
+    def _look(self, begun: float, seconds: float | None) -> None:
+        """End a worker that is over a limit."""
+        now = time.monotonic()
+        if self.stopped_by is not None and now - self._stopped_at > GRACE:
+            self._kill()
+        elif seconds is not None and now - begun > seconds:
+            self.end()
+            limit = f"it took longer than the time limit of {spell_seconds(seconds)}"
+            raise Died(f"{limit}; with a longer --time-limit the same command goes on", resumable=True)
+        elif self.memory_bytes and (used := tree.memory_bytes(self._everyone(), self.memory_bytes)) > self.memory_bytes:
+            self.end()
+            limit = f"its processes used {spell_bytes(used)}, over the memory limit of {spell_bytes(self.memory_bytes)}"
+            raise Died(f"{limit}; choose a smaller recipe.batch_size or a larger --memory-limit")
+
+    def _post_mortem(self) -> Died:
+        """Why the channel closed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2.0)
+        code = self.process.poll()
+        self.end()
+        if code is None:
+            return Died("its process closed the channel to its supervisor")
+        if code >= 0:
+            return Died(f"its process ended with exit code {code}")
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        memory = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+        return Died(f"its process was ended by {name}{memory}")

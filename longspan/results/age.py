@@ -1,0 +1,27 @@
+"""Which card is the newest: cards in the order of their making, those dated in the future first of all.
+
+A wrong clock, or a hand that writes 2999, would otherwise supersede every other card for good.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from longspan.results.card import Card, cell
+
+CLOCK_SKEW = timedelta(minutes=5)  # between machines that set their clocks by the network
+
+
+def is_future(card: Card, now: datetime | None = None) -> bool:
+    """Whether a card is dated later than any run that has ended can be."""
+    return datetime.fromisoformat(card["created"]) - (now or datetime.now(UTC)) > CLOCK_SKEW
+
+
+def by_date(cards: Iterable[Card]) -> list[Card]:
+    """Oldest first, a card from the future counting as the oldest; cards of one moment stay as they came."""
+    now = datetime.now(UTC)
+    return sorted(cards, key=lambda card: (not is_future(card, now), datetime.fromisoformat(card["created"])))
+
+
+def by_age(cards: Iterable[Card]) -> list[Card]:
+    """The same, and cards of one moment have a fixed order too, however they came."""
+    return by_date(sorted(cards, key=lambda card: (cell(card), card["sha256"])))

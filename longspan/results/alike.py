@@ -1,0 +1,109 @@
+"""Which runs may be averaged: those of one code, under one set of settings, in one precision, on the same data.
+
+    kept, others = alike(cards)
+    others[0]        # (card, "recipe.learning_rate 0.05, the board shows 0.03")
+
+The newest decides, and the others are turned away with what differs:
+
+- the version of a task, its settings of data, model and recipe: for all mechanisms of the fixed track alike, since
+  what was run by two recipes does not compare; on the free track a mechanism may have a recipe of its own;
+- the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average is
+  that of one thing;
+- the data: for each task of a row. Boards note where rows come from different data.
+
+Protocols, tiers, stand-in data and overrides are kept apart throughout. The device and the number of devices may
+differ: they decide the speed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from longspan.results.age import by_age, is_future
+from longspan.results.card import Card, canonical
+from longspan.results.code_identity import code_of, other_code, same_code
+from longspan.results.run_settings import decisive, difference
+
+
+class Rule(NamedTuple):
+    """Cards with one key must agree with the one that is shown; `differs` says how a card does not."""
+
+    key: Callable[[Card], tuple]
+    differs: Callable[[Card, Card], str | None]
+    shown: Callable[[Sequence[Card]], Card] = lambda cards: cards[-1]  # of cards by age, the newest
+
+
+def alike(cards: Iterable[Card]) -> tuple[list[Card], list[tuple[Card, str]]]:
+    """The runs that may be averaged, oldest first, and each of the others with what differs from what is shown."""
+    kept, others = by_age(cards), []
+    for rule in RULES:
+        shown = {key: rule.shown(group) for key, group in _groups(kept, rule.key).items()}
+        found = [(card, rule.differs(card, shown[rule.key(card)])) for card in kept]
+        kept = [card for card, reason in found if reason is None]
+        others += [(card, reason) for card, reason in found if reason is not None]
+    return kept, others
+
+
+def newest_measured(cards: Iterable[Card]) -> list[Card]:
+    """Measurements that may be read as one: of a plug-in, those of its newest code; oldest first."""
+    ordered = by_age(cards)
+    newest = {_measured(card): code_of(card) for card in ordered}
+    return [card for card in ordered if same_code(code_of(card), newest[_measured(card)])]
+
+
+def _measured(card: Card) -> tuple:
+    return card["procedure"], card["mechanism"], card["pattern"]
+
+
+def _groups(cards: Iterable[Card], key: Callable[[Card], tuple]) -> dict[tuple, list[Card]]:
+    groups: dict[tuple, list[Card]] = {}
+    for card in cards:
+        groups.setdefault(key(card), []).append(card)
+    return groups
+
+
+def _board(card: Card) -> tuple:
+    return card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", canonical(card["overrides"])
+
+
+def _row(card: Card) -> tuple:
+    return *_board(card), card["mechanism"], card["pattern"]
+
+
+def _column(card: Card) -> tuple:
+    return *(_board(card) if card["track"] == "fixed" else _row(card)), card["task"]
+
+
+def _version(card: Card, shown: Card) -> str | None:
+    own, other = card["task_version"], shown["task_version"]
+    return None if own == other else f"version {own} of the task, the board shows version {other}"
+
+
+def _settings(card: Card, shown: Card) -> str | None:
+    return difference(decisive(card), decisive(shown))
+
+
+def _code(card: Card, shown: Card) -> str | None:
+    return other_code(card["mechanism"], code_of(card), code_of(shown))
+
+
+def _precision(card: Card, shown: Card) -> str | None:
+    own, other = card["settings"]["precision"], shown["settings"]["precision"]
+    return None if own == other else f"precision {own}, the board shows {other}"
+
+
+def _data(card: Card, shown: Card) -> str | None:
+    own, other = card["dataset"]["sha256"], shown["dataset"]["sha256"]
+    return None if own == other else f"other data (hash {own[:12]}, the board shows {other[:12]})"
+
+
+RULES = (
+    Rule(
+        lambda card: (*_board(card), card["task"]),
+        _version,
+        lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
+    ),
+    Rule(_column, _settings),
+    Rule(_row, _code),
+    Rule(_row, _precision),
+    Rule(lambda card: (*_row(card), card["task"]), _data),
+)

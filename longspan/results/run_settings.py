@@ -1,0 +1,70 @@
+"""The settings that decide what a run computes, and in which of them two runs differ.
+
+    difference(decisive(card), decisive(other))        # "recipe.learning_rate 0.05, the board shows 0.03"
+
+These are the resolved settings of data, model and recipe. Precision decides too, and is compared by itself. The device
+and the number of devices decide the speed: they change a score by rounding alone.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+PARTS = ("data", "model", "recipe")
+
+# Settings that came after the first cards, with the value by which runs without them were made.
+LATER = {
+    "model.features": "one",
+    "model.head_layers": 2,
+    "model.input_mode": "ids",
+    "recipe.accumulate": 1,
+    "recipe.average": 0.0,
+    "recipe.decay_every": 0,
+    "recipe.decay_rate": 0.5,
+    "recipe.drop_last": False,
+    "recipe.initial_rate": 0.0,
+    "recipe.label_smoothing": 0.0,
+    "recipe.optimizer": "adamw",
+    "recipe.patience": None,
+    "recipe.power": 1.0,
+}
+MOST_NAMED = 3
+MOST_LETTERS = 60  # of a name or a value
+
+
+def decisive(card: Mapping[str, Any]) -> dict[str, str]:
+    """Every resolved setting by its dotted name, as JSON text; an old card has later settings at their first value."""
+    settings = card["settings"]
+    named = {f"{part}.{name}": value for part in PARTS for name, value in settings[part].items()}
+    return {name: _text(value) for name, value in (LATER | named).items()}
+
+
+def difference(own: Mapping[str, str], shown: Mapping[str, str]) -> str | None:
+    """What differs in plain words, a few names at most; None where nothing does."""
+    names = sorted(name for name in own.keys() | shown.keys() if own.get(name) != shown.get(name))
+    told = [
+        f"{_cut(name)} {_cut(own.get(name, 'not set'))}, the board shows {_cut(shown.get(name, 'none'))}"
+        for name in names[:MOST_NAMED]
+    ]
+    more = [f"{len(names) - MOST_NAMED} more settings differ"] if len(names) > MOST_NAMED else []
+    return "; ".join([*told, *more]) or None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """With 1.0 written as 1, since a setting may change its type and mean the same."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+def _cut(text: str) -> str:
+    text = text.strip('"')
+    return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"

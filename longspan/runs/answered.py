@@ -1,0 +1,70 @@
+"""Cells that were run before: a card answers if its code, settings, data and files are those of the run asked for."""
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from longspan.datasets.base import Splits
+from longspan.results import card as cards
+from longspan.results.code_identity import same_code
+from longspan.results.files import WEIGHTS, faults
+from longspan.results.store import Store
+from longspan.runs.cell import RunPlan
+
+CLOCKS_DIFFER = timedelta(minutes=5)  # between machines; a card from further ahead has a false date
+
+
+def answer(
+    store: Store, plan: RunPlan, splits: Splits, device: str, precision: str, *, weights: bool
+) -> cards.Card | None:
+    """The newest card that answers the cell, superseded or not: reverting to older code finds the card of that code.
+
+    A card with a file that is missing or damaged is passed over with a line on stderr.
+    """
+    for path, card in _newest_first(store):
+        if not _matches(card, plan, splits, device, precision) or (weights and _was_run_without_weights(card)):
+            continue
+        if (fault := next(_faults(path, card, weights), None)) is None:
+            return card
+        print(f"{plan.title} is run again: {fault.rstrip('.')}.", file=sys.stderr, flush=True)
+    return None
+
+
+def _newest_first(store: Store) -> list[tuple[Path, cards.Card]]:
+    latest = datetime.now(UTC) + CLOCKS_DIFFER
+    dated = [(_created(card), path, card) for path, card in store.entries() if card["kind"] == "run"]
+    past = [entry for entry in dated if entry[0] <= latest]
+    return [(path, card) for _, path, card in sorted(past, key=lambda entry: entry[:2], reverse=True)]
+
+
+def _created(card: cards.Card) -> datetime:
+    when = datetime.fromisoformat(card["created"])
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _matches(card: cards.Card, plan: RunPlan, splits: Splits, device: str, precision: str) -> bool:
+    identity = plan.identity
+    settings = identity.pop("settings") | {"device": device, "precision": precision, "task_sha256": plan.task_source}
+    data = {"name": plan.task.dataset, "sha256": splits.sha256, "variant": splits.variant}
+    return (
+        card["status"] == "ok"
+        and all(card[name] == value for name, value in identity.items())
+        and all(card["settings"].get(name) == value for name, value in settings.items())
+        and all(card["dataset"].get(name) == value for name, value in data.items())
+        and same_code(card["settings"], plan.code)
+    )
+
+
+def _was_run_without_weights(card: cards.Card) -> bool:
+    """Whether weights were left out on request; cards that name no files at all are of runs made elsewhere."""
+    return bool(card["files"]) and WEIGHTS not in card["files"]
+
+
+def _faults(path: Path, card: cards.Card, weights: bool) -> Iterator[str]:
+    """What is wrong with the files of a card; its weights count only where they are wanted."""
+    wanted = {
+        field: {key: value for key, value in card.get(field, {}).items() if weights or key != WEIGHTS}
+        for field in ("files", "files_sha256")
+    }
+    return faults(path, card | wanted)

@@ -1,0 +1,55 @@
+"""The folder of a run that is under way: what it belongs to decides its name, and what stays of it in the end."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from longspan.core import environment
+from longspan.core.atomic import remove
+from longspan.datasets.base import Splits
+from longspan.results import card as cards
+from longspan.runs.cell import RunPlan, as_json
+from longspan.training.belongs import Belongs
+from longspan.training.checkpoint import SET_ASIDE
+
+BEGUN = "begun.json"  # what is known of a card before training
+NAMED = ("run", "task_source", "dataset", "precision", "device", "devices")  # facts in the name of a folder
+
+
+def belonging(plan: RunPlan, splits: Splits, device: str, precision: str, devices: int) -> Belongs:
+    """Everything that decides the numbers of a run; a checkpoint is resumed only where all of it is the same."""
+    facts = {
+        "run": plan.identity,
+        "code": plan.code,
+        "task_source": plan.task_source,
+        "dataset": {"name": plan.task.dataset, "sha256": splits.sha256, "variant": splits.variant},
+        "precision": precision,
+        "device": device,
+        "devices": devices,
+        "torch": environment.describe()["torch"],
+        "longspan": environment.code_version(),
+    }
+    return Belongs(as_json(facts))
+
+
+def folder_name(plan: RunPlan, belongs: Belongs) -> str:
+    """A name for each run that can be resumed by itself: another precision or other data have another folder.
+
+    A fingerprint is compared with a tolerance, so it cannot be part of a hash; versions of torch and longspan are
+    checked in the checkpoint.
+    """
+    code = {name: value for name, value in belongs.facts["code"].items() if name != "mechanism_fingerprint"}
+    facts = {name: belongs.facts[name] for name in NAMED} | {"code": code}
+    digest = hashlib.sha256(cards.canonical(facts)).hexdigest()[:12]
+    return f"{plan.task.name}-{plan.cell.protocol}-{plan.cell.tier}-seed{plan.cell.seed}-{digest}"
+
+
+def tidy(folder: Path, *, set_aside: bool = False) -> None:
+    """Drop what only an unfinished run needs, and what was set aside if that is asked for; logs stay."""
+    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", BEGUN, ".*.part"):
+        for path in folder.glob(name):
+            remove(path)
+    if set_aside:
+        remove(folder / SET_ASIDE)
+    if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):
+        shutil.rmtree(folder, ignore_errors=True)

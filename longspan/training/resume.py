@@ -1,0 +1,196 @@
+"""Going on from a checkpoint: everything in it is checked before anything of it is used.
+
+A state that belongs to another run, or that does not fit the model, the optimiser or the recipe, is set aside; training
+starts from an earlier one or from the beginning. Nothing is loaded in part.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from longspan.tasks.base import Recipe
+from longspan.training import checkpoint
+from longspan.training.belongs import Belongs
+from longspan.training.ema import RunningAverage
+from longspan.training.optimizer import STATE, load_optimizer
+
+Weights = dict[str, Tensor]
+PARTS = {"belongs", "model", "optimizer", "average", "best", "progress"}
+OWN = {"lr", "fused", "capturable"}  # of a parameter group: decided anew on every device
+
+
+@dataclass
+class Progress:
+    """The state of a run except for the weights; saved with them."""
+
+    step: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    best_step: int | None = None
+    best_score: float | None = None
+    train_sums: dict[str, float] = field(default_factory=dict)  # since the last evaluation
+    train_count: int = 0
+    valid_count: int = 0  # examples or tokens behind a validation score
+    train_seconds: float = 0.0  # updates alone
+    total_seconds: float = 0.0  # with evaluation and saving
+    resumed: int = 0
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """What a checkpoint holds of a run, and what it must fit to be used again."""
+
+    folder: Path
+    belongs: Belongs
+    model: nn.Module
+    optimizer: Any
+    average: RunningAverage
+    recipe: Recipe
+    score: str  # the validation metric by which weights are selected
+
+    def save(self, best: Weights, progress: Progress) -> None:
+        state = {
+            "belongs": dict(self.belongs.facts),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average.mean,
+            "best": best,
+            "progress": asdict(progress),
+        }
+        checkpoint.save(self.folder, progress.step, state)
+
+    def resume(self, fabric: Fabric) -> tuple[Progress, Weights]:
+        """Where the run was left, with the weights selected so far. One process looks, so that all take the same."""
+        name = None
+        if fabric.is_global_zero:
+            state, unusable = checkpoint.latest(self.folder, self.fault)
+            for path, sentence in unusable:
+                checkpoint.set_aside(path, sentence)
+            name = None if state is None else checkpoint.newest_first(self.folder)[0].name
+        if fabric.world_size > 1:
+            name = fabric.broadcast(name)
+            state = None if name is None else checkpoint.load(self.folder / name)
+        return (Progress(), {}) if state is None else self._use(state)
+
+    def _use(self, state: dict[str, Any]) -> tuple[Progress, Weights]:
+        self.model.load_state_dict(state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.average.load(state["average"])
+        progress = Progress(**state["progress"])
+        progress.resumed += 1
+        return progress, state["best"]
+
+    def fault(self, path: Path, state: Any) -> str | None:
+        """Why a state cannot be used: words that follow "The checkpoint ..."; None if it can."""
+        if not isinstance(state, dict) or set(state) != PARTS:
+            return "is of another version of longspan, or not of longspan"
+        if different := list(self.belongs.differences(state["belongs"])):
+            more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
+            return f"belongs to another run ({'; '.join(different[:3])}{more})"
+        return next(self._misfits(path, state), None)
+
+    def _misfits(self, path: Path, state: dict[str, Any]) -> Iterator[str]:
+        if not fits(state["model"], self.model.state_dict()):
+            yield "has other weights than the model"
+        if not fits_optimizer(state["optimizer"], self.optimizer):
+            yield "has a state that does not fit the optimiser"
+        if not _fits_list(state["average"], self.average.mean):
+            yield "has running averages that do not fit the model"
+        if wrong := unsound_progress(state["progress"], self.recipe, self.score):
+            yield f"has a progress that cannot be ({wrong})"
+        elif state["progress"]["step"] != checkpoint.step_of(path):
+            yield f"is of step {state['progress']['step']}, which is not that of its name"
+        elif not (fits(state["best"], self.model.state_dict()) if state["progress"]["curve"] else state["best"] == {}):
+            yield "has selected weights that do not fit the model"
+
+
+def fits(saved: Any, own: Mapping[str, Any]) -> bool:
+    """Whether a saved state dict can take the place of this one: names, kinds, shapes, dtypes."""
+    return isinstance(saved, dict) and saved.keys() == own.keys() and all(_alike(saved[n], own[n]) for n in own)
+
+
+def fits_optimizer(saved: Any, optimizer: Optimizer) -> bool:
+    """Whether a saved state is of this optimiser: the same groups by the same rules, moments for their parameters."""
+    own = optimizer.state_dict()["param_groups"]
+    if not isinstance(saved, dict) or saved.keys() != {"state", "param_groups"}:
+        return False
+    groups, states = saved["param_groups"], saved["state"]
+    if not isinstance(groups, list) or not isinstance(states, dict) or len(groups) != len(own):
+        return False
+    if not all(
+        isinstance(group, dict)
+        and group.keys() == mine.keys()
+        and all(repr(group[name]) == repr(mine[name]) for name in mine.keys() - OWN)
+        for group, mine in zip(groups, own, strict=True)
+    ):
+        return False
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = dict(zip((n for group in own for n in group["params"]), parameters, strict=True))
+    return all(
+        number in numbers
+        and isinstance(moments, dict)
+        and moments.keys() == STATE
+        and all(_alike(moments[name], numbers[number]) for name in STATE - {"step"})
+        and isinstance(moments["step"], Tensor)
+        and moments["step"].shape == ()
+        for number, moments in states.items()
+    )
+
+
+def unsound_progress(saved: Any, recipe: Recipe, score: str) -> str | None:
+    """What is wrong with a saved progress, in a few words; None if it can be that of a run by this recipe."""
+    if not isinstance(saved, dict) or saved.keys() != {f.name for f in fields(Progress)}:
+        return "other fields"
+    for name in ("step", "train_count", "valid_count", "resumed"):
+        if type(saved[name]) is not int or saved[name] < 0:
+            return f"{name} is {saved[name]!r:.40}"
+    for name in ("train_seconds", "total_seconds"):
+        if not _is_number(saved[name]) or saved[name] < 0:
+            return f"{name} is {saved[name]!r:.40}"
+    sums = saved["train_sums"]  # a loss that is not a number may be among them: the next evaluation says so
+    if not isinstance(sums, dict) or not all(isinstance(n, str) and type(v) is float for n, v in sums.items()):
+        return "train_sums are no numbers"
+    if saved["step"] > recipe.steps:
+        return f"step {saved['step']} of {recipe.steps}"
+    if wrong := _unsound_curve(saved["curve"], saved["step"], recipe, score):
+        return wrong
+    best = {point["step"]: point[f"valid_{score}"] for point in saved["curve"]}
+    if not best:
+        return None if saved["best_step"] is saved["best_score"] is None else "a selected step without a curve"
+    chosen = saved["best_step"]
+    fine = type(chosen) is int and chosen in best and repr(saved["best_score"]) == repr(best[chosen])
+    return None if fine else "a selected step that the curve does not have"
+
+
+def _unsound_curve(curve: Any, step: int, recipe: Recipe, score: str) -> str | None:
+    if not isinstance(curve, list) or not all(isinstance(point, dict) for point in curve):
+        return "no learning curve"
+    for point in curve:
+        if not all(isinstance(name, str) and _is_number(value) for name, value in point.items()):
+            return "a learning curve with something else than finite numbers"
+        if not {"step", "learning_rate", f"valid_{score}"} <= point.keys():
+            return f"a learning curve without valid_{score}"
+    evaluated = range(recipe.evaluate_every, step + 1, recipe.evaluate_every)
+    last = [step] if step == recipe.steps and step % recipe.evaluate_every else []
+    if [point["step"] for point in curve] != [*evaluated, *last]:
+        return f"a learning curve of other steps than those up to {step}"
+    return None
+
+
+def _fits_list(saved: Any, own: list[Tensor]) -> bool:
+    return isinstance(saved, list) and len(saved) == len(own) and all(map(_alike, saved, own))
+
+
+def _alike(saved: Any, own: Any) -> bool:
+    if not isinstance(own, Tensor):
+        return type(saved) is type(own)
+    return isinstance(saved, Tensor) and saved.shape == own.shape and saved.dtype == own.dtype
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

@@ -1,0 +1,104 @@
+"""A worker that hangs, dies, eats memory or talks nonsense is ended with all its processes, and the reason is said."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from longspan.core.parent import adopt_orphans
+from longspan.launchers import process
+from longspan.launchers.process import Died, Worker
+from longspan.launchers.tree import Adopted
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="limits are watched in /proc")
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Starts a worker that runs these lines in place of the real ones."""
+    workers = []
+    adopt_orphans()
+
+    def start(program, memory_bytes=None):
+        monkeypatch.setattr(process, "_PROGRAM", f"import os, signal, socket, sys, time\n{program}")
+        workers.append(Worker(memory_bytes, Adopted()))
+        return workers[-1]
+
+    yield start
+    for one in workers:
+        one.end()
+    adopt_orphans(False)
+
+
+TALK = "socket.socket(fileno=int(sys.argv[2])).sendall(%r); time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    "program, reason",
+    [
+        ("os._exit(3)", "its process ended with exit code 3"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "its process was ended by SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL, as the system does when memory runs out"),
+        ("os.fork() and os._exit(3); time.sleep(60)", "its process ended with exit code 3"),
+        ("os.close(int(sys.argv[2])); time.sleep(60)", "closed the channel to its supervisor"),
+        ("time.sleep(60)", "longer than the time limit of 1 s; with a longer --time-limit the same command goes on"),
+        ("x = bytearray(2**27); time.sleep(60)", "over the memory limit of 64 MiB"),
+        ("os.fork(); os.fork(); x = bytearray(2**25); time.sleep(60)", "over the memory limit of 64 MiB"),
+        (TALK % b"hello\n", "sent no message but no JSON"),
+        (TALK % b"[1]\n", "sent no message but no JSON object"),
+        (TALK % b'{"card": NaN}\n', "sent no message but no JSON"),
+        (TALK % (b"[" * 100_000 + b"\n"), "sent no message but no JSON"),
+    ],
+)
+def test_what_became_of_a_worker_is_said(worker, program, reason):
+    limit = 1.0 if "--time-limit" in reason else 60.0
+    with pytest.raises(Died) as died:
+        worker(program, 2**26).ask({"do": "run"}, limit)
+    assert reason in died.value.reason
+
+
+def test_a_message_without_an_end_is_bounded(worker, monkeypatch):
+    monkeypatch.setattr("longspan.launchers.channel.MAX_BYTES", 2**16)
+    endless = worker("s = socket.socket(fileno=int(sys.argv[2]))\nwhile True: s.sendall(b'x' * 2**12)")
+    with pytest.raises(Died, match="more than 65536 bytes without an end"):
+        endless.receive(60.0)
+
+
+def test_processes_that_leave_the_session_are_ended_too(worker, tmp_path):
+    leave = "os.fork() and os._exit(0)\n    os.setsid()\n    os.fork() and os._exit(0)\n    os.environ.clear()"
+    note = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))"
+    one = worker(f"if os.fork() == 0:\n    {leave}\n    {note}\n    time.sleep(60)\ntime.sleep(60)")
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    one.end()
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+def test_a_signal_reaches_the_worker_and_a_second_one_ends_it(worker):
+    deaf = "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+    one = worker(deaf + (TALK % b"{}\n").replace("; time", "\nwhile True: time"))
+    assert one.receive(60.0) == {}
+    one.stop(signal.SIGTERM)
+    one.stop(signal.SIGTERM)
+    assert one.process.wait(timeout=30) == -signal.SIGKILL
+
+
+def test_a_paused_worker_does_nothing_until_it_goes_on(worker, tmp_path):
+    one = worker(f"while True: open({str(tmp_path / 'ticks')!r}, 'a').write('x'); time.sleep(0.001)")
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "ticks").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    one.pause()
+    while state_of(one) != "T":
+        assert time.monotonic() < deadline
+    one.go_on()
+    while state_of(one) == "T":
+        assert time.monotonic() < deadline
+
+
+def state_of(worker):
+    return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]

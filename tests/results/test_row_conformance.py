@@ -1,0 +1,164 @@
+"""A row says whether its very code keeps its promises: kept, broken or unchecked."""
+
+import json
+
+import pytest
+
+from longspan.report.matrix import matrix
+from longspan.results import card as cards
+from longspan.results import conformance
+from longspan.results.board import KEPT_NOTE, board
+from longspan.results.render import FORMS, render
+from longspan.results.row_conformance import Checks, Conformance
+from tests.results.factory import make_card
+
+SOURCE, OTHER = "a" * 64, "b" * 64
+KEPT = {"status": "kept", "profile": "quick", "broken": []}
+BROKEN = {"status": "broken", "profile": "quick", "broken": ["no future leak"]}
+
+
+def report(mechanism="softmax", pattern="noncausal_self", *broken, code=None, **fields):
+    promises = [{"promise": name, "status": "broken", "detail": "why"} for name in broken]
+    promises.append({"promise": "shape", "status": "kept", "detail": ""})
+    content = {"mechanism": mechanism, "pattern": pattern, "device": "cpu", "dtype": "float32", "profile": "full"}
+    return content | {"ok": not broken, "promises": promises} | ({"code": code} if code else {}) | fields
+
+
+def plugin(source=SOURCE, **fields):
+    card = make_card("mine.py:Mine", sealed=False, **fields)
+    return cards.seal(card | {"settings": card["settings"] | {"mechanism_sha256": source}})
+
+
+def status(card, *reports):
+    return Checks(reports).of([card]).status
+
+
+def test_results_count_for_their_own_code_alone():
+    mine = report("mine.py:Mine", code={"mechanism_sha256": SOURCE})
+    assert status(plugin(), mine) == "kept"
+    assert status(plugin(OTHER), mine) == "unchecked"
+    assert status(plugin(), report("mine.py:Mine")) == "unchecked"  # nobody knows of which file
+    assert status(make_card("softmax"), report()) == "kept"  # old results of built-ins are of version 1
+    assert status(make_card("softmax"), report(code={"mechanism_version": 2})) == "unchecked"
+    assert status(make_card("softmax(kernel=plain)"), report()) == "unchecked"
+
+
+def test_every_pattern_that_was_replaced_must_be_kept_and_one_broken_promise_is_enough():
+    both = make_card("softmax", pattern="noncausal_self+causal_self")
+    assert status(both, report()) == "unchecked"
+    assert status(both, report(), report(pattern="causal_self")) == "kept"
+    found = Checks([report(), report("softmax", "causal_self", "no future leak")]).of([both])
+    assert found == Conformance("broken", ("no future leak",))
+    bf16 = report("softmax", "noncausal_self", "finite", dtype="bfloat16")
+    assert status(make_card("softmax"), report(), bf16) == "broken"
+
+
+def test_a_card_brings_its_own_result():
+    assert status(plugin(conformance=KEPT)) == "kept"
+    assert status(plugin(conformance=BROKEN)) == "broken"
+    assert status(plugin(conformance=KEPT), report("mine.py:Mine", code={"mechanism_sha256": SOURCE})) == "kept"
+    broken = report("mine.py:Mine", "noncausal_self", "leak", code={"mechanism_sha256": SOURCE})
+    assert status(plugin(conformance=KEPT), broken) == "broken"
+
+
+def view_of(*given):
+    return board(given, "starter", "longspan", "smoke", conformance=[report(), report("linear")])
+
+
+def both_tasks(make, *words, **fields):
+    return [make(*words, task=task, **fields) for task in ("listops", "pathfinder")]
+
+
+def test_a_row_that_breaks_a_promise_is_shown_and_not_ranked():
+    best = both_tasks(plugin, accuracy=0.99, conformance=BROKEN)
+    others = both_tasks(make_card, "softmax", accuracy=0.5) + both_tasks(make_card, "linear", accuracy=0.3)
+    view = view_of(*best, *others)
+    assert [(row.mechanism, row.rank) for row in view.rows] == [("softmax", 1), ("linear", 2), ("mine.py:Mine", None)]
+    assert [row.cells["listops"].leading for row in view.rows] == [True, False, False]
+    assert view.summary["listops"].mean == pytest.approx(0.4)
+    assert not any(mean.leading for mean in view.rows[-1].averages.values())
+    free = view_of(*both_tasks(plugin, accuracy=0.99, conformance=BROKEN, track="free")).free
+    assert [row.rank for row in free] == [None]
+
+
+def test_a_broken_row_takes_no_task_from_the_speeds_of_the_others():
+    assert view_of(*both_tasks(make_card, "softmax"), plugin(conformance=BROKEN)).common == ("listops", "pathfinder")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_says_it(form):
+    view = view_of(plugin(conformance=BROKEN, title="Mine"), make_card("softmax"), make_card("performer"))
+    text = render(view, form)
+    if form in ("csv", "json"):
+        assert all(word in text for word in ("kept", "broken", "unchecked"))
+        return
+    cross = r"$^\times$" if form == "latex" else "✗"
+    assert f"Mine {cross}" in text
+    assert "Performer ?" in text
+    assert "Softmax ?" not in text
+    words = text.replace("\\_", "_")
+    assert "Mine: breaks no future leak, so it is not ranked." in words
+    assert "is unchecked: there is no result of longspan check" in words
+    assert KEPT_NOTE not in words
+
+
+def test_a_board_that_keeps_all_promises_says_so_in_one_line():
+    text = render(view_of(make_card("softmax"), make_card("linear")), "markdown")
+    assert text.count(KEPT_NOTE) == 1
+    assert "✗" not in text
+    assert "unchecked" not in text
+
+
+def test_a_hostile_promise_is_cut_and_printable():
+    bad = {"status": "broken", "profile": "quick", "broken": ["\x1b[31m" + "x" * 490]}
+    text = render(view_of(plugin(conformance=bad)))
+    assert "\x1b" not in text
+    assert "x" * 100 not in text
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"status": "perfect", "profile": "quick", "broken": []},
+        {"status": "broken", "profile": "quick", "broken": ["x"] * 101},
+        {"status": "broken", "profile": "quick", "broken": [1]},
+        {"status": "kept"},
+        "kept",
+    ],
+)
+def test_what_is_no_conformance_is_refused(field):
+    card = make_card(conformance=field)
+    with pytest.raises(cards.InvalidCard):
+        cards.validate(card)
+    assert any(cards.structural_faults(card, cards.SCHEMAS["run"]))
+    cards.validate(make_card(conformance=BROKEN))
+
+
+def test_the_matrix_of_the_report_tells_two_files_of_one_name_apart():
+    both = [report("mine.py:Mine", code={"mechanism_sha256": SOURCE})]
+    both.append(report("mine.py:Mine", "noncausal_self", "leak", code={"mechanism_sha256": OTHER}))
+    rows = matrix([*both, report()], {}).rows
+    assert [(row.mechanism, row.source) for row in rows] == [
+        ("mine.py:Mine", SOURCE[:8]),
+        ("mine.py:Mine", OTHER[:8]),
+        ("softmax", ""),
+    ]
+    assert [row.cells["cpu", "float32", "noncausal_self"].status for row in rows] == ["kept", "broken", "kept"]
+
+
+class Saved(dict):
+    to_json = dict.copy
+
+
+def test_two_files_of_one_name_keep_a_result_each(tmp_path):
+    codes = [{"mechanism_sha256": SOURCE}, {"mechanism_sha256": OTHER}, {"mechanism_version": 1}]
+    names = ("mine.py:Mine", "mine.py:Mine", "softmax")
+    conformance.save(tmp_path, [Saved(report(name, code=code)) for name, code in zip(names, codes, strict=True)])
+    conformance.save(tmp_path, [Saved(report("softmax", code={"mechanism_version": 2}))])  # takes the old one's place
+    found, problems = conformance.load([tmp_path])
+    assert not problems
+    assert sorted(json.dumps(one["code"]) for one in found) == sorted(
+        map(json.dumps, [codes[0], codes[1], {"mechanism_version": 2}])
+    )
+    (tmp_path / "conformance-bad.json").write_text(json.dumps(report(code={"mechanism_sha256": 3})))
+    assert len(conformance.load([tmp_path])[1]) == 1
