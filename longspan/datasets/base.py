@@ -4,6 +4,7 @@ A folder per setting contains `{train,valid,test}.{tokens,starts,labels}.npy` an
 rename, so it is complete or absent. NumPy only, no torch.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ import numpy as np
 from longspan.core import litter
 from longspan.core.atomic import folder_beside, storage_errors, write_json
 from longspan.core.errors import CorruptFile, DataDamaged, DataMissing, UnknownName, UsageError, did_you_mean
-from longspan.core.lock import only_one
+from longspan.core.lock import Busy, only_one
 from longspan.datasets.generation.arrays import write_split
 from longspan.datasets.generation.manifest import MANIFEST_SCHEMA, advice, read_manifest
 from longspan.datasets.generation.ranges import range_faults
@@ -315,6 +316,7 @@ class Dataset(ABC):
 
     def _open_splits(self, folder: Path, data: Any) -> Splits:
         arrays, manifest = self._open(folder, data)
+        _remove_shards_of(folder)
         try:
             splits = {name: Split.of_rows(*(arrays[f"{name}.{part}"] for part in _ARRAYS)) for name in SPLITS}
         except KeyError as error:
@@ -404,6 +406,14 @@ class Dataset(ABC):
         """`fill` writes to a hidden folder and returns the manifest; the folder is renamed, or removed on error."""
         with folder_beside(target, replace=replace) as hidden:
             write_json(hidden / "manifest.json", fill(hidden))
+
+
+def _remove_shards_of(finished: Path) -> None:
+    """Of a dataset that is finished: a process was killed before it removed them, unless one is at work on it now."""
+    work = finished.with_name(f"{finished.name}.work")
+    if work.exists():
+        with contextlib.suppress(Busy, OSError), only_one(work / "lock", str(finished), wait=False):
+            shutil.rmtree(work, ignore_errors=True)
 
 
 @dataclass(frozen=True, eq=False)

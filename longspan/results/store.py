@@ -52,6 +52,7 @@ class Store:
         sealed = cards_module.seal({"files": {}} | dict(card))
         cards_module.validate(sealed)
         hashes = {key: _digest(source) for key, source in sources.items()}
+        litter.sweep(self.folder / cards_module.shelf(sealed))  # also if the card turns out to be there already
         for target in self._places(sealed):
             names = {key: _companion(target, key, source).name for key, source in sources.items()}
             final = _naming(sealed, names, hashes)
@@ -59,7 +60,6 @@ class Store:
                 break
             if _holds(target, final):
                 return target  # this card was added before
-        litter.sweep(target.parent)
         with atomic.storage_errors(target), litter.announced(target):
             for key, source in sources.items():
                 _copy(source, target.with_name(final["files"][key]))

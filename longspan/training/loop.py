@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.fabric import Fabric
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from longspan.core.atomic import temporary_beside
@@ -316,4 +316,5 @@ def _is_over(task: Task, progress: Progress, recipe: Recipe) -> bool:
 def save_weights(model: nn.Module, path: Path) -> None:
     with temporary_beside(path) as temporary:
         # A clone each, since a mechanism may tie two parameters and the format holds no ties.
-        save_file({name: value.detach().clone().contiguous() for name, value in model.state_dict().items()}, temporary)
+        weights = {name: value.detach().clone().contiguous() for name, value in model.state_dict().items()}
+        temporary.write_bytes(save(weights))  # `save_file` has a temporary of its own, which nobody would sweep

@@ -144,6 +144,17 @@ def test_a_killed_preparation_goes_on_where_it_was(small_listops, tmp_path):
     assert folders(tmp_path / "killed") == sorted(["listops", status.folder.name])
 
 
+@pytest.mark.parametrize("way", ["load", "prepare"])
+def test_shards_of_a_finished_dataset_are_removed_when_it_is_opened(small_listops, tmp_path, way):
+    get("listops").prepare(small_listops, root=tmp_path)
+    target = get("listops").status(small_listops, root=tmp_path).folder
+    work = target.with_name(f"{target.name}.work")
+    work.mkdir()  # as after a kill between the two
+    (work / "000000.npz").write_bytes(b"a shard")
+    getattr(get("listops"), way)(small_listops, root=tmp_path)
+    assert not work.exists()
+
+
 @pytest.mark.parametrize("harm", ["truncated", "emptied", "altered", "replaced"])
 def test_a_broken_shard_is_made_again(small_listops, tmp_path, monkeypatch, harm):
     dataset = get("listops")

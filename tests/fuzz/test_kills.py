@@ -103,6 +103,7 @@ class Chain:
         shutil.copytree(bystander.out / "cards", self.out / "cards")
         self.before = remains.names(self.out)
         self.results = remains.results(self.out)
+        self.cards = len(remains.stored(self.out))
         self._note()
 
     def kill(self, phase: str, draw: random.Random) -> bool:
@@ -116,10 +117,14 @@ class Chain:
         return True
 
     def _has_begun(self) -> bool:
-        """Whether a checkpoint, a shard, a finished dataset, a measured point or a card is there to go on with."""
-        patterns = ("runs/*/checkpoint-*.pt", "data/*/*.work/*.npz", "data/*/*/manifest.json")
-        cell = set(remains.results(self.out)) - set(self.results)
-        return bool(cell or remains.points(self.out) or any(next(self.out.glob(p), None) for p in patterns))
+        """Whether there is something to go on with: its card, a checkpoint, a shard, a dataset, a measured point."""
+        left = {
+            "run": ("runs/*/checkpoint-*.pt",),
+            "prepare": ("data/*/*.work/*.npz", "data/*/*/manifest.json"),
+            "measure": (),
+        }[self.do[0]]
+        card = len(remains.stored(self.out)) > self.cards
+        return bool(card or remains.points(self.out) or any(next(self.out.glob(p), None) for p in left))
 
     def _note(self) -> None:
         self.kept |= remains.kept(self.out)
@@ -210,7 +215,7 @@ def kill_again_and_again(
         do = draw.choice(subjects[phase]) if count > len(PHASES) else subjects[phase][0]
         (folder / str(number)).mkdir()
         chain = Chain(server, folder / str(number), do)
-        for _ in range(draw.choice((1, 1, 2, 3))):
+        for _ in range(min(draw.choice((1, 1, 2, 3)), count - figures["kills"])):
             if not chain.kill(phase, draw):
                 break
             figures.add(f"in {phase}")

@@ -141,3 +141,14 @@ def test_processes_adding_at_once_lose_nothing(tmp_path):
     assert found == {(seed if number % 2 else 7, number / 100) for number in range(20) for seed in range(3)}
     assert store.problems == []
     assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_card_that_a_killed_process_had_written_is_answered_without_its_litter(tmp_path):
+    store, card = Store(tmp_path), make_card()
+    path = store.add(card)
+    note = path.with_name(
+        f".{path.name}.abcd1234.adding"
+    )  # as after a kill between the card and the end of its writing
+    note.write_text(path.name)
+    assert store.add(card) == path
+    assert list(path.parent.iterdir()) == [path]
