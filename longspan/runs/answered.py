@@ -2,17 +2,16 @@
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
+from longspan.results.age import is_future
 from longspan.results.code_identity import same_code
 from longspan.results.files import WEIGHTS, faults
 from longspan.results.store import Store
 from longspan.runs.cell import RunPlan
-
-CLOCKS_DIFFER = timedelta(minutes=5)  # between machines; a card from further ahead has a false date
 
 
 def answer(
@@ -32,15 +31,9 @@ def answer(
 
 
 def _newest_first(store: Store) -> list[tuple[Path, cards.Card]]:
-    latest = datetime.now(UTC) + CLOCKS_DIFFER
-    dated = [(_created(card), path, card) for path, card in store.entries() if card["kind"] == "run"]
-    past = [entry for entry in dated if entry[0] <= latest]
-    return [(path, card) for _, path, card in sorted(past, key=lambda entry: entry[:2], reverse=True)]
-
-
-def _created(card: cards.Card) -> datetime:
-    when = datetime.fromisoformat(card["created"])
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
+    """The run cards of a store; one dated in the future answers nothing."""
+    found = [(path, card) for path, card in store.entries() if card["kind"] == "run" and not is_future(card)]
+    return sorted(found, key=lambda entry: (datetime.fromisoformat(entry[1]["created"]), entry[0]), reverse=True)
 
 
 def _matches(card: cards.Card, plan: RunPlan, splits: Splits, device: str, precision: str) -> bool:
