@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 # Compiling takes far longer than computing, so several processes share the GPU. Annotations are executed by the tests
 # on a CPU; what executes them cannot be compiled, hence no conftest.
 GPU_PYTHON ?= $(BIN)/python
-GPU_TESTS = $(wildcard tests/kernels/*_kernel*.py tests/kernels/*_gpu.py tests/training/*_gpu.py)
+GPU_TESTS = $(wildcard tests/kernels/*_kernel*.py tests/*/*_gpu.py)
 
 .PHONY: run test test-full test-gpu lint docs generated clean
 

@@ -25,6 +25,7 @@ def check(
     quick: Annotated[
         bool, typer.Option("--quick", help="A few seconds per pattern: fewer lengths and samples.")
     ] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Processes that check side by side.")] = 1,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
@@ -35,22 +36,23 @@ def check(
     \b
     Examples:
       longspan check my_attention.py:Mine
-      longspan check --all --quick
+      longspan check --all --quick --jobs 2
       longspan check "performer(features=64)" --pattern CS --device cuda --dtype bfloat16
     """
     from longspan import conformance
     from longspan.cli import tables
+    from longspan.conformance.parallel import check_each
     from longspan.results.conformance import save
     from longspan.runs.fingerprint import code_identity
 
     asked = _to_check(mechanisms or [], every, pattern)
     profile = "quick" if quick else "full"
     reports: list[Report] = []
+    found = check_each(asked, jobs=jobs, device=device, dtype=str(dtype), profile=profile)
     with ProgressBar(len(asked)) as advance:
         for mechanism, one in asked:
             advance(f"{mechanism} as {one}")
-            found = conformance.check(mechanism, [one], device=device, dtype=str(dtype), profile=profile)
-            reports += [replace(report, code=code_identity(mechanism)) for report in found]
+            reports.append(replace(next(found), code=code_identity(mechanism)))
     try:
         save(out / "conformance", reports)
     except StorageError as error:  # the result is still printed

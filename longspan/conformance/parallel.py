@@ -1,0 +1,43 @@
+"""Many checks at once, each in a process of its own: a check runs on one core, and a GPU has room for several."""
+
+import inspect
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from longspan.attentions import Mechanism, Pattern
+from longspan.conformance.check import check
+from longspan.conformance.report import Report
+from longspan.core.errors import CheckFailed
+from longspan.core.spec import Spec
+
+
+def check_each(asked: Sequence[tuple[Mechanism, Pattern]], *, jobs: int = 1, **how: Any) -> Iterator[Report]:
+    """The reports in the order asked; `how` is what `check` takes."""
+    if jobs == 1 or len(asked) <= 1:
+        for mechanism, pattern in asked:
+            yield from check(mechanism, [pattern], **how)
+        return
+    context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
+    with ProcessPoolExecutor(min(jobs, len(asked)), context) as pool:
+        waiting = [pool.submit(check, _named(mechanism), [pattern], **how) for mechanism, pattern in asked]
+        try:
+            for (mechanism, pattern), future in zip(asked, waiting, strict=True):
+                try:
+                    yield from future.result()
+                except BrokenProcessPool as error:
+                    raise CheckFailed(
+                        f"A process ended while {mechanism} as {pattern} or one after it was checked; "
+                        "check them with --jobs 1 to see which."
+                    ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _named(mechanism: Mechanism) -> str:
+    """What another process finds it by: a file with its folder, which the name leaves out."""
+    if ".py:" not in mechanism.target:
+        return str(mechanism)
+    return str(Spec(f"{inspect.getfile(mechanism.cls)}:{mechanism.cls.__name__}", mechanism.options))

@@ -1,0 +1,82 @@
+"""What is checked on a GPU, as far as a CPU can tell: graphs without generated code, weights in bfloat16."""
+
+import subprocess
+import sys
+
+import pytest
+
+from longspan.attentions import Pattern
+from longspan.conformance import check
+from longspan.conformance.check import check as check_in_a_row
+from longspan.conformance.compiled import ON_A_GPU
+from longspan.conformance.half import with_bfloat16_weights
+from longspan.conformance.parallel import check_each
+from longspan.conformance.subject import Subject
+from longspan.core.errors import CheckFailed
+from tests.conformance.faults_when_compiled import AlwaysSingle, LosesItsSum, SinglePrecisionBuffer
+from tests.conformance.right import Plain
+
+NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
+
+# Checks of shapes that tests add to every function cannot be traced, hence a process without them.
+COMPILED = """
+from longspan import attentions
+from longspan.attentions import Mechanism, Pattern
+from longspan.conformance.compiled import compiled_by
+from longspan.conformance.subject import Subject
+from tests.conformance import faults_when_compiled as faults, right
+for cls in (right.Plain, faults.Breaks, faults.OtherwiseCompiled):
+    try:
+        status, _ = compiled_by(Subject(Mechanism(cls, {}, cls.__name__), Pattern.CAUSAL_SELF), "aot_eager")
+    except Exception as error:
+        status = "raised " + type(error).__name__
+    print(cls.__name__, status)
+"""
+
+
+def test_a_layer_must_be_one_graph_and_compute_the_same_when_compiled():
+    ended = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["Plain kept", "Breaks raised Unsupported", "OtherwiseCompiled broken"]
+
+
+def subject_of(cls, pattern=NS):
+    from longspan.attentions import Mechanism
+
+    return Subject(Mechanism(cls, {}, cls.__name__), pattern)
+
+
+def test_bfloat16_weights_give_bfloat16_near_float32():
+    assert with_bfloat16_weights(subject_of(Plain))[0] == "kept"
+    assert "float32" in with_bfloat16_weights(subject_of(AlwaysSingle))[1]
+    assert "away from float32" in with_bfloat16_weights(subject_of(LosesItsSum))[1]
+    with pytest.raises(RuntimeError, match=r"BFloat16|dtype"):
+        with_bfloat16_weights(subject_of(SinglePrecisionBuffer))
+
+
+@pytest.mark.parametrize("fault", [AlwaysSingle, LosesItsSum, SinglePrecisionBuffer])
+def test_a_check_on_a_cpu_says_what_it_leaves_to_a_gpu(fault):
+    (report,) = check(fault, [NS], profile="quick")
+    assert report.ok, report.broken
+    left = {result.promise for result in report.results if result.detail == ON_A_GPU}
+    assert left == {"torch.compile", "CUDA graph", "float16", "bfloat16 weights"}
+
+
+def test_checks_side_by_side_report_what_checks_in_a_row_do(tmp_path):
+    from longspan import attentions
+
+    asked = [(attentions.get(name), CS) for name in ("none", "linear")]
+    in_a_row = [check_in_a_row(mechanism, [pattern], profile="quick")[0] for mechanism, pattern in asked]
+    assert list(check_each(asked, jobs=2, profile="quick")) == in_a_row
+
+
+def test_a_mechanism_that_ends_its_process_is_named(tmp_path):
+    from longspan import attentions
+
+    (tmp_path / "leaves.py").write_text(
+        "import os\nfrom longspan.attentions import Attention\nfrom longspan.attentions.softmax import Softmax\n\n\n"
+        "class Leaves(Attention):\n    meta = Softmax.meta\n\n"
+        "    def forward(self, x, context=None, *, mask=None, context_mask=None):\n        os._exit(3)\n"
+    )
+    asked = [(attentions.get(f"{tmp_path}/leaves.py:Leaves"), NS)] * 2
+    with pytest.raises(CheckFailed, match=r"A process ended while .*leaves.py:Leaves as noncausal_self"):
+        list(check_each(asked, jobs=2, profile="quick"))
