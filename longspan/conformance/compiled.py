@@ -31,7 +31,8 @@ def compiled_by(subject: Subject, backend: str) -> Outcome:
     with torch._dynamo.config.patch(suppress_errors=False, specialize_float=True):
         layer.compile(fullgraph=True, backend=backend)
         for batch in (subject.batch(2, LONG), subject.padded_batch(LONG)):
-            found, expected = (_outputs_and_gradients(subject, one, batch) for one in (layer, eager))
+            direction = subject.noise(*batch.x.shape, draw="direction")
+            found, expected = (_outputs_and_gradients(subject, one, batch, direction) for one in (layer, eager))
             for name, value in expected.items():
                 worst = max(worst, apart := _apart(found[name], value, expected))
                 if not apart <= subject.tolerance:
@@ -47,9 +48,10 @@ def captured(subject: Subject) -> Outcome:
         return not_applicable(ON_A_GPU)
     layer = subject.layer(training=not subject.meta.stochastic)
     static, stream = subject.padded_batch(LONG).requiring_grad(), torch.cuda.Stream()
+    direction = subject.noise(*static.x.shape, draw="direction")
 
     def step() -> dict[str, Tensor]:
-        return _outputs_and_gradients(subject, layer, static)
+        return _outputs_and_gradients(subject, layer, static, direction)
 
     with aside(stream):
         for _ in range(2):  # compiles and allocates whatever is needed
@@ -62,7 +64,7 @@ def captured(subject: Subject) -> Outcome:
             kept_still.data.copy_(given)
         replay()
         torch.cuda.synchronize()
-        expected = _outputs_and_gradients(subject, layer, batch)
+        expected = _outputs_and_gradients(subject, layer, batch, direction)
         for name, value in expected.items():
             worst = max(worst, apart := _apart(found[name], value, expected))
             if not apart <= subject.tolerance:
@@ -70,12 +72,12 @@ def captured(subject: Subject) -> Outcome:
     return kept(f"replayed with other tokens and masks it differs by {spell(worst)} at most")
 
 
-def _outputs_and_gradients(subject: Subject, layer: Attention, batch: Batch) -> dict[str, Tensor]:
+def _outputs_and_gradients(subject: Subject, layer: Attention, batch: Batch, direction: Tensor) -> dict[str, Tensor]:
+    """What a step computes; it must take nothing from the host, or it could not be captured."""
     leaves = batch if batch.x.requires_grad else batch.requiring_grad()
     y = subject.run(layer, leaves)
-    direction = subject.noise(*y.shape, draw="direction", dtype=y.dtype)
     if batch.mask is not None:
-        y, direction = y * batch.mask[..., None], direction * batch.mask[..., None]
+        y = y * batch.mask[..., None]
     named = {**leaves.leaves(), **{n: p for n, p in layer.named_parameters() if p.requires_grad}}
     gradients = torch.autograd.grad((y * direction).sum(), list(named.values()), allow_unused=True)
     pairs = zip(named, gradients, strict=True)
