@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from longspan import attentions
+from longspan.attentions import Pattern
 from longspan.attentions.sinkhorn import Sinkhorn
 from longspan.kernels.block_sparse import groups
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
@@ -75,7 +76,11 @@ def _noncausal(vector: Vector, arrays: Mapping[str, Tensor]) -> Tensor:
     shown = [(keys, values, None if real is None else _of_the_best(matrix, real))]
     if q.shape[2] == k.shape[2]:  # else no block of keys is a block's own
         shown.append((k, v, None if real is None else rearrange(real, "b g s -> b 1 g 1 s")))
-    return rearrange(groups.attend_groups(q, shown), "b h g s e -> b h (g s) e")
+    y = groups.attend_groups(q, shown)
+    if real is not None and vector.pattern is Pattern.NONCAUSAL_SELF:  # a padded query sees nothing, thus all alike
+        everything = torch.cat([values for _, values, _ in shown], dim=3).mean(dim=3, keepdim=True)
+        y = torch.where(rearrange(real, "b g s -> b 1 g s 1"), y, everything)
+    return rearrange(y, "b h g s e -> b h (g s) e")
 
 
 def _matrix(logits: Tensor, sizes: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Tensor:
