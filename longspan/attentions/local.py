@@ -6,10 +6,10 @@
     shape = "blocks"   N(i) = the block of w consecutive tokens that holds i, and `overlap` tokens on either side of
                        the block; only those up to i when causal
 
-with w = `window`, over the real keys. Neighbours are counted by position in the row. With `bias_table` blocks learn a number
-for each head, place in the block and neighbour, which is added to the score. Papers: arXiv:1508.04025 (the idea),
-arXiv:2210.07661 (the sliding window), arXiv:2011.04006 (the blocks), arXiv:2204.04667 (the bias, in its authors' code).
-Departs from them in: a padded token is never seen, and blocks are consecutive tokens.
+with w = `window`, over the real keys. Neighbours are counted by position in the row. With `bias_table` blocks learn a
+number for each head, place in the block and neighbour, which is added to the score. Papers: arXiv:1508.04025 (the
+idea), arXiv:2210.07661 (the sliding window), arXiv:2011.04006 (the blocks), arXiv:2204.04667 (the bias, in its authors'
+code). Departs from them in: a padded token is never seen, and blocks are consecutive tokens.
 """
 
 from typing import Any, Literal

@@ -57,7 +57,7 @@ class AuthorsLARA(HeadwiseAttention):
     ):
         super().__init__(dim, heads, pattern, **shell)
         if min(landmarks, samples) < 1:
-            raise UsageError(f"authors_lara needs at least 1 landmark and sample, got {landmarks} and {samples}.")
+            raise UsageError(f"authors_lara needs at least 1 of each, got landmarks={landmarks} and samples={samples}.")
         self.landmarks, self.proposal, self.weighting, self.beta = landmarks, proposal, weighting, beta
         self.antithetic, self.samples = antithetic, 2 if antithetic else samples
         self.summarise_query = None if proposal == "means" else _summary(self.head_dim)

@@ -38,9 +38,7 @@ def regular(i: Tensor, j: Tensor, stride: int, near: bool) -> Pairs:
     return allowed | window(i, j, stride - 1, stride - 1) if near else allowed
 
 
-def in_block(
-    i: Tensor, j: Tensor, bias: Float[Tensor, "h s t"], block: int, overlap: int
-) -> Float[Tensor, "h n n"]:
+def in_block(i: Tensor, j: Tensor, bias: Float[Tensor, "h s t"], block: int, overlap: int) -> Float[Tensor, "h n n"]:
     """What a table adds to the score of a query by its place in its block, and the place of the key around there."""
     return bias[:, i % block, (j - i // block * block + overlap).clamp(0, bias.shape[2] - 1)]
 

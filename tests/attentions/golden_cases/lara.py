@@ -12,12 +12,11 @@ from unittest import mock
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longspan import attentions
 from longspan.attentions import HeadwiseAttention
 from longspan.attentions.released import authors_lara
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, call_with
 
 ROWS = {"adaptive-1d": "projected", "pool": "means", "no-param-pool": "means"}
 PICTURES = {"pool": "pooled", "no-param-pool": "means"}
@@ -89,6 +88,6 @@ def sampled(spec: str, vector: Vector, grid: list[int]) -> Replay:
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         parameters = {f"layer.{own}": arrays[recorded] for own, recorded in names.items()}
-        return functional_call(core, parameters, (arrays["q"], arrays["k"], arrays["v"], vector.key_mask))
+        return call_with(core, parameters, (arrays["q"], arrays["k"], arrays["v"], vector.key_mask))
 
     return Replay(spec, run)

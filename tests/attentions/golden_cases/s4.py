@@ -5,12 +5,11 @@ from collections.abc import Mapping
 import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longspan import attentions
 from longspan.attentions.state_space import StateSpace
 from longspan.kernels.state_space import state_space
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, agree, call_with
 
 
 def replay(vector: Vector) -> Replay | str:
@@ -19,6 +18,11 @@ def replay(vector: Vector) -> Replay | str:
         return "s4 corrects its diagonal matrix by one rank, not more"
     if sizes.get("mode", "dplr") != "dplr":
         return f"s4 has a diagonal matrix with a correction of low rank, not {sizes['mode']}"
+    if (sizes.get("l_max") or sizes["length"]) < sizes["length"]:
+        return "s4 has a kernel as long as the sequence"
+    if vector.pattern.causal:
+        agree(vector, bidirectional=False)
+    agree(vector, n_ssm=len(vector.arrays["param_A_real"]))
     spec = f"s4(state={sizes['d_state']}, channels={sizes['channels']}, {_kind(vector)})"
     layer = attentions.get(spec)(sizes["d_model"], 1, vector.pattern).to(vector.dtype)
 
@@ -37,7 +41,7 @@ def replay(vector: Vector) -> Replay | str:
             "skip": arrays["param_D"],
         }
         u = rearrange(arrays["u"], "b d t -> b t d")
-        y = functional_call(Mixing(layer), {f"layer.{name}": value for name, value in tensors.items()}, (u,))
+        y = call_with(Mixing(layer), {f"layer.{name}": value for name, value in tensors.items()}, (u,))
         return rearrange(y, "b t cd -> b cd t")
 
     return Replay(spec, run)

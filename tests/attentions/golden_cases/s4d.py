@@ -6,11 +6,10 @@ from typing import Any
 import torch
 from einops import rearrange
 from torch import Tensor
-from torch.func import functional_call
 
 from longspan import attentions
 from tests.attentions.golden_cases.s4 import Mixing, in_turn
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, agree, call_with
 
 RULES = ("zoh", "bilinear")
 
@@ -23,6 +22,8 @@ def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
     options = {"state": sizes["d_state"], "channels": sizes.get("channels", 1)}
     options["bidirectional"] = sizes.get("bidirectional", False)
+    if vector.pattern.causal:
+        agree(vector, bidirectional=False)
     if "param_B" in vector.arrays:
         return _module_without_output_map(vector, options)
     read = _cab_layer if "param_w_imag" in vector.arrays else _official_file
@@ -36,8 +37,8 @@ def replay(vector: Vector) -> Replay | str:
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         if "x" in arrays:
-            return functional_call(layer, read(arrays), (arrays["x"],))
-        y = functional_call(layer, read(arrays), (rearrange(arrays["u"], "b d t -> b t d"),))
+            return call_with(layer, read(arrays), (arrays["x"],))
+        y = call_with(layer, read(arrays), (rearrange(arrays["u"], "b d t -> b t d"),))
         return rearrange(y, "b t d -> b d t")
 
     return Replay(spec, run)
@@ -48,6 +49,9 @@ def _module_without_output_map(vector: Vector, options: dict[str, Any]) -> Repla
     sizes = vector.meta["hyperparameters"]
     if sizes["disc"] not in RULES or sizes.get("mode", "s4d") not in KERNELS:
         return f"s4d has a diagonal matrix and the rules {' and '.join(RULES)}, not {sizes['mode']} by {sizes['disc']}"
+    if (sizes.get("l_max") or sizes["length"]) < sizes["length"]:
+        return "s4d has a kernel as long as the sequence"
+    agree(vector, n_ssm=len(vector.arrays["param_A_real"]))
     width = sizes["d_model"]
     options |= {"rule": sizes["disc"], "tied": len(vector.arrays["param_A_real"]) == 1 and width > 1}
     spec = f"s4d({', '.join(f'{name}={value}' for name, value in options.items())})"
@@ -56,7 +60,7 @@ def _module_without_output_map(vector: Vector, options: dict[str, Any]) -> Repla
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         tensors = _official_module(in_turn(arrays, width))
         u = rearrange(arrays["u"], "b d t -> b t d")
-        y = functional_call(layer, {f"layer.{name}": value for name, value in tensors.items()}, (u,))
+        y = call_with(layer, {f"layer.{name}": value for name, value in tensors.items()}, (u,))
         return rearrange(y, "b t cd -> b cd t")
 
     return Replay(spec, run)

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longspan import attentions
 from longspan.attentions import Pattern
@@ -20,7 +19,7 @@ from longspan.attentions.sinkhorn import Sinkhorn
 from longspan.kernels.block_sparse import groups
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
 from longspan.kernels.sinkhorn_normalize.reference import top_softmax
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, call_with
 
 
 def replay(vector: Vector) -> Replay | str:
@@ -45,8 +44,8 @@ def _causal(layer: nn.Module, block: int, arrays: Mapping[str, Tensor]) -> Tenso
     q, k, v = (arrays[name] for name in "qkv")
     nulls = {"layer.null_key": arrays["param_null_keys"], "layer.null_value": arrays["param_null_values"]}
     core, half, cut = _Core(layer), q.shape[1] // 2, block - 1
-    whole = functional_call(core, nulls, (q, k, v))
-    shifted = functional_call(core, nulls, (q[:, :, cut:], k[:, :, cut:], v[:, :, cut:]))
+    whole = call_with(core, nulls, (q, k, v))
+    shifted = call_with(core, nulls, (q[:, :, cut:], k[:, :, cut:], v[:, :, cut:]))
     alone = F.scaled_dot_product_attention(q[:, :, :cut], k[:, :, :cut], v[:, :, :cut], is_causal=True)
     return torch.cat([whole[:, :half], torch.cat([alone, shifted], dim=2)[:, half:]], dim=1)
 
