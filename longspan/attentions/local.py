@@ -35,7 +35,7 @@ class Local(HeadwiseAttention):
         cost="n",
         patterns=SELF_PATTERNS,
         dropout="weights",
-        limit="window=4096",
+        limit="window=4096, bias_table=False",
         remark="CAB counts `window` keys on each side, or `window` keys in all when causal; LRA means blocks.",
     )
 

@@ -29,7 +29,8 @@ def replay(vector: Vector) -> Replay | str:
     if sizes.get("sortcut") and sizes["permutative"]:
         return "with SortCut the package sorts by the best blocks alone"
     if not vector.pattern.causal:
-        return Replay("parts of sinkhorn", lambda arrays: _noncausal(vector, arrays))
+        nearest = f"sinkhorn(block={sizes['key_block']})"  # whose parts they are
+        return Replay(nearest, lambda arrays: _noncausal(vector, arrays))
     if vector.key_mask is not None:
         return "padded keys are part of the block means there"
     options = f"block={sizes['block']}, top={sizes['top_blocks']}, temperature={sizes['temperature']}"
