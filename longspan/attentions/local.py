@@ -6,15 +6,19 @@
     shape = "blocks"   N(i) = the block of w consecutive tokens that holds i, and `overlap` tokens on either side of
                        the block; only those up to i when causal
 
-with w = `window`, over the real keys. Neighbours are counted by position in the row. Papers: arXiv:1508.04025 (the
-idea), arXiv:2210.07661 (the sliding window), arXiv:2011.04006 (the blocks). Departs from them in: a padded token is
-never seen, and blocks are consecutive tokens.
+with w = `window`, over the real keys. Neighbours are counted by position in the row. With `bias_table` blocks learn a
+number for each head, place in the block and neighbour, which is added to the score. Papers: arXiv:1508.04025 (the
+idea), arXiv:2210.07661 (the sliding window), arXiv:2011.04006 (the blocks), arXiv:2204.04667 (the bias, in its authors'
+code). Departs from them in: a padded token is never seen, and blocks are consecutive tokens.
 """
 
 from typing import Any, Literal
 
+import torch
+import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueRing, Pattern
 from longspan.core.errors import UsageError
@@ -31,7 +35,7 @@ class Local(HeadwiseAttention):
         cost="n",
         patterns=SELF_PATTERNS,
         dropout="weights",
-        limit="window=4096",
+        limit="window=4096, bias_table=False",
         remark="CAB counts `window` keys on each side, or `window` keys in all when causal; LRA means blocks.",
     )
 
@@ -44,6 +48,7 @@ class Local(HeadwiseAttention):
         window: int = 16,
         shape: Literal["window", "blocks"] = "window",
         overlap: int = 0,
+        bias_table: bool = False,
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, **shell)
@@ -53,7 +58,12 @@ class Local(HeadwiseAttention):
             raise UsageError(
                 f"overlap counts keys beside a block, got overlap={overlap} with shape={shape!r}; use shape='blocks'."
             )
-        self.window, self.shape, self.overlap = window, shape, overlap
+        if bias_table and shape == "window":
+            raise UsageError("bias_table=True is a number for each place in a block, got shape='window'; use 'blocks'.")
+        self.window, self.shape, self.overlap, self.bias_table = window, shape, overlap, None
+        if bias_table:
+            self.bias_table = nn.Parameter(torch.empty(heads, window, window + 2 * overlap))
+            nn.init.trunc_normal_(self.bias_table, std=0.02)
 
     def attend(
         self,
@@ -69,7 +79,8 @@ class Local(HeadwiseAttention):
             left, right = self._sides
             return sliding_window(q, k, v, left=left, right=right, **options)
         causal = self.pattern.causal
-        return overlapping_blocks(q, k, v, block=self.window, overlap=self.overlap, causal=causal, **options)
+        sizes = {"block": self.window, "overlap": self.overlap}
+        return overlapping_blocks(q, k, v, **sizes, causal=causal, bias=self.bias_table, **options)
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
@@ -95,4 +106,9 @@ class Local(HeadwiseAttention):
         t, state = state.lengths, state.plus(k, v)
         first = t - self.window + 1 if self.shape == "window" else t // self.window * self.window - self.overlap
         visible = state.positions >= first.clamp(min=0)[:, None]
-        return attend_once(q, state.k, state.v, visible[:, None]), state
+        if self.bias_table is None:
+            return attend_once(q, state.k, state.v, visible[:, None]), state
+        place = (state.positions - first[:, None]).clamp(0, self.bias_table.shape[2] - 1)
+        scores = self.bias_table[:, (t % self.window)[:, None], place].to(q.dtype)
+        scores = rearrange(scores, "h b j -> b h 1 j").masked_fill(~visible[:, None, None], -torch.inf)
+        return F.scaled_dot_product_attention(q[:, :, None], state.k, state.v, attn_mask=scores)[:, :, 0], state

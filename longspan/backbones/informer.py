@@ -29,6 +29,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.batch_norm import BatchNorm
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
@@ -119,7 +120,7 @@ class Distil(nn.Module):
     def __init__(self, dim: int):
         super().__init__()
         self.convolution = nn.Conv1d(dim, dim, 3, padding=1, padding_mode="circular")
-        self.norm = nn.BatchNorm1d(dim)
+        self.norm = BatchNorm(dim)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b half d"]:
         x = F.elu(self.norm(self.convolution(x.mT)))

@@ -136,12 +136,14 @@ class StepResult:
 class Evaluation:
     """Scores on a whole split with the number of examples (or tokens) behind them, and what was predicted for each.
 
-    `predictions` has an array `row`, by which the shares of several processes are put in order.
+    `predictions` has an array `row`, by which the shares of several processes are put in order. `counts` are those of
+    metrics that are means over something else, such as tokens where scores are of examples.
     """
 
     metrics: dict[str, float]
     count: int
     predictions: dict[str, np.ndarray]
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Task(ABC):

@@ -24,6 +24,7 @@ from longspan.core.seeding import derive
 from longspan.datasets import pg19
 from longspan.datasets.base import Split
 from longspan.datasets.bpe import BEGIN, SPECIALS
+from longspan.kernels.row_noise import row_noise
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.language import LanguageTask, StreamFeed, language_task
 
@@ -71,12 +72,16 @@ SMOKE = Protocol(
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that begin with `<s>`, padded at the right; `lengths` and the numbers of the rows are known on the host."""
+    """Rows that begin with `<s>`, padded at the right; `lengths` and the numbers of the rows are known on the host.
+
+    `seed` is drawn for each batch, and decides what is hidden in training.
+    """
 
     tokens: Int[Tensor, "b n"]
     lengths: np.ndarray
     rows: np.ndarray
     data: pg19.Data
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,9 @@ class Chance:
 
     @classmethod
     def drawn(cls, batch: Batch) -> "Chance":
-        """New numbers from torch's generator, which the training loop seeds at every step."""
-        return cls(*torch.rand((3, *batch.tokens.shape), device=batch.tokens.device))
+        """New numbers for each batch; those of a row do not depend on the rows beside it."""
+        rows = torch.from_numpy(np.ascontiguousarray(batch.rows)).to(batch.tokens.device, non_blocking=True)
+        return cls(*row_noise(batch.seed, rows, 3 * batch.tokens.shape[1]).unflatten(1, (-1, 3)).unbind(dim=-1))
 
     @classmethod
     def settled(cls, batch: Batch) -> "Chance":
@@ -120,7 +126,7 @@ class RowFeed(StreamFeed):
     def batch(self, rows: np.ndarray) -> Batch:
         tokens = self.gather(rows)
         tokens[:, 0] = BEGIN
-        return Batch(tokens, self.lengths[rows] + 1, rows, self.data)
+        return Batch(tokens, self.lengths[rows] + 1, rows, self.data, seed=int(torch.randint(2**62, ())))
 
 
 def hide(batch: Batch, chance: Chance) -> Hidden:

@@ -200,7 +200,8 @@ class Summarization(Task):
         scores = rouge(texts, [feed.split.summary(row) for row in rows])
         metrics = {name: float(values.mean()) for name, values in scores.items()}
         metrics["loss"] = float(losses.double().mean())
-        return Evaluation(metrics, len(rows), {"row": rows, "tokens": written, "text": np.array(texts), **scores})
+        predictions = {"row": rows, "tokens": written, "text": np.array(texts), **scores}
+        return Evaluation(metrics, len(rows), predictions, counts={"loss": len(losses)})
 
     def chance(self, split: Clusters) -> float | None:
         """The score of summaries that ignore the articles: each article gets its neighbour's summary."""

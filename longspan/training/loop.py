@@ -107,10 +107,12 @@ def train(
     with stage, deferred() as stopping:
         while not _is_over(task, progress, recipe):
             step = progress.step
-            torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
             set_learning_rate(optimizer, learning_rate(recipe, step))
             rows = order.rows(step)[fabric.global_rank :: fabric.world_size]
-            for result in update([train_feed.batch(part) for part in np.split(rows, recipe.accumulate)]):
+            torch.manual_seed(derive(seed, "batch", step))  # what is drawn for a row is the same in every process
+            parts = [train_feed.batch(part) for part in np.split(rows, recipe.accumulate)]
+            torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
+            for result in update(parts):
                 sums.add(result)
             progress.step = step + 1
             average.update(progress.step)
@@ -166,20 +168,29 @@ def make_update(
 def _descend(task: Task, model: Any, parts: Sequence[Any], recipe: Recipe, fabric: Fabric) -> list[StepResult]:
     """Accumulate the gradient of a whole batch in the parameters.
 
-    A part is weighted by its count, so that parts of different counts give the gradient of the whole batch.
+    Parts and processes are weighted by their counts, so that however a batch is divided the gradient is that of the
+    whole. Processes average what they have, hence their number in the end.
     """
-    results = []
+    results, whole = [], len(parts) == fabric.world_size == 1
     for part in parts:
         with fabric.no_backward_sync(model, enabled=part is not parts[-1]):
             result = task.loss(model, part, smoothing=recipe.label_smoothing)
-            fabric.backward(result.loss if len(parts) == 1 else result.loss * result.count)
+            fabric.backward(result.loss if whole else result.loss * result.count)
         results.append(replace(result, loss=result.loss.detach()))
-    if len(parts) > 1:
-        count = sum(result.count for result in results)
+    if not whole:
+        count = _over_processes(sum(result.count for result in results), fabric)
         for parameter in model.parameters():
             if parameter.grad is not None:
-                parameter.grad.div_(count)
+                parameter.grad.div_(count / fabric.world_size)
     return results
+
+
+def _over_processes(count: int | torch.Tensor, fabric: Fabric) -> int | torch.Tensor:
+    """The sum of all processes' counts, on the device."""
+    if fabric.world_size == 1:
+        return count
+    mine = torch.as_tensor(count, dtype=torch.float64, device=fabric.device)
+    return fabric.all_reduce(mine, reduce_op="sum")  # type: ignore[return-value]
 
 
 class TrainingSums:
@@ -252,25 +263,35 @@ class ExampleOrder:
 
 
 def evaluate(task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: Fabric) -> Evaluation:
-    """Scores on all rows of a feed, shared between processes, with dropout off."""
+    """Scores on all rows of a feed, shared between processes if there is one for each, with dropout off."""
     model.eval()
     rows = np.arange(len(feed))
-    mine = rows[fabric.global_rank :: fabric.world_size]
+    shared = 1 < fabric.world_size <= len(rows)
+    mine = rows[fabric.global_rank :: fabric.world_size] if shared else rows
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # compiling once more would take longer
         result = task.evaluate(model, feed, mine, batch_size)
     model.train()
-    return result if fabric.world_size == 1 else _gather(task, result, fabric)
+    return _gather(task, result, fabric) if shared else result
 
 
 def _gather(task: Task, mine: Evaluation, fabric: Fabric) -> Evaluation:
-    """Join the shares of all processes: means weighted by count, predictions in the order of rows."""
+    """Join the shares of all processes: means weighted by their counts, predictions in the order of rows."""
     shares: list[Any] = [None] * fabric.world_size
     torch.distributed.all_gather_object(shares, mine)
+    return join(task, shares)
+
+
+def join(task: Task, shares: Sequence[Evaluation]) -> Evaluation:
+    """What one process would have found on the rows of all shares."""
+    metrics, counts = {}, {n: sum(share.counts[n] for share in shares) for n in shares[0].counts}
     count = sum(share.count for share in shares)
-    metrics = {n: sum(share.metrics[n] * share.count for share in shares) / count for n in mine.metrics}
-    joined = {n: np.concatenate([share.predictions[n] for share in shares]) for n in mine.predictions}
+    for name in shares[0].metrics:
+        total = sum(share.metrics[name] * share.counts.get(name, share.count) for share in shares)
+        metrics[name] = total / counts.get(name, count)
+    joined = {n: np.concatenate([share.predictions[n] for share in shares]) for n in shares[0].predictions}
     order = np.argsort(joined["row"], kind="stable")
-    return Evaluation(metrics | task.derived(metrics), count, {n: values[order] for n, values in joined.items()})
+    predictions = {n: values[order] for n, values in joined.items()}
+    return Evaluation(metrics | task.derived(metrics), count, predictions, counts)
 
 
 def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress: Progress, fabric: Fabric) -> None:

@@ -11,15 +11,18 @@ so that vectors of other shapes and options need nothing new. `headwise` is all 
     def replay(vector):
         return headwise(f"linear(eps={vector.meta['hyperparameters']['eps']})", vector)
 
-Outputs and all recorded gradients are compared, within the tolerance that the vector states.
+Outputs and all recorded gradients are compared, within the tolerance that the vector states. Its settings
+(`meta["hyperparameters"]`) must agree with the arrays where they are sizes, and all others must be read;
+`golden_reasons.py` is the one list of exceptions.
 """
 
 import importlib
 import json
+import operator
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +33,7 @@ from torch.func import functional_call
 
 from longspan import attentions
 from longspan.attentions import Pattern
+from tests.attentions.golden_reasons import NOT_READ
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "tests" / "golden"  # small vectors, in every clone
@@ -81,6 +85,28 @@ class Replay:
 class Verdict:
     status: Literal["ok", "mismatch", "skip"]
     detail: str
+    compared: tuple[str, ...] = ()  # arrays that agree
+    open_rows: int = 0  # rows of the output that were left out
+
+
+class Settings(dict[str, Any]):
+    """The hyperparameters of a vector, which remember what was asked of them."""
+
+    def __init__(self, settings: Mapping[str, Any]):
+        super().__init__(settings)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
+
+class Contradiction(ValueError):
+    """Settings that do not fit what is replayed."""
 
 
 class Unreadable(ValueError):
@@ -114,9 +140,15 @@ def known(mechanism: str) -> bool:
 def examine(path: Path) -> Verdict:
     """Read and replay a file from anywhere; whatever is wrong with it is said in a line."""
     try:
-        return compare(read(path))
+        return verdict_on(read(path))
     except Unreadable as error:
         return Verdict("mismatch", str(error))
+
+
+def verdict_on(vector: Vector) -> Verdict:
+    """`compare`, and whatever is wrong with the vector in a line."""
+    try:
+        return compare(vector)
     except Exception as error:  # a vector asks for what no case foresaw: that is a result, and others are to follow
         return Verdict("mismatch", f"cannot be replayed: {_said(error)}")
 
@@ -134,10 +166,19 @@ def compare(vector: Vector) -> Verdict:
         if known(name):
             return Verdict("mismatch", f"no golden_cases/{name}.py says how to replay it, or why not")
         return Verdict("skip", f"no mechanism {name!r} here")
-    replay = importlib.import_module(f"tests.attentions.golden_cases.{name}").replay(vector)
-    if isinstance(replay, str):
-        return Verdict("skip", replay)
-    found = _run(replay, vector)
+    settings = Settings(vector.meta.get("hyperparameters", {}))
+    if wrong := next(_contradictions(settings, vector), None):
+        return Verdict("mismatch", wrong)
+    vector = replace(vector, meta={**vector.meta, "hyperparameters": settings})
+    try:
+        replay = importlib.import_module(f"tests.attentions.golden_cases.{name}").replay(vector)
+        if isinstance(replay, str):
+            return Verdict("skip", replay)
+        found = _run(replay, vector)
+    except Contradiction as error:
+        return Verdict("mismatch", str(error))
+    if unread := sorted(key for key in settings.keys() - settings.read if (name, key) not in NOT_READ):
+        return Verdict("mismatch", f"nothing reads its {', '.join(unread)}; see golden_reasons.py")
     rows = _compared_rows(vector)
     tolerance = {name: vector.meta["tolerance"][name] for name in ("atol", "rtol")}
     for array, value in found.items():
@@ -148,7 +189,44 @@ def compare(vector: Vector) -> Verdict:
             value, expected = value * rows, expected * rows
         if not torch.allclose(value, expected.to(value.dtype), **tolerance):
             return Verdict("mismatch", f"{array}: off by {(value - expected).abs().max():.1e} in {replay.mechanism}")
-    return Verdict("ok", f"{replay.mechanism}: {', '.join(found)}")
+    return Verdict("ok", f"{replay.mechanism}: {', '.join(found)}", tuple(found), int((rows == 0).sum()))
+
+
+def _contradictions(settings: Settings, vector: Vector) -> Iterator[str]:
+    """Sizes that the arrays do not have, and a pattern that is not the vector's."""
+    sizes: dict[str, Any] = {"causal": vector.pattern.causal}
+    if "q" in vector.arrays:
+        sizes["batch"], sizes["heads"], sizes["queries"], sizes["head_dim"] = vector.arrays["q"].shape
+        sizes["length"], sizes["value_dim"] = sizes["queries"], vector.arrays["v"].shape[-1]
+        sizes["keys"] = vector.arrays["k" if "k" in vector.arrays else "q"].shape[2]
+    elif "x" in vector.arrays:
+        sizes["batch"], sizes["length"], _ = vector.arrays["x"].shape
+    elif "u" in vector.arrays:
+        sizes["batch"], _, sizes["length"] = vector.arrays["u"].shape
+    elif vector.arrays["out"].dim() == 3:  # a bare mask
+        sizes["heads"], sizes["length"], _ = vector.arrays["out"].shape
+    for name, size in sizes.items():
+        if name in settings and settings[name] != size:
+            yield f"its meta says {name}={settings[name]}, its arrays have {size}"
+
+
+def agree(vector: Vector, **derived: Any) -> None:
+    """Settings that follow from others, or from the arrays, have these values where they are stated."""
+    settings = vector.meta["hyperparameters"]
+    for name, value in derived.items():
+        if name in settings and settings[name] != value:
+            raise Contradiction(f"its meta says {name}={settings[name]}, which should be {value}")
+
+
+def call_with(
+    module: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> Tensor:
+    """The output of a module with these tensors in place of its own, which must have their shapes."""
+    for name, tensor in tensors.items():
+        own = operator.attrgetter(name)(module)
+        if own.shape != tensor.shape:
+            raise Contradiction(f"{name} is {tuple(own.shape)} by its meta, but recorded is {tuple(tensor.shape)}")
+    return functional_call(module, dict(tensors), args, kwargs)
 
 
 def headwise(
@@ -164,7 +242,7 @@ def headwise(
         tensors = {f"layer.{own}": arrays[recorded] for own, recorded in names.items()}
         query_mask = None if vector.pattern.cross else vector.key_mask
         masks = {"key_mask": vector.key_mask, "query_mask": query_mask}
-        return functional_call(core, tensors, (arrays["q"], arrays["k"], arrays["v"]), masks)
+        return call_with(core, tensors, (arrays["q"], arrays["k"], arrays["v"]), masks)
 
     return Replay(spec, run)
 

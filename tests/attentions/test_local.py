@@ -15,6 +15,7 @@ SPECS = [
     "local(window=1)",
     "local(window=5, shape=blocks)",
     "local(window=5, shape=blocks, overlap=2)",
+    "local(window=5, shape=blocks, overlap=2, bias_table=True)",
 ]
 
 
@@ -137,7 +138,9 @@ def test_dropout_acts_on_the_weights_in_training_only():
     assert torch.equal(layer(x), layer(x))
 
 
-@pytest.mark.parametrize("spec", ["local(window=0)", "local(overlap=2)", "local(shape=blocks, overlap=-1)"])
+@pytest.mark.parametrize(
+    "spec", ["local(window=0)", "local(overlap=2)", "local(shape=blocks, overlap=-1)", "local(bias_table=True)"]
+)
 def test_impossible_options_are_refused(spec):
     with pytest.raises(UsageError, match="got"):
         build(spec)

@@ -96,6 +96,16 @@ def test_overlapping_blocks_agree_with_the_reference(n, block, overlap, causal):
         torch.testing.assert_close(overlapping_blocks(q, k, v, **options), expected)
 
 
+@given(st.integers(1, 50), st.integers(1, 20), st.integers(0, 25), st.booleans(), st.integers(0, 1_000))
+@settings(deadline=None, max_examples=50)
+def test_blocks_with_a_bias_agree_with_the_reference_in_outputs_and_gradients(n, block, overlap, causal, seed):
+    leaves = tensors(2, 2, n, seed=seed)
+    bias = torch.randn(2, block, block + 2 * overlap, dtype=leaves[0].dtype).requires_grad_()
+    rules = {"block": block, "overlap": overlap, "causal": causal, "key_mask": holes(2, n, seed), "bias": bias}
+    found, expected = overlapping_blocks(*leaves, **rules), overlapping_blocks(*leaves, **rules, impl="reference")
+    assert_same(found, expected, [*leaves, bias])
+
+
 @given(st.integers(1, 50), st.integers(1, 60), st.booleans(), st.booleans(), st.integers(0, 1_000))
 @settings(deadline=None, max_examples=50)
 def test_strides_agree_with_the_reference_in_outputs_and_gradients(n, stride, near, causal, seed):

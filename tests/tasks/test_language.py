@@ -107,9 +107,30 @@ def test_validation_masks_belong_to_the_row_and_training_masks_to_the_step():
     drawn = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        drawn.append(hide(together, Chance.drawn(together)).places)
+        again = feed.batch(np.arange(6))
+        drawn.append(hide(again, Chance.drawn(again)).places)
     torch.testing.assert_close(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
+
+
+@given(st.lists(st.integers(0, 11), min_size=1, max_size=8), st.integers(0, 9))
+def test_what_a_step_hides_in_a_row_does_not_depend_on_the_rows_beside_it(rows, seed):
+    """So that several processes hide what one does, however they share a batch."""
+    data = pg19.Data(length=20, vocabulary=300)
+    feed = RowFeed(stream([5, 6, 7, 8, END, 9, END] * 20, 20, "complete"), "cpu", data)
+
+    def hidden(rows):
+        torch.manual_seed(seed)
+        batch = feed.batch(np.asarray(rows))
+        return hide(batch, Chance.drawn(batch))
+
+    together = hidden(range(len(feed)))
+    some = hidden([row % len(feed) for row in rows])
+    for i, row in enumerate(rows):
+        n, row = some.counts[i], row % len(feed)
+        assert n == together.counts[row]
+        assert torch.equal(some.places[i, :n], together.places[row, :n])
+        assert torch.equal(some.tokens[i], together.tokens[row, : some.tokens.shape[1]])
 
 
 class Half(nn.Module):

@@ -9,6 +9,7 @@ with xi, mu, omega, `proposal`, `antithetic` and b_r as in `lara`, and
     weighting = "balance"  alpha_ir = b_r
     weighting = "biased"   alpha_ir = b_r exp(mu_r . q_i / sqrt(c))
 
+`samples` are drawn of each proposal; an antithetic pair is one sample and its mirror image, whatever `samples` says.
 Segments are cut over the padded width, where padded tokens count as zeros; so they do in the softmax of t, which `lara`
 normalises over the landmarks.
 
@@ -51,13 +52,14 @@ class AuthorsLARA(HeadwiseAttention):
         weighting: Literal["optimal", "balance", "biased"] = "optimal",
         beta: float = 1.0,
         antithetic: bool = False,
+        samples: int = 1,
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, **shell)
-        if landmarks < 1:
-            raise UsageError(f"authors_lara needs at least 1 landmark, got landmarks={landmarks}.")
+        if min(landmarks, samples) < 1:
+            raise UsageError(f"authors_lara needs at least 1 of each, got landmarks={landmarks} and samples={samples}.")
         self.landmarks, self.proposal, self.weighting, self.beta = landmarks, proposal, weighting, beta
-        self.antithetic = antithetic
+        self.antithetic, self.samples = antithetic, 2 if antithetic else samples
         self.summarise_query = None if proposal == "means" else _summary(self.head_dim)
         self.summarise_key = None if proposal == "means" else _summary(self.head_dim)
 
@@ -79,9 +81,9 @@ class AuthorsLARA(HeadwiseAttention):
             mu = center + self._summaries(k, self.summarise_key)
             omega = mu
             if self.training:
-                noise = self.noise(mu)
-                if self.antithetic:
-                    noise, center, mu = (torch.cat(u, dim=2) for u in ((noise, -noise), (center, center), (mu, mu)))
+                noise = self.noise(mu if self.antithetic else mu.repeat(1, 1, self.samples, 1))
+                noise = torch.cat([noise, -noise], dim=2) if self.antithetic else noise
+                center, mu = (u.repeat(1, 1, self.samples, 1) for u in (center, mu))
                 omega = mu + noise
             xi_keys, xi_means = (
                 scale * (omega @ x.mT - x.square().sum(dim=-1)[:, :, None] / 2) for x in (k, mu)

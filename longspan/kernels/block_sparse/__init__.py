@@ -136,14 +136,22 @@ def overlapping_blocks(
     overlap: int = 0,
     causal: bool = False,
     key_mask: Bool[Tensor, "b n"] | None = None,
+    bias: Float[Tensor, "h s t"] | None = None,
     dropout: float = 0.0,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Softmax attention within consecutive blocks, each widened by `overlap` keys to the left and to the right."""
+    """Softmax attention within consecutive blocks, each widened by `overlap` keys to the left and to the right.
+
+    `bias` is added to the scores: of the s queries of a block over the t keys in it and around it.
+    """
     rules = {"causal": causal, "key_mask": key_mask}
     if impl == "reference":
         allowed = reference.window(*reference.positions_of(q), overlap, overlap, block)
-        return reference.attend(q, k, v, allowed, **rules)
+        places = reference.positions_of(q)
+        added = None if bias is None else reference.in_block(*places, bias, block, overlap)
+        return reference.attend(q, k, v, allowed, **rules, bias=added)
+    if bias is not None:
+        return gather.biased_blocks(q, k, v, bias, **rules, dropout=dropout)
     block, overlap = (size if size < q.shape[2] else q.shape[2] for size in (block, overlap))
     around = overlap // block, overlap // block
     if impl == "auto" and overlap % block == 0 and is_faster(q, v, around, block, dropout):

@@ -169,6 +169,34 @@ def windows(
     return rearrange(y, "(b g) h s e -> b h (g s) e", g=tiles)[:, :, :n]
 
 
+def biased_blocks(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    bias: Float[Tensor, "h s t"],
+    *,
+    causal: bool,
+    key_mask: Bool[Tensor, "b n"] | None,
+    dropout: float,
+) -> Float[Tensor, "b h n e"]:
+    """Blocks of s queries over the t keys of each block and around it; `bias` is added to their scores."""
+    n, (_, block, span) = q.shape[2], bias.shape
+    overlap, missing = (span - block) // 2, -n % block
+    edges = overlap, missing + overlap
+    real = q.new_ones(1, n, dtype=torch.bool) if key_mask is None else key_mask
+    visible = rearrange(F.pad(real, edges, value=False).unfold(1, span, block), "b g t -> b g 1 1 t")
+    if causal:
+        visible = visible & torch.ones(block, span, dtype=torch.bool, device=q.device).tril(overlap)
+    blind = ~visible.any(dim=-1, keepdim=True)  # such a row sees everything, which is finite, and is then set to 0
+    scores = bias.to(q.dtype).masked_fill(~(visible | blind), -torch.inf).expand(len(q), -1, -1, -1, -1)
+    q = rearrange(fill_up(q, n + missing), "b h (g s) c -> b g h s c", s=block)
+    # contiguous for the same reason as in `fill_up`
+    k, v = (F.pad(u.contiguous(), (0, 0, *edges)).unfold(2, span, block) for u in (k, v))
+    k, v = (rearrange(u, "b h g c t -> b g h t c") for u in (k, v))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout).masked_fill(blind, 0)
+    return rearrange(y, "b g h s e -> b h (g s) e")[:, :, :n]
+
+
 def at_distance(scores: Float[Tensor, "b h n s"], distance: Int[Tensor, "n t"]) -> Float[Tensor, "b h n t"]:
     """The score of each distance, any where there is no such distance."""
     distance = distance.clamp(min=0).clamp(max=max(scores.shape[-1] - 1, 0))

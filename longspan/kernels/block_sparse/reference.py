@@ -38,6 +38,11 @@ def regular(i: Tensor, j: Tensor, stride: int, near: bool) -> Pairs:
     return allowed | window(i, j, stride - 1, stride - 1) if near else allowed
 
 
+def in_block(i: Tensor, j: Tensor, bias: Float[Tensor, "h s t"], block: int, overlap: int) -> Float[Tensor, "h n n"]:
+    """What a table adds to the score of a query by its place in its block, and the place of the key around there."""
+    return bias[:, i % block, (j - i // block * block + overlap).clamp(0, bias.shape[2] - 1)]
+
+
 def attend(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
@@ -47,8 +52,12 @@ def attend(
     causal: bool = False,
     key_mask: Bool[Tensor, "b n"] | None = None,
     extra: tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f e"], Bool[Tensor, "*#b n f"]] | None = None,
+    bias: Float[Tensor, "h n n"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    """The softmax over allowed pairs; `extra` are keys and values beside the others, and who sees them."""
+    """The softmax over allowed pairs; `extra` are keys and values beside the others, and who sees them.
+
+    `bias` is added to the scores, where there is nothing extra.
+    """
     allowed = allowed.tril() if causal else allowed
     allowed = allowed if key_mask is None else allowed & key_mask[:, None, None, :]
     if extra is not None:
@@ -57,5 +66,6 @@ def attend(
         allowed = torch.cat([extra[2].expand(*common, -1), allowed.expand(*common, -1)], dim=-1)
     with without_autocast(q):
         scores = at_least_single(q) @ at_least_single(k).mT / q.shape[-1] ** 0.5
+        scores = scores if bias is None else scores + bias
         weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
         return (weights.masked_fill(~allowed, 0) @ at_least_single(v)).to(v.dtype)

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tests.attentions.parity import Replay, Vector, headwise
+from tests.attentions.parity import Replay, Vector, agree, headwise
 
 
 def replay(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
     rank, longest = sizes["projected_length"], sizes["max_length"]
+    agree(vector, shared_kernel="param_lr_kernel" in vector.arrays)
     if "param_lr_kernel" in vector.arrays:
         return headwise(
             f"linformer(rank={rank}, sharing='key-value')",

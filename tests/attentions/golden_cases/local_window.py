@@ -5,6 +5,9 @@ from tests.attentions.parity import Replay, Vector, headwise
 
 def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
-    if sizes["relative_bias"]:
-        return "local has no learned bias on relative places"
-    return headwise(f"local(window={sizes['window']}, shape=blocks, overlap={sizes['extra_each_side']})", vector)
+    if sizes.get("overlap", sizes["extra_each_side"] > 0) != (sizes["extra_each_side"] > 0):
+        return "its meta contradicts itself: blocks overlap where they have keys on each side"
+    options = f"window={sizes['window']}, shape=blocks, overlap={sizes['extra_each_side']}"
+    if not sizes["relative_bias"]:
+        return headwise(f"local({options})", vector)
+    return headwise(f"local({options}, bias_table=True)", vector, {"bias_table": "param_bias_table"})

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from longspan import attentions
 from longspan.attentions.longformer import Longformer
-from tests.attentions.parity import Replay, Vector, headwise
+from tests.attentions.parity import Replay, Vector, agree, headwise
 
 
 def replay(vector: Vector) -> Replay:
     window = vector.meta["hyperparameters"]["attention_window"]
     if "param_global_mask" not in vector.arrays:
+        agree(vector, global_tokens=[0] * len(vector.arrays["q"]))
         return headwise(f"longformer(window={window}, global_tokens=0)", vector)
     spec = f"longformer(window={window}, projections=own)"
     _, heads, _, channels = vector.arrays["q"].shape
@@ -20,6 +21,7 @@ def replay(vector: Vector) -> Replay:
     assert isinstance(layer, Longformer)
     is_global = vector.arrays["param_global_mask"]
     count = is_global.sum(dim=1)
+    agree(vector, global_tokens=count.tolist())
     places = is_global.long().argsort(dim=1, descending=True, stable=True)[:, : int(count.max())]
     places = places.where(torch.arange(places.shape[1]) < count[:, None], -1)
     layer.global_positions = lambda n, mask, device: places

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 
 from einops import rearrange
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longspan import attentions
 from longspan.attentions.longshort import LongShort
 from longspan.attentions.released.cab_longshort import CABLongShort
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, agree, call_with
 
 NONCAUSAL = {
     "near_norm.weight": "param_ln_window_weight",
@@ -62,6 +61,7 @@ def replay(vector: Vector) -> Replay:
 def _noncausal(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
     conv = max(sizes["conv_kernel"], 0)
+    agree(vector, extra_each_side=sizes["window"] // 2, landmarks=vector.arrays["param_landmark_logits"].shape[-1])
     spec = f"longshort(window={sizes['window']}, landmarks={sizes['landmarks']}, conv={conv})"
     core = Core(spec, vector)
     names = {f"layer.{own}": recorded for own, recorded in NONCAUSAL.items() if recorded in vector.arrays}
@@ -70,7 +70,7 @@ def _noncausal(vector: Vector) -> Replay:
         inputs = [rearrange(arrays[name], "b h n c -> b n (h c)") for name in ("q", "k", "v")]
         inputs.append(rearrange(arrays["param_landmark_logits"], "b n h r -> b n (h r)"))
         parameters = {own: arrays[recorded] for own, recorded in names.items()}
-        y = functional_call(core, parameters, (inputs,), {"mask": vector.key_mask})
+        y = call_with(core, parameters, (inputs,), {"mask": vector.key_mask})
         return rearrange(y, "b n (h c) -> b h n c", h=sizes["heads"])
 
     return Replay(spec, run)
@@ -79,6 +79,7 @@ def _noncausal(vector: Vector) -> Replay:
 def _causal(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
     options = (f"{name}={sizes[name]}" for name in ("window", "chunk", "rank", "memory"))
+    agree(vector, memory_is_zero="mem" not in vector.arrays or not vector.arrays["mem"].any())
     spec = f"cab_longshort({', '.join(options)})"
     core = Core(spec, vector)
 
@@ -87,6 +88,6 @@ def _causal(vector: Vector) -> Replay:
         biases = {"near_key_bias": "param_r_w_bias", "near_place_bias": "param_r_r_bias"}
         for own, recorded in biases.items():
             parameters[f"layer.{own}"] = arrays[recorded].to(vector.dtype).reshape(sizes["heads"], 1, sizes["head_dim"])
-        return functional_call(core, parameters, ([arrays["x"]],), {"memory": arrays.get("mem")})
+        return call_with(core, parameters, ([arrays["x"]],), {"memory": arrays.get("mem")})
 
     return Replay(spec, run)

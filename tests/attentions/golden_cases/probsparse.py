@@ -7,12 +7,14 @@ from torch import Tensor
 from longspan import attentions
 from longspan.attentions.released.informer_probsparse import InformerProbSparse
 from longspan.kernels.sampled_qk import log_budget
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, agree
 
 
 def replay(vector: Vector) -> Replay:
-    spec = f"informer_probsparse(factor={vector.meta['hyperparameters']['factor']})"
-    _, heads, _, channels = vector.arrays["q"].shape
+    factor = vector.meta["hyperparameters"]["factor"]
+    spec = f"informer_probsparse(factor={factor})"
+    _, heads, queries, channels = vector.arrays["q"].shape
+    agree(vector, top=log_budget(factor, queries), samples=log_budget(factor, vector.arrays["k"].shape[2]))
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         layer = attentions.get(spec)(heads * channels, heads, vector.pattern)

@@ -2,7 +2,7 @@
 
 from longspan import attentions
 from longspan.attentions.released.hf_reformer import HFReformer
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Contradiction, Replay, Vector
 
 
 def replay(vector: Vector) -> Replay:
@@ -14,5 +14,7 @@ def replay(vector: Vector) -> Replay:
     width = sizes["heads"] * sizes["head_dim"]
     layer = attentions.get(spec)(width, sizes["heads"], vector.pattern).to(vector.dtype).eval()
     assert isinstance(layer, HFReformer)
+    if layer.rotations.shape != vector.arrays["param_rotations"].shape:
+        raise Contradiction(f"rotations are {tuple(layer.rotations.shape)} by its meta; others are recorded")
     layer.rotations.copy_(vector.arrays["param_rotations"])
     return Replay(spec, lambda arrays: layer.attend(arrays["q"], arrays["v"], mask=vector.key_mask))

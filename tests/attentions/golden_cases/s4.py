@@ -5,22 +5,29 @@ from collections.abc import Mapping
 import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longspan import attentions
-from longspan.attentions.s4 import S4
+from longspan.attentions.state_space import StateSpace
 from longspan.kernels.state_space import state_space
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, agree, call_with
 
 
 def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
     if len(vector.arrays["param_P"]) > 1:
         return "s4 corrects its diagonal matrix by one rank, not more"
+    if sizes.get("mode", "dplr") != "dplr":
+        return f"s4 has a diagonal matrix with a correction of low rank, not {sizes['mode']}"
+    if (sizes.get("l_max") or sizes["length"]) < sizes["length"]:
+        return "s4 has a kernel as long as the sequence"
+    if vector.pattern.causal:
+        agree(vector, bidirectional=False)
+    agree(vector, n_ssm=len(vector.arrays["param_A_real"]))
     spec = f"s4(state={sizes['d_state']}, channels={sizes['channels']}, {_kind(vector)})"
     layer = attentions.get(spec)(sizes["d_model"], 1, vector.pattern).to(vector.dtype)
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
+        arrays = in_turn(arrays, sizes["d_model"])
         c = uncorrected(arrays, sizes["length"])
         recorded = torch.view_as_complex(arrays["param_C_before_correction"])
         torch.testing.assert_close(c.detach(), recorded, rtol=0, atol=1e-9)  # a solve against I - A^L amplifies
@@ -34,7 +41,7 @@ def replay(vector: Vector) -> Replay | str:
             "skip": arrays["param_D"],
         }
         u = rearrange(arrays["u"], "b d t -> b t d")
-        y = functional_call(_Mixing(layer), {f"layer.{name}": value for name, value in tensors.items()}, (u,))
+        y = call_with(Mixing(layer), {f"layer.{name}": value for name, value in tensors.items()}, (u,))
         return rearrange(y, "b t cd -> b cd t")
 
     return Replay(spec, run)
@@ -44,6 +51,15 @@ def _kind(vector: Vector) -> str:
     sizes = vector.meta["hyperparameters"]
     tied = len(vector.arrays["param_A_real"]) == 1 and sizes["d_model"] > 1
     return f"tied={tied}, bidirectional={sizes.get('bidirectional', True)}"
+
+
+def in_turn(arrays: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+    """Features take the systems in turn, where there are several but not one for each."""
+    owners = len(arrays["param_A_real"])
+    more = 1 if owners == 1 else width // owners
+    repeated = {name: arrays[name].repeat(more, 1) for name in ("param_A_real", "param_A_imag")}
+    repeated |= {n: arrays[n].repeat(1, more, 1, 1) for n in ("param_B", "param_P") if n in arrays}
+    return {**arrays, **repeated}
 
 
 def uncorrected(arrays: Mapping[str, Tensor], length: int) -> Tensor:
@@ -60,12 +76,12 @@ def uncorrected(arrays: Mapping[str, Tensor], length: int) -> Tensor:
     return rearrange(whole, "c d 1 n -> c d n")[..., : c.shape[-1] // 2]
 
 
-class _Mixing(nn.Module):
+class Mixing(nn.Module):
     """The convolution alone, without the map out, as a module of its own so that its parameters can be replaced."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
-        assert isinstance(layer, S4)
+        assert isinstance(layer, StateSpace)
         self.layer = layer
 
     def forward(self, u: Tensor) -> Tensor:

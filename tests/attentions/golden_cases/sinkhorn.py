@@ -1,78 +1,100 @@
-"""Vectors of Sinkhorn attention: the package most people ran, in which some of the values are keys."""
+"""Vectors of Sinkhorn attention: the package most people ran.
+
+Its causal form is that of `sinkhorn`, which is replayed. The others sort otherwise: without SortCut the sorted values
+are keys, with it queries see their own block as well, and in cross attention blocks of queries sort those of keys.
+They are put together from the parts of `sinkhorn`: means of blocks, top-k and Sinkhorn normalisation, mixing, reading.
+"""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import rearrange, repeat
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longspan import attentions
+from longspan.attentions import Pattern
 from longspan.attentions.sinkhorn import Sinkhorn
 from longspan.kernels.block_sparse import groups
 from longspan.kernels.sinkhorn_normalize import sinkhorn_normalize
 from longspan.kernels.sinkhorn_normalize.reference import top_softmax
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, call_with
 
 
 def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
     if sizes.get("simple_sort_net"):
         return "a linear map of all blocks at once sorts there; here it is one of each block"
-    if vector.pattern.cross:
-        return "blocks of queries are matched with blocks of keys of another sequence; here cross attention is SortCut"
-    if sizes.get("sortcut"):
-        return "SortCut queries see their own block as well there"
+    if sizes.get("sortcut") and sizes["permutative"]:
+        return "with SortCut the package sorts by the best blocks alone"
+    if not vector.pattern.causal:
+        nearest = f"sinkhorn(block={sizes['key_block']})"  # whose parts they are
+        return Replay(nearest, lambda arrays: _noncausal(vector, arrays))
     if vector.key_mask is not None:
         return "padded keys are part of the block means there"
-    if vector.pattern.causal:
-        spec = f"sinkhorn(net=attention, block={sizes['block']}, top={sizes['top_blocks']}, temperature=1.0)"
-        return Replay(spec, lambda arrays: _causal(_layer(spec, vector), sizes["block"], arrays))
-    spec = f"sinkhorn(net=attention, block={sizes['key_block']}, temperature=1.0)"
-    return Replay(spec, lambda arrays: _with_keys_as_sorted_values(_layer(spec, vector), vector, arrays))
-
-
-def _layer(spec: str, vector: Vector) -> Sinkhorn:
+    options = f"block={sizes['block']}, top={sizes['top_blocks']}, temperature={sizes['temperature']}"
+    spec = f"sinkhorn(net=attention, {options})"
     _, heads, _, channels = vector.arrays["q"].shape
     layer = attentions.get(spec)(heads * channels, heads, vector.pattern).to(vector.dtype).eval()
-    assert isinstance(layer, Sinkhorn)
-    return layer
+    return Replay(spec, lambda arrays: _causal(layer, sizes["block"], arrays))
 
 
-def _causal(layer: Sinkhorn, block: int, arrays: Mapping[str, Tensor]) -> Tensor:
+def _causal(layer: nn.Module, block: int, arrays: Mapping[str, Tensor]) -> Tensor:
     """The second half of the heads begins its blocks one token before their end; what is cut off attends to itself."""
     q, k, v = (arrays[name] for name in "qkv")
     nulls = {"layer.null_key": arrays["param_null_keys"], "layer.null_value": arrays["param_null_values"]}
-    core, half, cut = _Core(layer), layer.heads // 2, block - 1
-    whole = functional_call(core, nulls, (q, k, v))
-    shifted = functional_call(core, nulls, (q[:, :, cut:], k[:, :, cut:], v[:, :, cut:]))
+    core, half, cut = _Core(layer), q.shape[1] // 2, block - 1
+    whole = call_with(core, nulls, (q, k, v))
+    shifted = call_with(core, nulls, (q[:, :, cut:], k[:, :, cut:], v[:, :, cut:]))
     alone = F.scaled_dot_product_attention(q[:, :, :cut], k[:, :, :cut], v[:, :, :cut], is_causal=True)
     return torch.cat([whole[:, :half], torch.cat([alone, shifted], dim=2)[:, half:]], dim=1)
 
 
 class _Core(nn.Module):
-    def __init__(self, layer: Sinkhorn):
+    def __init__(self, layer: nn.Module):
         super().__init__()
+        assert isinstance(layer, Sinkhorn)
         self.layer = layer
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self.layer.attend(q, k, v)
 
 
-def _with_keys_as_sorted_values(layer: Sinkhorn, vector: Vector, arrays: Mapping[str, Tensor]) -> Tensor:
-    """The package's slip, put together from our parts: what is sorted to a block has its keys for values."""
-    q, k, v = (groups.in_blocks(arrays[name], layer.block) for name in "qkv")
-    real = groups.real_in_blocks(None, arrays["k"], layer.block)
-    logits = groups.block_scores(q, k, real, causal=False)
-    allowed = torch.ones(1, 1, *logits.shape[2:], dtype=torch.bool)
+def _noncausal(vector: Vector, arrays: Mapping[str, Tensor]) -> Tensor:
     sizes = vector.meta["hyperparameters"]
-    if sizes["permutative"]:
-        noise = -torch.log(-torch.log(arrays["param_uniform"] + 1e-6) + 1e-6)
-        logits = (torch.log(torch.relu(logits) + 1e-6) + noise) / sizes["temperature"]
-        matrix = sinkhorn_normalize(logits, allowed, sizes["iterations"])[:, :, :, None]
-    else:
-        matrix = top_softmax(logits, allowed, sizes["top_blocks"])[0]
+    q = groups.in_blocks(arrays["q"], sizes.get("query_block", sizes["key_block"]))
+    k, v = (groups.in_blocks(arrays[name], sizes["key_block"]) for name in "kv")
+    queries = groups.block_means(q, None)
+    if sizes["sortcut"]:  # what is sorted to the mean of all blocks serves each of them
+        queries = queries.mean(dim=2, keepdim=True)
+    logits = queries @ groups.block_means(k, None).mT / k.shape[-1] ** 0.5
+    matrix = repeat(_matrix(logits, sizes, arrays), "b h u r v -> b h (u more) r v", more=q.shape[2] // logits.shape[2])
     keys = groups.mix_blocks(matrix, k, None, 0).flatten(3, 4)
-    y = groups.attend_groups(q, [(keys, keys, None), (k, v, None)])
+    values = groups.mix_blocks(matrix, v, None, 0).flatten(3, 4) if sizes["sortcut"] else keys
+    real = groups.real_in_blocks(vector.key_mask, arrays["k"], sizes["key_block"])
+    shown = [(keys, values, None if real is None else _of_the_best(matrix, real))]
+    if q.shape[2] == k.shape[2]:  # else no block of keys is a block's own
+        shown.append((k, v, None if real is None else rearrange(real, "b g s -> b 1 g 1 s")))
+    y = groups.attend_groups(q, shown)
+    if real is not None and vector.pattern is Pattern.NONCAUSAL_SELF:  # a padded query sees nothing, thus all alike
+        everything = torch.cat([values for _, values, _ in shown], dim=3).mean(dim=3, keepdim=True)
+        y = torch.where(rearrange(real, "b g s -> b 1 g s 1"), y, everything)
     return rearrange(y, "b h g s e -> b h (g s) e")
+
+
+def _matrix(logits: Tensor, sizes: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Tensor:
+    """What is sorted to each block of queries, [b h u r v]: one mixture of all blocks, or several single ones."""
+    allowed = torch.ones(1, 1, *logits.shape[2:], dtype=torch.bool)
+    if not sizes["permutative"]:  # without the temperature, which the package does not pass on
+        return top_softmax(logits, allowed, sizes["sortcut"] or sizes["top_blocks"])[0]
+    noise = -torch.log(-torch.log(arrays["param_uniform"] + 1e-6) + 1e-6)
+    logits = (torch.log(torch.relu(logits) + 1e-6) + noise) / sizes["temperature"]
+    return sinkhorn_normalize(logits, allowed, sizes["iterations"])[:, :, :, None]
+
+
+def _of_the_best(matrix: Tensor, real: Tensor) -> Tensor:
+    """A sorted block has the mask of the block with the largest share in it."""
+    best = matrix.argmax(dim=-1)
+    rows = torch.arange(len(real))[:, None, None, None]
+    return rearrange(real.expand(len(best), -1, -1)[rows, best], "b h u r s -> b h u 1 (r s)")

@@ -5,18 +5,21 @@ from collections.abc import Callable, Mapping
 import torch
 from einops import rearrange
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from longspan import attentions
 from longspan.attentions.released.lra_synthesizer import LRASynthesizer
 from longspan.attentions.synthesizer import Synthesizer
 from longspan.kernels.factor_attention import score_attention
-from tests.attentions.parity import Replay, Vector
+from tests.attentions.parity import Replay, Vector, call_with
+
+MODES = ("random", "factorized_random", "dense")
 
 
 def replay(vector: Vector) -> Replay | str:
     sizes = vector.meta["hyperparameters"]
     mode, dot = sizes["mode"], not sizes["ignore_dot_product"]
+    if mode not in MODES:
+        return f"synthesizer is {', '.join(MODES)}, not {mode}"
     if mode != "dense" and not dot and vector.key_mask is None:  # the paper's; with a mask, LRA's code ignores it
         return _of_the_paper(vector, mode, sizes["k"])
     if vector.pattern.causal:
@@ -52,7 +55,7 @@ def _replay(spec: str, vector: Vector, parameters: Callable[[Mapping[str, Tensor
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         tensors = {f"layer.{name}": tensor for name, tensor in parameters(arrays).items()}
-        return functional_call(core, tensors, (arrays["q"], arrays["k"], arrays["v"], vector.key_mask))
+        return call_with(core, tensors, (arrays["q"], arrays["k"], arrays["v"], vector.key_mask))
 
     return Replay(spec, run)
 

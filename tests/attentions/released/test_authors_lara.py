@@ -62,3 +62,14 @@ def test_any_length_runs_forward_and_backward_and_a_row_of_padding_gives_zero(n)
 def test_no_landmark_at_all_is_refused():
     with pytest.raises(UsageError, match="landmarks=0"):
         build("authors_lara(landmarks=0)")
+
+
+def test_several_samples_are_drawn_of_each_proposal_while_training():
+    layer = build("authors_lara(landmarks=3, samples=2)").train()
+    drawn = []
+    noise = layer.noise
+    layer.noise = lambda mu: drawn.append(mu.shape[2]) or noise(mu)
+    x = torch.randn(1, 2, 9, 4)
+    layer.attend(x, x, x)
+    layer.eval().attend(x, x, x)
+    assert drawn == [6]
