@@ -130,13 +130,14 @@ def _printed(names: Sequence[str], tier: str) -> dict[Counted, PrintedSize]:
 def _parameters(cell: Counted, tier: str, printed: PrintedSize | None) -> dict[str, Any]:
     """One line: what was counted, under which rules, whether it keeps the rule of the arena, and what was printed."""
     name, mechanism, pattern, protocol = cell
+    plan = runs.RunPlan.of(runs.Cell(name, mechanism, pattern, protocol, tier))
     counted = runs.count_parameters(name, mechanism, protocol, tier, pattern)
-    baseline = runs.count_parameters(name, "softmax", protocol, tier, pattern)["total"]
-    task, total = tasks.get(name), counted["total"]
+    baseline = runs.count_baseline(plan)
+    task, total = plan.task, counted["total"]
     return {
         "task": task.name,
         "backbone": task.meta.backbone,
-        "mechanism": mechanism,
+        "mechanism": str(plan.mechanism),
         "pattern": pattern,
         "protocol": protocol,
         "tier": tier,

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from longspan import attentions, rules
-from longspan.backbones.parameters import count
+from longspan import rules
 from longspan.core import environment
 from longspan.core.atomic import storage_errors
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.results.predictions import labels_digest
-from longspan.runs.cell import RunPlan, count_parameters
+from longspan.runs.cell import RunPlan, count_baseline
 from longspan.tasks.classification import Classification
 from longspan.training.loop import Progress, Trained, save_weights
 
@@ -33,10 +32,7 @@ def describe(
 ) -> cards.Card:
     """The part of a card that is known before training."""
     cell = plan.cell
-    baseline = count_parameters(cell.task, "softmax", cell.protocol, cell.tier, plan.pattern)["total"]
-    if cell.overrides:
-        softmax = RunPlan(cell, plan.task, attentions.get("softmax"), plan.patterns, plan.protocol)
-        baseline = count(softmax.model())["total"]
+    baseline = count_baseline(plan)
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
