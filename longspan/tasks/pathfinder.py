@@ -1,9 +1,9 @@
 """Pathfinder: are the two discs ends of one dashed path? Pixels in a row, no second dimension (arXiv:2011.04006).
 
 `longspan` counts black as a symbol like any other (ids are intensities plus one, 0 is left for padding) and has the
-sizes of the released configuration; `lra-released` keeps the release's rule that black pixels are
-padding, and has the sizes of each model's own file; `lra-paper` has the sizes of the appendix, with the embedding as wide as the queries, which the paper leaves
-open.
+sizes of the released configuration; `lra-released` keeps the release's rule that black pixels are padding, and has the
+sizes of each model's own file (for Performer those by which an author corrected it, issue 37 of the release);
+`lra-paper` has the sizes of the appendix, with the embedding as wide as the queries, which the paper leaves open.
 """
 
 from dataclasses import replace

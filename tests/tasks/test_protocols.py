@@ -245,7 +245,7 @@ def test_retrieval_for_30_000_steps_warms_up_by_the_same_rates(protocol):
         assert learning_rate(long, 4_999) == learning_rate(short, 4_999)
         assert learning_rate(long, 8_000) == pytest.approx(
             base / 8_000**0.5
-        )  # the peak; 800 steps would make it 3 times
+        )  # the peak
 
 
 def test_smoke_listops_is_what_was_agreed():
