@@ -66,8 +66,17 @@ def _board(card: Card) -> tuple:
     return card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", canonical(card["overrides"])
 
 
+def row_mechanism(card: Card) -> str:
+    """What a row is of: a mechanism string. Where a protocol chooses the options by the task, it is the bare name."""
+    return card["mechanism"].partition("(")[0] if card.get("preset") else card["mechanism"]
+
+
 def _row(card: Card) -> tuple:
-    return *_board(card), card["mechanism"], card["pattern"]
+    return *_board(card), row_mechanism(card), card["pattern"]
+
+
+def _form(card: Card) -> tuple:
+    return *_row(card), card["mechanism"]
 
 
 def _column(card: Card) -> tuple:
@@ -105,7 +114,7 @@ RULES = (
         lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
     ),
     Rule(_column, _settings),
-    Rule(_row, _code),
+    Rule(_form, _code),
     Rule(_row, _precision),
     Rule(lambda card: (*_row(card), card["task"]), _data),
 )

@@ -49,6 +49,12 @@ class RunPlan:
         return cls(cell, task, mechanism, patterns, rules)
 
     @property
+    def preset(self) -> bool:
+        """Whether the mechanism has the form in which the protocol runs it on this task."""
+        presets = self.task.presets.get(self.cell.protocol, {})
+        return str(self.mechanism) in {str(attentions.get(one.mechanism)) for one in presets.values()}
+
+    @property
     def pattern(self) -> str:
         """The patterns whose slots are replaced, in one word: "noncausal_self+causal_self"."""
         return "+".join(self.patterns)

@@ -243,9 +243,7 @@ def test_retrieval_for_30_000_steps_warms_up_by_the_same_rates(protocol):
     if protocol != "longspan":
         base = {"lra-paper": 0.5, "lra-released": 0.05}[protocol]
         assert learning_rate(long, 4_999) == learning_rate(short, 4_999)
-        assert learning_rate(long, 8_000) == pytest.approx(
-            base / 8_000**0.5
-        )  # the peak
+        assert learning_rate(long, 8_000) == pytest.approx(base / 8_000**0.5)  # the peak
 
 
 def test_smoke_listops_is_what_was_agreed():

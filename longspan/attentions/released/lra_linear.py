@@ -2,8 +2,8 @@
 
     y_i = phi(q_i) S / (phi(q_i) z + 1e-6)      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)
 
-with phi(u) = elu(u) + 1 and sums over all keys j, padding included. The idea (`linear`) sums over real keys. There is no
-attention dropout. Code: google-research/long-range-arena, models/linear_transformer. Departs from it in: nothing.
+with phi(u) = elu(u) + 1 and sums over all keys j, padding included. The idea (`linear`) sums over real keys. There is
+no attention dropout. Code: google-research/long-range-arena, models/linear_transformer. Departs from it in: nothing.
 """
 
 from jaxtyping import Bool, Float
