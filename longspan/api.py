@@ -238,6 +238,7 @@ def _task(name: str) -> Entry:
         "dataset": task.dataset,
         "protocols": [list(key) for key in task.protocols],
         "settings": {f"{protocol}/{tier}": _plain(rules) for (protocol, tier), rules in task.protocols.items()},
+        "presets": {protocol: _plain(dict(forms)) for protocol, forms in task.presets.items()},
         "about": _module_words(type(task)),
     }
 

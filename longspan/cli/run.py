@@ -118,6 +118,9 @@ def _run_all(launcher: Any, cells: Sequence[Any]) -> tuple[list[Any], list[int]]
         outcome = launcher.run(cell)
         if outcome.card is not None:
             cards.append(outcome.card)
+            if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:
+                form = outcome.card["mechanism"]
+                say(f"{cell.mechanism} ran as {form}, which {cell.protocol} has for it on {cell.task}.", error=True)
         else:
             tables.console(error=True).show_cursor()  # a progress bar that was killed has hidden it
             say(outcome.sentence, error=True)
