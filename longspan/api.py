@@ -160,7 +160,7 @@ def _parameters(cell: Counted, tier: str, printed: PrintedSize | None) -> dict[s
 PROTOCOLS = {
     "longspan": "one fixed recipe for every mechanism, correct masks, best-validation checkpoint",
     "lra-paper": "Long Range Arena as its paper describes it, best-validation checkpoint",
-    "lra-released": "Long Range Arena as its released configurations run it, last checkpoint",
+    "lra-released": "Long Range Arena as its released code runs it, models as their twins, last checkpoint",
     "cab-2023": "the Comprehensive Attention Benchmark as released in 2023",
 }
 
