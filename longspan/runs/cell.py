@@ -35,7 +35,9 @@ class RunPlan:
     @classmethod
     def of(cls, cell: Cell) -> "RunPlan":
         task = tasks.get(cell.task)
-        mechanism = attentions.get(task.runs_as(cell.protocol, str(attentions.get(cell.mechanism))))
+        mechanism = attentions.get(cell.mechanism)
+        if (form := task.runs_as(cell.protocol, str(mechanism))) != str(mechanism):
+            mechanism = attentions.get(form)
         patterns = task.patterns(cell.pattern)
         for pattern in patterns:
             if pattern not in mechanism.meta.patterns:
