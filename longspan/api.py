@@ -130,13 +130,14 @@ def _printed(names: Sequence[str], tier: str) -> dict[Counted, PrintedSize]:
 def _parameters(cell: Counted, tier: str, printed: PrintedSize | None) -> dict[str, Any]:
     """One line: what was counted, under which rules, whether it keeps the rule of the arena, and what was printed."""
     name, mechanism, pattern, protocol = cell
+    plan = runs.RunPlan.of(runs.Cell(name, mechanism, pattern, protocol, tier))
     counted = runs.count_parameters(name, mechanism, protocol, tier, pattern)
-    baseline = runs.count_parameters(name, "softmax", protocol, tier, pattern)["total"]
-    task, total = tasks.get(name), counted["total"]
+    baseline = runs.count_baseline(plan)
+    task, total = plan.task, counted["total"]
     return {
         "task": task.name,
         "backbone": task.meta.backbone,
-        "mechanism": mechanism,
+        "mechanism": str(plan.mechanism),
         "pattern": pattern,
         "protocol": protocol,
         "tier": tier,
@@ -159,7 +160,7 @@ def _parameters(cell: Counted, tier: str, printed: PrintedSize | None) -> dict[s
 PROTOCOLS = {
     "longspan": "one fixed recipe for every mechanism, correct masks, best-validation checkpoint",
     "lra-paper": "Long Range Arena as its paper describes it, best-validation checkpoint",
-    "lra-released": "Long Range Arena as its released configurations run it, last checkpoint",
+    "lra-released": "Long Range Arena as its released code runs it, models as their twins, last checkpoint",
     "cab-2023": "the Comprehensive Attention Benchmark as released in 2023",
 }
 
@@ -237,6 +238,7 @@ def _task(name: str) -> Entry:
         "dataset": task.dataset,
         "protocols": [list(key) for key in task.protocols],
         "settings": {f"{protocol}/{tier}": _plain(rules) for (protocol, tier), rules in task.protocols.items()},
+        "presets": {protocol: _plain(dict(forms)) for protocol, forms in task.presets.items()},
         "about": _module_words(type(task)),
     }
 

@@ -33,7 +33,7 @@ class LinearAttention(HeadwiseAttention):
         cost="n",
         rowwise=True,
         patterns=ALL_PATTERNS,
-        remark="The released Long Range Arena code of it accepts masks and ignores them; here they are honoured.",
+        remark="The released Long Range Arena code of it ignores masks (lra_linear); here they are honoured.",
     )
 
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, eps: float = 1e-6, **shell: Any):

@@ -6,8 +6,10 @@ Where an example is a pair of texts, both go through the same encoder, one after
 sees [u, v] or [u, v, u * v, u - v]; no token of one text ever sees the other.
 
 Paper: arXiv:2011.04006, with the initialisation of its released code. Rows shorter than the batch are packed, so that
-padding is neither normalised, projected nor sent through an MLP. Departs from the release in: `mean` pooling averages
-real tokens only, unless `hide_zeros` asks for the release's rule: id 0 is hidden from attention, yet part of the mean.
+padding is neither normalised, projected nor sent through an MLP, and `mean` pooling averages real tokens only.
+
+`hide_zeros` asks for what the release does instead: id 0 is padding, black pixels too. Every row is padded to the full
+length and computed whole; attention is told which tokens are padding; they are part of the mean.
 """
 
 from collections.abc import Iterator
@@ -43,7 +45,7 @@ class Sizes:
     attention_dropout: float = 0.1
     pooling: Literal["cls", "mean", "first"] = "cls"  # "first" is the output at the first real token
     positions: Literal["sinusoid", "learned"] = "sinusoid"
-    hide_zeros: bool = False
+    hide_zeros: bool = False  # as released: id 0 is padding, which is embedded and computed like any token
     input_mode: Literal["ids", "continuous"] = "ids"  # a symbol per intensity, or the intensity itself from -1 to 1
     features: Literal["one", "two", "four"] = "one"  # what the head sees: a vector, [u, v], or [u, v, u * v, u - v]
     head_layers: int = 2
@@ -61,6 +63,7 @@ class EncoderClassifier(nn.Module):
         self._compiled = False
         self.whole = False  # True computes every row of the last block, for probes and timing
         self.cls = nn.Parameter(torch.zeros(sizes.dim)) if sizes.pooling == "cls" else None
+        self.longest = length
         length = length + (self.cls is not None)
         if sizes.input_mode == "ids":
             self.embedding = nn.Embedding(vocabulary, sizes.dim)
@@ -100,6 +103,9 @@ class EncoderClassifier(nn.Module):
         """One vector for each row, but for a last one that only fills."""
         if isinstance(lengths, list):
             lengths = None if min(lengths) == tokens.shape[1] else Rows.of(lengths, tokens.device)
+        if self.sizes.hide_zeros:
+            tokens = tokens if lengths is None else tokens[: lengths.count]
+            tokens, lengths = F.pad(tokens, (0, max(0, self.longest - tokens.shape[1]))), None
         if self.cls is not None:  # one more symbol, in front of every row
             tokens = F.pad(tokens, (1, 0), value=self.class_token)
             lengths = None if lengths is None else lengths.longer(by=1)
@@ -112,8 +118,6 @@ class EncoderClassifier(nn.Module):
         if lengths is None:
             x = self._embed(tokens) + self.positions[: tokens.shape[1]]
         else:
-            if mask is not None:
-                raise UsageError("hide_zeros needs rows of one length, but this batch is padded; leave it off here.")
             layout = Layout.of_rows(lengths, tokens.shape[1])
             x = self._embed(layout.pack(tokens)) + self.positions[layout.index % tokens.shape[1]]
         x = self.dropout(x)

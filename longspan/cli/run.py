@@ -74,7 +74,7 @@ def run(
     _needs("torch")
     asked = list(
         cells(
-            _task_names(names),
+            _task_names(names, protocol),
             list(dict.fromkeys(mechanisms)),
             pattern="+".join(pattern) if pattern else None,
             protocol=protocol,
@@ -99,7 +99,7 @@ def run(
         tables.console().print(tables.cards_table(cards))
         if note := _standin_note(cards):
             say(note)
-        word = _board_of({card["task"] for card in cards})
+        word = _board_of({card["task"] for card in cards}, protocol)
         say(f"Cards are in {out / 'cards'}; see them with longspan board {word}, or longspan report.")
     if codes:
         if len(asked) > 1:
@@ -118,6 +118,9 @@ def _run_all(launcher: Any, cells: Sequence[Any]) -> tuple[list[Any], list[int]]
         outcome = launcher.run(cell)
         if outcome.card is not None:
             cards.append(outcome.card)
+            if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:
+                form = outcome.card["mechanism"]
+                say(f"{cell.mechanism} ran as {form}, which {cell.protocol} has for it on {cell.task}.", error=True)
         else:
             tables.console(error=True).show_cursor()  # a progress bar that was killed has hidden it
             say(outcome.sentence, error=True)
@@ -155,8 +158,8 @@ def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
     )
 
 
-def _task_names(names: Sequence[str]) -> list[str]:
-    """Task names, each suite replaced by its tasks. Whether a name is a task is known without importing any."""
+def _task_names(names: Sequence[str], protocol: str) -> list[str]:
+    """Task names, each suite replaced by its tasks under the protocol; known without importing any."""
     from longspan import suites
     from longspan.results import catalogue
 
@@ -165,11 +168,12 @@ def _task_names(names: Sequence[str]) -> list[str]:
     found = []
     for name in names:
         if name in suites.names():
-            absent = [task for task in suites.get(name).tasks if task not in known]
+            tasks = suites.get(name).tasks_under(protocol)
+            absent = [task for task in tasks if task not in known]
             if absent:
-                rest = " ".join(task for task in suites.get(name).tasks if task not in absent)
+                rest = " ".join(task for task in tasks if task not in absent)
                 raise UsageError(f"{name} needs {', '.join(absent)}, not in this version; name the rest: {rest}.")
-            found += suites.get(name).tasks
+            found += tasks
         elif name in known or ":" in name:
             found.append(name)
         else:
@@ -178,13 +182,13 @@ def _task_names(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _board_of(tasks: set[str]) -> str:
+def _board_of(tasks: set[str], protocol: str) -> str:
     """What `board` shows these tasks under: the task if there is one, else the smallest suite that has them all."""
     from longspan import suites
 
     if len(tasks) == 1:
         return next(iter(tasks))
-    holding = [suite for suite in suites.SUITES.values() if tasks <= set(suite.tasks)]
+    holding = [suite for suite in suites.SUITES.values() if tasks <= set(suite.tasks_under(protocol))]
     return min(holding, key=lambda suite: len(suite.tasks)).name if holding else sorted(tasks)[0]
 
 

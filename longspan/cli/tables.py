@@ -173,11 +173,20 @@ def _tables(kind: str, entry: Mapping[str, Any]) -> Iterable[Table]:
         names = ("steps", "batch_size", "learning_rate", "schedule", "selection")
         rows = [(*key.split("/"), *(recipe.get(name, "") for name in names)) for key, recipe in groups.items()]
         yield table(("protocol", "tier", *(name.replace("_", " ") for name in names)), rows)
+        for protocol, forms in entry.get("presets", {}).items():
+            lines = [
+                (name, form["mechanism"], ", ".join(f"{key}={value}" for key, value in form["changes"].items()))
+                for name, form in forms.items()
+            ]
+            yield table(("mechanism", "runs as", "settings of its own"), lines, title=f"Under {protocol}")
     elif kind == "datasets":
         yield table(("setting", "default"), entry["settings"].items())
     elif kind == "suites":
         rows = [(average["title"], ", ".join(average["tasks"]), average["note"]) for average in entry["averages"]]
         yield table(("average", "over", "rule"), rows)
+        if best := entry.get("best_of"):
+            lines = [(one["task"], ", ".join(one["protocols"]), ", ".join(one["of"]), one["note"]) for one in best]
+            yield table(("column", "under", "shows the best of", "rule"), lines)
     elif kind == "protocols":
         yield table(("task", "tiers"), [(task, ", ".join(tiers)) for task, tiers in entry["tasks"].items()])
 

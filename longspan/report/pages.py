@@ -167,21 +167,23 @@ def _groups(cards: list[Card], conformance: Sequence[Mapping[str, Any]]) -> list
     for key in sorted(keyed, key=order):
         protocol, tier, standin = key
         official = tier == "full" and not standin
-        for suite in _suites_for(keyed[key], official):
-            own = tuple(card for card in keyed[key] if card["task"] in suite.tasks)
+        for suite in _suites_for(keyed[key], official, protocol):
+            shown_here = {*suite.tasks, *suite.tasks_under(protocol)}
+            own = tuple(card for card in keyed[key] if card["task"] in shown_here)
             table = collect.published_name(suite, None) if official else None
             view = board(own, suite, protocol, tier, standin=standin, published=table, conformance=conformance)
             groups.append(BoardGroup(protocol, tier, standin, view, tuple(alike(own)[0])))
     return groups
 
 
-def _suites_for(cards: Sequence[Card], official: bool) -> list[suites.Suite]:
+def _suites_for(cards: Sequence[Card], official: bool, protocol: str) -> list[suites.Suite]:
     """Suites that show every task once. Full runs on real data stand beside published rows, however few they are."""
     tasks, chosen = {card["task"] for card in cards}, []
     for suite in suites.SUITES.values():
-        if official and tasks & set(suite.tasks) and collect.published_name(suite, None):
+        of_suite = {*suite.tasks, *suite.tasks_under(protocol)}
+        if official and tasks & of_suite and collect.published_name(suite, None):
             chosen.append(suite)
-            tasks = tasks - set(suite.tasks)
+            tasks = tasks - of_suite
     return [*chosen, *(_suite_for(alike) for alike in suites_of(sorted(tasks), cards))]
 
 
@@ -228,7 +230,7 @@ def _provenance(groups: list[BoardGroup]) -> list[dict[str, Any]]:
 def _curve_figures(groups: list[BoardGroup], look: Mapping[str, Look]) -> list[dict[str, Any]]:
     figures = []
     for group in groups:
-        for task in group.board.suite.tasks:
+        for task in group.board.suite.tasks_under(group.protocol):
             of_task = [card for card in group.cards if card["task"] == task and not card["overrides"]]
             for pattern in sorted({card["pattern"] for card in of_task}):
                 own = [card for card in of_task if card["pattern"] == pattern]

@@ -6,7 +6,8 @@
 The newest decides, and the others are turned away with what differs:
 
 - the version of a task, its settings of data, model and recipe: for all mechanisms of the fixed track alike, since
-  what was run by two recipes does not compare; on the free track a mechanism may have a recipe of its own;
+  what was run by two recipes does not compare; on the free track a mechanism may have a recipe of its own, and so may a
+  twin of released code, which has the sizes it was released with;
 - the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average is
   that of one thing;
 - the data: for each task of a row. Boards note where rows come from different data.
@@ -65,12 +66,22 @@ def _board(card: Card) -> tuple:
     return card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", canonical(card["overrides"])
 
 
+def row_mechanism(card: Card) -> str:
+    """What a row is of: a mechanism string. Where a protocol chooses the options by the task, it is the bare name."""
+    return card["mechanism"].partition("(")[0] if card.get("preset") else card["mechanism"]
+
+
 def _row(card: Card) -> tuple:
-    return *_board(card), card["mechanism"], card["pattern"]
+    return *_board(card), row_mechanism(card), card["pattern"]
+
+
+def _form(card: Card) -> tuple:
+    return *_row(card), card["mechanism"]
 
 
 def _column(card: Card) -> tuple:
-    return *(_board(card) if card["track"] == "fixed" else _row(card)), card["task"]
+    ranked = card["track"] == "fixed" and not card["fidelity"]
+    return *(_board(card) if ranked else _row(card)), card["task"]
 
 
 def _version(card: Card, shown: Card) -> str | None:
@@ -103,7 +114,7 @@ RULES = (
         lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
     ),
     Rule(_column, _settings),
-    Rule(_row, _code),
+    Rule(_form, _code),
     Rule(_row, _precision),
     Rule(lambda card: (*_row(card), card["task"]), _data),
 )

@@ -14,6 +14,8 @@ The rules, which every rendering repeats:
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
 - An average exists over complete task sets only.
+- Where the suite says so (Text under the protocols of the paper), a column shows the best of several tasks and which
+  one it is; it is complete when all of them were run.
 - A row is one code of a mechanism (the source of a plug-in; version and outputs of a built-in) in one precision, and
   each of its cells is from one data set. A column is one version of a task under one set of settings. The newest is
   shown, a card dated in the future counting as the oldest; the others, and overrides, are listed below with what
@@ -42,7 +44,7 @@ from longspan.core.errors import UsageError
 from longspan.core.printable import printable
 from longspan.published import PublishedTable
 from longspan.results.age import by_age, is_future
-from longspan.results.alike import alike
+from longspan.results.alike import alike, row_mechanism
 from longspan.results.card import Card, canonical
 from longspan.results.published_rows import (
     ColumnSpread,
@@ -83,6 +85,8 @@ class BoardCell:
     parameters: int | None = None
     ratio: float | None = None  # parameters against the same network with softmax
     reason: str | None = None
+    best: str | None = None  # the task shown, where the column shows the best of several
+    lacking: tuple[str, ...] = ()  # those of them that were not run
 
 
 @dataclass(frozen=True)
@@ -175,15 +179,16 @@ def board(
     cards, checks = list(cards), Checks(conformance)
     suite = _suite(suite, cards)
     table = published_table(published, suite)
+    columns = Columns(suite, protocol)
     chosen = [
         card
         for card in newest(cards)
-        if card["task"] in suite.tasks
+        if card["task"] in {*suite.tasks, *columns.of}
         and (card["protocol"], card["tier"]) == (protocol, tier)
         and pattern in (None, card["pattern"])
         and (card["dataset"]["variant"] == "standin") == standin
     ]
-    official = [(card, _reason_to_stay_off(card, suite)) for card in chosen]
+    official = [(card, _reason_to_stay_off(card, suite, columns)) for card in chosen]
     kept, others = alike(card for card, reason in official if reason is None)
     off = [_off(card, reason) for card, reason in (*((c, r) for c, r in official if r is not None), *others)]
     oversized = {_row_key(card) for card in kept if card["parameters"]["within_rule"] is False}
@@ -197,9 +202,9 @@ def board(
             groups["rows"].append(card)
     passed = {key: checks.of(own) for key, own in _by_row(kept).items()}
     sound = [card for card in kept if passed[_row_key(card)].status != "broken"]
-    common = _common_tasks(sound or kept, suite)
+    common = _common_tasks(sound or kept, columns)
     sections = {
-        name: _rows(groups[name], suite, common, passed, rank=name != "fidelity")
+        name: _rows(groups[name], columns, common, passed, rank=name != "fidelity")
         for name in ("rows", "free", "fidelity")
     }
     beside = paper_rows(table, suite)
@@ -213,7 +218,7 @@ def board(
         standin=standin,
         published=beside,
         off=tuple(off),
-        notes=tuple(_notes(kept, passed, suite, common, standin, table, f"{protocol}, {tier}")),
+        notes=tuple(_notes(kept, passed, columns, common, standin, table, f"{protocol}, {tier}")),
         common=common,
         summary=_spreads(sections["rows"], suite),
         paper=paper_of(table, beside, suite),
@@ -245,7 +250,9 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
     return [suites.of_tasks(names, *way) for way, names in alike.items()]
 
 
-def _reason_to_stay_off(card: Card, suite: Suite) -> str | None:
+def _reason_to_stay_off(card: Card, suite: Suite, columns: "Columns") -> str | None:
+    if card["task"] not in columns.of:
+        return f"the column shows the best of {', '.join(columns.behind[card['task']])}"
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
     if card["score"] and shown(card["score"]["name"]) != suite.metric:
@@ -266,8 +273,21 @@ def shown(text: str) -> str:
 # ------------------------------------------------------------------------------------------------------ rows and cells
 
 
+class Columns:
+    """The columns of a board under one protocol, and the tasks behind each."""
+
+    def __init__(self, suite: Suite, protocol: str):
+        self.suite, self.behind = suite, suite.sources(protocol)
+        self.of = {task: column for column, tasks in self.behind.items() for task in tasks}
+        self.notes = [
+            f"{suites.heading(one.task)}: {one.note}."
+            for one in suite.best_of
+            if protocol in one.protocols and one.note
+        ]
+
+
 def _row_key(card: Card) -> tuple[str, str]:
-    return card["mechanism"], card["pattern"]
+    return row_mechanism(card), card["pattern"]
 
 
 def _by_row(cards: Iterable[Card]) -> dict[tuple[str, str], list[Card]]:
@@ -277,25 +297,28 @@ def _by_row(cards: Iterable[Card]) -> dict[tuple[str, str], list[Card]]:
     return rows
 
 
-def _common_tasks(cards: Iterable[Card], suite: Suite) -> tuple[str, ...]:
-    """Tasks that every row of the board has run: the only ones over which speeds may be compared."""
+def _common_tasks(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
+    """Tasks that every row of the board has run: the only ones over which speeds may be compared.
+
+    The best of several tasks is another one for each row, so that speeds of that column do not compare.
+    """
     good = (card for card in cards if card["status"] == "ok")
     ran = {key: {card["task"] for card in own} for key, own in _by_row(good).items()}
-    return tuple(task for task in suite.tasks if ran and all(task in tasks for tasks in ran.values()))
+    return tuple(task for task in columns.suite.tasks if ran and all(task in tasks for tasks in ran.values()))
 
 
 def _rows(
     cards: list[Card],
-    suite: Suite,
+    columns: Columns,
     common: tuple[str, ...],
     passed: Mapping[tuple[str, str], Conformance],
     rank: bool,
 ) -> tuple[Row, ...]:
     """Rows that keep their promises or were not checked, best first, then those that break one."""
-    rows = []
+    suite, rows = columns.suite, []
     for (mechanism, pattern), of_row in _by_row(cards).items():
         some, found = of_row[-1], passed[mechanism, pattern]
-        own = {task: _cell([card for card in of_row if card["task"] == task], suite, task) for task in suite.tasks}
+        own = {column: _best(of_row, suite, column, tasks) for column, tasks in columns.behind.items()}
         speeds = [own[task].steps_per_second for task in common]
         sizes = [own[task].parameters for task in common]
         ratios = [cell.ratio for cell in own.values() if cell.ratio is not None]
@@ -318,6 +341,19 @@ def _rows(
     sound = [row for row in rows if row.conformance.status != "broken"]
     broken = [row for row in rows if row.conformance.status == "broken"]
     return *_ranked(_with_leaders(sound, suite), suite, rank), *_ranked(broken, suite, rank=False)
+
+
+def _best(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) -> BoardCell:
+    """The cell of one task, or the best of several, with what it lacks of them."""
+    found = {task: _cell([card for card in cards if card["task"] == task], suite, column) for task in tasks}
+    if len(tasks) == 1:
+        return found[tasks[0]]
+    sign = 1 if suite.higher_is_better else -1
+    good = {task: sign * cell.value for task, cell in found.items() if cell.status == "ok" and cell.value is not None}
+    failed = [task for task, cell in found.items() if cell.status == "fail"]
+    best = max(good, key=good.__getitem__) if good else failed[0] if failed else tasks[0]
+    lacking = tuple(task for task, cell in found.items() if cell.status == "missing")
+    return replace(found[best], best=best if good else None, lacking=lacking)
 
 
 def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
@@ -388,7 +424,9 @@ def _mean(cells: Mapping[str, BoardCell], average: Average) -> Mean:
     values, missing = [], []
     for task in average.tasks:
         cell = cells[task]
-        if cell.status == "ok" and cell.value is not None:
+        if cell.lacking:
+            missing.extend(cell.lacking)
+        elif cell.status == "ok" and cell.value is not None:
             values.append(cell.value)
         elif cell.status == "fail" and task in average.fail_as:
             values.append(average.fail_as[task])
@@ -523,24 +561,28 @@ def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, ColumnSpread]:
 def _notes(
     cards: list[Card],
     passed: Mapping[tuple[str, str], Conformance],
-    suite: Suite,
+    columns: Columns,
     common: tuple[str, ...],
     standin: bool,
     table: PublishedTable | None,
     rules: str,
 ) -> list[str]:
     """What a reader must know to read the numbers of this board."""
-    notes = []
+    suite, notes = columns.suite, []
     if table and not cards:
         notes.append(
             f"No runs of {suite.name} ({rules}) here yet; make some with longspan run {suite.name} -a softmax."
         )
     if standin:
         notes.append(STANDIN_NOTE)
-    for task in suite.tasks:
+    for task in columns.of:
         hashes = {card["dataset"]["sha256"] for card in cards if card["task"] == task}
         if len(hashes) > 1:
             notes.append(f"{task}: the cards come from {len(hashes)} different data sets, so compare with care.")
+    if cards:
+        notes.extend(columns.notes)
+    if forms := _forms(cards):
+        notes.append(f"Options are those the protocol has for the task: {forms}.")
     precisions = sorted({str(card["settings"]["precision"]) for card in cards})
     if len(precisions) > 1:
         notes.append(f"Rows were run in different precisions ({shown(', '.join(precisions))}), so compare with care.")
@@ -566,6 +608,15 @@ def _notes(
         notes.append(f"Published rows: {table.title}, {table.source}, {table.period}. {table.note}")
         notes.append("Published scores are as printed; their averages are recomputed, and printed errors flagged.")
     return notes
+
+
+def _forms(cards: Iterable[Card]) -> str:
+    """The mechanisms whose options the protocol chooses by the task: "lra_local(block=64) on image, pathfinder"."""
+    tasks: dict[str, list[str]] = defaultdict(list)
+    for card in cards:
+        if card["mechanism"] != row_mechanism(card):
+            tasks[shown(card["mechanism"])].append(card["task"])
+    return "; ".join(f"{form} on {', '.join(dict.fromkeys(own))}" for form, own in tasks.items())
 
 
 def device_of(card: Card) -> str:

@@ -99,7 +99,7 @@ def difference_text(view: Board, difference: float) -> str:
 
 
 def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS) -> str:
-    """`41.20 ± 0.41 ●`, `FAIL`, `–`; a count of seeds where some failed."""
+    """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`; a count of seeds where some failed."""
     if cell.status == "missing":
         return DASH
     if cell.status == "fail" or cell.value is None:
@@ -107,6 +107,8 @@ def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS) -> str:
     text = score_text(view, cell.value)
     if cell.std is not None and style.spread:
         text += f" ± {deviation_text(view, cell.std)}"
+    if cell.best is not None:
+        text += f" ({suites.variant(cell.best)})"
     if cell.failed:
         text += f" ({cell.seeds} of {cell.seeds + cell.failed} seeds)"
     space = " " if style.spaced else ""

@@ -88,7 +88,7 @@ def boards(
     groups = {
         (card["protocol"], card["tier"], card["dataset"]["variant"] == "standin")
         for card in cards
-        if card["task"] in suite.tasks
+        if card["task"] in (*suite.tasks, *suite.tasks_under(card["protocol"]))
         and protocol in (None, card["protocol"])
         and tier in (None, card["tier"])
         and pattern in (None, card["pattern"])

@@ -145,6 +145,7 @@ RUN_SCHEMA = _card(
     {
         "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
         "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
+        "preset": {"type": "boolean"},  # whether the mechanism has the form that the protocol gives it on this task
     },
 )
 

@@ -4,9 +4,9 @@ card = run(Cell("listops", "performer(features=64)", tier="smoke"))
 model = load("out/cards/listops/....json")
 """
 
-from longspan.runs.cell import Cell, RunPlan, cells, count_parameters
+from longspan.runs.cell import Cell, RunPlan, cells, count_baseline, count_parameters
 from longspan.runs.load import load
 from longspan.runs.train import run
 from longspan.runs.unfinished import clean, unfinished
 
-__all__ = ["Cell", "RunPlan", "cells", "clean", "count_parameters", "load", "run", "unfinished"]
+__all__ = ["Cell", "RunPlan", "cells", "clean", "count_baseline", "count_parameters", "load", "run", "unfinished"]

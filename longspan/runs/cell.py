@@ -2,7 +2,7 @@
 
 import functools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -19,7 +19,7 @@ from longspan.results.schema import LARGEST_INTEGER
 from longspan.runs.fingerprint import code_identity, is_builtin, source_hash
 from longspan.tasks import Protocol, Task
 
-__all__ = ["Cell", "RunPlan", "as_json", "cells", "count_parameters", "first_line"]
+__all__ = ["Cell", "RunPlan", "as_json", "cells", "count_baseline", "count_parameters", "first_line"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class RunPlan:
     def of(cls, cell: Cell) -> "RunPlan":
         task = tasks.get(cell.task)
         mechanism = attentions.get(cell.mechanism)
+        if (form := task.runs_as(cell.protocol, str(mechanism))) != str(mechanism):
+            mechanism = attentions.get(form)
         patterns = task.patterns(cell.pattern)
         for pattern in patterns:
             if pattern not in mechanism.meta.patterns:
@@ -45,7 +47,14 @@ class RunPlan:
                 )
         if isinstance(cell.seed, bool) or not 0 <= cell.seed <= LARGEST_INTEGER:
             raise UsageError(f"A seed is an integer from 0 to {LARGEST_INTEGER}, got {cell.seed}.")
-        return cls(cell, task, mechanism, patterns, task.protocol(cell.protocol, cell.tier).override(cell.overrides))
+        rules = task.rules(cell.protocol, cell.tier, str(mechanism)).override(cell.overrides)
+        return cls(cell, task, mechanism, patterns, rules)
+
+    @property
+    def preset(self) -> bool:
+        """Whether the mechanism has the form in which the protocol runs it on this task."""
+        presets = self.task.presets.get(self.cell.protocol, {})
+        return str(self.mechanism) in {str(attentions.get(one.mechanism)) for one in presets.values()}
 
     @property
     def pattern(self) -> str:
@@ -108,6 +117,15 @@ def count_parameters(task: str, mechanism: str, protocol: str, tier: str, patter
     """Parameters in all and by part of the network, of which only the shapes are made."""
     plan = RunPlan.of(Cell(task, mechanism, pattern, protocol, tier))
     return parameters.count_shapes(plan.model)
+
+
+def count_baseline(plan: RunPlan) -> int:
+    """Parameters of the same network, of the same sizes, with softmax attention in the same slots."""
+    cell = plan.cell
+    if plan.protocol == plan.task.rules(cell.protocol, cell.tier, "softmax"):
+        return count_parameters(cell.task, "softmax", cell.protocol, cell.tier, plan.pattern)["total"]
+    softmax = replace(plan, mechanism=attentions.get("softmax"))
+    return parameters.count_shapes(softmax.model)["total"]
 
 
 def as_json(value: Any) -> Any:

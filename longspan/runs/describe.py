@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from longspan import attentions, rules
-from longspan.backbones.parameters import count
+from longspan import rules
 from longspan.core import environment
 from longspan.core.atomic import storage_errors
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.results.predictions import labels_digest
-from longspan.runs.cell import RunPlan, count_parameters
+from longspan.runs.cell import RunPlan, count_baseline
 from longspan.tasks.classification import Classification
 from longspan.training.loop import Progress, Trained, save_weights
 
@@ -33,40 +32,45 @@ def describe(
 ) -> cards.Card:
     """The part of a card that is known before training."""
     cell = plan.cell
-    baseline = count_parameters(cell.task, "softmax", cell.protocol, cell.tier, plan.pattern)["total"]
-    if cell.overrides:
-        softmax = RunPlan(cell, plan.task, attentions.get("softmax"), plan.patterns, plan.protocol)
-        baseline = count(softmax.model())["total"]
+    baseline = count_baseline(plan)
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
+    preset = {"preset": True} if plan.preset else {}
     task_code = {} if plan.task_source is None else {"task_sha256": plan.task_source}
-    return identity | {
-        "schema": cards.SCHEMA_VERSION,
-        "kind": "run",
-        "backbone": plan.task.meta.backbone,
-        "slots": slots,
-        "title": plan.mechanism.meta.title,
-        "track": rules.track(verdicts, cell.overrides),
-        "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
-        "fidelity": plan.mechanism.meta.fidelity,
-        "settings": settings | {"device": device, "devices": devices, "precision": precision} | plan.code | task_code,
-        "dataset": {
-            "name": plan.task.dataset,
-            "variant": splits.variant,
-            "sha256": splits.sha256,
-            "counts": splits.counts,
-            **_labels(plan, splits),
-        },
-        "code": environment.code_version(),
-        "environment": environment.describe() | {"threads": torch.get_num_threads()},
-        "parameters": {
-            **parameters,
-            "baseline": baseline,
-            "ratio": round(parameters["total"] / baseline, 6),
-            "within_rule": verdicts["parameters"].kept,
-        },
-    }
+    return (
+        identity
+        | preset
+        | {
+            "schema": cards.SCHEMA_VERSION,
+            "kind": "run",
+            "backbone": plan.task.meta.backbone,
+            "slots": slots,
+            "title": plan.mechanism.meta.title,
+            "track": rules.track(verdicts, cell.overrides),
+            "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
+            "fidelity": plan.mechanism.meta.fidelity,
+            "settings": settings
+            | {"device": device, "devices": devices, "precision": precision}
+            | plan.code
+            | task_code,
+            "dataset": {
+                "name": plan.task.dataset,
+                "variant": splits.variant,
+                "sha256": splits.sha256,
+                "counts": splits.counts,
+                **_labels(plan, splits),
+            },
+            "code": environment.code_version(),
+            "environment": environment.describe() | {"threads": torch.get_num_threads()},
+            "parameters": {
+                **parameters,
+                "baseline": baseline,
+                "ratio": round(parameters["total"] / baseline, 6),
+                "within_rule": verdicts["parameters"].kept,
+            },
+        }
+    )
 
 
 def _labels(plan: RunPlan, splits: Splits) -> dict[str, str]:

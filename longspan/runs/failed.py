@@ -67,7 +67,7 @@ def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
     try:
         found = json.loads(path.read_text())
         cards.validate(cards.seal(found | nothing_reached() | {"status": "fail", "reason": "unknown", "files": {}}))
-        spec, asked = Spec.parse(found["mechanism"]), Spec.parse(cell.mechanism)
+        spec, asked = Spec.parse(found["mechanism"]), Spec.parse(_as_run(cell))
         theirs = (spec.target, *(found[name] for name in ("protocol", "tier", "seed", "overrides")))
     except (OSError, ValueError, RecursionError, TypeError, KeyError):  # damaged, or forged
         return None
@@ -76,12 +76,18 @@ def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
     return found if same else None
 
 
+def _as_run(cell: Cell) -> str:
+    """The mechanism in the form the protocol runs it in; a plug-in runs as it is, and must not be imported here."""
+    builtin = cell.task in tasks.registry.names(plugins=False)
+    return tasks.get(cell.task).runs_as(cell.protocol, cell.mechanism) if builtin else cell.mechanism
+
+
 def _known(cell: Cell, device: str, devices: int, real: bool) -> cards.Card | None:
     """What can be said of a cell whose plug-in must not be imported; nothing if that is its task."""
     if ":" in cell.task or cell.task not in tasks.registry.names(plugins=False):
         return None
     task = tasks.get(cell.task)
-    protocol = task.protocol(cell.protocol, cell.tier).override(cell.overrides)
+    protocol = task.rules(cell.protocol, cell.tier, cell.mechanism).override(cell.overrides)
     splits = task.splits(protocol, real=real)
     precision = choose_precision("auto", device)
     spec = Spec.parse(cell.mechanism)

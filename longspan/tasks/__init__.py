@@ -7,7 +7,7 @@ registry = Registry(
     "task",
     __name__,
     f"{__name__}.base:Task",
-    skip=("base", "classification", "byte_text", "byte_pairs", "forecasting", "language"),
+    skip=("base", "classification", "byte_text", "byte_pairs", "forecasting", "language", "lra_models"),
 )
 
 

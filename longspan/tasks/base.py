@@ -15,6 +15,7 @@ from longspan.attentions import Pattern
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UnknownName, UsageError, did_you_mean
 from longspan.core.settings import override
+from longspan.core.spec import Spec
 from longspan.datasets.base import Split, Splits
 
 
@@ -82,12 +83,20 @@ class Protocol:
     recipe: Recipe
 
     def lite(self) -> "Protocol":
-        """The same data and model for a tenth of the steps, the warm-up and the stairs of the rate scaled with them."""
+        """The same data and model for a tenth of the steps, the warm-up and the stairs of the rate scaled with them.
+
+        The peak of the rate stays where it is; under `rsqrt`, where it is learning_rate / sqrt(warmup), the learning
+        rate is scaled for that.
+        """
         recipe = self.recipe
+        warmup, rate = recipe.warmup // 10, recipe.learning_rate
+        if recipe.schedule == "rsqrt":
+            rate *= (max(1, warmup) / max(1, recipe.warmup)) ** 0.5
         shorter = dataclasses.replace(
             recipe,
             steps=recipe.steps // 10,
-            warmup=recipe.warmup // 10,
+            warmup=warmup,
+            learning_rate=rate,
             evaluate_every=max(1, min(recipe.evaluate_every, recipe.steps // 100)),
             decay_every=min(recipe.decay_every, max(1, recipe.decay_every // 10)),
         )
@@ -100,6 +109,18 @@ class Protocol:
     def override(self, changes: Mapping[str, Any]) -> "Protocol":
         """Typed changes by dotted name, as in {"recipe.steps": 500}; unknown names and wrong types are refused."""
         return override(self, changes)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How a protocol runs one mechanism: in which form, and with which settings of its own.
+
+    `mechanism` takes the place of the plain name, as in "lra_local(block=64)" for `local`. `changes` hold for that name
+    and for the form it runs in, with whatever options: {"model.layers": 1}.
+    """
+
+    mechanism: str
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,6 +172,7 @@ class Task(ABC):
 
     meta: ClassVar[TaskMeta]
     protocols: ClassVar[dict[tuple[str, str], Protocol]]
+    presets: ClassVar[Mapping[str, Mapping[str, Preset]]] = {}  # by protocol and plain name of a mechanism
     dataset: ClassVar[str]
     texts: ClassVar[int] = 1  # in one example
 
@@ -166,6 +188,19 @@ class Task(ABC):
             raise UnknownName(f"{self.name} has no protocol {protocol!r}.{did_you_mean(protocol, names)}")
         tiers = sorted(t for p, t in self.protocols if p == protocol)
         raise UnknownName(f"{self.name} under {protocol} has no tier {tier!r}.{did_you_mean(tier, tiers)}")
+
+    def runs_as(self, protocol: str, mechanism: str) -> str:
+        """The form in which a protocol runs a mechanism; what has options of its own runs as it is."""
+        preset = self.presets.get(protocol, {}).get(mechanism)
+        return mechanism if preset is None else preset.mechanism
+
+    def rules(self, protocol: str, tier: str, mechanism: str) -> Protocol:
+        """The protocol with what it has for this mechanism alone, which is named plainly or in the form it runs in."""
+        rules, target = self.protocol(protocol, tier), Spec.parse(mechanism).target
+        for name, preset in self.presets.get(protocol, {}).items():
+            if target in (name, Spec.parse(preset.mechanism).target):
+                return rules.override(preset.changes)
+        return rules
 
     def patterns(self, asked: str | None) -> tuple[Pattern, ...]:
         """The patterns whose slots the mechanism fills: those asked for, as in "NS+CS", or the task's first one."""

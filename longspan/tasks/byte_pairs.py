@@ -2,7 +2,8 @@
 
 Both texts go through one encoder, and neither sees the other; only the head sees both. `longspan` and `lra-paper` have
 a class token in front of each text and the head of the paper, two layers on [u, v, u * v, u - v]; `lra-released` has
-what the released code does: the output at the first byte, and three layers on [u, v].
+what the released code does: the output at the first byte, three layers on [u, v], and every text padded to the full
+length.
 """
 
 from dataclasses import replace
@@ -11,6 +12,7 @@ from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import aan
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification
+from longspan.tasks.lra_models import released_models
 
 DATA = aan.PRESETS["retrieval"]
 PAPER = Protocol(
@@ -20,7 +22,7 @@ PAPER = Protocol(
 )
 RELEASED = Protocol(
     data=DATA["lra-released", "full"],
-    model=replace(PAPER.model, features="two", head_layers=3, pooling="first"),
+    model=replace(PAPER.model, features="two", head_layers=3, pooling="first", hide_zeros=True),
     recipe=replace(PAPER.recipe, learning_rate=0.05, selection="last"),
 )
 LONGSPAN = Protocol(
@@ -48,21 +50,22 @@ class BytePairs(Classification):
 
     dataset = "aan"
     classes = aan.CLASSES
+    presets = {"lra-released": released_models({}, cls=False)}
     texts = 2
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.data.length
 
 
-def protocols(steps: int, warmup: int) -> dict[tuple[str, str], Protocol]:
-    """The rules for this many steps; the warm-up is that of the configurations by whose rules one trains."""
+def protocols(steps: int) -> dict[tuple[str, str], Protocol]:
+    """The rules for this many steps, with the same rates and warm-up for any number of them."""
     return {
         ("longspan", "smoke"): SMOKE,
-        **_for(LONGSPAN, steps, LONGSPAN.recipe.warmup).tiers("longspan"),
-        **_for(PAPER, steps, warmup).tiers("lra-paper"),
-        **_for(RELEASED, steps, warmup).tiers("lra-released"),
+        **_for(LONGSPAN, steps).tiers("longspan"),
+        **_for(PAPER, steps).tiers("lra-paper"),
+        **_for(RELEASED, steps).tiers("lra-released"),
     }
 
 
-def _for(protocol: Protocol, steps: int, warmup: int) -> Protocol:
-    return replace(protocol, recipe=replace(protocol.recipe, steps=steps, warmup=warmup))
+def _for(protocol: Protocol, steps: int) -> Protocol:
+    return replace(protocol, recipe=replace(protocol.recipe, steps=steps))

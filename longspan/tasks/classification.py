@@ -110,7 +110,8 @@ class Classification(Task):
     pixels: ClassVar[bool] = False  # tokens are intensities, so that they may also be given as numbers
 
     def shift(self, protocol: Protocol) -> int:
-        return 0 if protocol.model.hide_zeros or protocol.model.input_mode == "continuous" else 1
+        as_released = self.pixels and protocol.model.hide_zeros  # where black is padding
+        return 0 if as_released or protocol.model.input_mode == "continuous" else 1
 
     def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
         if protocol.model.input_mode == "continuous" and not self.pixels:

@@ -1,8 +1,8 @@
 """ListOps: evaluate a nested bracket expression, answer one digit (Long Range Arena, arXiv:2011.04006).
 
 `lra-paper` has the sizes of the paper's appendix, `lra-released` those of the released configuration (last checkpoint
-reported); `longspan` has the paper's sizes and steps with a recipe that trains the deep encoder. Rows are masked by
-their true length everywhere.
+reported, rows padded to 2,000 tokens as the release does); `longspan` has the paper's sizes and steps with a recipe
+that trains the deep encoder.
 """
 
 from dataclasses import replace
@@ -11,6 +11,7 @@ from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import listops
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
+from longspan.tasks.lra_models import SINKHORN, released_models
 
 DATA = listops.PRESETS["listops"]
 PAPER = Protocol(
@@ -20,7 +21,7 @@ PAPER = Protocol(
 )
 RELEASED = replace(
     PAPER,
-    model=Sizes(dim=512, heads=8, layers=4, mlp=1024),
+    model=Sizes(dim=512, heads=8, layers=4, mlp=1024, hide_zeros=True),
     recipe=replace(PAPER.recipe, selection="last", evaluate_every=50),
 )
 LONGSPAN = Protocol(
@@ -52,6 +53,7 @@ class ListOps(Classification):
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
     }
+    presets = {"lra-released": released_models({"sinkhorn": SINKHORN}, features=2)}
 
     symbols = listops.VOCAB
     classes = listops.CLASSES

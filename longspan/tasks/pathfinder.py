@@ -1,9 +1,9 @@
 """Pathfinder: are the two discs ends of one dashed path? Pixels in a row, no second dimension (arXiv:2011.04006).
 
 `longspan` counts black as a symbol like any other (ids are intensities plus one, 0 is left for padding) and has the
-sizes of the released configuration; `lra-released` keeps the release's rule that black pixels are hidden from
-attention; `lra-paper` has the sizes of the appendix, with the embedding as wide as the queries, which the paper leaves
-open.
+sizes of the released configuration; `lra-released` keeps the release's rule that black pixels are padding, and has the
+sizes of each model's own file (for Performer those by which an author corrected it, issue 37 of the release);
+`lra-paper` has the sizes of the appendix, with the embedding as wide as the queries, which the paper leaves open.
 """
 
 from dataclasses import replace
@@ -12,6 +12,7 @@ from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import pathfinder
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
+from longspan.tasks.lra_models import SINKHORN, released_models, sizes
 
 DATA = pathfinder.PRESETS["pathfinder"]
 RELEASED = Protocol(
@@ -43,6 +44,20 @@ SMOKE = Protocol(
     recipe=replace(LONGSPAN.recipe, steps=60, batch_size=16, warmup=10, evaluate_every=30, evaluation_batch=64),
 )
 
+# layers, embedding, queries, MLP, heads. The Transformer's are those of RELEASED.
+MODELS = {
+    "local": sizes(2, 64, 32, 64, 4, dropout=0.1),
+    "sparse_transformer": sizes(1, 32, 16, 32, 8),
+    "longformer": sizes(2, 32, 16, 32, 2, dropout=0.1),
+    "linformer": sizes(1, 32, 16, 32, 2),
+    "reformer": sizes(2, 64, 32, 64, 8),
+    "sinkhorn": sizes(2, 32, 16, 64, 4) | SINKHORN,
+    "synthesizer": sizes(2, 64, 32, 64, 4),
+    "bigbird": sizes(4, 64, 32, 64, 2),
+    "linear": sizes(1, 128, 64, 128, 2),
+    "performer": sizes(1, 128, 64, 128, 8),  # an author's correction; the file has 4 layers, 32, 16, 32
+}
+
 
 class Pathfinder(Classification):
     meta = encoder_task("Pathfinder")
@@ -53,6 +68,7 @@ class Pathfinder(Classification):
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
     }
+    presets = {"lra-released": released_models(MODELS, block=64, cls=False)}
     classes = pathfinder.CLASSES
     pixels = True
 

@@ -2,7 +2,8 @@
 
 Trained from scratch here; `longspan probe transfer` asks a model that was trained on Pathfinder instead. `longspan`
 counts black as a symbol and has the sizes of the released configuration. The paper gives no sizes for this task, so
-`lra-paper` has those it gives for Pathfinder.
+`lra-paper` has those it gives for Pathfinder; the release has a file for the Transformer alone, so under `lra-released`
+the other models have its sizes.
 """
 
 from dataclasses import replace
@@ -11,6 +12,7 @@ from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import pathfinder
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
+from longspan.tasks.lra_models import SINKHORN, released_models
 
 DATA = pathfinder.PRESETS["pathx"]
 RELEASED = Protocol(
@@ -53,6 +55,7 @@ class PathX(Classification):
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
     }
+    presets = {"lra-released": released_models({"sinkhorn": SINKHORN}, block=64, cls=False)}
     classes = pathfinder.CLASSES
     pixels = True
 

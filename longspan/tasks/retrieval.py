@@ -9,4 +9,4 @@ from longspan.tasks.classification import encoder_task
 
 class Retrieval(BytePairs):
     meta = encoder_task("Retrieval")
-    protocols = protocols(steps=5_000, warmup=8_000)
+    protocols = protocols(steps=5_000)

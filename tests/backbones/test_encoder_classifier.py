@@ -5,14 +5,16 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan import attentions, backbones, runs
+from longspan import attentions, backbones, runs, tasks
 from longspan.attentions import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes, sinusoid
-from longspan.backbones.parameters import count
+from longspan.backbones.parameters import count, count_shapes
 from longspan.core.errors import UnknownName, UsageError
+from longspan.kernels.packing import Rows
 
 SMALL = Sizes(dim=12, heads=2, layers=2, mlp=16, dropout=0.0, attention_dropout=0.0)
 LENGTH = 24
@@ -80,7 +82,7 @@ def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
     assert runs.count_parameters(task, "softmax", protocol, "full")["total"] == expected
 
 
-MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a change here changes every result
+MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-released: a change changes every result
     "abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # 32 slots for each channel of a head
     "authors_lara": (8_948_746 + 4 * 2 * (64**2 + 3 * 64), 26_530 + 4 * 2 * (4**2 + 3 * 4)),  # as lara
     "bigbird": (8_948_746, 26_530),
@@ -107,11 +109,14 @@ MECHANISMS = {  # listops and pathfinder, lra-released, four layers each: a chan
         26_530 + 4 * (32 * 4 * 32 + 4 * 16),
     ),
     "lra_bigbird": (8_948_746, 26_530),
+    "lra_linear": (8_948_746, 26_530),
+    "lra_linformer": (8_948_746 + 4 * 16 * 2_001, 26_530 + 4 * 16 * 1_024),  # one map from length to 16
     "lra_local": (8_948_746, 26_530),
     "lra_longformer": (8_948_746 + 4 * 3 * 512**2, 26_530 + 4 * 3 * 32 * 16),  # projections that nobody uses
     "lra_performer": (8_948_746, 26_530),
     "lra_reformer": (8_948_746 - 2 * 4 * 512**2, 26_530 + 4 * (2 * 32**2 - 4 * 32 * 16)),  # as wide as the tokens
     "lra_sinkhorn": (8_948_746 + 4 * 65 * 25, 26_530 + 4 * 5 * 25),  # a map to 25 blocks that has no effect
+    "lra_softmax": (8_948_746, 26_530),
     "lra_sparse_transformer": (8_948_746, 26_530),
     "lra_synthesizer": (8_948_746 + 4 * 8 * 2_001**2, 26_530 + 4 * 4 * 1_024**2),  # a full matrix for each head
     "none": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # nothing at all
@@ -143,8 +148,12 @@ def test_the_table_of_mechanisms_is_complete():
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_every_mechanism_keeps_its_number_of_parameters(mechanism):
-    counted = (runs.count_parameters(t, mechanism, "lra-released", "full")["total"] for t in ("listops", "pathfinder"))
-    assert tuple(counted) == MECHANISMS[mechanism]
+    def total(task):
+        return count_shapes(lambda: task.model(attentions.get(mechanism), task.protocol("lra-released", "full")))[
+            "total"
+        ]
+
+    assert tuple(total(tasks.get(name)) for name in ("listops", "pathfinder")) == MECHANISMS[mechanism]
 
 
 def test_parts_add_up_and_layers_are_one_part():
@@ -291,15 +300,18 @@ def zeros_model(pooling, hide_zeros=True, attention=Watching):
 TOKENS = torch.tensor([[0, 3, 0, 5], [2, 0, 4, 0]])
 
 
+WHOLE = F.pad(TOKENS, (0, LENGTH - 4))  # as the release has them, whatever the width of the batch
+
+
 def test_hidden_zeros_are_masked_in_every_layer(watching):
     zeros_model("mean")(TOKENS, [4, 4])
     assert len(watching) == SMALL.layers
-    assert all(torch.equal(mask, TOKENS > 0) for mask in watching)
+    assert all(torch.equal(mask, WHOLE > 0) for mask in watching)
 
 
 def test_the_class_token_is_masked_as_the_first_token_is(watching):
     zeros_model("cls")(TOKENS, [4, 4])
-    expected = torch.cat([TOKENS[:, :1] > 0, TOKENS > 0], dim=1)
+    expected = torch.cat([TOKENS[:, :1] > 0, WHOLE > 0], dim=1)
     assert len(watching) == SMALL.layers
     assert all(torch.equal(mask, expected) for mask in watching)
 
@@ -319,9 +331,27 @@ def test_a_hidden_zero_is_still_part_of_the_mean():
     assert not torch.allclose(before, model(tokens))
 
 
-def test_hidden_zeros_in_a_padded_batch_are_refused_and_not_ignored():
-    with pytest.raises(UsageError, match="hide_zeros needs rows of one length"):
-        zeros_model("mean")(TOKENS, [4, 3])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "first"])
+def test_by_the_rule_of_the_release_a_row_is_the_same_in_a_batch_of_any_width(pooling):
+    model = zeros_model(pooling, attention=attentions.get("lra_linear")).double()
+    short = torch.tensor([[3, 0, 5, 1], [2, 7, 0, 0]])
+    expected = model(F.pad(short, (0, LENGTH - 4)))
+    torch.testing.assert_close(model(short, [4, 2]), expected)
+    filled = torch.cat([short, torch.zeros(1, 4, dtype=torch.long)])
+    rows = Rows(torch.tensor([4, 2, 2]), total=8, max_seqlen=4, count=2)  # a third row that only fills
+    torch.testing.assert_close(model(filled, rows), expected)
+
+
+def test_a_released_model_that_ignores_the_mask_sees_the_embedding_of_padding():
+    models = [zeros_model("cls", attention=attentions.get(name)).double() for name in ("lra_linear", "lra_softmax")]
+    tokens, lengths = torch.tensor([[3, 1, 5]]), [3]
+    before = [model(tokens, lengths) for model in models]
+    with torch.no_grad():
+        for model in models:
+            model.embedding.weight[0] += 1 + torch.arange(12) % 3
+    after = [model(tokens, lengths) for model in models]
+    assert not torch.allclose(before[0], after[0])
+    torch.testing.assert_close(before[1], after[1])
 
 
 # ------------------------------------------------------------------------------------------------------------- weights

@@ -13,6 +13,7 @@ from longspan.attentions import Pattern
 from longspan.backbones.slots import Slots
 from longspan.core.errors import UnknownName, UsageError
 from longspan.tasks.base import Protocol, Recipe
+from longspan.training.optimizer import learning_rate
 
 LRA = [name for name in tasks.names() if tasks.get(name).meta.backbone == "encoder_classifier"]
 EVERY = [(name, *key) for name in LRA for key in tasks.get(name).protocols]
@@ -41,8 +42,28 @@ def test_lite_is_a_tenth_of_the_steps_with_the_same_data_and_model(name, protoco
     assert lite.recipe.warmup == full.recipe.warmup // 10
     assert lite.recipe.evaluate_every <= lite.recipe.steps / 10
     changed = {"steps", "warmup", "evaluate_every", "decay_every"}
+    changed |= {"learning_rate"} if full.recipe.schedule == "rsqrt" else set()  # by which the peak stays
     for field in dataclasses.fields(Recipe):
         assert field.name in changed or getattr(lite.recipe, field.name) == getattr(full.recipe, field.name)
+
+
+OWN_LITE = {("lm", "longspan"), ("mlm", "longspan")}  # small models with a recipe of their own
+SCALED = {(name, protocol) for name in tasks.names() for protocol, _ in tasks.get(name).protocols} - OWN_LITE
+
+
+@pytest.mark.parametrize("name, protocol", sorted(SCALED))
+def test_lite_has_the_highest_rate_of_full(name, protocol):
+    """A tenth of the warm-up of an rsqrt schedule with the same learning rate would raise the peak by sqrt(10)."""
+    full, lite = (tasks.get(name).protocol(protocol, tier).recipe for tier in ("full", "lite"))
+    highest = [learning_rate(recipe, min(recipe.warmup, recipe.steps - 1)) for recipe in (full, lite)]
+    assert highest[1] == pytest.approx(highest[0], rel=0.01)  # where warm-up never ends, lite ends a little earlier
+
+
+@given(st.integers(10, 20_000), st.integers(10, 20_000), st.floats(1e-4, 1))
+def test_lite_never_moves_the_peak_of_an_rsqrt_schedule(steps, warmup, rate):
+    full = Recipe(steps=steps, batch_size=1, learning_rate=rate, warmup=warmup)
+    lite = Protocol(None, None, full).lite().recipe
+    assert learning_rate(lite, lite.warmup) == pytest.approx(learning_rate(full, full.warmup), rel=1e-9)
 
 
 def test_every_task_has_every_tier_of_the_longspan_protocol():
@@ -125,7 +146,7 @@ VARIANTS = {
     "text": reviews(4_000, 4_000, 1_000),
     **{f"text_{k}k": reviews(1_000 * k, 1_000 * k, 1_000 * k) for k in (1, 2, 3, 4)},
     "retrieval": pairs(5_000, 8_000),
-    "retrieval_30k": pairs(30_000, 800),
+    "retrieval_30k": pairs(30_000, 8_000),
 }
 PUBLISHED = {  # spec/lra.md 4.1 and 5
     **{(task, protocol): rules for task, own in VARIANTS.items() for protocol, rules in own.items()},
@@ -212,6 +233,17 @@ def test_settings_are_the_published_ones(name, protocol):
     for group, settings in PUBLISHED[name, protocol].items():
         found = {setting: getattr(getattr(rules, group), setting) for setting in settings}
         assert found == settings
+
+
+@pytest.mark.parametrize("protocol", ["longspan", "lra-paper", "lra-released"])
+def test_retrieval_for_30_000_steps_warms_up_by_the_same_rates(protocol):
+    short, long = (tasks.get(name).protocol(protocol, "full").recipe for name in ("retrieval", "retrieval_30k"))
+    for step in (0, 1, 250, 499):
+        assert learning_rate(long, step) == learning_rate(short, step)
+    if protocol != "longspan":
+        base = {"lra-paper": 0.5, "lra-released": 0.05}[protocol]
+        assert learning_rate(long, 4_999) == learning_rate(short, 4_999)
+        assert learning_rate(long, 8_000) == pytest.approx(base / 8_000**0.5)  # the peak
 
 
 def test_smoke_listops_is_what_was_agreed():

@@ -42,6 +42,7 @@ class LRASinkhorn(HeadwiseAttention):
         family="sorting",
         cost="n",
         patterns=(Pattern.NONCAUSAL_SELF,),
+        version=2,  # the gradients of queries from which all is hidden
         dropout="weights",
         fidelity=True,
         remark="Does not sort: each strided group attends to itself and to the sum of all groups.",
@@ -125,9 +126,8 @@ class LRASinkhorn(HeadwiseAttention):
         v: Float[Tensor, "b h g s e"],
         bias: Float[Tensor, "#b 1 #g s s"] | None,
     ) -> Float[Tensor, "b h g s e"]:
-        apart = "b h g s c -> (b g) h s c"
-        if bias is not None:
-            bias = rearrange(bias.expand(len(q), -1, q.shape[2], -1, -1), apart)
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(*(rearrange(u, apart) for u in (q, k, v)), attn_mask=bias, dropout_p=dropout)
-        return rearrange(y, "(b g) h s e -> b h g s e", b=len(q))
+        if bias is None:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=self.active_dropout)
+        # Written out: the backward of fused kernels starts from the log-sum-exp, which is lost beside 1e10.
+        p = torch.softmax(at_least_single(q @ k.mT / q.shape[-1] ** 0.5) + bias, dim=-1)
+        return F.dropout(p, self.active_dropout).to(v.dtype) @ v

@@ -11,8 +11,9 @@ the release adds them, because the settings that ask otherwise are read nowhere.
     dot = False                  leaves out queries and keys, and with them the mask: padding is then seen by everyone
 
 The dense scores lie in memory as [place, head, column] and are read as [head, place, column] without a transposition:
-row i of head h is that of token (h n + i) div heads and head (h n + i) mod heads. With the dot product a score becomes
--1e10 when its query or its key is padding, so that a padded query gets the mean of everything.
+row i of head h is that of token (h n + i) div heads and head (h n + i) mod heads. With the dot product -1e10 is added
+to a score when its query or its key is padding, beside which single precision loses the score: a padded query gets the
+mean of everything, and its scores are differentiated at equal weights.
 
 Code: google-research/long-range-arena, models/synthesizer. Departs from it in: nothing known.
 """
@@ -39,6 +40,7 @@ class LRASynthesizer(Attention):
         family="learned scores",
         cost="n^2",
         patterns=(Pattern.NONCAUSAL_SELF,),
+        version=2,  # the gradients of padded queries
         length_bound=True,
         dropout="weights",
         fidelity=True,
@@ -107,7 +109,9 @@ class LRASynthesizer(Attention):
         if q is not None and k is not None:
             scores = scores + q @ k.mT / q.shape[-1] ** 0.5
             if mask is not None:
-                scores = scores.masked_fill(~(mask[:, None, :, None] & mask[:, None, None, :]), HIDDEN)
+                both = mask[:, None, :, None] & mask[:, None, None, :]
+                # added in single precision: the score itself is lost beside 1e10, its derivative is not
+                scores = torch.where(both, scores, HIDDEN + (scores - scores.detach()))
         weights = F.dropout(scores.softmax(dim=-1), self.dropout if self.training else 0.0)
         return weights.to(v.dtype) @ v
 

@@ -87,3 +87,18 @@ def test_the_length_must_be_known_and_kept():
         build()(randn(1, 15, 6))
     with pytest.raises(UsageError, match="at least 1 column"):
         build("rank=0")
+
+
+def test_scores_of_a_padded_query_are_differentiated_as_in_single_precision():
+    torch.manual_seed(0)
+    layer = attentions.get("lra_synthesizer")(6, 2, Pattern.NONCAUSAL_SELF, max_length=9, bias=False)
+    x, direction = torch.randn(2, 9, 6), torch.randn(2, 9, 6)
+    mask = torch.arange(9) < torch.tensor([[9], [4]])
+    q, k, v = (p(x).unflatten(-1, (2, 3)).transpose(1, 2) for p in (layer.query, layer.key, layer.value))
+    hidden = ~(mask[:, None, :, None] & mask[:, None, None, :])
+    scores = layer.random + q @ k.mT / 3**0.5 - 1e10 * hidden.float()
+    expected = layer.out((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+    weights = [layer.random, layer.query.weight, layer.key.weight]
+    wanted = torch.autograd.grad((expected * direction).sum(), weights)
+    found = torch.autograd.grad((layer(x, mask=mask) * direction).sum(), weights)
+    torch.testing.assert_close(found, wanted)
