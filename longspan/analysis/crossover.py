@@ -6,9 +6,9 @@
 `cab-2023` is the Comprehensive Attention Benchmark's own method: y = ax^2 + bx + c through the baseline, y = ex + f
 through the mechanism (through all lengths but 256 for time), and the larger root of their difference. R2 is that of
 the straight line. Beyond CAB, the quadratic term must be significant (`parabola.py`): the memory of a fused softmax is
-a straight line, and rounding bends it enough for a root at 1e18. `measured` believes only what was measured: where the difference of logarithms changes its sign
-between two lengths for the last time, the crossing lies on the straight line between them. Its interval is a bootstrap:
-medians are drawn again from the spread of their readings.
+a straight line, and rounding bends it enough for a root at 1e18. `measured` believes only what was measured: where the
+difference of logarithms changes its sign between two lengths for the last time, the crossing lies on the straight line
+between them. Its interval is a bootstrap: medians are drawn again from the spread of their readings.
 """
 
 import math
@@ -105,7 +105,7 @@ def cab_2023(baseline: Mapping[int, float], mechanism: Mapping[int, float], quan
     e, f = np.polyfit(list(used), list(used.values()), 1)
     r2 = _r2(np.array(list(used)), np.array(list(used.values())), float(e), float(f))
     if not curve.bends_upwards:
-        words = f"no crossover: the baseline is not quadratic (its quadratic term is not significant, p = {curve.p:.2g})"
+        words = f"no crossover: the baseline is not quadratic (p = {curve.p:.2g} for its quadratic term)"
         return Crossing("none", words, r2=r2)
     under = (b - e) ** 2 - 4 * a * (c - f)
     if under < 0:
@@ -342,8 +342,8 @@ def _finding(made: Sequence[Comparison], method: str) -> Finding:
         ),
         "cab-2023": (
             "By the method of CAB: a parabola through the baseline, a straight line through the mechanism (without "
-            f"length {DROPPED} for time), and the larger root of their difference. R² is that of the straight line. There "
-            "is no crossover with a baseline whose quadratic term is not significant (one-sided t-test, "
+            f"length {DROPPED} for time), and the larger root of their difference. R² is that of the straight line. "
+            "There is no crossover with a baseline whose quadratic term is not significant (one-sided t-test, "
             f"{parabola.LEVEL:.1%}).",
         ),
     }

@@ -19,6 +19,7 @@ LATER = {
     "model.input_mode": "ids",
     "recipe.accumulate": 1,
     "recipe.average": 0.0,
+    "recipe.decay_after": 0,
     "recipe.decay_every": 0,
     "recipe.decay_rate": 0.5,
     "recipe.drop_last": False,

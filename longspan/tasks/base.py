@@ -45,6 +45,7 @@ class Recipe:
     power: float = 1.0  # of the polynomial schedule
     decay_rate: float = 0.5  # of the exponential schedule, every `decay_every` steps
     decay_every: int = 0
+    decay_after: int = 0  # times `decay_every` steps that go by before the first decay
     patience: int | None = None  # evaluations without a better validation score before training ends
     drop_last: bool = False  # an epoch has whole batches only; else a batch may hold the border of two epochs
 
@@ -69,6 +70,8 @@ class Recipe:
                 f"An exponential schedule needs decay_every of at least 1, got {self.decay_every}; "
                 "say after how many steps the rate falls."
             )
+        if self.decay_after < 0:
+            raise UsageError(f"decay_after counts stairs from 0, got {self.decay_after}; give 0 or more.")
         if self.patience is not None and self.patience < 1:
             raise UsageError(f"patience counts evaluations from 1, got {self.patience}; None waits for ever.")
 
