@@ -17,6 +17,7 @@ LATER = {
     "model.features": "one",
     "model.head_layers": 2,
     "model.input_mode": "ids",
+    "model.sinusoid": "alternating",
     "recipe.accumulate": 1,
     "recipe.average": 0.0,
     "recipe.decay_after": 0,

@@ -144,6 +144,7 @@ RUN_SCHEMA = _card(
     },
     {
         "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
+        "preset": _object({"named": _TEXT, "protocol": _TEXT}),  # where the mechanism's options are the protocol's
         "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
     },
 )

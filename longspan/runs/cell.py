@@ -15,6 +15,7 @@ from longspan.core.cell import Cell, cells
 from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
 from longspan.core.seeding import seed_everything
 from longspan.core.signals import Stopped
+from longspan.core.spec import Spec
 from longspan.results.schema import LARGEST_INTEGER
 from longspan.runs.fingerprint import code_identity, is_builtin, source_hash
 from longspan.tasks import Protocol, Task
@@ -33,10 +34,17 @@ class RunPlan:
     protocol: Protocol
 
     @classmethod
-    def of(cls, cell: Cell) -> "RunPlan":
+    def of(cls, cell: Cell, *, presets: bool = True) -> "RunPlan":
+        """The plan of a cell.
+
+        A mechanism named without options gets those that its protocol has for it. A card has them resolved, so that
+        what it names is taken as it is: `presets=False`.
+        """
         task = tasks.get(cell.task)
-        mechanism = attentions.get(cell.mechanism)
         patterns = task.patterns(cell.pattern)
+        spec = Spec.parse(cell.mechanism)
+        options = {} if spec.options or not presets else task.preset(cell.protocol, spec.target, patterns)
+        mechanism = attentions.get(Spec(spec.target, dict(options or spec.options)))
         for pattern in patterns:
             if pattern not in mechanism.meta.patterns:
                 raise UnsupportedPattern(
@@ -46,6 +54,13 @@ class RunPlan:
         if isinstance(cell.seed, bool) or not 0 <= cell.seed <= LARGEST_INTEGER:
             raise UsageError(f"A seed is an integer from 0 to {LARGEST_INTEGER}, got {cell.seed}.")
         return cls(cell, task, mechanism, patterns, task.protocol(cell.protocol, cell.tier).override(cell.overrides))
+
+    @property
+    def preset(self) -> dict[str, str] | None:
+        """How the mechanism was named, where its options are the protocol's."""
+        if str(self.mechanism) == str(attentions.get(self.cell.mechanism)):
+            return None
+        return {"named": self.cell.mechanism, "protocol": self.cell.protocol}
 
     @property
     def pattern(self) -> str:
@@ -106,7 +121,7 @@ class RunPlan:
 @functools.cache
 def count_parameters(task: str, mechanism: str, protocol: str, tier: str, pattern: str | None = None) -> dict[str, Any]:
     """Parameters in all and by part of the network, of which only the shapes are made."""
-    plan = RunPlan.of(Cell(task, mechanism, pattern, protocol, tier))
+    plan = RunPlan.of(Cell(task, mechanism, pattern, protocol, tier), presets=False)
     return parameters.count_shapes(plan.model)
 
 

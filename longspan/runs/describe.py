@@ -40,33 +40,41 @@ def describe(
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
+    preset = {} if plan.preset is None else {"preset": plan.preset}
     task_code = {} if plan.task_source is None else {"task_sha256": plan.task_source}
-    return identity | {
-        "schema": cards.SCHEMA_VERSION,
-        "kind": "run",
-        "backbone": plan.task.meta.backbone,
-        "slots": slots,
-        "title": plan.mechanism.meta.title,
-        "track": rules.track(verdicts, cell.overrides),
-        "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
-        "fidelity": plan.mechanism.meta.fidelity,
-        "settings": settings | {"device": device, "devices": devices, "precision": precision} | plan.code | task_code,
-        "dataset": {
-            "name": plan.task.dataset,
-            "variant": splits.variant,
-            "sha256": splits.sha256,
-            "counts": splits.counts,
-            **_labels(plan, splits),
-        },
-        "code": environment.code_version(),
-        "environment": environment.describe() | {"threads": torch.get_num_threads()},
-        "parameters": {
-            **parameters,
-            "baseline": baseline,
-            "ratio": round(parameters["total"] / baseline, 6),
-            "within_rule": verdicts["parameters"].kept,
-        },
-    }
+    return (
+        identity
+        | preset
+        | {
+            "schema": cards.SCHEMA_VERSION,
+            "kind": "run",
+            "backbone": plan.task.meta.backbone,
+            "slots": slots,
+            "title": plan.mechanism.meta.title,
+            "track": rules.track(verdicts, cell.overrides),
+            "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
+            "fidelity": plan.mechanism.meta.fidelity,
+            "settings": settings
+            | {"device": device, "devices": devices, "precision": precision}
+            | plan.code
+            | task_code,
+            "dataset": {
+                "name": plan.task.dataset,
+                "variant": splits.variant,
+                "sha256": splits.sha256,
+                "counts": splits.counts,
+                **_labels(plan, splits),
+            },
+            "code": environment.code_version(),
+            "environment": environment.describe() | {"threads": torch.get_num_threads()},
+            "parameters": {
+                **parameters,
+                "baseline": baseline,
+                "ratio": round(parameters["total"] / baseline, 6),
+                "within_rule": verdicts["parameters"].kept,
+            },
+        }
+    )
 
 
 def _labels(plan: RunPlan, splits: Splits) -> dict[str, str]:

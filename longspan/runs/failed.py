@@ -67,7 +67,8 @@ def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
     try:
         found = json.loads(path.read_text())
         cards.validate(cards.seal(found | nothing_reached() | {"status": "fail", "reason": "unknown", "files": {}}))
-        spec, asked = Spec.parse(found["mechanism"]), Spec.parse(cell.mechanism)
+        named = found["preset"]["named"] if "preset" in found else found["mechanism"]
+        spec, asked = Spec.parse(named), Spec.parse(cell.mechanism)
         theirs = (spec.target, *(found[name] for name in ("protocol", "tier", "seed", "overrides")))
     except (OSError, ValueError, RecursionError, TypeError, KeyError):  # damaged, or forged
         return None

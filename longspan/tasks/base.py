@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from longspan.attentions import Pattern
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UnknownName, UsageError, did_you_mean
 from longspan.core.settings import override
+from longspan.core.spec import Spec, Value
 from longspan.datasets.base import Split, Splits
 
 
@@ -147,6 +148,9 @@ class Evaluation:
     predictions: dict[str, np.ndarray]
 
 
+Presets = Mapping[Pattern, Mapping[str, Mapping[str, Value]]]  # options of a mechanism in the slots of a pattern
+
+
 class Task(ABC):
     """What is measured and by which rules; the one training loop does the rest."""
 
@@ -154,6 +158,7 @@ class Task(ABC):
     protocols: ClassVar[dict[tuple[str, str], Protocol]]
     dataset: ClassVar[str]
     texts: ClassVar[int] = 1  # in one example
+    presets: ClassVar[Mapping[str, Presets]] = {}  # by protocol
 
     @property
     def name(self) -> str:
@@ -178,6 +183,18 @@ class Task(ABC):
             if pattern not in patterns:
                 raise UsageError(f"{self.name} has no slot for {pattern}; its slots are {', '.join(patterns)}.")
         return tuple(pattern for pattern in Pattern if pattern in wanted)
+
+    def preset(self, protocol: str, mechanism: str, patterns: Sequence[Pattern]) -> Mapping[str, Value]:
+        """The options that the rules give a mechanism which was named without any; none where they are silent."""
+        rules = self.presets.get(protocol, {})
+        found = [rules.get(pattern, {}).get(mechanism, {}) for pattern in patterns]
+        if any(options != found[0] for options in found):
+            told = "; ".join(f"{Spec(mechanism, dict(o))} as {p}" for p, o in zip(patterns, found, strict=True))
+            raise UsageError(
+                f"{protocol} has other options for {mechanism} in each pattern of {self.name} ({told}); give them, or "
+                "replace one pattern at a time."
+            )
+        return found[0]
 
     def others(self, protocol: Protocol) -> Mapping[Pattern, str]:
         """The mechanism in slots of a pattern that is not replaced; softmax where nothing is said."""

@@ -31,6 +31,7 @@ from longspan.backbones.informer import Informer, Sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.datasets.series import CAB_BATCH, TIME_FEATURES, Data, Series, Windows
 from longspan.metrics.forecasting import error_of_the_mean, over_windows, window_errors
+from longspan.tasks import cab_table
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta
 
 BATCH = CAB_BATCH
@@ -89,6 +90,8 @@ class WindowFeed(Feed):
 
 class Forecasting(Task):
     """A series, Informer, and squared errors."""
+
+    presets = {"cab-2023": cab_table.of("forecasting")}
 
     def longest(self, protocol: Protocol) -> int:
         return max(protocol.data.past, protocol.data.prefix + protocol.data.horizon)
@@ -204,7 +207,24 @@ def protocols(
             evaluate_every=40,
         ),
     )
-    return {("longspan", "smoke"): smoke, **longspan.tiers("longspan"), **cab.tiers("cab-2023")}
+    smoke_epoch = _series(dataset).counts(data["cab-2023", "smoke"])["train"] // BATCH
+    cab_smoke = Protocol(
+        data=data["cab-2023", "smoke"],
+        model=replace(smoke.model, self_slots=RELEASED_PROBSPARSE),
+        recipe=replace(
+            cab.recipe,
+            steps=EPOCHS * smoke_epoch,
+            learning_rate=2e-3,
+            decay_every=smoke_epoch,
+            evaluate_every=smoke_epoch,
+        ),
+    )
+    return {
+        ("longspan", "smoke"): smoke,
+        ("cab-2023", "smoke"): cab_smoke,
+        **longspan.tiers("longspan"),
+        **cab.tiers("cab-2023"),
+    }
 
 
 def _series(dataset: str) -> Series:
