@@ -68,13 +68,13 @@ def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
         found = json.loads(path.read_text())
         cards.validate(cards.seal(found | nothing_reached() | {"status": "fail", "reason": "unknown", "files": {}}))
         named = found["preset"]["named"] if "preset" in found else found["mechanism"]
-        spec, asked = Spec.parse(named), Spec.parse(cell.mechanism)
+        spec, asked, ran = map(Spec.parse, (named, cell.mechanism, found["mechanism"]))
         theirs = (spec.target, *(found[name] for name in ("protocol", "tier", "seed", "overrides")))
     except (OSError, ValueError, RecursionError, TypeError, KeyError):  # damaged, or forged
         return None
     same = theirs == (canonical_target(asked), cell.protocol, cell.tier, cell.seed, as_json(dict(cell.overrides)))
     same &= spec.options.items() <= asked.options.items() and (":" in cell.task or found["task"] == cell.task)
-    return found if same else None
+    return found if same and ran.target == spec.target else None
 
 
 def _known(cell: Cell, device: str, devices: int, real: bool) -> cards.Card | None:
