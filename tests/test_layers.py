@@ -31,7 +31,9 @@ SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows it
 SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one that trains
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
     "attentions": {"base", "bypass", "state_space"},
-    "tasks": {"base", "classification", "byte_text", "byte_pairs", "forecasting", "language", "lra_models"},
+    "tasks": {
+        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "forecasting", "language", "lra_models"),
+    },
     "datasets": {"base", "corpus", "series"},
     "probes": {"base", "matrices", "ask"},
 }

@@ -5,9 +5,10 @@
 
 `cab-2023` is the Comprehensive Attention Benchmark's own method: y = ax^2 + bx + c through the baseline, y = ex + f
 through the mechanism (through all lengths but 256 for time), and the larger root of their difference. R2 is that of
-the straight line. `measured` believes only what was measured: where the difference of logarithms changes its sign
-between two lengths for the last time, the crossing lies on the straight line between them. Its interval is a bootstrap:
-medians are drawn again from the spread of their readings.
+the straight line. Beyond CAB, the quadratic term must be significant (`parabola.py`): the memory of a fused softmax is
+a straight line, and rounding bends it enough for a root at 1e18. `measured` believes only what was measured: where the
+difference of logarithms changes its sign between two lengths for the last time, the crossing lies on the straight line
+between them. Its interval is a bootstrap: medians are drawn again from the spread of their readings.
 """
 
 import math
@@ -18,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from longspan.analysis import csv_measurements
+from longspan.analysis import csv_measurements, parabola
 from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, ReadingSummary, need_benches
 from longspan.analysis.finding import Column, Finding
@@ -95,20 +96,23 @@ class Comparison:
 def cab_2023(baseline: Mapping[int, float], mechanism: Mapping[int, float], quantity: str) -> Crossing:
     """CAB's fits and their larger crossing; the words say where it lies outside the measured lengths."""
     used = {length: value for length, value in mechanism.items() if quantity != "time" or length != DROPPED}
-    if len(baseline) < 3 or len(used) < 2:
+    if len(baseline) < parabola.FEWEST or len(used) < 2:
+        wanted = f"{parabola.FEWEST} lengths of the baseline and 2 of the mechanism"
         counts = f"{len(baseline)} of the baseline, {len(used)} of the mechanism"
-        return Crossing("none", f"none: the fits need 3 lengths of the baseline and 2 of the mechanism, got {counts}")
-    a, b, c = np.polyfit(list(baseline), list(baseline.values()), 2)
+        return Crossing("none", f"no crossover: the fits need {wanted}, got {counts}")
+    curve = parabola.parabola(list(baseline), list(baseline.values()))
+    a, b, c = curve.a, curve.b, curve.c
     e, f = np.polyfit(list(used), list(used.values()), 1)
     r2 = _r2(np.array(list(used)), np.array(list(used.values())), float(e), float(f))
-    if a <= 0:
-        return Crossing("none", "none: the parabola through the baseline does not bend upwards", r2=r2)
+    if not curve.bends_upwards:
+        words = f"no crossover: the baseline is not quadratic (p = {curve.p:.2g} for its quadratic term)"
+        return Crossing("none", words, r2=r2)
     under = (b - e) ** 2 - 4 * a * (c - f)
     if under < 0:
-        return Crossing("none", "none: by the fits it is cheaper at every length", r2=r2)
+        return Crossing("none", "no crossover: by the fits it is cheaper at every length", r2=r2)
     root = float((e - b + math.sqrt(under)) / (2 * a))
     if root <= 0:
-        return Crossing("none", "none: by the fits it is cheaper at every positive length", r2=r2)
+        return Crossing("none", "no crossover: by the fits it is cheaper at every positive length", r2=r2)
     lowest, highest = min(baseline), max(baseline)
     words = f"the fits cross at {root:,.0f}"
     words += "" if lowest <= root <= highest else f", outside the measured lengths {lowest:,} to {highest:,}"
@@ -338,7 +342,9 @@ def _finding(made: Sequence[Comparison], method: str) -> Finding:
         ),
         "cab-2023": (
             "By the method of CAB: a parabola through the baseline, a straight line through the mechanism (without "
-            f"length {DROPPED} for time), and the larger root of their difference. R² is that of the straight line.",
+            f"length {DROPPED} for time), and the larger root of their difference. R² is that of the straight line. "
+            "There is no crossover with a baseline whose quadratic term is not significant (one-sided t-test, "
+            f"{parabola.LEVEL:.1%}).",
         ),
     }
     quantities = list(QUANTITIES)

@@ -180,18 +180,19 @@ def _machine(card: Card) -> str:
 
 def _scores(runs: Sequence[Card]) -> dict[str, dict[str, float]]:
     """The first average of the largest suite that is complete for some mechanism, by rules and mechanism."""
-    groups = {(card["protocol"], card["tier"], card["dataset"]["variant"] == "standin") for card in runs}
+    groups = {
+        (card["protocol"], card["tier"], card["pattern"], card["dataset"]["variant"] == "standin") for card in runs
+    }
     found: dict[str, dict[str, float]] = {}
-    for protocol, tier, standin in sorted(groups):
+    for protocol, tier, pattern, standin in sorted(groups):
         for name in sorted(suites.names(), key=lambda name: -len(suites.get(name).tasks)):
             suite = suites.get(name)
             if not suite.averages:
                 continue
-            view = board(runs, suite, protocol, tier, standin=standin)
+            view = board(runs, suite, protocol, tier, pattern, standin=standin)
             means = {row.mechanism: row.averages[suite.averages[0].name].value for row in view.rows}
             complete = {mechanism: value for mechanism, value in means.items() if value is not None}
             if complete:
-                words = [suite.title, protocol, tier, *(["stand-in data"] if standin else [])]
-                found[" · ".join(words)] = complete
+                found[view.title] = complete
                 break
     return found

@@ -3,12 +3,13 @@
     x = sqrt(d) E[token] + sinusoid      x <- x + Attention(LN(x))      x <- x + MLP(LN(x))      logits = LN(x) E^T
 
 Paper: arXiv:2210.07661 (LM), after fairseq's `transformer_lm_gpt`. Positions are sinusoids, so there are some for any
-length. Departs from fairseq in: sines and cosines alternate, and the first token is at position 0.
+length: those of the Transformer's paper, or with `sinusoid="fairseq"` those of fairseq (`fairseq_sinusoid.py`). Departs
+from fairseq in: nothing else.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from longspan.attentions import Attention, Pattern
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.encoder_classifier import sinusoid
+from longspan.backbones.fairseq_sinusoid import fairseq_sinusoid
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
@@ -37,6 +39,16 @@ class Sizes:
         check_sizes(self, "dim", "heads", "layers", "mlp")
 
 
+@dataclass(frozen=True)
+class GPT2Sizes(Sizes):
+    """The sizes of GPT-2, and which sinusoids tell positions: sines and cosines alternating from 0, or fairseq's."""
+
+    sinusoid: Literal["alternating", "fairseq"] = "alternating"
+
+
+SINUSOIDS = {"alternating": sinusoid, "fairseq": fairseq_sinusoid}
+
+
 @dataclass
 class Decoding:
     """What the network remembers between steps: the state of every slot, and how many tokens it has read."""
@@ -54,11 +66,12 @@ class Decoding:
 
 
 class GPT2(nn.Module):
-    def __init__(self, attention: AttentionFactory, sizes: Sizes, *, vocabulary: int, length: int):
+    def __init__(self, attention: AttentionFactory, sizes: GPT2Sizes, *, vocabulary: int, length: int):
         super().__init__()
         self.sizes = sizes
+        self.sinusoid = SINUSOIDS[sizes.sinusoid]
         self.embedding = nn.Embedding(vocabulary, sizes.dim)
-        self.register_buffer("positions", sinusoid(length, sizes.dim), persistent=False)
+        self.register_buffer("positions", self.sinusoid(length, sizes.dim), persistent=False)
         self.dropout = nn.Dropout(sizes.dropout)
         self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.dim)
@@ -99,7 +112,7 @@ class GPT2(nn.Module):
     def _embed(self, tokens: Int[Tensor, "b n"], first: int) -> Float[Tensor, "b n d"]:
         stop = first + tokens.shape[1]
         if stop > self.positions.shape[0]:  # longer than in training: sinusoids go on
-            longer = sinusoid(max(stop, 2 * self.positions.shape[0]), self.sizes.dim)
+            longer = self.sinusoid(max(stop, 2 * self.positions.shape[0]), self.sizes.dim)
             self.positions = longer.to(self.positions)
         scale = math.sqrt(self.sizes.dim)
         return self.dropout(scale * self.embedding(tokens) + self.positions[first:stop])

@@ -7,9 +7,9 @@ Tokens come in as LN(sqrt(d) embedding + learned position), go out through a lin
 tied: source, target and output have a matrix each. Dropout acts on what comes in and on every sublayer. Papers:
 arXiv:1706.03762, arXiv:2210.07661 (CAB), which runs ParaGen's implementation. As there, embeddings, positions and the
 output are drawn with deviation d^-1/2 and MLPs as torch draws a linear map; projections of attention are those of CAB's
-modules (Xavier, of half the variance for queries, keys and values). Departs from it in: every position is trained
-(ParaGen hands its second one no gradient), and the padding of a source is neither computed nor seen. Unverified: how
-CAB initialised the backbones with its own modules, which it has not released.
+modules (Xavier, of half the variance for queries, keys and values). ParaGen's table of positions takes row 1 for that
+of padding and never trains it, which is `untrained_place=1`. Departs from it in: the padding of a source is neither
+computed nor seen. Unverified: how CAB initialised the backbones with its own modules, which it has not released.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from longspan.attentions import Attention, DecodeState, Pattern
 from longspan.backbones.compiling import compile_each
-from longspan.backbones.greedy import Limits, greedy
+from longspan.backbones.greedy import Limits, Stop, greedy
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
@@ -30,7 +30,11 @@ from longspan.kernels.packing import Layout
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that decides the shape of the network, and between which lengths it writes."""
+    """Everything that decides the shape of the network, and how it writes.
+
+    `longest` and `shortest` count the tokens of what is written, which `stop`s row by row or all rows at once. The
+    position `untrained_place` of source and target gets no gradient.
+    """
 
     dim: int = 512
     heads: int = 8
@@ -40,8 +44,10 @@ class Sizes:
     attention_dropout: float = 0.1
     source_places: int = 4_096  # positions learned for the encoder
     target_places: int = 512
-    longest: int = 400  # tokens of what is written
+    longest: int = 400
     shortest: int = 200
+    stop: Stop = "row"
+    untrained_place: int | None = None
 
     def __post_init__(self):
         check_sizes(self, "dim", "heads", "layers", "mlp", "source_places", "target_places")
@@ -49,6 +55,10 @@ class Sizes:
             raise UsageError(
                 f"What is written needs shortest <= longest <= target_places, got shortest={self.shortest}, "
                 f"longest={self.longest} and target_places={self.target_places}."
+            )
+        if self.untrained_place is not None and not 0 <= self.untrained_place < self.target_places:
+            raise UsageError(
+                f"untrained_place is one of the {self.target_places} positions of a target, got {self.untrained_place}."
             )
 
 
@@ -156,6 +166,7 @@ class Tokens(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, sizes.dim)
         self.positions = nn.Parameter(torch.empty(places, sizes.dim))
+        self.untrained = sizes.untrained_place
         self.norm = nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
         nn.init.normal_(self.embedding.weight, std=sizes.dim**-0.5)
@@ -172,11 +183,11 @@ class Tokens(nn.Module):
                 "or give the network more with source_places or target_places."
             )
         if layout is None:
-            x, places = tokens, self.positions[first:last]
+            place = torch.arange(first, last, device=tokens.device)
         else:
-            x, places = layout.pack(tokens), self.positions[layout.index % tokens.shape[1]]
-        x = self.embedding(x) * self.embedding.embedding_dim**0.5 + places
-        return self.dropout(self.norm(x))
+            tokens, place = layout.pack(tokens), layout.index % tokens.shape[1]
+        x = self.embedding(tokens) * self.embedding.embedding_dim**0.5
+        return self.dropout(self.norm(x + F.embedding(place, self.positions, padding_idx=self.untrained)))
 
 
 class EncoderLayer(nn.Module):

@@ -28,13 +28,13 @@ def board(
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
-    """Rank mechanisms from cards; protocols, tiers and kinds of data never share a board.
+    """Rank mechanisms from cards; protocols, tiers, patterns and kinds of data never share a board.
 
     Runs of other code or other settings than the newest are not averaged in but listed below. A mechanism that breaks a
     promise of longspan check is marked and not ranked; one that was not checked is marked too.
 
-    Without --protocol or --tier, every one that has cards gets a board. Full boards of lra also show the published
-    leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Full boards of
+    Without --protocol, --tier or --pattern, every one that has cards gets a board. Full boards of lra also show the
+    published leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Full boards of
     forecasting tasks show the settings that CAB published (cab-forecasting). Snapshots are saved in OUT/snapshots.
 
     \b
@@ -62,7 +62,9 @@ def board(
         raise DataMissing(f"No cards of {asked} in {where}; create some with longspan run {suite} -a softmax.")
     if snapshot is not None:
         if len(views) != 1:
-            raise UsageError(f"A snapshot freezes one board, but {len(views)} match; add --protocol and --tier.")
+            raise UsageError(
+                f"A snapshot freezes one board, but {len(views)} match; add --protocol, --tier and --pattern."
+            )
         say(f"The snapshot is {freeze(views[0], snapshot, out / 'snapshots')}.", error=True)
     screen = tables.console()
     text = render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n")

@@ -56,9 +56,10 @@ def run(
     """Train and score mechanisms on tasks. Finished runs are not repeated, interrupted ones are resumed.
 
     A cell is a task, a mechanism, a pattern and a seed. Slots of other patterns keep the mechanism of the protocol;
-    --pattern NS+CS replaces two patterns at once. A cell with a plug-in has a process of its own; one that fails,
-    hangs or dies leaves a card that says why and does not stop the others, and the exit code is 4. Ctrl-C, SIGTERM and
-    SIGUSR1 save the state first. --set takes a run off the official board.
+    --pattern NS+CS replaces two patterns at once. Under cab-2023 a mechanism named without options has CAB's. A cell
+    with a plug-in has a process of its own; one that fails, hangs or dies leaves a card that says why and does not stop
+    the others, and the exit code is 4. Ctrl-C, SIGTERM and SIGUSR1 save the state first. --set takes a run off the
+    official board.
 
     \b
     Examples:

@@ -164,6 +164,13 @@ def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(text)) for name, text in facts if text != ""]
 
 
+def _form(mechanism: str | Mapping[str, str]) -> str:
+    """What a preset runs, by pattern where patterns differ."""
+    if isinstance(mechanism, str):
+        return mechanism
+    return "; ".join(f"{form} as {pattern}" for pattern, form in mechanism.items())
+
+
 def _tables(kind: str, entry: Mapping[str, Any]) -> Iterable[Table]:
     if kind == "attentions" and entry["options"]:
         rows = [(option["name"], option["type"], option["default"]) for option in entry["options"]]
@@ -175,7 +182,7 @@ def _tables(kind: str, entry: Mapping[str, Any]) -> Iterable[Table]:
         yield table(("protocol", "tier", *(name.replace("_", " ") for name in names)), rows)
         for protocol, forms in entry.get("presets", {}).items():
             lines = [
-                (name, form["mechanism"], ", ".join(f"{key}={value}" for key, value in form["changes"].items()))
+                (name, _form(form["mechanism"]), ", ".join(f"{key}={value}" for key, value in form["changes"].items()))
                 for name, form in forms.items()
             ]
             yield table(("mechanism", "runs as", "settings of its own"), lines, title=f"Under {protocol}")

@@ -467,12 +467,16 @@ def count_labels(labels: np.ndarray) -> dict[str, int]:
     return {str(value): int(count) for value, count in zip(values, counts, strict=True)}
 
 
-def by_tier(full: Mapping[str, D], *, smoke: D, lite: D | None = None) -> dict[tuple[str, str], D]:
+def by_tier(
+    full: Mapping[str, D], *, smoke: D, lite: D | None = None, other_smoke: Mapping[str, D] | None = None
+) -> dict[tuple[str, str], D]:
     """The settings of one task by protocol and tier.
 
-    The protocol `longspan` alone has a smoke tier. The lite tier reads the full data, unless `longspan` has its own.
+    `smoke` is that of the protocol `longspan`; others have one where it is given. The lite tier reads the full data,
+    unless `longspan` has its own.
     """
     settings = {("longspan", "smoke"): smoke}
+    settings |= {(protocol, "smoke"): data for protocol, data in (other_smoke or {}).items()}
     for protocol, data in full.items():
         settings[protocol, "lite"] = lite if lite is not None and protocol == "longspan" else data
         settings[protocol, "full"] = data

@@ -2,8 +2,13 @@
 
 An example is a pair of texts: the articles, stripped and joined by ` ||||| `, and the summary. The published line files
 write a line break as the word NEWLINE_CHAR; here it is a line break again. A pair is kept as text, for the score, and
-beside it as tokens of a byte-level BPE, for the network: the articles with an end token, cut after `source` tokens, and
-the summary between a begin and an end token, cut after `target` tokens have followed the begin token.
+beside it as tokens of a byte-level BPE, for the network: at most `source` for the articles, and `target` after the
+first one for the summary.
+
+    layout = "whole"     <s> articles </s>         <s> summary </s>      words are cut, so that every text has its end
+    layout = "paragen"   <s> articles </s></s>     <s> summary </s>      cut at the end, so that long texts have none
+
+The second is what CAB ran: the tokenizer adds `</s>`, and ParaGen one more to articles.
 
 `vocabulary="own"` trains that BPE on the articles of the training split, with `size` entries at most; `"bart-base"`
 takes the 50,265 entries of facebook/bart-base, which is what CAB uses, from files the user has. Tokens are made when
@@ -85,6 +90,7 @@ class Data:
     target: int = 400
     vocabulary: Literal["own", "bart-base"] = "own"
     size: int = BART
+    layout: Literal["whole", "paragen"] = "whole"
     train: int | None = None
     valid: int | None = None
     test: int | None = None
@@ -93,18 +99,28 @@ class Data:
 
     def __post_init__(self):
         check_counts(self)
-        if self.source < 1 or self.target < 1:
-            raise UsageError(f"Texts are cut to 1 token or more, got source={self.source} and target={self.target}.")
-        if self.vocabulary not in get_args(Data.__annotations__["vocabulary"]):
-            raise UsageError(f"The vocabulary is 'own' or 'bart-base', got {self.vocabulary!r}; pick one.")
+        if self.source < 2 or self.target < 1:
+            raise UsageError(
+                f"Articles are cut to 2 tokens or more and summaries to 1, got source={self.source} and "
+                f"target={self.target}."
+            )
+        for name in ("vocabulary", "layout"):
+            if (found := getattr(self, name)) not in (known := get_args(Data.__annotations__[name])):
+                raise UsageError(f"The {name} is {' or '.join(map(repr, known))}, got {found!r}; pick one.")
         if not bpe.FEWEST <= self.size <= LARGEST:
             raise UsageError(f"A vocabulary has {bpe.FEWEST} to {LARGEST:,} entries, got size={self.size}.")
 
 
 PRESETS = {
     "summarization": by_tier(
-        full={"longspan": Data(valid=200), "cab-2023": Data(vocabulary="bart-base", valid=200)},
+        full={
+            "longspan": Data(valid=200),
+            "cab-2023": Data(vocabulary="bart-base", layout="paragen", valid=200),
+        },
         smoke=Data(source=128, target=32, size=512, train=2_000, valid=50, test=200, standin=True),
+        other_smoke={
+            "cab-2023": Data(128, 32, size=512, layout="paragen", train=2_000, valid=50, test=200, standin=True)
+        },
     )
 }
 
@@ -291,8 +307,12 @@ def _ids(texts: Split, coder: Coder, data: Data) -> Iterator[np.ndarray]:
         rows = range(first, min(first + BATCH, len(texts)))
         articles, summaries = (coder.encode([_text(texts, i, column) for i in rows]) for column in (0, 1))
         for article, summary in zip(articles, summaries, strict=True):
-            yield np.concatenate([article, end])[: data.source]
-            yield np.concatenate([begin, summary, end])[: data.target + 1]
+            if data.layout == "paragen":
+                yield np.concatenate([begin, article, end, end])[: data.source]
+                yield np.concatenate([begin, summary, end])[: data.target + 1]
+            else:
+                yield np.concatenate([begin, article[: data.source - 2], end])
+                yield np.concatenate([begin, summary[: data.target - 1], end])
 
 
 def _text(texts: Split, i: int, column: int) -> str:

@@ -116,6 +116,7 @@ PRESETS = {
         full={"longspan": Data(), "cab-2023": Data(tokenizer="gpt2")},
         lite=Data(vocabulary=8_192, train=200, valid=10, test=20),
         smoke=Data(length=128, vocabulary=512, train=24, valid=4, test=4, standin=True),
+        other_smoke={"cab-2023": Data(length=128, vocabulary=512, train=24, valid=4, test=4, standin=True)},
     ),
     "mlm": by_tier(
         full={
@@ -124,6 +125,11 @@ PRESETS = {
         },
         lite=Data(length=2_047, vocabulary=8_192, train=200, valid=10, test=20),
         smoke=Data(length=31, vocabulary=512, train=24, valid=4, test=4, standin=True),
+        other_smoke={
+            "cab-2023": Data(
+                31, "complete", vocabulary=512, train=24, valid=4, test=4, scored="validation", standin=True
+            )
+        },
     ),
 }
 

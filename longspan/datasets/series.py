@@ -82,6 +82,9 @@ def forecasts(dataset: str, multivariate: Data, univariate: Data) -> dict[str, d
         task: by_tier(
             full={"longspan": data, "cab-2023": replace(data, whole_batches=CAB_BATCH)},
             smoke=Data(48, 24, 24, data.variables, train=400, valid=64, test=64, standin=True),
+            other_smoke={
+                "cab-2023": Data(48, 24, 24, data.variables, CAB_BATCH, train=400, valid=70, test=70, standin=True)
+            },
         )
         for task, data in (
             (f"forecasting_{dataset}", multivariate),

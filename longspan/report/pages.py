@@ -18,7 +18,7 @@ from longspan.report.question_figures import coloured_mechanisms, describe
 from longspan.report.templating import base_name, environment
 from longspan.results import collect
 from longspan.results.alike import alike
-from longspan.results.board import RULES, Board, board, device_of, shown, suites_of
+from longspan.results.board import RULES, USUAL_PATTERN, Board, board, device_of, shown, suites_of
 from longspan.results.card import Card
 from longspan.results.store import Problem
 
@@ -27,7 +27,7 @@ TIERS = ("full", "lite", "smoke")
 
 @dataclass(frozen=True)
 class BoardGroup:
-    """Cards that may be compared: one protocol, one tier, one kind of data, one suite, one code of each mechanism."""
+    """Cards that may be compared: of one protocol, tier, pattern, kind of data, suite, and code of each mechanism."""
 
     protocol: str
     tier: str
@@ -37,7 +37,8 @@ class BoardGroup:
 
     @property
     def anchor(self) -> str:
-        return slug("-".join([self.board.suite.name, self.protocol, self.tier, *["standin"] * self.standin]))
+        slots = [] if self.board.pattern in (None, USUAL_PATTERN) else [self.board.pattern]
+        return slug("-".join([self.board.suite.name, self.protocol, self.tier, *slots, *["standin"] * self.standin]))
 
 
 @dataclass
@@ -155,23 +156,25 @@ def _families(mechanisms: Mapping[str, MechanismPage]) -> dict[str, list[Mechani
 
 
 def _groups(cards: list[Card], conformance: Sequence[Mapping[str, Any]]) -> list[BoardGroup]:
-    keyed: dict[tuple[str, str, bool], list[Card]] = defaultdict(list)
+    keyed: dict[tuple[str, str, bool, str], list[Card]] = defaultdict(list)
     for card in cards:
-        keyed[card["protocol"], card["tier"], card["dataset"]["variant"] == "standin"].append(card)
+        keyed[card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", card["pattern"]].append(card)
 
-    def order(key: tuple[str, str, bool]) -> tuple:
-        protocol, tier, standin = key
-        return standin, TIERS.index(tier) if tier in TIERS else len(TIERS), protocol != "longspan", protocol, tier
+    def order(key: tuple[str, str, bool, str]) -> tuple:
+        protocol, tier, standin, pattern = key
+        place = TIERS.index(tier) if tier in TIERS else len(TIERS)
+        return standin, place, protocol != "longspan", protocol, tier, collect.pattern_order(pattern)
 
     groups = []
     for key in sorted(keyed, key=order):
-        protocol, tier, standin = key
+        protocol, tier, standin, pattern = key
         official = tier == "full" and not standin
         for suite in _suites_for(keyed[key], official, protocol):
             shown_here = {*suite.tasks, *suite.tasks_under(protocol)}
             own = tuple(card for card in keyed[key] if card["task"] in shown_here)
             table = collect.published_name(suite, None) if official else None
-            view = board(own, suite, protocol, tier, standin=standin, published=table, conformance=conformance)
+            told = {"standin": standin, "published": table, "conformance": conformance}
+            view = board(own, suite, protocol, tier, pattern, **told)
             groups.append(BoardGroup(protocol, tier, standin, view, tuple(alike(own)[0])))
     return groups
 

@@ -43,7 +43,6 @@ def environment(site: Mapping[str, Any]):
         deviation_text=board_table.deviation_text,
         difference_text=board_table.difference_text,
         score_words=_score_words,
-        several_patterns=_several_patterns,
         meter=_meter,
         seeds=render.seeds_text,
         board_notes=_board_notes,
@@ -111,10 +110,6 @@ def _score_words(view: Board) -> str:
     """What the numbers of a board mean."""
     unit = " in percent" if view.suite.unit == "percent" else "" if view.suite.higher_is_better else ", lower is better"
     return f"test {view.suite.metric}{unit}, mean over seeds"
-
-
-def _several_patterns(view: Board) -> bool:
-    return len({row.pattern for row in (*view.rows, *view.fidelity, *view.free)}) > 1
 
 
 def _has_spread(rows: Iterable[Row]) -> bool:

@@ -1,4 +1,4 @@
-"""A board: one row per mechanism, one column per task, made from cards of one protocol, one tier and one kind of data.
+"""A board: a row per mechanism and a column per task, from cards of one protocol, tier, pattern and kind of data.
 
     view = board(store.cards(), suites.get("lra"), protocol="longspan", tier="full", published="lra-v1")
     print(render(view, "markdown"))                                     # results/render.py
@@ -64,6 +64,7 @@ LEADING_ERRORS = 2.0
 RESAMPLES = 4000
 PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
 MOST_LETTERS = 80  # of the name of a promise, which may come from anybody
+USUAL_PATTERN = "noncausal_self"  # which titles leave out
 STANDIN_NOTE = "Stand-in data: these scores say that the code runs, not how good a mechanism is."
 
 
@@ -149,7 +150,8 @@ class Board:
         if self.empty and self.paper:
             return shown(f"{self.suite.title} · {self.paper.title}")
         kind = ", stand-in data" if self.standin else ""
-        return shown(f"{self.suite.title} · {self.protocol} · {self.tier}{kind}")
+        slots = "" if self.pattern in (None, USUAL_PATTERN) else f" · {self.pattern}"
+        return shown(f"{self.suite.title} · {self.protocol} · {self.tier}{slots}{kind}")
 
     @property
     def empty(self) -> bool:
@@ -173,6 +175,8 @@ def board(
 ) -> Board:
     """The board of a suite (by name or as a list of tasks) for one protocol and tier.
 
+    A mechanism in other slots of a network does another job, so that cards of several patterns need a `pattern`.
+
     `standin=True` gives the board of stand-in data, which never meets real data. `published="lra-v1"` adds the rows of
     a paper, as published. `conformance` are results of `longspan check` (`results/conformance.py` loads them).
     """
@@ -188,6 +192,9 @@ def board(
         and pattern in (None, card["pattern"])
         and (card["dataset"]["variant"] == "standin") == standin
     ]
+    pattern = _only_pattern(chosen, suite) if pattern is None else pattern
+    if table and pattern not in (None, table.pattern):
+        table = None  # the paper ran other slots
     official = [(card, _reason_to_stay_off(card, suite, columns)) for card in chosen]
     kept, others = alike(card for card, reason in official if reason is None)
     off = [_off(card, reason) for card, reason in (*((c, r) for c, r in official if r is not None), *others)]
@@ -224,6 +231,17 @@ def board(
         paper=paper_of(table, beside, suite),
         **sections,
     )
+
+
+def _only_pattern(cards: Sequence[Card], suite: Suite) -> str | None:
+    """The pattern that all cards have; None where there is no card."""
+    patterns = sorted({card["pattern"] for card in cards})
+    if len(patterns) > 1:
+        raise UsageError(
+            f"One board of {suite.name} was asked for runs of several patterns ({shown(', '.join(patterns))}), which "
+            "do not compare; make a board of each with pattern."
+        )
+    return patterns[0] if patterns else None
 
 
 def _suite(suite: Suite | str | Sequence[str], cards: Sequence[Card]) -> Suite:

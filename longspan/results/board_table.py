@@ -178,19 +178,17 @@ def columns(view: Board) -> tuple[str, ...]:
 
 
 def names_of(view: Board) -> dict[tuple[str, str], str]:
-    """What each row is called: its title, with the options or the pattern where the title alone is ambiguous.
+    """What each row is called: its title, with the options where the title alone is ambiguous.
 
     A mark follows where it breaks a promise or was not checked.
     """
     rows = [*view.rows, *view.free, *view.fidelity]
     titles = [row.title for row in rows]
-    patterns = {row.pattern for row in rows}
     names = {}
     for row in rows:
         name = row.title
         if titles.count(row.title) > 1 or "(" in row.mechanism:
             name = f"{row.title} [{row.mechanism}]"
-        name = f"{name}, {row.pattern}" if len(patterns) > 1 else name
         names[row.mechanism, row.pattern] = f"{name} {CONFORMANCE[row.conformance.status]}".rstrip()
     return names
 

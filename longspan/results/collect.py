@@ -18,6 +18,7 @@ from longspan.core.errors import UsageError, did_you_mean
 from longspan.results.board import Board, board, suites_of
 from longspan.results.card import Card
 from longspan.results.conformance import PREFIX
+from longspan.results.published_rows import published_table
 from longspan.results.scoring import scored_by
 from longspan.results.store import Problem, Store
 from longspan.suites import Suite
@@ -71,7 +72,7 @@ def boards(
     metric: str | None = None,
     conformance: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[Board]:
-    """One board for every protocol, tier and kind of data that has cards of this suite or task.
+    """One board for every protocol, tier, pattern and kind of data that has cards of this suite or task.
 
     A suite with published numbers has a full board even before the first run. `published` chooses among its tables
     (`v0`, `v1`, `later`); `none` leaves them out. `metric` ranks one task by another metric than its score.
@@ -86,7 +87,7 @@ def boards(
     if published and table and tier not in (None, "full"):
         raise UsageError(f"Published numbers stand beside full runs, not beside {tier} ones; leave out --tier.")
     groups = {
-        (card["protocol"], card["tier"], card["dataset"]["variant"] == "standin")
+        (card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", card["pattern"])
         for card in cards
         if card["task"] in (*suite.tasks, *suite.tasks_under(card["protocol"]))
         and protocol in (None, card["protocol"])
@@ -94,13 +95,13 @@ def boards(
         and pattern in (None, card["pattern"])
     }
     if published and table:  # a named table is shown alone, without boards that cannot have it
-        groups = {group for group in groups if group[1:] == ("full", False)}
-    if table and tier in (None, "full") and ("full", False) not in {group[1:] for group in groups}:
-        groups.add((protocol or "longspan", "full", False))
-    for one_protocol, one_tier, standin in sorted(groups, key=_order):
+        groups = {group for group in groups if group[1:3] == ("full", False)}
+    if table and tier in (None, "full") and ("full", False) not in {group[1:3] for group in groups}:
+        groups.add((protocol or "longspan", "full", False, pattern or _pattern_of(table, suite)))
+    for one_protocol, one_tier, standin, one_pattern in sorted(groups, key=_order):
         shown = table if one_tier == "full" and not standin else None
         how: dict[str, Any] = {"standin": standin, "published": shown, "conformance": conformance}
-        yield board(cards, suite, one_protocol, one_tier, pattern, **how)
+        yield board(cards, suite, one_protocol, one_tier, one_pattern, **how)
 
 
 def published_name(suite: Suite, asked: str | None) -> str | None:
@@ -153,7 +154,21 @@ def pattern_name(text: str) -> str:
     return "+".join(name for name in PATTERNS.values() if name in wanted)
 
 
-def _order(group: tuple[str, str, bool]) -> tuple[str, int, str, bool]:
-    """By protocol, then from smoke to full."""
-    protocol, tier, standin = group
-    return protocol, TIERS.index(tier) if tier in TIERS else len(TIERS), tier, standin
+def _pattern_of(table: str, suite: Suite) -> str:
+    """The slots that the models of a published table have filled."""
+    found = published_table(table, suite)
+    assert found is not None, f"{table} has no scores of {suite.name}"
+    return found.pattern
+
+
+def _order(group: tuple[str, str, bool, str]) -> tuple:
+    """By protocol, then from smoke to full, then by pattern."""
+    protocol, tier, standin, pattern = group
+    return protocol, TIERS.index(tier) if tier in TIERS else len(TIERS), tier, standin, pattern_order(pattern)
+
+
+def pattern_order(pattern: str) -> tuple[int, tuple[int, ...], str]:
+    """NS, CS, NC, CC, then several at once."""
+    known = list(PATTERNS.values())
+    words = pattern.split("+")
+    return len(words), tuple(known.index(word) if word in known else len(known) for word in words), pattern

@@ -144,8 +144,8 @@ RUN_SCHEMA = _card(
     },
     {
         "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
+        "preset": _TEXT,  # the plain name that stands for this form of the mechanism under the protocol
         "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
-        "preset": {"type": "boolean"},  # whether the mechanism has the form that the protocol gives it on this task
     },
 )
 

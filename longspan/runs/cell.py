@@ -15,6 +15,7 @@ from longspan.core.cell import Cell, cells
 from longspan.core.errors import LongspanError, PluginError, UnsupportedPattern, UsageError
 from longspan.core.seeding import seed_everything
 from longspan.core.signals import Stopped
+from longspan.core.spec import Spec
 from longspan.results.schema import LARGEST_INTEGER
 from longspan.runs.fingerprint import code_identity, is_builtin, source_hash
 from longspan.tasks import Protocol, Task
@@ -33,12 +34,17 @@ class RunPlan:
     protocol: Protocol
 
     @classmethod
-    def of(cls, cell: Cell) -> "RunPlan":
+    def of(cls, cell: Cell, *, presets: bool = True) -> "RunPlan":
+        """The plan of a cell.
+
+        A mechanism named without options runs in the form that its protocol has for it. A card names that form, so that
+        what it names is taken as it is: `presets=False`.
+        """
         task = tasks.get(cell.task)
-        mechanism = attentions.get(cell.mechanism)
-        if (form := task.runs_as(cell.protocol, str(mechanism))) != str(mechanism):
-            mechanism = attentions.get(form)
         patterns = task.patterns(cell.pattern)
+        spec = Spec.parse(cell.mechanism)
+        named = presets and not spec.options
+        mechanism = attentions.get(task.runs_as(cell.protocol, spec.target, patterns) if named else spec)
         for pattern in patterns:
             if pattern not in mechanism.meta.patterns:
                 raise UnsupportedPattern(
@@ -51,10 +57,13 @@ class RunPlan:
         return cls(cell, task, mechanism, patterns, rules)
 
     @property
-    def preset(self) -> bool:
-        """Whether the mechanism has the form in which the protocol runs it on this task."""
-        presets = self.task.presets.get(self.cell.protocol, {})
-        return str(self.mechanism) in {str(attentions.get(one.mechanism)) for one in presets.values()}
+    def preset(self) -> str | None:
+        """The plain name that stands for this form of the mechanism under the protocol, if one does."""
+        for name, preset in self.task.presets.get(self.cell.protocol, {}).items():
+            forms = {preset.form(pattern) for pattern in self.patterns}
+            if len(forms) == 1 and (form := forms.pop()) and str(attentions.get(form)) == str(self.mechanism):
+                return name
+        return None
 
     @property
     def pattern(self) -> str:
@@ -115,7 +124,7 @@ class RunPlan:
 @functools.cache
 def count_parameters(task: str, mechanism: str, protocol: str, tier: str, pattern: str | None = None) -> dict[str, Any]:
     """Parameters in all and by part of the network, of which only the shapes are made."""
-    plan = RunPlan.of(Cell(task, mechanism, pattern, protocol, tier))
+    plan = RunPlan.of(Cell(task, mechanism, pattern, protocol, tier), presets=False)
     return parameters.count_shapes(plan.model)
 
 

@@ -36,7 +36,7 @@ def describe(
     verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
     identity = plan.identity
     settings = identity.pop("settings")
-    preset = {"preset": True} if plan.preset else {}
+    preset = {} if plan.preset is None else {"preset": plan.preset}
     task_code = {} if plan.task_source is None else {"task_sha256": plan.task_source}
     return (
         identity

@@ -67,7 +67,7 @@ def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
     try:
         found = json.loads(path.read_text())
         cards.validate(cards.seal(found | nothing_reached() | {"status": "fail", "reason": "unknown", "files": {}}))
-        spec, asked = Spec.parse(found["mechanism"]), Spec.parse(_as_run(cell))
+        spec, asked = Spec.parse(found["mechanism"]), _as_run(cell)
         theirs = (spec.target, *(found[name] for name in ("protocol", "tier", "seed", "overrides")))
     except (OSError, ValueError, RecursionError, TypeError, KeyError):  # damaged, or forged
         return None
@@ -76,10 +76,13 @@ def _begun(place: Path | None, cell: Cell) -> cards.Card | None:
     return found if same else None
 
 
-def _as_run(cell: Cell) -> str:
+def _as_run(cell: Cell) -> Spec:
     """The mechanism in the form the protocol runs it in; a plug-in runs as it is, and must not be imported here."""
-    builtin = cell.task in tasks.registry.names(plugins=False)
-    return tasks.get(cell.task).runs_as(cell.protocol, cell.mechanism) if builtin else cell.mechanism
+    spec = Spec.parse(cell.mechanism)
+    if spec.options or cell.task not in tasks.registry.names(plugins=False):
+        return spec
+    task = tasks.get(cell.task)
+    return Spec.parse(task.runs_as(cell.protocol, spec.target, task.patterns(cell.pattern)))
 
 
 def _known(cell: Cell, device: str, devices: int, real: bool) -> cards.Card | None:

@@ -56,7 +56,7 @@ def plan_of(record: cards.Card, *, attention: str | None = None, trust: bool = F
         {name: tuple(value) if isinstance(value, list) else value for name, value in record["overrides"].items()},
     )
     with trusted(attention, trust=trust):
-        plan = RunPlan.of(cell)
+        plan = RunPlan.of(cell, presets=False)
     if (version := record["task_version"]) != plan.task.meta.version:
         raise UsageError(
             f"The card is of {plan.task.name} version {version}, this package has {plan.task.meta.version}; "

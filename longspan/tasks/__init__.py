@@ -7,7 +7,7 @@ registry = Registry(
     "task",
     __name__,
     f"{__name__}.base:Task",
-    skip=("base", "classification", "byte_text", "byte_pairs", "forecasting", "language", "lra_models"),
+    skip=("base", "byte_pairs", "byte_text", "cab_table", "classification", "forecasting", "language", "lra_models"),
 )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -46,6 +46,7 @@ class Recipe:
     power: float = 1.0  # of the polynomial schedule
     decay_rate: float = 0.5  # of the exponential schedule, every `decay_every` steps
     decay_every: int = 0
+    decay_after: int = 0  # times `decay_every` steps that go by before the first decay
     patience: int | None = None  # evaluations without a better validation score before training ends
     drop_last: bool = False  # an epoch has whole batches only; else a batch may hold the border of two epochs
 
@@ -70,6 +71,8 @@ class Recipe:
                 f"An exponential schedule needs decay_every of at least 1, got {self.decay_every}; "
                 "say after how many steps the rate falls."
             )
+        if self.decay_after < 0:
+            raise UsageError(f"decay_after counts stairs from 0, got {self.decay_after}; give 0 or more.")
         if self.patience is not None and self.patience < 1:
             raise UsageError(f"patience counts evaluations from 1, got {self.patience}; None waits for ever.")
 
@@ -115,12 +118,21 @@ class Protocol:
 class Preset:
     """How a protocol runs one mechanism: in which form, and with which settings of its own.
 
-    `mechanism` takes the place of the plain name, as in "lra_local(block=64)" for `local`. `changes` hold for that name
-    and for the form it runs in, with whatever options: {"model.layers": 1}.
+    `mechanism` takes the place of the plain name, as in "lra_local(block=64)" for `local`; where patterns differ, there
+    is one for each. `changes` hold for that name and for the forms it runs in, with whatever options:
+    {"model.layers": 1}.
     """
 
-    mechanism: str
+    mechanism: str | Mapping[Pattern, str]
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def form(self, pattern: Pattern) -> str | None:
+        """What runs in slots of this pattern; nothing is said of a pattern that has no form."""
+        return self.mechanism if isinstance(self.mechanism, str) else self.mechanism.get(pattern)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        return (self.mechanism,) if isinstance(self.mechanism, str) else tuple(self.mechanism.values())
 
 
 @dataclass(frozen=True)
@@ -189,16 +201,23 @@ class Task(ABC):
         tiers = sorted(t for p, t in self.protocols if p == protocol)
         raise UnknownName(f"{self.name} under {protocol} has no tier {tier!r}.{did_you_mean(tier, tiers)}")
 
-    def runs_as(self, protocol: str, mechanism: str) -> str:
-        """The form in which a protocol runs a mechanism; what has options of its own runs as it is."""
+    def runs_as(self, protocol: str, mechanism: str, patterns: Sequence[Pattern]) -> str:
+        """The form in which a protocol runs a mechanism that was named without options."""
         preset = self.presets.get(protocol, {}).get(mechanism)
-        return mechanism if preset is None else preset.mechanism
+        forms = [mechanism if preset is None else preset.form(pattern) or mechanism for pattern in patterns]
+        if any(form != forms[0] for form in forms):
+            told = "; ".join(f"{form} as {pattern}" for form, pattern in zip(forms, patterns, strict=True))
+            raise UsageError(
+                f"{protocol} has other options for {mechanism} in each pattern of {self.name} ({told}); give them, or "
+                "replace one pattern at a time."
+            )
+        return forms[0]
 
     def rules(self, protocol: str, tier: str, mechanism: str) -> Protocol:
         """The protocol with what it has for this mechanism alone, which is named plainly or in the form it runs in."""
         rules, target = self.protocol(protocol, tier), Spec.parse(mechanism).target
         for name, preset in self.presets.get(protocol, {}).items():
-            if target in (name, Spec.parse(preset.mechanism).target):
+            if target in (name, *(Spec.parse(form).target for form in preset.forms)):
                 return rules.override(preset.changes)
         return rules
 

@@ -2,9 +2,10 @@
 
 Every token of a split is predicted once, from the tokens before it in its own block; the score is the perplexity of
 pieces, so that it compares only within one vocabulary. `cab-2023` follows the benchmark: GPT-2's pieces (the files are
-the user's), inverse square root schedule, no clipping. `longspan` learns its pieces from the training books, none of
-which is then unknown, clips gradients, and lets the rate fall to 0. Its `lite` is no tenth of that, which would still
-be days on one GPU: a network of 23 million numbers, pieces of a vocabulary of 8,192, and 400 updates.
+the user's; in the smoke tier the pieces are learned), fairseq's sinusoids, inverse square root schedule, no clipping.
+`longspan` learns its pieces from the training books, none of which is then unknown, has the sinusoids of the
+Transformer's paper, clips gradients, and lets the rate fall to 0. Its `lite` is no tenth of that, which would still be
+days on one GPU: a network of 23 million numbers, pieces of a vocabulary of 8,192, and 400 updates.
 """
 
 from dataclasses import dataclass, replace
@@ -15,17 +16,18 @@ from jaxtyping import Int
 from torch import Tensor
 
 from longspan.attentions import Pattern
-from longspan.backbones.gpt2 import GPT2, Sizes
+from longspan.backbones.gpt2 import GPT2, GPT2Sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.datasets import pg19
 from longspan.datasets.base import Split
 from longspan.tasks.base import Protocol, Recipe
+from longspan.tasks.cab_table import cab_presets
 from longspan.tasks.language import LanguageTask, StreamFeed, language_task
 
 DATA = pg19.PRESETS["lm"]
 CAB = Protocol(
     data=DATA["cab-2023", "full"],
-    model=Sizes(dim=768, heads=12, layers=12, mlp=3_072, dropout=0.0, attention_dropout=0.1),
+    model=GPT2Sizes(dim=768, heads=12, layers=12, mlp=3_072, dropout=0.0, attention_dropout=0.1, sinusoid="fairseq"),
     recipe=Recipe(
         steps=125_000,
         batch_size=16,
@@ -41,10 +43,14 @@ CAB = Protocol(
         evaluation_batch=8,
     ),
 )
-LONGSPAN = replace(CAB, data=DATA["longspan", "full"], recipe=replace(CAB.recipe, schedule="linear", clip=1.0))
+LONGSPAN = Protocol(
+    data=DATA["longspan", "full"],
+    model=replace(CAB.model, sinusoid="alternating"),
+    recipe=replace(CAB.recipe, schedule="linear", clip=1.0),
+)
 LITE = Protocol(
     data=DATA["longspan", "lite"],
-    model=Sizes(dim=512, heads=8, layers=6, mlp=2_048, dropout=0.2, attention_dropout=0.0),
+    model=GPT2Sizes(dim=512, heads=8, layers=6, mlp=2_048, dropout=0.2, attention_dropout=0.0),
     recipe=replace(
         LONGSPAN.recipe,
         steps=400,
@@ -60,8 +66,13 @@ LITE = Protocol(
 )
 SMOKE = Protocol(
     data=DATA["longspan", "smoke"],
-    model=Sizes(dim=64, heads=2, layers=2, mlp=128, attention_dropout=0.0),
+    model=GPT2Sizes(dim=64, heads=2, layers=2, mlp=128, attention_dropout=0.0),
     recipe=replace(LITE.recipe, steps=120, batch_size=8, learning_rate=3e-3, warmup=20, evaluate_every=60),
+)
+CAB_SMOKE = Protocol(
+    data=DATA["cab-2023", "smoke"],
+    model=replace(SMOKE.model, sinusoid="fairseq"),
+    recipe=replace(CAB.recipe, steps=120, batch_size=8, learning_rate=3e-3, warmup=20, evaluate_every=60),
 )
 
 
@@ -86,10 +97,12 @@ class LanguageModelling(LanguageTask):
     meta = language_task("Language modelling (PG-19)", "gpt2", {"decoder": Pattern.CAUSAL_SELF})
     protocols = {
         ("longspan", "smoke"): SMOKE,
+        ("cab-2023", "smoke"): CAB_SMOKE,
         ("longspan", "lite"): LITE,
         ("longspan", "full"): LONGSPAN,
         **CAB.tiers("cab-2023"),
     }
+    presets = {"cab-2023": cab_presets("lm")}
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.data.length

@@ -37,7 +37,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
         case "inverse_sqrt":
             decay = math.sqrt(max(1, recipe.warmup) / max(1, step, recipe.warmup))
         case "exponential":
-            decay = recipe.decay_rate ** (step // recipe.decay_every)
+            decay = recipe.decay_rate ** max(0, step // recipe.decay_every - recipe.decay_after)
         case "constant":
             decay = 1.0
     return recipe.initial_rate * (1 - rise) + recipe.learning_rate * rise * decay

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from longspan.analysis import Evidence
 from longspan.analysis.comparable import ReadingSummary
 from longspan.analysis.crossover import answer, cab_2023, compare, compare_file, measured
+from longspan.analysis.parabola import upper_tail
 from longspan.cli import app
 from longspan.core.errors import CorruptFile, DataMissing, UnknownName, UsageError
 from tests.analysis.answers import lab_cards
@@ -85,8 +87,39 @@ def test_fits_that_do_not_meet_say_none():
     assert "cheaper at every length" in flat.words
     bent = cab_2023({n: 100 - 1e-6 * n**2 for n in LENGTHS}, {n: 1.0 * n for n in LENGTHS}, "memory")
     assert bent.status == "none"
-    assert "does not bend upwards" in bent.words
-    assert "3 lengths of the baseline" in cab_2023({256: 1.0}, {256: 1.0}, "time").words
+    assert "the baseline is not quadratic" in bent.words
+    assert "4 lengths of the baseline" in cab_2023({256: 1.0}, {256: 1.0}, "time").words
+
+
+@given(
+    slope=st.floats(1e-9, 1e6),
+    start=st.floats(0, 1e9),
+    cheaper=st.floats(0.1, 10),
+    lengths=st.lists(st.integers(1, 1 << 17), min_size=4, max_size=9, unique=True),
+)
+def test_a_baseline_that_is_a_straight_line_but_for_rounding_has_no_crossover(slope, start, cheaper, lengths):
+    baseline = {n: slope * n + start for n in sorted(lengths)}
+    found = cab_2023(baseline, {n: cheaper * slope * n for n in sorted(lengths)}, "memory")
+    assert (found.status, found.length) == ("none", None)
+    assert "the baseline is not quadratic" in found.words
+
+
+def test_a_bend_within_the_noise_of_the_readings_has_no_crossover():
+    noise = (0.3, -0.2, 0.25, -0.35, 0.1, 0.2)
+    straight = {n: 1.0 + n / 1000 + wobble for n, wobble in zip(LENGTHS, noise, strict=True)}
+    curved = {n: value + (n / 1000) ** 2 for n, value in straight.items()}
+    line = {n: 2.0 + n / 900 for n in LENGTHS}
+    assert "the baseline is not quadratic" in cab_2023(straight, line, "memory").words
+    assert cab_2023(curved, line, "memory").status == "crosses"
+
+
+@pytest.mark.parametrize(
+    "free, quantile", [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (30, 2.042)]
+)
+def test_the_tail_of_students_distribution_is_that_of_the_tables(free, quantile):
+    assert upper_tail(quantile, free) == pytest.approx(0.025, abs=2e-5)
+    assert upper_tail(-quantile, free) == pytest.approx(0.975, abs=2e-5)
+    assert upper_tail(0.0, free) == pytest.approx(0.5)
 
 
 # --------------------------------------------------------------------------------------------------- by measured points
@@ -191,6 +224,19 @@ def test_cards_are_compared_with_any_baseline_on_their_own_bench():
     assert crossings(naive, Mechanism="Softmax")[0]["In words"].startswith("faster at every")
     fits = compare(evidence, method="cab-2023", quantity="memory")
     assert all(row["R²"] == pytest.approx(1) for row in crossings(fits))
+
+
+def test_measured_memory_of_a_fused_softmax_is_no_parabola(call):
+    """Committed measurements: its memory is a straight line, which was said to be crossed at 2.6e18 tokens."""
+    cards = Path(__file__).parents[2] / "results" / "h200" / "cards"
+    words = ("--method", "cab-2023", "--quantity", "memory", "--cards", cards)
+    rows = json.loads(call(*words, "--json").stdout)["rows"]
+    assert rows
+    assert {row["Efficiency length"] for row in rows} == {None}
+    assert all(row["In words"].startswith("no crossover: the baseline is not quadratic") for row in rows)
+    assert "no crossover" in call(*words).stdout
+    times = json.loads(call("--method", "cab-2023", "--cards", cards, "--json").stdout)["rows"]
+    assert any(row["Efficiency length"] for row in times)
 
 
 def test_two_machines_are_never_compared():

@@ -30,7 +30,7 @@ class Scripts:
         return favourite
 
 
-def play(scripts, longest, shortest=0):
+def play(scripts, longest, shortest=0, stop="row"):
     """What is written, and how many rows each step had to go through."""
     rows = []
 
@@ -41,7 +41,7 @@ def play(scripts, longest, shortest=0):
         return following.logits(), following
 
     start = Scripts(torch.tensor(scripts))
-    written = greedy(start.logits(), start, step, Limits(END, PAD, longest, shortest))
+    written = greedy(start.logits(), start, step, Limits(END, PAD, longest, shortest, stop))
     return written.tolist(), rows
 
 
@@ -83,3 +83,18 @@ def test_the_end_is_forbidden_until_the_shortest_length_and_cut_at_the_longest()
 def test_limits_that_cannot_be_are_refused(longest, shortest):
     with pytest.raises(UsageError, match="shortest <= longest"):
         play([[3, 3, 3]], longest, shortest)
+
+
+def test_a_batch_that_stops_together_goes_on_after_the_end_tokens_of_single_rows():
+    """ParaGen's search: row 0 ends at place 1 and writes on; at place 3 both want to end, and that is not written."""
+    scripts = [[3, END, 4, END, 5], [3, 4, END, END, 5]]
+    written, rows = play(scripts, 5, stop="batch")
+    assert written == [[3, END, 4, PAD, PAD], [3, 4, END, PAD, PAD]]
+    assert rows == [2, 2, 2]
+    assert play(scripts, 5)[0] == [[3, END, PAD, PAD, PAD], [3, 4, END, PAD, PAD]]
+
+
+def test_a_batch_that_never_ends_at_once_is_written_to_its_full_length():
+    written, _ = play([[END, 3, END], [3, END, 3]], 3, stop="batch")
+    assert written == [[END, 3, END], [3, END, 3]]
+    assert play([[END, END, END]], 3, shortest=1, stop="batch")[0] == [[2, PAD, PAD]]

@@ -1,6 +1,7 @@
 """GPT-2 and RoBERTa: sizes to the integer, nothing from the future, one token at a time as all at once."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,15 +11,16 @@ from torch import nn
 
 from longspan import attentions
 from longspan.attentions import Pattern
-from longspan.backbones.gpt2 import GPT2, Sizes
+from longspan.backbones.fairseq_sinusoid import fairseq_sinusoid
+from longspan.backbones.gpt2 import GPT2, GPT2Sizes
 from longspan.backbones.roberta import RoBERTa
 from longspan.core.errors import UsageError
 from tests.attentions.cases import each_case
 
 CAUSAL = [spec for spec, pattern in each_case() if pattern is Pattern.CAUSAL_SELF]
 NONCAUSAL = [spec for spec, pattern in each_case() if pattern is Pattern.NONCAUSAL_SELF]
-TINY = Sizes(dim=8, heads=2, layers=2, mlp=16, attention_dropout=0.0)
-BASE = Sizes(dim=768, heads=12, layers=12, mlp=3_072)
+TINY = GPT2Sizes(dim=8, heads=2, layers=2, mlp=16, attention_dropout=0.0)
+BASE = GPT2Sizes(dim=768, heads=12, layers=12, mlp=3_072)
 VOCABULARY, LENGTH = 13, 40
 
 S4D = "s4d(channels=8, state={}, init='inv', output='linear', tied=True, bidirectional=False)"
@@ -108,6 +110,28 @@ def test_gpt2_reads_on_beyond_the_length_it_was_built_for():
         torch.testing.assert_close(model(words(1, 3 * LENGTH)), longer(words(1, 3 * LENGTH)))
 
 
+def test_fairseq_counts_from_two_and_has_sines_before_cosines():
+    """The vector of spec/cab.md 3.5 for a width of 8."""
+    first = [0.909297, 0.092699, 0.004309, 0.0002, -0.416147, 0.995694, 0.999991, 1.0]
+    torch.testing.assert_close(fairseq_sinusoid(3, 8)[0], torch.tensor(first), atol=1e-6, rtol=0)
+    assert fairseq_sinusoid(4, 8)[1:].equal(torch.stack([fairseq_sinusoid(n, 8)[n - 1] for n in (2, 3, 4)]))
+
+
+def test_gpt2_has_the_sinusoids_it_is_asked_for_also_beyond_its_length_and_when_it_decodes():
+    fairseq = replace(TINY, sinusoid="fairseq")
+    model = GPT2(attentions.get("softmax"), fairseq, vocabulary=VOCABULARY, length=6).double().eval()
+    assert model.positions.equal(fairseq_sinusoid(6, TINY.dim).double())
+    tokens = words(1, 13)
+    with torch.no_grad():
+        logits, state = model.prefill(tokens[:, :5])
+        steps = []
+        for place in range(5, 13):
+            y, state = model.step(tokens[:, place], state)
+            steps.append(y)
+        torch.testing.assert_close(torch.cat([logits, torch.stack(steps, dim=1)], dim=1), model(tokens))
+    assert model.positions[:13].equal(fairseq_sinusoid(13, TINY.dim).double())
+
+
 @pytest.mark.parametrize("spec", NONCAUSAL)
 def test_padding_never_matters_to_roberta(spec):
     model, tokens = tiny(RoBERTa, spec), words(2, 20)
@@ -133,4 +157,4 @@ def test_roberta_refuses_more_tokens_than_it_has_positions():
 @pytest.mark.parametrize("wrong", [{"dim": 0}, {"layers": -1}, {"dropout": 1.0}, {"attention_dropout": -0.1}])
 def test_impossible_sizes_are_refused(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        Sizes(**{"dim": 8, "heads": 2, "layers": 1, "mlp": 8} | wrong)
+        GPT2Sizes(**{"dim": 8, "heads": 2, "layers": 1, "mlp": 8} | wrong)

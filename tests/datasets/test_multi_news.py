@@ -193,7 +193,7 @@ def test_tokens_say_what_the_texts_say_between_begin_and_end(imported):
         for i, (articles, summary) in enumerate(texts(split)):
             source, target = split.ids.example(i)
             assert source[-1] == target[-1] == split.vocabulary.end
-            assert target[0] == split.vocabulary.begin
+            assert source[0] == target[0] == split.vocabulary.begin
             assert split.vocabulary.text(source) == articles
             assert split.vocabulary.text(target) == summary == split.summary(i)
 
@@ -202,9 +202,33 @@ def vars_of(splits):
     return [splits.train, splits.valid, splits.test]
 
 
-def test_long_texts_are_cut_and_lose_their_end_token(imported):
+def test_words_of_long_texts_are_cut_and_their_end_token_stays(imported):
     whole = get("multi_news").load(replace(SMALL, source=10_000, target=10_000), root=imported)
     cut = get("multi_news").load(replace(SMALL, source=5, target=3), root=imported)
+    for a, b in zip(vars_of(whole), vars_of(cut), strict=True):
+        for i in range(len(a)):
+            for long, short, length in zip(a.ids.example(i), b.ids.example(i), (5, 4), strict=True):
+                assert short.tolist() == [*long[: length - 1], a.vocabulary.end]
+            assert b.summary(i) == a.summary(i), "the score is against all of the summary"
+
+
+def test_paragen_has_a_second_end_token_after_articles_and_long_texts_have_none(imported):
+    paragen = replace(SMALL, layout="paragen")
+    whole = get("multi_news").load(replace(paragen, source=10_000, target=10_000), root=imported)
+    begin, end = whole.train.vocabulary.begin, whole.train.vocabulary.end
+    for split in vars_of(whole):
+        for i, (articles, summary) in enumerate(texts(split)):
+            source, target = split.ids.example(i)
+            assert (source[0], target[0]) == (begin, begin)
+            assert (source[-2:].tolist(), (source == end).sum()) == ([end, end], 2)
+            assert (target[-1], (target == end).sum()) == (end, 1)
+            assert (split.vocabulary.text(source), split.vocabulary.text(target)) == (articles, summary)
+
+
+def test_long_texts_of_paragen_are_cut_and_lose_their_end_token(imported):
+    paragen = replace(SMALL, layout="paragen")
+    whole = get("multi_news").load(replace(paragen, source=10_000, target=10_000), root=imported)
+    cut = get("multi_news").load(replace(paragen, source=5, target=3), root=imported)
     assert whole.sha256 != cut.sha256
     for a, b in zip(vars_of(whole), vars_of(cut), strict=True):
         assert b.ids.lengths.tolist() == [[5, 4]] * len(b), "the begin token is not counted"
@@ -264,8 +288,9 @@ def test_barts_vocabulary_is_taken_from_the_users_files_or_asked_for(imported):
 @pytest.mark.parametrize(
     "changes, sentence",
     [
-        ({"source": 0}, "1 token or more, got source=0"),
+        ({"source": 0}, "2 tokens or more and summaries to 1, got source=0"),
         ({"vocabulary": "gpt2"}, "'own' or 'bart-base', got 'gpt2'"),
+        ({"layout": "cut"}, "layout is 'whole' or 'paragen', got 'cut'"),
         ({"size": 100}, "260 to 65,536 entries, got size=100"),
         ({"test": 0}, "at least 1 example"),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from longspan import suites
 from longspan.core.errors import UnknownName, UsageError
+from longspan.results import collect
 from longspan.results.board import board, bootstrap_interval, freeze, is_above_chance
 from longspan.results.render import FORMS, render
 from tests.results.factory import make_card
@@ -54,10 +55,24 @@ def test_standin_data_has_a_board_of_its_own_that_says_so():
     assert any("Stand-in" in note for note in view.notes)
 
 
-def test_a_pattern_can_be_chosen_and_patterns_never_share_a_row():
-    cards = [*both_tasks("linear"), *both_tasks("linear", pattern="causal_self")]
-    assert len(starter(cards).rows) == 2
+def test_a_pattern_can_be_chosen_and_patterns_never_share_a_ranking():
+    cards = [*both_tasks("linear"), *both_tasks("local", 0.9, pattern="causal_self")]
     assert [row.pattern for row in starter(cards, pattern="causal_self").rows] == ["causal_self"]
+    with pytest.raises(UsageError, match=r"several patterns \(causal_self, noncausal_self\)"):
+        starter(cards)
+    views = list(collect.boards(cards, "starter"))
+    assert [(view.pattern, [(row.mechanism, row.rank) for row in view.rows]) for view in views] == [
+        ("noncausal_self", [("linear", 1)]),
+        ("causal_self", [("local", 1)]),
+    ]
+    assert ["causal_self" in view.title for view in views] == [False, True]
+
+
+@pytest.mark.parametrize("given", [("NS", "CS", "NC", "CC", "NS+CS"), ("NS+CS", "CC", "NC", "CS", "NS")])
+def test_boards_of_patterns_come_in_the_order_of_the_benchmark(given):
+    cards = [card for word in given for card in both_tasks("linear", pattern=collect.pattern_name(word))]
+    found = [view.pattern for view in collect.boards(cards, "starter")]
+    assert found == ["noncausal_self", "causal_self", "noncausal_cross", "causal_cross", "noncausal_self+causal_self"]
 
 
 def test_overridden_runs_are_listed_off_the_board():

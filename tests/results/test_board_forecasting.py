@@ -45,10 +45,13 @@ def test_the_difference_is_in_the_unit_of_the_error():
     assert "in points" not in render(view)
 
 
-def test_who_fills_other_slots_is_not_compared():
-    (view,) = collect.boards([forecast(pattern="noncausal_self")], TASK)
-    assert view.published
-    assert not view.rows[0].differences
+def test_who_fills_other_slots_has_a_board_of_its_own_without_the_paper():
+    views = list(collect.boards([forecast(pattern="noncausal_self"), forecast("abc")], TASK))
+    assert [(view.pattern, bool(view.published)) for view in views] == [
+        ("noncausal_self", False),
+        ("noncausal_cross", True),
+    ]
+    assert not views[0].rows[0].differences
 
 
 def test_the_doubtful_error_is_flagged_where_it_is_shown():

@@ -6,8 +6,11 @@ from dataclasses import asdict
 import pytest
 
 from longspan import runs
+from longspan.backbones.parameters import count
+from longspan.backbones.slots import filled
 from longspan.results.store import Store
-from longspan.runs.failed import write_card
+from longspan.runs.describe import describe
+from longspan.runs.failed import _begun, write_card
 from longspan.runs.folder import BEGUN
 from tests.launchers import hostile
 
@@ -104,3 +107,15 @@ def test_a_damaged_description_is_not_used(card, folder, text):
 
 def test_a_task_that_cannot_be_asked_leaves_a_sentence_alone(card):
     assert card("softmax", task="mine.py:Mine") is None
+
+
+@pytest.mark.parametrize("ran, kept", [("performer(features=16)", True), ("softmax", False)])
+def test_what_a_dead_run_under_a_preset_has_begun_counts_if_it_is_of_the_mechanism_named(ran, kept, tmp_path):
+    cell = runs.Cell("forecasting_etth1", "performer", None, "cab-2023", "smoke")
+    plan = runs.RunPlan.of(cell)
+    splits = plan.task.splits(plan.protocol, tmp_path)
+    model = plan.model()
+    begun = describe(plan, splits, count(model), filled(model), [], "cpu", "float32", 1) | {"mechanism": ran}
+    assert begun["preset"] == {"named": "performer", "protocol": "cab-2023"}
+    (tmp_path / BEGUN).write_text(json.dumps(begun))
+    assert (_begun(tmp_path, cell) is not None) == kept

@@ -94,7 +94,7 @@ def test_a_run_says_what_sat_in_every_slot_and_its_score_is_no_percentage(folder
     both = next(path for path in paths if "noncausal_self_causal_cross" in path.name)
     assert runs.load(both).encoder[0].attention.pattern == NS
 
-    view = board(Store(folder / "out" / "cards").cards(), ["copying"], "longspan", "smoke")
+    view = board(Store(folder / "out" / "cards").cards(), ["copying"], "longspan", "smoke", CS)
     value = f"{score['value']:.4g}"
     for form in FORMS:
         assert value in render(view, form) or form in ("csv", "json")

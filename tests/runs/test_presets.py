@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from longspan import runs
-from longspan.core.errors import UsageError
 from longspan.results import card as cards
 from longspan.results.alike import row_mechanism
 from longspan.runs import Cell
 from longspan.runs.failed import _begun
 from longspan.runs.folder import BEGUN
-from longspan.runs.load import plan_of
 
 FEW = {"data.train": 8, "data.valid": 4, "data.test": 4, "recipe.steps": 2, "recipe.batch_size": 2}
 
@@ -49,13 +47,6 @@ def test_the_card_leads_back_to_the_network(finished):
     assert type(model.blocks[0].attention).__name__ == "LRALocal"
     with torch.no_grad():
         assert model(torch.randint(0, 256, (1, 1_024))).isfinite().all()
-
-
-def test_a_card_from_before_the_form_is_not_taken_for_one_of_it(finished):
-    _, _, card = finished
-    former = {**card, "mechanism": "local"}
-    with pytest.raises(UsageError, match="not the code of the run"):
-        plan_of(former)
 
 
 def test_what_a_dead_process_wrote_is_known_by_the_form(finished, tmp_path):

@@ -17,6 +17,7 @@ from longspan.runs import Cell, RunPlan, count_parameters, run
 from longspan.runs.fabric import make_fabric
 from longspan.tasks.forecasting import Forecasting, WindowFeed
 from longspan.training.loop import train
+from longspan.training.optimizer import learning_rate
 
 SETTINGS = {  # past, prefix, horizon, encoder and decoder layers of CAB's table, and six epochs of whole batches
     "etth1": ((336, 336, 720, 2, 1), 6 * 237),
@@ -74,6 +75,7 @@ def test_cab_trains_as_the_specification_says():
         "schedule": "exponential",
         "decay_rate": 0.5,
         "decay_every": 237,
+        "decay_after": 1,
         "evaluate_every": 237,
         "batch_size": 32,
         "warmup": 0,
@@ -85,6 +87,14 @@ def test_cab_trains_as_the_specification_says():
         "selection": "best",
         "drop_last": True,
     }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_second_epoch_runs_at_the_full_rate_and_each_later_one_at_half_of_the_last(name):
+    recipe = tasks.get(name).protocol("cab-2023", "full").recipe
+    epoch = recipe.evaluate_every
+    first, last = ([learning_rate(recipe, e * epoch + at) / 1e-4 for e in range(6)] for at in (0, epoch - 1))
+    assert first == last == pytest.approx([1, 1, 1 / 2, 1 / 4, 1 / 8, 1 / 16])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ from longspan import attentions, tasks
 from longspan.attentions import Pattern
 from longspan.backbones.slots import Slots
 from longspan.core.errors import UnknownName, UsageError
+from longspan.runs import Cell, run
 from longspan.tasks.base import Protocol, Recipe
 from longspan.training.optimizer import learning_rate
 
@@ -71,6 +72,37 @@ def test_every_task_has_every_tier_of_the_longspan_protocol():
         assert {tier for protocol, tier in tasks.get(name).protocols if protocol == "longspan"} == {
             *("smoke", "lite", "full")
         }
+
+
+CAB = [name for name in tasks.names() if any(protocol == "cab-2023" for protocol, _ in tasks.get(name).protocols)]
+FEW = {
+    "summarization": {"data.train": 8, "data.valid": 4, "data.test": 6, "data.size": 300, "recipe.batch_size": 4},
+    "lm": {"data.train": 2, "data.valid": 1, "data.test": 1, "recipe.batch_size": 4},
+    "mlm": {"data.train": 2, "data.valid": 1, "data.test": 1, "recipe.batch_size": 4},
+}
+
+
+@pytest.mark.parametrize("name", CAB)
+def test_smoke_of_cab_has_its_quirks_in_a_small_network_on_a_stand_in(name):
+    task = tasks.get(name)
+    smoke, full = (task.protocol("cab-2023", tier) for tier in ("smoke", "full"))
+    assert smoke.data.standin
+    assert not full.data.standin
+    assert smoke.model.dim < full.model.dim
+    for field in ("self_slots", "sinusoid", "stop", "untrained_place"):
+        assert getattr(smoke.model, field, None) == getattr(full.model, field, None)
+    for field in ("layout", "breaks", "scored", "whole_batches"):
+        assert getattr(smoke.data, field, None) == getattr(full.data, field, None)
+    for field in ("schedule", "clip", "selection", "optimizer", "drop_last", "label_smoothing", "decay_after"):
+        assert getattr(smoke.recipe, field) == getattr(full.recipe, field)
+
+
+@pytest.mark.parametrize("name", ["forecasting_etth1", *FEW])
+def test_smoke_of_cab_runs_on_a_cpu(name, tmp_path):
+    few = FEW.get(name, {"data.train": 40, "data.valid": 33, "data.test": 40})
+    cell = Cell(name, "abc", None, "cab-2023", "smoke", 0, few | {"recipe.steps": 2})
+    card = run(cell, out=tmp_path, data=tmp_path / "data", device="cpu", weights=False, progress=False)
+    assert (card["status"], card["dataset"]["variant"]) == ("ok", "standin")
 
 
 @pytest.mark.parametrize("name", tasks.names())

@@ -13,6 +13,7 @@ from longspan.metrics.rouge import rouge
 from longspan.results import card as cards
 from longspan.results.store import Store
 from longspan.tasks.base import Protocol
+from longspan.tasks.summarization import clean_up
 from longspan.training import loop
 
 TASK = tasks.get("summarization")
@@ -130,6 +131,38 @@ def test_scores_are_rouge_of_the_text_that_is_kept_beside_the_card(splits):
     assert {name: result.metrics[name] for name in expected} == {name: v.mean() for name, v in expected.items()}
     losses = TASK.loss(model, feed.batch(np.arange(8)))
     assert result.metrics["loss"] == pytest.approx(float(losses.loss.detach()), rel=1e-5)
+
+
+CAB = TASK.protocol("cab-2023", "smoke").override({"model.shortest": 0} | TINY)
+
+
+def test_cab_writes_in_the_order_of_the_file_and_longspan_by_length(splits):
+    """The batch decides when the rows of CAB stop, so that it must be the same everywhere."""
+    orders = []
+    for rules in (CAB, SMOKE.override(TINY)):
+        feed = TASK.feed(splits.test, rules, "cpu")
+        feed.lengths = np.stack([np.arange(8, 0, -1), feed.lengths[:, 1]], axis=1)  # the longest first
+        orders.append([places.tolist() for places, _ in feed.to_write(np.arange(8), 3)])
+    assert orders == [[[0, 1, 2], [3, 4, 5], [6, 7]], [[7, 6, 5], [4, 3, 2], [1, 0]]]
+
+
+def test_cab_keeps_what_follows_an_end_token_and_longspan_does_not(splits):
+    words = splits.test.ids.example(0)[1][1:7].tolist()
+    begin, pad, end = (getattr(splits.test.vocabulary, name) for name in ("begin", "pad", "end"))
+    line = np.array([begin, *words[:3], end, pad, *words[3:], end, pad], np.uint16)
+    texts = [TASK.feed(splits.test, rules, "cpu").text(line) for rules in (CAB, SMOKE.override(TINY))]
+    spoken = [splits.test.vocabulary.text(part) for part in (words, words[:3])]
+    assert texts == [clean_up(spoken[0]), spoken[1]]
+
+
+def test_cab_never_trains_the_second_position(splits):
+    for rules, trained in ((CAB, False), (SMOKE.override(TINY), True)):
+        model = build(rules)
+        TASK.loss(model, TASK.feed(splits.train, rules, "cpu").batch(np.arange(8))).loss.backward()
+        for tokens in (model.source, model.target):
+            moved = tokens.positions.grad.abs().sum(dim=1) > 0
+            assert moved[[0, 2, 3]].all()
+            assert bool(moved[1]) == trained
 
 
 def test_whoever_knows_only_what_summaries_look_like_gets_less_than_all(splits):

@@ -56,6 +56,8 @@ STAIRS = replace(LINEAR, schedule="exponential", warmup=0, decay_rate=0.5, decay
         (STAIRS, 19, 2.0),
         (STAIRS, 20, 1.0),
         (STAIRS, 109, 0.0625),
+        (replace(STAIRS, decay_after=1), 39, 2.0),
+        (replace(STAIRS, decay_after=1), 40, 1.0),
     ],
 )
 def test_rates_are_those_computed_by_hand(recipe, step, expected):
@@ -137,6 +139,7 @@ def test_adam_adds_its_decay_to_the_gradient():
         ({"accumulate": 0}, "accumulate of at least 1"),
         ({"label_smoothing": 1.0}, "label_smoothing is a share"),
         ({"schedule": "exponential"}, "decay_every of at least 1"),
+        ({"decay_after": -1}, "decay_after counts stairs from 0"),
         ({"patience": 0}, "patience counts evaluations from 1"),
     ],
 )
