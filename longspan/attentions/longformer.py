@@ -102,7 +102,12 @@ class Longformer(HeadwiseAttention):
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         n = q.shape[2]
         (q, q_global), (k, k_global) = self._both(q), self._both(k)

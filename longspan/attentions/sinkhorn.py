@@ -133,7 +133,12 @@ class Sinkhorn(HeadwiseAttention):
         return self._read(q, k, v, sorted_, key_mask, self.dropout if self.training else 0.0)
 
     def weights(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         """What each token adds to each output by way of both blocks: the output when the values are unit vectors."""
         units = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)

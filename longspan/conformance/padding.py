@@ -12,6 +12,7 @@ from longspan.conformance.subject import LONG, SHORT, Batch, Subject
 from longspan.kernels.packing import Layout
 
 CONTENT = 1e4
+FAR = 1100  # beyond every usual window
 
 
 @promise("padding content")
@@ -19,7 +20,7 @@ def padding_content(subject: Subject) -> Outcome:
     """Filling padded positions with anything, up to 1e4, leaves real outputs as they were."""
     layer, worst, tried = subject.layer(), 0.0, 0
     for n in (SHORT, LONG):
-        for where, batch in _maskings(subject, n).items():
+        for where, batch in maskings(subject, n).items():
             noise = subject.batch(3, n, draw="content", scale=CONTENT)
             filled = batch.with_padding_filled(noise)
             before, after = subject.run(layer, batch), subject.run(layer, filled)
@@ -32,7 +33,7 @@ def padding_content(subject: Subject) -> Outcome:
     return kept(f"largest change by content of 1e4 {spell(worst)} over {tried} masks")
 
 
-def _maskings(subject: Subject, n: int) -> dict[str, Batch]:
+def maskings(subject: Subject, n: int) -> dict[str, Batch]:
     """The same tokens padded at the right, at the left, and with holes."""
     right = subject.padded_batch(n)
     assert right.mask is not None
@@ -89,6 +90,47 @@ def _widened(subject: Subject, batch: Batch, more: int) -> Batch:
     return Batch(x, torch.cat([batch.context, tail], 1), mask, torch.cat([batch.context_mask, hidden], 1))
 
 
+@promise("left padding")
+def left_padding(subject: Subject) -> Outcome:
+    """A row padded at the left gives what the same row gives alone: places are counted from its first token."""
+    layer, worst = subject.layer(), 0.0
+    for n in (SHORT, LONG):
+        batch = maskings(subject, n)["at the left"]
+        worst = max(worst, apart := _from_rows_alone(subject, layer, batch))
+        if apart > subject.tolerance:
+            if subject.meta.length_bound:
+                return not_applicable(f"it is bound to a length; a row padded at the left differs by {spell(apart)}")
+            return broken(f"a row padded at the left differs from the same row alone by {spell(apart)} (length {n})")
+    return kept(f"largest difference from rows alone {spell(worst)}")
+
+
+@promise("holes")
+def holes(subject: Subject) -> Outcome:
+    """A row with padding between its tokens gives what its tokens give alone, unless holes are declared as places."""
+    lengths = (SHORT, LONG, FAR) if subject.meta.holes_are_places else (SHORT, LONG)
+    layer, worst = subject.layer(longest=max(lengths) + 5), 0.0
+    for n in lengths:
+        batch = maskings(subject, n)["between real tokens"]
+        worst = max(worst, apart := _from_rows_alone(subject, layer, batch))
+        if apart > subject.tolerance:
+            if subject.meta.holes_are_places:
+                return kept(f"holes take their places, as declared: without them a row differs by {spell(apart)}")
+            if subject.meta.length_bound:
+                return not_applicable(f"it is bound to a length; a row with holes differs by {spell(apart)}")
+            return broken(f"a row with holes differs from its tokens alone by {spell(apart)} (length {n})")
+    if subject.meta.holes_are_places:
+        return broken(f"holes are declared as places, yet without them no row differs, up to length {FAR}")
+    return kept(f"largest difference from tokens alone {spell(worst)}")
+
+
+def _from_rows_alone(subject: Subject, layer: Attention, batch: Batch) -> float:
+    """How far the real outputs are from those of each row without its padding."""
+    assert batch.mask is not None
+    together = subject.run(layer, batch)
+    rows = zip(together, batch.mask, strict=True)
+    return max(difference(y[real], subject.run(layer, batch.real_row(i))[0]) for i, (y, real) in enumerate(rows))
+
+
 @promise("packed = padded")
 def packed_equals_padded(subject: Subject) -> Outcome:
     """`packed`, on real tokens alone, gives what the padded batch gives on them."""
@@ -96,7 +138,7 @@ def packed_equals_padded(subject: Subject) -> Outcome:
         return not_applicable("packing is for self patterns")
     layer, worst = subject.layer(), 0.0
     for n in (SHORT, LONG):
-        for where, batch in _maskings(subject, n).items():
+        for where, batch in maskings(subject, n).items():
             assert batch.mask is not None
             layout = Layout.of_mask(batch.mask)
             apart = difference(_packed(subject, layer, batch, layout), layout.pack(subject.run(layer, batch)))

@@ -122,13 +122,18 @@ class Subject:
         dim: int = DIM,
         heads: int = HEADS,
         longest: int | None = LONGEST,
+        longest_context: int | None = None,
         training: bool = False,
         draw: int = 0,
         **shell: Any,
     ) -> Attention:
-        """A layer of the mechanism; `draw` names the random numbers of its construction."""
+        """A layer of the mechanism; `draw` names the random numbers of its construction.
+
+        A context may be as long as x, unless `longest_context` says otherwise.
+        """
         torch.manual_seed(derive(self.seed, "layer", draw))
-        layer = self.mechanism(dim, heads, self.pattern, max_length=longest, max_context=longest, **shell)
+        lengths = {"max_length": longest, "max_context": longest if longest_context is None else longest_context}
+        layer = self.mechanism(dim, heads, self.pattern, **lengths, **shell)
         return layer.to(self.device, dtype or self.exact_dtype).train(training)
 
     def batch(
@@ -149,9 +154,11 @@ class Subject:
         m = n + 5 if m is None else m
         return Batch(x, self.noise(rows, m, dim, draw=(draw, "context"), dtype=dtype) * scale)
 
-    def padded_batch(self, n: int, *, draw: object = 0, scale: float = 1.0, dtype: torch.dtype | None = None) -> Batch:
+    def padded_batch(
+        self, n: int, *, draw: object = 0, dim: int = DIM, scale: float = 1.0, dtype: torch.dtype | None = None
+    ) -> Batch:
         """Three rows of different true lengths, padded at the right."""
-        batch = self.batch(3, n, draw=draw, scale=scale, dtype=dtype)
+        batch = self.batch(3, n, draw=draw, dim=dim, scale=scale, dtype=dtype)
         batch = replace(batch, mask=self.right(n, (n, max(1, n - 3), (n + 1) // 2)))
         if batch.context is None:
             return batch

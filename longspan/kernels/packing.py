@@ -68,6 +68,11 @@ class Layout:
         together = not (begins.sum(dim=1) > 1).any()
         return cls(mask, mask.flatten().nonzero()[:, 0], cu_seqlens, int(lengths.max()), together)
 
+    @property
+    def firsts(self) -> Int[Tensor, " b"]:
+        """The index of the first token of each row among all tokens; that of some other token if a row has none."""
+        return self.cu_seqlens[:-1].long().clamp(max=len(self.index) - 1)
+
     def places(self, apart: int) -> Int[Tensor, " t"]:
         """The position of each real token in the flattened batch, with a gap of `apart` between rows."""
         return self.index + self.index // self.mask.shape[1] * apart

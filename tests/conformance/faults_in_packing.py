@@ -126,7 +126,8 @@ class NanGradientInHalf(Plain):
             return super().probabilities(q, k, key_mask)
         with torch.no_grad():
             seen = super().probabilities(q, k, key_mask) > 0
-        scores = (q @ k.mT / q.shape[-1] ** 0.5).float().masked_fill(~seen, -1e30)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).float()
+        scores = scores.masked_fill(~seen & seen.any(dim=-1, keepdim=True), -1e30)
         p = (scores - scores.amax(dim=-1, keepdim=True).detach()).exp() * seen
         total = p.sum(dim=-1, keepdim=True)
         return torch.where(total > 0, p / total, 0)

@@ -81,7 +81,7 @@ class PoolsItsQueries(Plain):
 class BlocksFromTheEdge(Plain):
     """Sees blocks of six tokens, counted from the edge of the batch instead of from the first token of the row."""
 
-    meta = declare(exact=False, patterns=(NS, CS))
+    meta = declare(exact=False, patterns=(NS, CS), holes_are_places=True)
     size = 6
 
     def places(self, k, key_mask):
@@ -99,20 +99,23 @@ class BlocksFromTheEdge(Plain):
 class BlocksOfTheRow(BlocksFromTheEdge):
     """Right: blocks of six real tokens."""
 
+    meta = declare(exact=False, patterns=(NS, CS))
+
     def places(self, k, key_mask):
         return super().places(k, key_mask) if key_mask is None else (key_mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
 class StripesFromTheEdge(BlocksFromTheEdge):
-    """Sees every third token, counted from the edge of the batch."""
+    """Sees near tokens and every fifth, counted from the edge of the batch."""
 
     def seen(self, place):
-        stripe = place % 3
-        return (stripe[:, :, None] == stripe[:, None]) | ((place[:, :, None] - place[:, None]).abs() < 4)
+        return (place[:, None] % 5 == 0) | ((place[:, :, None] - place[:, None]).abs() < 2)
 
 
 class WindowOfPlaces(BlocksFromTheEdge):
     """A window that a hole between two tokens takes part of, which it does not declare."""
+
+    meta = declare(exact=False, patterns=(NS, CS))
 
     def seen(self, place):
         return (place[:, :, None] - place[:, None]).abs() < 4
@@ -121,8 +124,16 @@ class WindowOfPlaces(BlocksFromTheEdge):
 class FadesWithPlaces(BlocksFromTheEdge):
     """Weights fade with the distance in the batch, holes included, which it does not declare."""
 
+    meta = declare(exact=False, patterns=(NS, CS))
+
     def seen(self, place):
         return 0.9 ** (place[:, :, None] - place[:, None]).abs()
+
+
+class SaysHolesArePlaces(Plain):
+    """Declares that holes take their places, which no output shows."""
+
+    meta = declare(holes_are_places=True)
 
 
 class KnowsTwoHeads(Plain):
@@ -218,7 +229,8 @@ class MarksTheFirstToken(Plain):
         empty = torch.zeros_like(x[:, 0, 0], dtype=torch.bool) if mask is None else ~mask.any(dim=1)
         if mask is not None:
             mask[:, 0] = True
-        return torch.where(empty[:, None], self.out.bias, super().first(x, mask=mask))
+        nothing = self.out(torch.zeros_like(x[:, 0]))
+        return torch.where(empty[:, None], nothing, super().first(x, mask=mask))
 
 
 class ErasesContext(Plain):
@@ -233,13 +245,14 @@ class ErasesContext(Plain):
 
 
 class SpendsPackedTokens(Plain):
-    """The packed path uses the memory of its input for something else once it has read it."""
+    """The packed path uses the memory of its input for something else, unless a gradient needs it."""
 
     meta = declare(patterns=(NS, CS))
 
     def packed(self, x, layout):
         y = super().packed(x, layout)
-        x.data.zero_()
+        if not x.requires_grad:
+            x.zero_()
         return y
 
 
