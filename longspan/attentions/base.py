@@ -75,7 +75,7 @@ class AttentionMeta:
     patterns: tuple[Pattern, ...]
     version: int = 1  # of a built-in: raised when its outputs change on purpose, so that old cards stay apart
     exact: bool = False  # computes softmax attention itself
-    stochastic: bool = False  # random numbers decide the function (kept in buffers)
+    stochastic: bool = False  # random numbers decide the function: kept in buffers, or drawn anew while training
     length_bound: bool = False  # parameters or the transform depend on a length fixed at construction
     rowwise: bool = False  # an output row depends on its own query and on all keys, not on the position of the query
     mixes: bool = True  # an output depends on other tokens too; False is for ablations

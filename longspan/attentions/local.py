@@ -30,6 +30,7 @@ class Local(HeadwiseAttention):
         family="sparse",
         cost="n",
         patterns=SELF_PATTERNS,
+        holes_are_places=True,
         dropout="weights",
         limit="window=4096",
         remark="CAB counts `window` keys on each side, or `window` keys in all when causal; LRA means blocks.",

@@ -93,8 +93,10 @@ class Reformer(Attention):
         return self.out(self._mix(*self._project(x), mask=mask).flatten(-2))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
-        z, v, buckets = map(layout.unpack, self._project(x))
-        return self.out(layout.pack(self._mix(z, v, buckets, mask=layout.mask)).flatten(-2))
+        z, v, buckets = self._project(x)
+        row = layout.index // layout.mask.shape[1]  # one long row, in which each row has buckets of its own
+        apart = buckets + self.buckets * row.to(buckets.dtype)[:, None, None]
+        return self.out(self._mix(z[None], v[None], apart[None], mask=None)[0].flatten(-2))
 
     def attend(
         self,

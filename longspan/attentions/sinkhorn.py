@@ -70,6 +70,7 @@ class Sinkhorn(HeadwiseAttention):
         family="sorting",
         cost="n^2",
         patterns=ALL_PATTERNS,
+        stochastic=True,
         length_bound=True,
         dropout="weights",
         limit="block=4096, null_block=False",
@@ -168,7 +169,9 @@ class Sinkhorn(HeadwiseAttention):
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> DecodeState | None:
         if self.pattern.cross:
-            return self._sorted(None, k, v, None, key_mask)
+            found = self._sorted(None, k, v, None, key_mask)
+            every_row = None if found.visible is None else found.visible.expand(len(k), -1, -1, -1)
+            return replace(found, visible=every_row)  # without a mask it is one row for all, of which none can be chosen
         if self.sort is None:
             return None  # it needs the queries of the prefix as well
         past = KeyValueCache.of(k, v, key_mask)
