@@ -66,7 +66,13 @@ NONCAUSAL_PATTERNS = (Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS)
 
 @dataclass(frozen=True)
 class AttentionMeta:
-    """What a mechanism claims about itself; `longspan check` holds it to that."""
+    """What a mechanism claims about itself; `longspan check` holds it to that.
+
+    Padding is never seen, but may take a place. Where `places` are "tokens" it takes none: a row gives what its tokens
+    give alone, wherever they lie. With "distances" a hole between two tokens sets them further apart, as in a window of
+    positions, while padding at the left changes nothing. With "positions" that moves borders of blocks as well, or the
+    rows of a table, which are counted from the edge of the batch.
+    """
 
     title: str  # as papers and boards write it
     paper: str
@@ -80,7 +86,7 @@ class AttentionMeta:
     rowwise: bool = False  # an output row depends on its own query and on all keys, not on the position of the query
     mixes: bool = True  # an output depends on other tokens too; False is for ablations
     positions: bool = False  # brings its own sense of position
-    holes_are_places: bool = False  # padding between two tokens keeps its place, as in a window of positions
+    places: Literal["tokens", "distances", "positions"] = "tokens"  # what windows and blocks count (see below)
     spatial: bool = False  # uses the two axes of an image, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
     limit: str = ""  # options under which it equals softmax attention, as in "window=4096"

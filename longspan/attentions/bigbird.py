@@ -38,7 +38,7 @@ class BigBird(MaskedAttention):
         family="sparse",
         cost="n",
         patterns=SELF_PATTERNS,
-        holes_are_places=True,
+        places="positions",
         stochastic=True,
         dropout="weights",
         limit="block=4096",

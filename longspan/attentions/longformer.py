@@ -53,7 +53,7 @@ class Longformer(HeadwiseAttention):
         family="sparse",
         cost="n",
         patterns=SELF_PATTERNS,
-        holes_are_places=True,
+        places="distances",
         dropout="weights",
         limit="window=8192",
         remark="`window` counts both sides, as Hugging Face does; LRA ran it without a single global token.",

@@ -18,7 +18,7 @@ Causal, with w = `window` (512 unless given):
 
 LN and LN' are two layer norms over all heads together, each for keys and values alike. A causal window shorter than a
 chunk leaves tokens that no query sees. `conv` > 0 adds to the non-causal output a depth-wise convolution of v with that
-many taps, one filter per head, zero at the start. Padding is no token: it is neither seen nor summed, and takes no place.
+many taps, one filter per head, zero at the start. Padding is no token: neither seen nor summed, and without a place.
 
 Paper: arXiv:2107.02192. Departs from the paper in: as in the authors' code, P comes from x and not from k, and in the
 non-causal form both layer norms act on the summaries; positions are the backbone's. The causal layer with positions
@@ -61,7 +61,6 @@ class LongShort(Attention):
         family="hybrid",
         cost="n^2",
         patterns=SELF_PATTERNS,
-        version=2,  # since then padding takes no place in the non-causal form either
         dropout="weights",
         remark="Linear when non-causal; against CAB's table, causally every later token sees the summary of a chunk.",
     )

@@ -72,6 +72,7 @@ class Sinkhorn(HeadwiseAttention):
         patterns=ALL_PATTERNS,
         stochastic=True,
         length_bound=True,
+        places="positions",
         dropout="weights",
         limit="block=4096, null_block=False",
         remark="CAB's table denies cross attention, which SortCut offers; the code LRA released does not sort.",
@@ -171,7 +172,9 @@ class Sinkhorn(HeadwiseAttention):
         if self.pattern.cross:
             found = self._sorted(None, k, v, None, key_mask)
             every_row = None if found.visible is None else found.visible.expand(len(k), -1, -1, -1)
-            return replace(found, visible=every_row)  # without a mask it is one row for all, of which none can be chosen
+            return replace(
+                found, visible=every_row
+            )  # without a mask it is one row for all, of which none can be chosen
         if self.sort is None:
             return None  # it needs the queries of the prefix as well
         past = KeyValueCache.of(k, v, key_mask)

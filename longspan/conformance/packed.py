@@ -18,7 +18,7 @@ from longspan.kernels.packing import Layout
 
 NOT_PACKED = "packing is for self patterns"
 LONG_ROW, SHORT_ROW, SHORT_ROWS = 128, 8, 31  # a rectangle of these is ten times as large as its rows
-DEARER = 2.0  # room for windows and blocks that a short row alone would cut
+DEARER = 3.0  # room for windows and blocks that a short row alone would cut
 
 
 @promise("packed gradients")

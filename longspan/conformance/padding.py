@@ -92,35 +92,33 @@ def _widened(subject: Subject, batch: Batch, more: int) -> Batch:
 
 @promise("left padding")
 def left_padding(subject: Subject) -> Outcome:
-    """A row padded at the left gives what the same row gives alone: places are counted from its first token."""
-    layer, worst = subject.layer(), 0.0
-    for n in (SHORT, LONG):
-        batch = maskings(subject, n)["at the left"]
-        worst = max(worst, apart := _from_rows_alone(subject, layer, batch))
-        if apart > subject.tolerance:
-            if subject.meta.length_bound:
-                return not_applicable(f"it is bound to a length; a row padded at the left differs by {spell(apart)}")
-            return broken(f"a row padded at the left differs from the same row alone by {spell(apart)} (length {n})")
-    return kept(f"largest difference from rows alone {spell(worst)}")
+    """A row padded at the left gives what it gives alone, unless places are declared as positions in the batch."""
+    return _alone(subject, "at the left", takes_places=subject.meta.places == "positions")
 
 
 @promise("holes")
 def holes(subject: Subject) -> Outcome:
-    """A row with padding between its tokens gives what its tokens give alone, unless holes are declared as places."""
-    lengths = (SHORT, LONG, FAR) if subject.meta.holes_are_places else (SHORT, LONG)
-    layer, worst = subject.layer(longest=max(lengths) + 5), 0.0
+    """A row with padding between its tokens gives what these give alone, unless places are not declared as tokens."""
+    return _alone(subject, "between real tokens", takes_places=subject.meta.places != "tokens")
+
+
+def _alone(subject: Subject, where: str, *, takes_places: bool) -> Outcome:
+    """Rows padded there against the same rows alone; what takes places by declaration must show so at some length.
+
+    A declaration is made for the default options, so under others it may be more than is needed.
+    """
+    lengths, worst = (SHORT, LONG, FAR) if takes_places else (SHORT, LONG), 0.0
     for n in lengths:
-        batch = maskings(subject, n)["between real tokens"]
+        layer, batch = subject.layer(longest=n + 5), maskings(subject, n)[where]
         worst = max(worst, apart := _from_rows_alone(subject, layer, batch))
         if apart > subject.tolerance:
-            if subject.meta.holes_are_places:
-                return kept(f"holes take their places, as declared: without them a row differs by {spell(apart)}")
-            if subject.meta.length_bound:
-                return not_applicable(f"it is bound to a length; a row with holes differs by {spell(apart)}")
-            return broken(f"a row with holes differs from its tokens alone by {spell(apart)} (length {n})")
-    if subject.meta.holes_are_places:
-        return broken(f"holes are declared as places, yet without them no row differs, up to length {FAR}")
-    return kept(f"largest difference from tokens alone {spell(worst)}")
+            found = f"a row padded {where} differs from the same row alone by {spell(apart)} (length {n})"
+            if takes_places:
+                return kept(f"places are {subject.meta.places}, as declared: {found}")
+            return broken(f"places are declared to be {subject.meta.places}, yet {found}")
+    if takes_places and not subject.mechanism.options:
+        return broken(f"places are declared to be {subject.meta.places}, yet no row padded {where} differs from alone")
+    return kept(f"largest difference from rows alone {spell(worst)}")
 
 
 def _from_rows_alone(subject: Subject, layer: Attention, batch: Batch) -> float:

@@ -98,6 +98,19 @@ def left_align(
     return aligned * unsqueeze_like(real(lengths, x.shape[1]), aligned), lengths
 
 
+def turn(x: Shaped[Tensor, "b ..."], by: Int[Tensor, " b"], dim: int) -> Shaped[Tensor, "b ..."]:
+    """Turn each row along an axis, so that what stood at place `by` of the row stands first.
+
+    >>> turn(torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([0, 1]), dim=1)
+    tensor([[1, 2, 3],
+            [5, 6, 4]])
+    """
+    place = (torch.arange(x.shape[dim], device=x.device) + by[:, None]) % max(x.shape[dim], 1)
+    shape = [len(x)] + [1] * (x.ndim - 1)
+    shape[dim] = x.shape[dim]
+    return x.take_along_dim(place.view(shape), dim=dim)
+
+
 def real(lengths: Int[Tensor, " b"], width: int) -> Bool[Tensor, "b n"]:
     """True for the first `lengths` positions of each row."""
     return torch.arange(width, device=lengths.device) < lengths[:, None]

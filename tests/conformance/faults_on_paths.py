@@ -81,7 +81,7 @@ class PoolsItsQueries(Plain):
 class BlocksFromTheEdge(Plain):
     """Sees blocks of six tokens, counted from the edge of the batch instead of from the first token of the row."""
 
-    meta = declare(exact=False, patterns=(NS, CS), holes_are_places=True)
+    meta = declare(exact=False, patterns=(NS, CS), places="distances")
     size = 6
 
     def places(self, k, key_mask):
@@ -130,10 +130,16 @@ class FadesWithPlaces(BlocksFromTheEdge):
         return 0.9 ** (place[:, :, None] - place[:, None]).abs()
 
 
-class SaysHolesArePlaces(Plain):
-    """Declares that holes take their places, which no output shows."""
+class SaysPlacesAreDistances(Plain):
+    """Declares that a hole sets tokens apart, which no output shows."""
 
-    meta = declare(holes_are_places=True)
+    meta = declare(places="distances")
+
+
+class SaysPlacesArePositions(WindowOfPlaces):
+    """Declares that padding at the left moves something, which no output shows."""
+
+    meta = declare(exact=False, patterns=(NS, CS), places="positions")
 
 
 class KnowsTwoHeads(Plain):
