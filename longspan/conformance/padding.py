@@ -98,7 +98,7 @@ def left_padding(subject: Subject) -> Outcome:
 
 @promise("holes")
 def holes(subject: Subject) -> Outcome:
-    """A row with padding between its tokens gives what these give alone, unless places are not declared as tokens."""
+    """Tokens with padding between them give what they give alone, unless places are distances or positions."""
     return _alone(subject, "between real tokens", takes_places=subject.meta.places != "tokens")
 
 
