@@ -22,22 +22,17 @@ def strided_inputs(subject: Subject) -> Outcome:
     layer, worst = subject.layer(), 0.0
     for n in (SHORT, LONG):
         batch = subject.padded_batch(n)
-        same = Batch(*(None if u is None else u[:1].expand(3, *u.shape[1:]).contiguous() for u in _parts(batch)))
+        same = batch.each(lambda u: u[:1].expand(3, *u.shape[1:]).contiguous())
         for how, (given, lie) in {
             "transposed": (batch, lambda u: u.transpose(0, 1).contiguous().transpose(0, 1)),
             "sliced": (batch, _sliced),
             "expanded": (same, lambda u: u[:1].expand(3, *u.shape[1:])),
         }.items():
-            strided = Batch(*(None if u is None else lie(u) for u in _parts(given)))
-            expected, found = subject.run(layer, given), subject.run(layer, strided)
+            expected, found = subject.run(layer, given), subject.run(layer, given.each(lie))
             worst = max(worst, apart := difference(found, expected))
             if apart > subject.tolerance:
                 return broken(f"{how} inputs give outputs that differ by {spell(apart)} (length {n})")
     return kept(f"transposed, sliced or expanded: largest difference {spell(worst)}")
-
-
-def _parts(batch: Batch) -> tuple[Tensor | None, ...]:
-    return batch.x, batch.context, batch.mask, batch.context_mask
 
 
 def _sliced(u: Tensor) -> Tensor:
@@ -56,9 +51,8 @@ def another_device(subject: Subject) -> Outcome:
     """
     layer = subject.layer().to("meta")
     for batch in (subject.batch(2, SHORT), subject.padded_batch(LONG)):
-        x, context, mask, context_mask = (None if u is None else u.to("meta") for u in _parts(batch))
         try:
-            y = layer(x, context, mask=mask, context_mask=context_mask)
+            y = subject.run(layer, batch.each(lambda u: u.to("meta")))
         except (RuntimeError, NotImplementedError) as error:
             message = str(error).splitlines()[0]
             if ELSEWHERE.search(message):
@@ -94,18 +88,19 @@ def _calls(
     for mask in (batch.mask, batch.context_mask):
         if mask is not None:
             mask[0] = False  # a row without tokens tempts one to show it some
-    masks = {"mask": batch.mask} | ({"context_mask": batch.context_mask} if subject.pattern.cross else {})
-    inputs = {"x": batch.x} | ({"context": batch.context} if subject.pattern.cross else {})
-    given = {name: value for name, value in (inputs | masks).items() if value is not None}
+    masks, context = {"mask": batch.mask}, {}
+    if batch.context is not None and batch.context_mask is not None:
+        masks, context = masks | {"context_mask": batch.context_mask}, {"context": batch.context}
+    given = {"x": batch.x, **context, **masks}
     gradient = subject.noise(*batch.x.shape, draw="gradient")
     trained = batch.requiring_grad()
-    yield "forward", given, lambda: layer(*inputs.values(), **masks)
+    yield "forward", given, lambda: subject.run(layer, batch)
     yield (
         "backward",
         {"the incoming gradient": gradient, **given, **trained.leaves()},
         lambda: subject.run(layer, trained).backward(gradient),
     )
-    yield "carried", given, lambda: layer.carried(*inputs.values(), carry=None, **masks)
+    yield "carried", given, lambda: layer.carried(batch.x, *context.values(), carry=None, **masks)
     if not subject.pattern.cross:
         packed = {"x": layout.pack(batch.x), "the layout's mask": layout.mask, "its index": layout.index}
         yield "first", given, lambda: layer.first(batch.x, mask=batch.mask)
@@ -113,6 +108,6 @@ def _calls(
         yield "first_packed", packed, lambda: layer.first_packed(packed["x"], layout)
     if subject.pattern.causal:
         states: list[Any] = []
-        yield "prefill", given, lambda: states.append(layer.prefill(*inputs.values(), **masks)[1])
+        yield "prefill", given, lambda: states.append(layer.prefill(batch.x, *context.values(), **masks)[1])
         x_t = subject.noise(len(batch.x), DIM, draw="token")
         yield "step", {"x": x_t, **given}, lambda: layer.step(x_t, states[0])

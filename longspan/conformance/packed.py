@@ -31,6 +31,7 @@ def packed_gradients(subject: Subject) -> Outcome:
         for where, batch in maskings(subject, n).items():
             assert batch.mask is not None
             layout, mask = Layout.of_mask(batch.mask), batch.mask
+            pairs: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]]
             pairs = {"packed": (layer.packed, lambda x, layout=layout, mask=mask: layout.pack(layer(x, mask=mask)))}
             if where == "at the right":  # where the first token of a row is its first place
                 pairs["first_packed"] = (layer.first_packed, lambda x, mask=mask: layer(x, mask=mask)[:, 0])

@@ -5,7 +5,7 @@ kernels have no float64, they are tested in the precision asked for, with the to
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,13 @@ class Batch:
         if context is not None and noise.context is not None and self.context_mask is not None:
             context = torch.where(self.context_mask[..., None], context, noise.context)
         return replace(self, x=x, context=context)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with all tokens and masks changed alike."""
+        context, mask, context_mask = (
+            None if part is None else change(part) for part in (self.context, self.mask, self.context_mask)
+        )
+        return Batch(change(self.x), context, mask, context_mask)
 
     def requiring_grad(self) -> "Batch":
         context = None if self.context is None else self.context.detach().clone().requires_grad_()
