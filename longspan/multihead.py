@@ -194,8 +194,8 @@ class MultiheadAttention(nn.Module):
         need_weights: bool,
     ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n m"] | None]:
         real = self._honoured(q.shape[2], k.shape[2], padding, attn_mask, is_causal)
-        y = self.core.attend(q, k, v, key_mask=real, query_mask=None if self.pattern.cross else real)
-        return y, self.core.weights(q, k, key_mask=real) if need_weights else None
+        masks = {"key_mask": real, "query_mask": None if self.pattern.cross else real}
+        return self.core.attend(q, k, v, **masks), self.core.weights(q, k, **masks) if need_weights else None
 
     def _mix(
         self,

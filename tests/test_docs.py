@@ -1,6 +1,7 @@
 """Documentation that can rot is tested: every command in it parses, every link and name in it exists."""
 
 import ast
+import dataclasses
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 import typer
 import yaml
 
+from longspan.attentions import AttentionMeta
 from longspan.cli import app
+from longspan.conformance.promises import FIRST, PROMISES
 
 PROGRAM = typer.main.get_command(app)
 ROOT = Path(__file__).parents[1]
@@ -115,6 +118,20 @@ def test_the_command_page_names_every_verb_and_exit_code():
     for verb in PROGRAM.commands:
         assert f"| `{verb} " in text or f"| `{verb}`" in text, verb
     assert all(f"| {code} |" in text for code in (0, 1, 2, 3, 4, "128 + n"))
+
+
+def test_the_page_for_mechanisms_explains_every_field_of_the_declaration():
+    text = (ROOT / "docs" / "add-a-mechanism.md").read_text()
+    rows = re.findall(r"^\| (`.+?) \|", text, re.MULTILINE)
+    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {field.name for field in dataclasses.fields(AttentionMeta)} <= explained
+
+
+def test_the_page_for_mechanisms_explains_every_promise_as_the_check_does():
+    text = " ".join((ROOT / "docs" / "add-a-mechanism.md").read_text().split())
+    lines = [f"- **{promise.name}**: {promise.sentence}" for promise in (FIRST, *PROMISES)]
+    missing = [line for line in lines if line not in text]
+    assert not missing, "docs/add-a-mechanism.md lacks:\n" + "\n".join(missing)
 
 
 def test_the_api_page_names_things_that_exist():

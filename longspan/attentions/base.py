@@ -66,7 +66,13 @@ NONCAUSAL_PATTERNS = (Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS)
 
 @dataclass(frozen=True)
 class AttentionMeta:
-    """What a mechanism claims about itself; `longspan check` holds it to that."""
+    """What a mechanism claims about itself; `longspan check` holds it to that.
+
+    Padding is never seen, but may take a place. Where `places` are "tokens" it takes none: a row gives what its tokens
+    give alone, wherever they lie. With "distances" a hole between two tokens sets them further apart, as in a window of
+    positions, while padding at the left changes nothing. With "positions" that moves borders of blocks as well, or the
+    rows of a table, which are counted from the edge of the batch.
+    """
 
     title: str  # as papers and boards write it
     paper: str
@@ -75,11 +81,12 @@ class AttentionMeta:
     patterns: tuple[Pattern, ...]
     version: int = 1  # of a built-in: raised when its outputs change on purpose, so that old cards stay apart
     exact: bool = False  # computes softmax attention itself
-    stochastic: bool = False  # random numbers decide the function (kept in buffers)
+    stochastic: bool = False  # random numbers decide the function: kept in buffers, or drawn anew while training
     length_bound: bool = False  # parameters or the transform depend on a length fixed at construction
     rowwise: bool = False  # an output row depends on its own query and on all keys, not on the position of the query
     mixes: bool = True  # an output depends on other tokens too; False is for ablations
     positions: bool = False  # brings its own sense of position
+    places: Literal["tokens", "distances", "positions"] = "tokens"  # what windows and blocks count (see below)
     spatial: bool = False  # uses the two axes of an image, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
     limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
@@ -232,8 +239,8 @@ class Attention(nn.Module, ABC):
         return self(x, mask=mask)[:, 0]
 
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
-        """`packed` at the first token of each row."""
-        return self.packed(x, layout)[layout.cu_seqlens[:-1].long()]
+        """`packed` at the first token of each row, 0 for a row without tokens."""
+        return self.packed(x, layout)[layout.firsts].masked_fill((layout.cu_seqlens.diff() == 0)[:, None], 0)
 
     def carried(
         self, x: Float[Tensor, "b n d"], *inputs: Any, carry: Any = None, **masks: Any
@@ -364,9 +371,14 @@ class HeadwiseAttention(Attention):
         """The mechanism itself; the output of a query that sees no real key is 0."""
 
     def weights(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"] | None:
-        """The matrix of attention weights, where there is one."""
+        """The matrix of attention weights of `attend`, where there is one."""
         return None
 
     def begin(
@@ -411,7 +423,7 @@ class HeadwiseAttention(Attention):
         if not self._rows_are_free:
             return super().first_packed(x, layout)
         k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
-        q = self.query(x[layout.cu_seqlens[:-1].long()]).unflatten(1, (self.heads, -1))
+        q = self.query(x[layout.firsts]).unflatten(1, (self.heads, -1))
         return self.out(self.attend_first_packed(q, k, v, layout).flatten(1).to(x.dtype))
 
     @property
@@ -473,7 +485,12 @@ class MaskedAttention(HeadwiseAttention):
         """Whether the queries at positions i may see the keys at positions j; whether these are real is not asked."""
 
     def weights(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         return masked_weights(q, k, self.visible_pairs(q, k, key_mask))
 

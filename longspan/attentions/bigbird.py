@@ -38,6 +38,7 @@ class BigBird(MaskedAttention):
         family="sparse",
         cost="n",
         patterns=SELF_PATTERNS,
+        places="positions",
         stochastic=True,
         dropout="weights",
         limit="block=4096",

@@ -25,6 +25,7 @@ class FNet(Attention):
         cost="n log n",
         patterns=(Pattern.NONCAUSAL_SELF,),
         length_bound=True,
+        places="positions",
         remark="Has no parameters and no heads; the transform has the size max_length where that is given.",
     )
 

@@ -105,9 +105,10 @@ class LARA(HeadwiseAttention):
         k: Float[Tensor, "b h m c"],
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         every_key = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
-        return self.attend(q, k, every_key, key_mask=key_mask, query_mask=None if self.pattern.cross else key_mask)
+        return self.attend(q, k, every_key, key_mask=key_mask, query_mask=query_mask)
 
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
         """What a sample adds to the mean of its proposal while training."""

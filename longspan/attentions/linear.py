@@ -55,6 +55,8 @@ class LinearAttention(HeadwiseAttention):
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "t h e"]:
+        if not q.is_cuda:  # without the kernel for ragged rows
+            return super().attend_packed(q, k, v, layout)
         return linear_attention(q, k, v, cu_seqlens=layout.cu_seqlens, max_seqlen=layout.max_seqlen, **self._how)
 
     def attend_first_packed(

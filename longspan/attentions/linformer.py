@@ -38,6 +38,7 @@ class Linformer(HeadwiseAttention):
         rowwise=True,
         patterns=(Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS),
         length_bound=True,
+        places="positions",
         dropout="weights",
         remark="Needs the longest length at construction: max_length for self, max_context for cross attention.",
     )

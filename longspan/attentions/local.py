@@ -24,7 +24,7 @@ from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAtten
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import overlapping_blocks, packed_sliding_window, sliding_window
 from longspan.kernels.masked import attend_once
-from longspan.kernels.packing import Layout
+from longspan.kernels.packing import Layout, turn
 
 
 class Local(HeadwiseAttention):
@@ -34,6 +34,7 @@ class Local(HeadwiseAttention):
         family="sparse",
         cost="n",
         patterns=SELF_PATTERNS,
+        places="distances",
         dropout="weights",
         limit="window=4096, bias_table=False",
         remark="CAB counts `window` keys on each side, or `window` keys in all when causal; LRA means blocks.",
@@ -78,9 +79,14 @@ class Local(HeadwiseAttention):
         if self.shape == "window":
             left, right = self._sides
             return sliding_window(q, k, v, left=left, right=right, **options)
-        causal = self.pattern.causal
-        sizes = {"block": self.window, "overlap": self.overlap}
-        return overlapping_blocks(q, k, v, **sizes, causal=causal, bias=self.bias_table, **options)
+        options |= {"block": self.window, "overlap": self.overlap, "bias": self.bias_table, "causal": self.pattern.causal}
+        if key_mask is None:
+            return overlapping_blocks(q, k, v, **options)
+        first = key_mask.long().argmax(dim=1)  # blocks are counted from the first token of a row
+        q, k, v, options["key_mask"] = *(turn(u, first, dim=2) for u in (q, k, v)), turn(key_mask, first, dim=1)
+        y = turn(overlapping_blocks(q, k, v, **options), -first, dim=2)
+        before = key_mask.cumsum(dim=1) == 0  # was turned to the end, where it saw the whole row
+        return y.masked_fill(before[:, None, :, None], 0) if self.pattern.causal else y
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout

@@ -53,6 +53,7 @@ class Longformer(HeadwiseAttention):
         family="sparse",
         cost="n",
         patterns=SELF_PATTERNS,
+        places="distances",
         dropout="weights",
         limit="window=8192",
         remark="`window` counts both sides, as Hugging Face does; LRA ran it without a single global token.",
@@ -102,7 +103,12 @@ class Longformer(HeadwiseAttention):
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         n = q.shape[2]
         (q, q_global), (k, k_global) = self._both(q), self._both(k)

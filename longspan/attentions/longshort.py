@@ -18,8 +18,7 @@ Causal, with w = `window` (512 unless given):
 
 LN and LN' are two layer norms over all heads together, each for keys and values alike. A causal window shorter than a
 chunk leaves tokens that no query sees. `conv` > 0 adds to the non-causal output a depth-wise convolution of v with that
-many taps, one filter per head, zero at the start. Padding is no token: it is neither seen nor summed, and in the causal
-form it takes no place either.
+many taps, one filter per head, zero at the start. Padding is no token: neither seen nor summed, and without a place.
 
 Paper: arXiv:2107.02192. Departs from the paper in: as in the authors' code, P comes from x and not from k, and in the
 non-causal form both layer norms act on the summaries; positions are the backbone's. The causal layer with positions
@@ -113,20 +112,25 @@ class LongShort(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
-        if not self.pattern.causal:
-            return self.out(self.mix(self.query(x), self.key(x), self.value(x), self.summaries(x), mask))
-        x, _ = left_align(x, mask)  # then every token before a real one is real
+        x, lengths = left_align(x, mask)  # then every token before a real one is real
+        if self.pattern.causal:
+            y = self._causal(x)
+        else:
+            tokens = None if mask is None else real(lengths, x.shape[1])
+            y = self.mix(self.query(x), self.key(x), self.value(x), self.summaries(x), tokens)
+        if mask is not None:  # back to where the tokens were, nothing elsewhere
+            rows = torch.arange(len(x), device=x.device)[:, None]
+            y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
+        return self.out(y)
+
+    def _causal(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         q, k, v = self._split(self.query(x)), self.key(x), self.value(x)
         far_k, far_v = self._chunk_summaries(k, v, self._split(self.summaries(x)))
         y = window_with_extra_keys(
             q, self._normed(self.near_norm, k), self._normed(self.near_norm, v), far_k, far_v,
             left=self.window - 1, chunk=self.chunk, rank=self.rank, dropout=self.active_dropout,
         )  # fmt: skip
-        y = rearrange(y, "b h n c -> b n (h c)")
-        if mask is not None:  # back to where the tokens were, nothing elsewhere
-            rows = torch.arange(len(x), device=x.device)[:, None]
-            y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
-        return self.out(y)
+        return rearrange(y, "b h n c -> b n (h c)")
 
     def mix(
         self,

@@ -93,8 +93,10 @@ class Reformer(Attention):
         return self.out(self._mix(*self._project(x), mask=mask).flatten(-2))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
-        z, v, buckets = map(layout.unpack, self._project(x))
-        return self.out(layout.pack(self._mix(z, v, buckets, mask=layout.mask)).flatten(-2))
+        z, v, buckets = self._project(x)
+        row = layout.index // layout.mask.shape[1]  # one long row, in which each row has buckets of its own
+        apart = buckets.to(torch.int32) + self.buckets * row.to(torch.int32)[:, None, None]
+        return self.out(self._mix(z[None], v[None], apart[None], mask=None, rows=len(layout.mask))[0].flatten(-2))
 
     def attend(
         self,
@@ -103,13 +105,15 @@ class Reformer(Attention):
         *,
         mask: Bool[Tensor, "b n"] | None = None,
         buckets: Int[Tensor, "b h r n"] | None = None,
+        rows: int = 1,
     ) -> Float[Tensor, "b h n e"]:
         """The mechanism between the projections; a padded token gives 0.
 
-        `buckets` are those of z, unless they were computed from z before it was rounded.
+        `buckets` are those of z, unless they were computed from z before it was rounded. Where they keep several `rows`
+        of one sequence apart, there are so many times more of them.
         """
         buckets = self._apart(self.hash(z) if buckets is None else buckets, mask)
-        buckets = buckets.to(torch.int16 if self.buckets < 2**15 else torch.int32)  # quicker to sort
+        buckets = buckets.to(torch.int16 if rows * self.buckets < 2**15 else torch.int32)  # quicker to sort
         how = {"left": self.left, "right": self.right, "scale": self.scale, "dropout": self.active_dropout}
         y = lsh_attention(z, v, buckets, **how)
         return y if mask is None else y.masked_fill(~mask[:, None, :, None], 0)
@@ -165,10 +169,11 @@ class Reformer(Attention):
         buckets: Int[Tensor, "b n h r"],
         *,
         mask: Bool[Tensor, "b n"] | None,
+        rows: int = 1,
     ) -> Float[Tensor, "b n h e"]:
         """`attend` for tensors that lie token by token."""
         z, v = (rearrange(u, "b n h c -> b h n c") for u in (z, v))
-        y = self.attend(z, v, mask=mask, buckets=rearrange(buckets, "b n h r -> b h r n"))
+        y = self.attend(z, v, mask=mask, buckets=rearrange(buckets, "b n h r -> b h r n"), rows=rows)
         return rearrange(y, "b h n e -> b n h e")
 
     def _apart(self, buckets: Int[Tensor, "b h r n"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b h r n"]:

@@ -70,7 +70,9 @@ class Sinkhorn(HeadwiseAttention):
         family="sorting",
         cost="n^2",
         patterns=ALL_PATTERNS,
+        stochastic=True,
         length_bound=True,
+        places="positions",
         dropout="weights",
         limit="block=4096, null_block=False",
         remark="CAB's table denies cross attention, which SortCut offers; the code LRA released does not sort.",
@@ -133,7 +135,12 @@ class Sinkhorn(HeadwiseAttention):
         return self._read(q, k, v, sorted_, key_mask, self.dropout if self.training else 0.0)
 
     def weights(
-        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], *, key_mask: Bool[Tensor, "b m"] | None = None
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         """What each token adds to each output by way of both blocks: the output when the values are unit vectors."""
         units = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
@@ -163,7 +170,11 @@ class Sinkhorn(HeadwiseAttention):
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> DecodeState | None:
         if self.pattern.cross:
-            return self._sorted(None, k, v, None, key_mask)
+            found = self._sorted(None, k, v, None, key_mask)
+            every_row = None if found.visible is None else found.visible.expand(len(k), -1, -1, -1)
+            return replace(
+                found, visible=every_row
+            )  # without a mask it is one row for all, of which none can be chosen
         if self.sort is None:
             return None  # it needs the queries of the prefix as well
         past = KeyValueCache.of(k, v, key_mask)

@@ -36,6 +36,7 @@ class SparseTransformer(MaskedAttention):
         cost="n sqrt n",
         patterns=SELF_PATTERNS,
         length_bound=True,
+        places="positions",
         dropout="weights",
         limit="stride=4096",
         remark="LRA ran a causal mask in its encoder and saved no work; here its encoder sees both directions.",

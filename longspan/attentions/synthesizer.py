@@ -50,6 +50,7 @@ class Synthesizer(Attention):
         cost="n^2",
         patterns=ALL_PATTERNS,
         length_bound=True,
+        places="positions",
         dropout="weights",
         remark="LRA's numbers are those of a full random matrix added to the dot product: lra_synthesizer.",
     )

@@ -51,9 +51,9 @@ def masked_prefix(subject: Subject) -> Outcome:
     layer, worst = subject.layer(), 0.0
     for width in (9, 70):
         for holes in (False, True):
-            batch = _masked(subject, width, holes)
+            batch = masked(subject, width, holes)
             new = subject.noise(3, NEW, DIM, draw="new")
-            stepped, _ = _steps(subject, layer, new, _prefill(subject, layer, batch)[1])
+            stepped, _ = steps(subject, layer, new, prefill(subject, layer, batch)[1])
             for i in range(3):
                 expected = _continued_alone(subject, layer, batch, new, i)
                 worst = max(worst, apart := difference(stepped[i], expected))
@@ -71,17 +71,17 @@ def decode_state(subject: Subject) -> Outcome:
     if not subject.pattern.causal:
         return not_applicable(NO_DECODING)
     layer = subject.layer()
-    batch = _masked(subject, 9, holes=False)
+    batch = masked(subject, 9, holes=False)
     new = subject.noise(3, NEW, DIM, draw="new")
-    _, state = _prefill(subject, layer, batch)
+    _, state = prefill(subject, layer, batch)
     if not dataclasses.is_dataclass(state) or not hasattr(state, "select"):
         return broken(f"the state is a {type(state).__name__}; derive it from DecodeState, as a dataclass")
-    _, state = _steps(subject, layer, new[:, :1], state)
+    _, state = steps(subject, layer, new[:, :1], state)
     nbytes = state.nbytes
     if not nbytes > 0:
         return broken(f"after 10 positions the state says it holds {nbytes} bytes")
     rows = torch.tensor([2, 0, 2], device=subject.device)
-    stepped, _ = _steps(subject, layer, new[rows, 1:], state.select(rows))
+    stepped, _ = steps(subject, layer, new[rows, 1:], state.select(rows))
     for place, i in enumerate(rows.tolist()):
         expected = _continued_alone(subject, layer, batch, new, i)[1:]
         if (apart := difference(stepped[place], expected)) > subject.tolerance:
@@ -93,28 +93,28 @@ LONG_PREFIX = 130  # beyond two chunks of 64
 
 
 def _decode(subject: Subject, layer: Attention, batch: Batch, split: int) -> Float[Tensor, "b n d"]:
-    y, state = _prefill(subject, layer, replace(batch, x=batch.x[:, :split]))
-    stepped, _ = _steps(subject, layer, batch.x[:, split:], state)
+    y, state = prefill(subject, layer, replace(batch, x=batch.x[:, :split]))
+    stepped, _ = steps(subject, layer, batch.x[:, split:], state)
     return torch.cat([y, stepped], dim=1)
 
 
-def _prefill(subject: Subject, layer: Attention, batch: Batch) -> tuple[Float[Tensor, "b n d"], Any]:
+def prefill(subject: Subject, layer: Attention, batch: Batch) -> tuple[Float[Tensor, "b n d"], Any]:
     with subject.precision():
         return layer.prefill(batch.x, batch.context, mask=batch.mask, context_mask=batch.context_mask)
 
 
-def _steps(
+def steps(
     subject: Subject, layer: Attention, x: Float[Tensor, "b n d"], state: Any
 ) -> tuple[Float[Tensor, "b n d"], Any]:
-    rows = []
+    rows = [x[:, :0]]
     for x_t in x.unbind(dim=1):
         with subject.precision():
             y_t, state = layer.step(x_t, state)
-        rows.append(y_t)
-    return torch.stack(rows, dim=1), state
+        rows.append(y_t[:, None])
+    return torch.cat(rows, dim=1), state
 
 
-def _masked(subject: Subject, width: int, holes: bool) -> Batch:
+def masked(subject: Subject, width: int, holes: bool) -> Batch:
     """Rows with some, all and none of the prefix real."""
     batch = subject.batch(3, width, 12)
     mask = subject.right(width, (width // 2, width, 0))

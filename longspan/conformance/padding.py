@@ -12,6 +12,7 @@ from longspan.conformance.subject import LONG, SHORT, Batch, Subject
 from longspan.kernels.packing import Layout
 
 CONTENT = 1e4
+FAR = 1100  # beyond every usual window
 
 
 @promise("padding content")
@@ -19,7 +20,7 @@ def padding_content(subject: Subject) -> Outcome:
     """Filling padded positions with anything, up to 1e4, leaves real outputs as they were."""
     layer, worst, tried = subject.layer(), 0.0, 0
     for n in (SHORT, LONG):
-        for where, batch in _maskings(subject, n).items():
+        for where, batch in maskings(subject, n).items():
             noise = subject.batch(3, n, draw="content", scale=CONTENT)
             filled = batch.with_padding_filled(noise)
             before, after = subject.run(layer, batch), subject.run(layer, filled)
@@ -32,7 +33,7 @@ def padding_content(subject: Subject) -> Outcome:
     return kept(f"largest change by content of 1e4 {spell(worst)} over {tried} masks")
 
 
-def _maskings(subject: Subject, n: int) -> dict[str, Batch]:
+def maskings(subject: Subject, n: int) -> dict[str, Batch]:
     """The same tokens padded at the right, at the left, and with holes."""
     right = subject.padded_batch(n)
     assert right.mask is not None
@@ -89,6 +90,45 @@ def _widened(subject: Subject, batch: Batch, more: int) -> Batch:
     return Batch(x, torch.cat([batch.context, tail], 1), mask, torch.cat([batch.context_mask, hidden], 1))
 
 
+@promise("left padding")
+def left_padding(subject: Subject) -> Outcome:
+    """A row padded at the left gives what it gives alone, unless places are declared as positions in the batch."""
+    return _alone(subject, "at the left", takes_places=subject.meta.places == "positions")
+
+
+@promise("holes")
+def holes(subject: Subject) -> Outcome:
+    """Tokens with padding between them give what they give alone, unless places are distances or positions."""
+    return _alone(subject, "between real tokens", takes_places=subject.meta.places != "tokens")
+
+
+def _alone(subject: Subject, where: str, *, takes_places: bool) -> Outcome:
+    """Rows padded there against the same rows alone; what takes places by declaration must show so at some length.
+
+    A declaration is made for the default options, so under others it may be more than is needed.
+    """
+    lengths, worst = (SHORT, LONG, FAR) if takes_places else (SHORT, LONG), 0.0
+    for n in lengths:
+        layer, batch = subject.layer(longest=n + 5), maskings(subject, n)[where]
+        worst = max(worst, apart := _from_rows_alone(subject, layer, batch))
+        if apart > subject.tolerance:
+            found = f"a row padded {where} differs from the same row alone by {spell(apart)} (length {n})"
+            if takes_places:
+                return kept(f"places are {subject.meta.places}, as declared: {found}")
+            return broken(f"places are declared to be {subject.meta.places}, yet {found}")
+    if takes_places and not subject.mechanism.options:
+        return broken(f"places are declared to be {subject.meta.places}, yet no row padded {where} differs from alone")
+    return kept(f"largest difference from rows alone {spell(worst)}")
+
+
+def _from_rows_alone(subject: Subject, layer: Attention, batch: Batch) -> float:
+    """How far the real outputs are from those of each row without its padding."""
+    assert batch.mask is not None
+    together = subject.run(layer, batch)
+    rows = zip(together, batch.mask, strict=True)
+    return max(difference(y[real], subject.run(layer, batch.real_row(i))[0]) for i, (y, real) in enumerate(rows))
+
+
 @promise("packed = padded")
 def packed_equals_padded(subject: Subject) -> Outcome:
     """`packed`, on real tokens alone, gives what the padded batch gives on them."""
@@ -96,7 +136,7 @@ def packed_equals_padded(subject: Subject) -> Outcome:
         return not_applicable("packing is for self patterns")
     layer, worst = subject.layer(), 0.0
     for n in (SHORT, LONG):
-        for where, batch in _maskings(subject, n).items():
+        for where, batch in maskings(subject, n).items():
             assert batch.mask is not None
             layout = Layout.of_mask(batch.mask)
             apart = difference(_packed(subject, layer, batch, layout), layout.pack(subject.run(layer, batch)))

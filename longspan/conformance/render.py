@@ -1,7 +1,8 @@
-"""A report as a table for the terminal: one line per promise."""
+"""A report as a table for the terminal: what each promise says, and what was found."""
 
 from typing import TYPE_CHECKING
 
+from longspan.conformance.promises import FIRST, PROMISES
 from longspan.conformance.report import Report
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ def table(report: Report) -> "Table":
     shown = Table(title=Text(title), title_justify="left", box=None, pad_edge=False, header_style="bold")
     shown.add_column("promise", no_wrap=True)
     shown.add_column("", no_wrap=True)
-    shown.add_column("what was found", overflow="fold")
+    shown.add_column("what it says, and what was found", overflow="fold")
+    sentences = {promise.name: promise.sentence for promise in (FIRST, *PROMISES)}
     for result in report.results:
         mark, style = MARKS[result.status]
-        shown.add_row(Text(result.promise), Text(mark, style=style), Text(result.detail))
+        says = Text(sentences[result.promise] + "\n", style="dim").append(result.detail, style="not dim")
+        shown.add_row(Text(result.promise), Text(mark, style=style), says)
     return shown

@@ -5,7 +5,7 @@ kernels have no float64, they are tested in the precision asked for, with the to
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,13 @@ class Batch:
         if context is not None and noise.context is not None and self.context_mask is not None:
             context = torch.where(self.context_mask[..., None], context, noise.context)
         return replace(self, x=x, context=context)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with all tokens and masks changed alike."""
+        context, mask, context_mask = (
+            None if part is None else change(part) for part in (self.context, self.mask, self.context_mask)
+        )
+        return Batch(change(self.x), context, mask, context_mask)
 
     def requiring_grad(self) -> "Batch":
         context = None if self.context is None else self.context.detach().clone().requires_grad_()
@@ -122,13 +129,18 @@ class Subject:
         dim: int = DIM,
         heads: int = HEADS,
         longest: int | None = LONGEST,
+        longest_context: int | None = None,
         training: bool = False,
         draw: int = 0,
         **shell: Any,
     ) -> Attention:
-        """A layer of the mechanism; `draw` names the random numbers of its construction."""
+        """A layer of the mechanism; `draw` names the random numbers of its construction.
+
+        A context may be as long as x, unless `longest_context` says otherwise.
+        """
         torch.manual_seed(derive(self.seed, "layer", draw))
-        layer = self.mechanism(dim, heads, self.pattern, max_length=longest, max_context=longest, **shell)
+        lengths = {"max_length": longest, "max_context": longest if longest_context is None else longest_context}
+        layer = self.mechanism(dim, heads, self.pattern, **lengths, **shell)
         return layer.to(self.device, dtype or self.exact_dtype).train(training)
 
     def batch(
@@ -149,9 +161,11 @@ class Subject:
         m = n + 5 if m is None else m
         return Batch(x, self.noise(rows, m, dim, draw=(draw, "context"), dtype=dtype) * scale)
 
-    def padded_batch(self, n: int, *, draw: object = 0, scale: float = 1.0, dtype: torch.dtype | None = None) -> Batch:
+    def padded_batch(
+        self, n: int, *, draw: object = 0, dim: int = DIM, scale: float = 1.0, dtype: torch.dtype | None = None
+    ) -> Batch:
         """Three rows of different true lengths, padded at the right."""
-        batch = self.batch(3, n, draw=draw, scale=scale, dtype=dtype)
+        batch = self.batch(3, n, draw=draw, dim=dim, scale=scale, dtype=dtype)
         batch = replace(batch, mask=self.right(n, (n, max(1, n - 3), (n + 1) // 2)))
         if batch.context is None:
             return batch

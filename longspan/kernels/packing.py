@@ -68,6 +68,11 @@ class Layout:
         together = not (begins.sum(dim=1) > 1).any()
         return cls(mask, mask.flatten().nonzero()[:, 0], cu_seqlens, int(lengths.max()), together)
 
+    @property
+    def firsts(self) -> Int[Tensor, " b"]:
+        """The index of the first token of each row among all tokens; that of some other token if a row has none."""
+        return self.cu_seqlens[:-1].long().clamp(max=len(self.index) - 1)
+
     def places(self, apart: int) -> Int[Tensor, " t"]:
         """The position of each real token in the flattened batch, with a gap of `apart` between rows."""
         return self.index + self.index // self.mask.shape[1] * apart
@@ -91,6 +96,19 @@ def left_align(
     lengths = mask.sum(dim=1)
     aligned = x[torch.arange(x.shape[0], device=x.device)[:, None], order]
     return aligned * unsqueeze_like(real(lengths, x.shape[1]), aligned), lengths
+
+
+def turn(x: Shaped[Tensor, "b ..."], by: Int[Tensor, " b"], dim: int) -> Shaped[Tensor, "b ..."]:
+    """Turn each row along an axis, so that what stood at place `by` of the row stands first.
+
+    >>> turn(torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([0, 1]), dim=1)
+    tensor([[1, 2, 3],
+            [5, 6, 4]])
+    """
+    place = (torch.arange(x.shape[dim], device=x.device) + by[:, None]) % max(x.shape[dim], 1)
+    shape = [len(x)] + [1] * (x.ndim - 1)
+    shape[dim] = x.shape[dim]
+    return x.take_along_dim(place.view(shape), dim=dim)
 
 
 def real(lengths: Int[Tensor, " b"], width: int) -> Bool[Tensor, "b n"]:

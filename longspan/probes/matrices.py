@@ -78,7 +78,7 @@ def matrix(heard: Heard) -> Float[Tensor, "b h n n"] | None:
     if not isinstance(slot, HeadwiseAttention):
         return None
     q, k = (rearrange(project(heard.x), "b n (h c) -> b h n c", h=slot.heads) for project in (slot.query, slot.key))
-    return slot.weights(q, k, key_mask=heard.mask)
+    return slot.weights(q, k, key_mask=heard.mask, query_mask=heard.mask)
 
 
 def attribution(heard: Heard, queries: Int[Tensor, " q"], *, seed: int) -> Float[Tensor, "q n"]:

@@ -181,3 +181,15 @@ def test_landmarks_of_all_queries_rule_out_causal_patterns(pattern):
 def test_no_landmark_at_all_is_refused():
     with pytest.raises(UsageError, match="landmarks=0"):
         build("landmarks=0")
+
+
+@pytest.mark.parametrize("pattern, m", [(NS, 25), (NC, 14)])
+def test_padded_queries_are_left_out_of_the_weights_as_well(pattern, m):
+    layer = build("landmarks=6", pattern)
+    q, k, v = tensors(25, m)
+    query_mask = torch.arange(25) < torch.tensor([[25], [11]])
+    masks = {"query_mask": query_mask, "key_mask": None if pattern is NC else query_mask}
+    found, expected = layer.weights(q, k, **masks) @ v, layer.attend(q, k, v, **masks)
+    torch.testing.assert_close(found[1, :, :11], expected[1, :, :11])
+    unaware = layer.weights(q, k, key_mask=masks["key_mask"]) @ v
+    assert not torch.allclose(unaware[1, :, :11], expected[1, :, :11])

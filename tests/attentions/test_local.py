@@ -157,3 +157,12 @@ def test_packed_tokens_see_by_where_they_stand_also_around_holes(pattern, data):
     x = torch.randn(3, n, 8, dtype=torch.float64)
     layout = Layout.of_mask(mask)
     torch.testing.assert_close(layer.packed(layout.pack(x), layout), layout.pack(layer(x, mask=mask)))
+
+
+@pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
+def test_blocks_are_counted_from_the_first_token_of_a_row(pattern):
+    torch.manual_seed(0)
+    layer = attentions.get("local(window=4, shape=blocks, overlap=2)")(8, 2, pattern).double().eval()
+    x, mask = torch.randn(2, 19, 8).double(), torch.ones(2, 19, dtype=torch.bool)
+    mask[1, :6] = False
+    torch.testing.assert_close(layer(x, mask=mask)[1, 6:], layer(x[1:, 6:])[0])

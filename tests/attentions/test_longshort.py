@@ -215,3 +215,14 @@ def test_the_convolution_starts_at_nothing():
 def test_impossible_options_are_refused(options, pattern, words):
     with pytest.raises(UsageError, match=words):
         build(options, pattern)
+
+
+@pytest.mark.parametrize("pattern", [NS, CS])
+@pytest.mark.parametrize("options", ["window=4, landmarks=3", "window=6, conv=3"])
+@pytest.mark.parametrize("hidden", [slice(0, 5), slice(1, None, 3), slice(9, 14)])
+def test_a_row_gives_what_its_tokens_give_alone_wherever_they_lie(pattern, options, hidden):
+    if pattern is CS and "conv" in options:
+        options = "window=6, chunk=3"
+    layer, x, mask = build(options, pattern), rows(21), torch.ones(2, 21, dtype=torch.bool)
+    mask[1, hidden] = False
+    torch.testing.assert_close(layer(x, mask=mask)[1, mask[1]], layer(x[1:, mask[1]])[0])

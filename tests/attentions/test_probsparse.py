@@ -143,3 +143,13 @@ def test_weights_add_up_to_one(pattern):
 def test_a_factor_of_nothing_is_refused():
     with pytest.raises(UsageError, match="got factor=0"):
         headwise("probsparse(factor=0)", Pattern.NONCAUSAL_SELF)
+
+
+def test_padded_queries_are_left_out_of_the_weights_as_well():
+    layer = headwise("probsparse(factor=1)", Pattern.NONCAUSAL_CROSS)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, n, 6, dtype=torch.float64) for n in (40, 30, 30))
+    masks = {"query_mask": torch.arange(40) < torch.tensor([[40], [9]])}
+    expected = layer.attend(q, k, v, **masks)
+    torch.testing.assert_close((layer.weights(q, k, **masks) @ v)[1, :, :9], expected[1, :, :9])
+    assert not torch.allclose((layer.weights(q, k) @ v)[1, :, :9], expected[1, :, :9])

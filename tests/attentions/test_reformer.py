@@ -11,6 +11,7 @@ from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.attentions.reformer import Reformer
 from longspan.core.errors import UsageError
+from longspan.kernels.packing import Layout
 
 NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
 SMALL = "reformer(rounds=2, buckets=4, chunk=2)"  # buckets fuller than the window
@@ -193,3 +194,13 @@ def test_each_head_and_each_layer_has_rotations_of_its_own_and_keeps_them():
 def test_impossible_options_are_refused(options):
     with pytest.raises(UsageError, match="got"):
         build(f"reformer({options})")
+
+
+@pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
+def test_packed_rows_never_share_a_bucket(pattern):
+    torch.manual_seed(0)
+    layer = attentions.get("reformer(buckets=4, chunk=3)")(8, 2, pattern).double().eval()
+    lengths = [3, 0, 17, 1, 40]
+    layout, x = Layout.of_lengths(lengths), torch.randn(sum(lengths), 8).double()
+    alone = [layer(row[None])[0] for row in x.split(lengths) if len(row)]
+    torch.testing.assert_close(layer.packed(x, layout), torch.cat(alone))

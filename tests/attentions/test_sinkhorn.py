@@ -315,3 +315,19 @@ def test_huge_keys_are_sorted_without_overflow(fill):
 
 def test_patterns_are_all_declared():
     assert set(attentions.get("sinkhorn").meta.patterns) == set(Pattern)
+
+
+@pytest.mark.parametrize("chosen", [[1], [2, 0], [0, 2, 1, 0]])
+def test_rows_of_a_cross_state_can_be_chosen_without_a_context_mask(chosen):
+    layer, rows = build("block=4", CC), torch.tensor(chosen)
+    x, context = torch.randn(3, 2, 6).double(), torch.randn(3, 13, 6).double()  # not a whole number of blocks
+    _, state = layer.prefill(x[:, :1], context)
+    expected, _ = layer.step(x[:, 1], state)
+    found, _ = layer.step(x[rows, 1], state.select(rows))
+    torch.testing.assert_close(found, expected[rows])
+
+
+def test_noise_while_training_is_declared():
+    layer, x = build("block=4").train(), torch.randn(1, 12, 6).double()
+    assert not torch.equal(layer(x), layer(x))
+    assert layer.meta.stochastic

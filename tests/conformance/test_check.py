@@ -91,11 +91,13 @@ def test_a_quick_check_leaves_no_promise_out(spec, dtype):
     assert [(f.promise, f.status) for f in quick.results] == [(f.promise, f.status) for f in full.results]
 
 
-def test_a_table_shows_every_promise_and_its_detail():
+def test_a_table_shows_every_promise_with_its_sentence_and_its_detail():
     (report,) = check(Plain, ["NS"], profile="quick")
-    console = Console(width=160, record=True, file=io.StringIO())
+    console = Console(width=300, record=True, file=io.StringIO())
     console.print(table(report))
     shown = console.export_text()
+    assert all(promise.sentence in shown for promise in (FIRST, *PROMISES))
+    assert all(result.detail in shown for result in report.results)
     assert all(result.promise in shown for result in report.results)
     assert "all promises kept" in shown
 

@@ -15,6 +15,7 @@ from longspan.conformance.promises import FIRST, PROMISES
 from longspan.kernels.packing import Layout, real
 from tests.conformance import promises_gpu
 from tests.conformance.right import Plain, declare
+from tests.conformance.test_path_promises import PROMISES as ON_PATHS
 
 NS, CS, NC, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS
 
@@ -345,5 +346,5 @@ def test_a_flaw_is_found_under_its_name(flawed, pattern, promise):
 
 def test_every_promise_has_a_flaw_that_breaks_it():
     # those in PLANTED are broken by the files in faulty/, those on a GPU by promises_gpu.py
-    on_a_gpu = set(promises_gpu.FAULTS.values())
-    assert {p.name for p in (FIRST, *PROMISES)} == {promise for _, _, promise in FLAWS} | PLANTED | on_a_gpu
+    broken = {promise for _, _, promise in FLAWS} | PLANTED | ON_PATHS | set(promises_gpu.FAULTS.values())
+    assert {p.name for p in (FIRST, *PROMISES)} == broken
