@@ -89,7 +89,5 @@ def prefix_equals_full(subject: Subject) -> Outcome:
             apart = difference(prefix, full[:, :cut])
             worst = max(worst, apart)
             if apart > subject.tolerance:
-                if subject.meta.length_bound:
-                    return not_applicable(f"it is bound to a length; a prefix of {cut} differs by {spell(apart)}")
                 return broken(f"the first {cut} of {n} tokens alone give outputs that differ by {spell(apart)}")
     return kept(f"largest difference of a prefix {spell(worst)}")

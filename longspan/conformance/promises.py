@@ -1,6 +1,7 @@
 """All promises in the order in which they are shown."""
 
 from longspan.conformance import (
+    at_length,
     causality,
     cost,
     declarations,
@@ -16,6 +17,7 @@ from longspan.conformance import (
     precision,
     reach,
     shapes,
+    training,
 )
 from longspan.conformance.promise import Promise
 
@@ -29,10 +31,13 @@ PROMISES: tuple[Promise, ...] = (
     declarations.dropout_declaration,
     gradients.gradient_flow,
     gradients.gradcheck,
+    at_length.derivative_at_length,
     gradients.reference_agreement,
     causality.no_future_leak,
     causality.no_future_gradient,
     causality.prefix_equals_full,
+    at_length.no_future_leak_at_length,
+    at_length.prefix_equals_full_at_length,
     reach.past_is_used,
     reach.context_is_used,
     padding.padding_content,
@@ -42,11 +47,17 @@ PROMISES: tuple[Promise, ...] = (
     decoding.step_equals_parallel,
     decoding.masked_prefix,
     decoding.decode_state,
+    at_length.step_equals_parallel_at_length,
+    training.training_equals_evaluation,
+    training.causality_in_training,
+    training.rows_in_training,
+    training.padding_in_training,
     persistence.save_and_load,
     persistence.evaluation_determinism,
     lengths.odd_lengths,
     lengths.length_independence,
     extremes.extreme_inputs,
+    extremes.finite_at_length,
     precision.bfloat16,
     limits.exact_limit,
     cost.declared_cost,

@@ -26,11 +26,13 @@ class NoisyInTraining(Plain):
 
 
 class CentredOverTime(NoisyInTraining):
-    """Keys lose the mean of the whole sequence, later tokens included."""
+    """Values lose half the mean of the whole sequence, later tokens included."""
 
-    def attend(self, q, k, v, **masks):
-        mean = k.mean(dim=2, keepdim=True) if self.training and self.pattern is Pattern.CAUSAL_SELF else 0
-        return super().attend(q, k - mean, v, **masks)
+    def attend(self, q, k, v, *, key_mask=None, query_mask=None):
+        if self.training and self.pattern is Pattern.CAUSAL_SELF:
+            real = torch.ones_like(v[:, :1, :, :1]) if key_mask is None else key_mask[:, None, :, None]
+            v = v - (v * real).sum(dim=2, keepdim=True) / real.sum(dim=2, keepdim=True).clamp(min=1) / 2
+        return super().attend(q, k, v, key_mask=key_mask, query_mask=query_mask)
 
 
 class LooksAhead(NoisyInTraining):
@@ -64,11 +66,11 @@ class BatchMaximumOfKeys(NoisyInTraining):
 
 
 class NextRow(NoisyInTraining):
-    """A contrast with the next row of the batch, as some losses want it."""
+    """A contrast with the first token of the next row, as some losses want it."""
 
     def attend(self, q, k, v, *, key_mask=None, query_mask=None):
         y = super().attend(q, k, v, key_mask=key_mask, query_mask=query_mask)
-        return y - 0.1 * y.roll(1, dims=0) if self.training and not self.pattern.causal else y
+        return y - 0.1 * y[:, :, :1].roll(1, dims=0) if self.training and not self.pattern.causal else y
 
 
 class MaskForgotten(NoisyInTraining):
