@@ -38,7 +38,7 @@ def exact_limit(subject: Subject) -> Outcome:
             real = slice(None) if batch.mask is None else batch.mask
             found, expected = (subject.run(which, batch, bfloat16=False)[real] for which in (layer, softmax))
             worst = max(worst, apart := difference(found, expected))
-            if apart > CLOSE[dtype]:
+            if not apart <= CLOSE[dtype]:
                 return broken(f"declared equal to softmax ({under}), it differs by {spell(apart)} at length {n}")
     return kept(f"equals softmax ({under}) within {spell(worst)}")
 
