@@ -83,7 +83,7 @@ class _InNumpy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, v):
         places = np.arange(v.shape[2], dtype=np.float64)
-        total = np.sin(places[:, None] - places[None]).sum()
+        total = np.sin(places[:, None] - places[::4]).sum()
         return v * (0 * total)
 
     @staticmethod
@@ -113,7 +113,7 @@ class QuadraticInPython(Mean):
 def pairs(v: torch.Tensor) -> torch.Tensor:
     """An operator whose work torch cannot see, as one in C++ would be."""
     places = np.arange(v.shape[2], dtype=np.float64)
-    return v * float(0 * np.sin(places[:, None] - places[None]).sum())
+    return v * float(0 * np.sin(places[:, None] - places[::4]).sum())
 
 
 pairs.register_autograd(lambda ctx, gradient: torch.zeros_like(gradient))
