@@ -25,10 +25,7 @@ CHOICES = 2  # times as far as one rounding moves a choice: projections and scor
 
 @promise("bfloat16")
 def bfloat16(subject: Subject) -> Outcome:
-    """Under bfloat16 autocast the output is within 5 % of that in float32 (or float64), from the same rounded numbers.
-
-    Where moving weights and inputs by one rounding changes the output in float32 by more, twice that is allowed.
-    """
+    """Under bfloat16 autocast the output is within 5 % of float32 (or float64), from the same rounded numbers."""
     layer, exact_layer = (subject.layer(dtype=d, longest=VERY_LONG + 5) for d in (torch.float32, subject.dtype_asked))
     for one in (layer, exact_layer):
         _change_weights(one, _rounded)

@@ -1,7 +1,8 @@
-"""A report as a table for the terminal: one line per promise."""
+"""A report as a table for the terminal, one line per promise, and the promises themselves."""
 
 from typing import TYPE_CHECKING
 
+from longspan.conformance.promises import FIRST, PROMISES
 from longspan.conformance.report import Report
 
 if TYPE_CHECKING:
@@ -25,4 +26,17 @@ def table(report: Report) -> "Table":
     for result in report.results:
         mark, style = MARKS[result.status]
         shown.add_row(Text(result.promise), Text(mark, style=style), Text(result.detail))
+    return shown
+
+
+def explanation() -> "Table":
+    """What every promise says, in a sentence."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("promise", no_wrap=True)
+    shown.add_column("what it says", overflow="fold")
+    for promise in (FIRST, *PROMISES):
+        shown.add_row(Text(promise.name), Text(promise.sentence))
     return shown
