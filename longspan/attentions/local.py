@@ -79,7 +79,12 @@ class Local(HeadwiseAttention):
         if self.shape == "window":
             left, right = self._sides
             return sliding_window(q, k, v, left=left, right=right, **options)
-        options |= {"block": self.window, "overlap": self.overlap, "bias": self.bias_table, "causal": self.pattern.causal}
+        options |= {
+            "block": self.window,
+            "overlap": self.overlap,
+            "bias": self.bias_table,
+            "causal": self.pattern.causal,
+        }
         if key_mask is None:
             return overlapping_blocks(q, k, v, **options)
         first = key_mask.long().argmax(dim=1)  # blocks are counted from the first token of a row

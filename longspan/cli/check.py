@@ -26,6 +26,7 @@ def check(
         bool, typer.Option("--quick", help="A few seconds per pattern: fewer lengths and samples.")
     ] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Processes that check side by side.")] = 1,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what each promise means, and check nothing.")] = False,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
@@ -37,6 +38,7 @@ def check(
     Examples:
       longspan check my_attention.py:Mine
       longspan check --all --quick --jobs 2
+      longspan check --explain
       longspan check "performer(features=64)" --pattern CS --device cuda --dtype bfloat16
     """
     from longspan import conformance
@@ -45,6 +47,9 @@ def check(
     from longspan.results.conformance import save
     from longspan.runs.fingerprint import code_identity
 
+    if explain:
+        tables.console().print(conformance.explanation())
+        return
     asked = _to_check(mechanisms or [], every, pattern)
     profile = "quick" if quick else "full"
     reports: list[Report] = []

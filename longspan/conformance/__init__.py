@@ -8,7 +8,7 @@ Each promise is one function in a file of its family; `promises.py` lists them i
 """
 
 from longspan.conformance.check import check
-from longspan.conformance.render import table
+from longspan.conformance.render import explanation, table
 from longspan.conformance.report import PromiseResult, Report
 
-__all__ = ["PromiseResult", "Report", "check", "table"]
+__all__ = ["PromiseResult", "Report", "check", "explanation", "table"]

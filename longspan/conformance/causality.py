@@ -35,7 +35,7 @@ def no_future_leak(subject: Subject) -> Outcome:
                 real = slice(None) if batch.mask is None else batch.mask[:, :cut]
                 apart = difference(after[:, :cut][real], before[:, :cut][real])
                 worst, tried = max(worst, apart), tried + 1
-                if apart > subject.tolerance:
+                if not apart <= subject.tolerance:
                     return broken(f"{what} changes outputs before position {cut} of {n} by {spell(apart)}")
     return kept(f"largest change of an earlier output {spell(worst)} over {tried} perturbations")
 
@@ -88,8 +88,6 @@ def prefix_equals_full(subject: Subject) -> Outcome:
             prefix = subject.run(layer, replace(batch, x=batch.x[:, :cut]))
             apart = difference(prefix, full[:, :cut])
             worst = max(worst, apart)
-            if apart > subject.tolerance:
-                if subject.meta.length_bound:
-                    return not_applicable(f"it is bound to a length; a prefix of {cut} differs by {spell(apart)}")
+            if not apart <= subject.tolerance:
                 return broken(f"the first {cut} of {n} tokens alone give outputs that differ by {spell(apart)}")
     return kept(f"largest difference of a prefix {spell(worst)}")

@@ -1,5 +1,7 @@
 """Declarations: what the meta data say about patterns and dropout is what the layer does."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -35,13 +37,15 @@ def dropout_declaration(subject: Subject) -> Outcome:
     still = subject.layer(dropout=0.0)
     still.load_state_dict(layer.state_dict())
     evaluated, without = subject.run(layer, batch), subject.run(still, batch)
-    if (apart := difference(evaluated, without)) > subject.tolerance:
+    if not (apart := difference(evaluated, without)) <= subject.tolerance:
         return broken(f"in evaluation mode a dropout of 0.5 changes the output by {spell(apart)}")
     moved = difference(*(_trained(subject, one, batch) for one in (layer, still)))
     if declared == "none":
-        if moved > subject.tolerance:
+        if not moved <= subject.tolerance:
             return broken(f"declared to have no dropout, yet training with 0.5 changes the output by {spell(moved)}")
         return kept("dropout changes nothing, as declared")
+    if not math.isfinite(moved):
+        return broken("training with a dropout of 0.5 gives an output that is not finite")
     if not moved > 1e-3:
         return broken(f"dropout on the weights is declared, yet training with 0.5 changes the output by {spell(moved)}")
     return kept(f"acts in training only; with 0.5 the output moves by {spell(moved)}")

@@ -14,6 +14,7 @@ from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, Batch, Subject
 
 LARGE = 1e4
+VERY_LONG = 2048
 
 
 @promise("extreme inputs")
@@ -27,6 +28,25 @@ def extreme_inputs(subject: Subject) -> Outcome:
             if wild:
                 return broken(f"with {name} in {precision}, not finite: {', '.join(wild)}")
     return kept(f"finite for {', '.join(_extremes(subject))}, in {' and '.join(precisions)}")
+
+
+@promise("finite at length")
+def finite_at_length(subject: Subject) -> Outcome:
+    """At 2,048 tokens ordinary, constant and very large inputs give finite outputs and gradients too."""
+    layer = subject.layer(dtype=subject.dtype_asked, longest=VERY_LONG)
+    noise = subject.batch(1, VERY_LONG, VERY_LONG, dtype=subject.dtype_asked)
+    noise = replace(noise, mask=subject.right(VERY_LONG, (VERY_LONG - 3,)))
+    inputs = {"noise": noise, "a constant": _each(noise, torch.ones_like)}
+    inputs["all 1e4"] = _each(noise, lambda u: torch.full_like(u, LARGE))
+    precisions = [subject.dtype]
+    if not subject.quick:
+        inputs["noise of 1e4"] = _each(noise, lambda u: u * LARGE)
+        precisions += ["bfloat16"] if subject.dtype == "float32" else []
+    for precision in precisions:
+        for name, batch in inputs.items():
+            if wild := _not_finite(subject, layer, batch, precision == "bfloat16"):
+                return broken(f"with {name} at length {VERY_LONG} in {precision}, not finite: {', '.join(wild)}")
+    return kept(f"finite for {', '.join(inputs)} at length {VERY_LONG} in {' and '.join(precisions)}")
 
 
 def _extremes(subject: Subject) -> dict[str, Batch]:

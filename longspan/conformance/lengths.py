@@ -1,9 +1,12 @@
 """Lengths: any length works, and only a mechanism that says so may depend on a length fixed at construction."""
 
+from dataclasses import replace
+
+from longspan.attentions import Mechanism
 from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.gradients import gradients_of
 from longspan.conformance.promise import promise
-from longspan.conformance.report import Outcome, broken, kept, not_applicable
+from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, SHORT, Subject
 
 ODD = (1, 2, 63, 1000)
@@ -33,9 +36,13 @@ def odd_lengths(subject: Subject) -> Outcome:
 
 @promise("length independence")
 def length_independence(subject: Subject) -> Outcome:
-    """The greatest length named at construction changes nothing, unless the mechanism declares to be length-bound."""
+    """The greatest length named at construction changes nothing, unless declared to, and then it does."""
     if subject.meta.length_bound:
-        return not_applicable("declared to be bound to a length fixed at construction")
+        if found := _bound(subject):
+            return kept(f"bound to the greatest length, as declared: {found}")
+        usual = replace(subject, mechanism=Mechanism(subject.mechanism.cls, {}, subject.mechanism.target))
+        if not subject.mechanism.options or not _bound(usual):  # an option such as a stride may free it
+            return broken("declared to be bound to a length, yet neither parameters nor outputs depend on max_length")
     free = subject.layer(longest=None)
     worst = 0.0
     for longest in (LONG + 5, 512):
@@ -44,6 +51,22 @@ def length_independence(subject: Subject) -> Outcome:
         for n in (SHORT, LONG):
             batch = subject.padded_batch(n)
             worst = max(worst, apart := difference(subject.run(bound, batch), subject.run(free, batch)))
-            if apart > subject.tolerance:
+            if not apart <= subject.tolerance:
                 return broken(f"with max_length={longest} the output differs from that without it by {spell(apart)}")
     return kept(f"largest difference with and without max_length {spell(worst)}")
+
+
+def _bound(subject: Subject) -> str:
+    """How the greatest length shows in the shapes of parameters or in outputs; empty where it does not."""
+    short, long = (subject.layer(longest=longest) for longest in (LONG + 5, 1024))
+    ours, theirs = short.state_dict(), long.state_dict()
+    for name in ours:
+        if name not in theirs or ours[name].shape != theirs[name].shape:
+            return f"{name} changes its shape with it"
+    if ours.keys() != theirs.keys():
+        return "it decides which parameters there are"
+    long.load_state_dict(ours)
+    batch = subject.padded_batch(LONG)
+    assert batch.mask is not None
+    apart = difference(subject.run(long, batch)[batch.mask], subject.run(short, batch)[batch.mask])
+    return "" if apart <= subject.tolerance else f"another one changes outputs by {spell(apart)}"

@@ -73,8 +73,6 @@ def appended_padding(subject: Subject) -> Outcome:
             what = f"row {i}, padded, differs from the same row alone"
         worst = max(worst, apart)
         if apart > subject.tolerance:
-            if subject.meta.length_bound:
-                return not_applicable(f"it is bound to a length; {what} by {spell(apart)}")
             return broken(f"{what} by {spell(apart)} (length {n})")
     return kept(f"largest difference from rows without padding {spell(worst)}")
 

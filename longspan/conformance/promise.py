@@ -15,10 +15,10 @@ class Promise:
 
 
 def promise(name: str) -> Callable[[Callable[[Subject], Outcome]], Promise]:
-    """Make a promise of a function; its docstring is the sentence."""
+    """Make a promise of a function; the first paragraph of its docstring is the sentence."""
 
     def made(test: Callable[[Subject], Outcome]) -> Promise:
-        sentence = " ".join((test.__doc__ or "").split())
+        sentence = " ".join((test.__doc__ or "").strip().split("\n\n")[0].split())
         return Promise(name, sentence, test)
 
     return made

@@ -1,6 +1,7 @@
 """All promises in the order in which they are shown."""
 
 from longspan.conformance import (
+    at_length,
     carried,
     causality,
     compiled,
@@ -24,6 +25,7 @@ from longspan.conformance import (
     shapes,
     sizes,
     states,
+    training,
     weights,
 )
 from longspan.conformance.promise import Promise
@@ -44,10 +46,13 @@ PROMISES: tuple[Promise, ...] = (
     declarations.dropout_declaration,
     gradients.gradient_flow,
     gradients.gradcheck,
+    at_length.derivative_at_length,
     gradients.reference_agreement,
     causality.no_future_leak,
     causality.no_future_gradient,
     causality.prefix_equals_full,
+    at_length.no_future_leak_at_length,
+    at_length.prefix_equals_full_at_length,
     reach.past_is_used,
     reach.context_is_used,
     padding.padding_content,
@@ -65,12 +70,18 @@ PROMISES: tuple[Promise, ...] = (
     decoding.decode_state,
     states.selected_rows,
     states.state_used_again,
+    at_length.step_equals_parallel_at_length,
+    training.training_equals_evaluation,
+    training.causality_in_training,
+    training.rows_in_training,
+    training.padding_in_training,
     persistence.save_and_load,
     persistence.evaluation_determinism,
     lengths.odd_lengths,
     lengths.length_independence,
     contexts.length_of_the_context,
     extremes.extreme_inputs,
+    extremes.finite_at_length,
     precision.bfloat16,
     half.bfloat16_weights,
     half.float16,

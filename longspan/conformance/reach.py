@@ -5,11 +5,14 @@ move, and in more directions than there are heads: a memory that holds only the 
 by the past, head by head, but it cannot turn.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from longspan.attentions import Pattern
+from longspan.conformance.difference import finite
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import DIM, HEADS, Batch, Subject
@@ -55,6 +58,8 @@ def context_is_used(subject: Subject) -> Outcome:
 def _movement(y: Float[Tensor, "draws d"]) -> tuple[float, float]:
     """How far the output moves relative to its size, and how much of that is left beyond one direction per head."""
     y = y.detach().double()
+    if not finite(y):
+        return math.nan, math.nan
     spread = torch.linalg.svdvals(y - y.mean(dim=0))
     size = float(torch.linalg.matrix_norm(y)) or 1.0
     return float(spread[0]) / size, float(spread[HEADS]) / (float(spread[0]) or 1.0)
@@ -65,6 +70,8 @@ def _verdict(subject: Subject, moved: list[tuple[float, float]], what: str, read
 
     Of what declares that it mixes nothing, none may be.
     """
+    if wild := sum(math.isnan(size) for size, _ in moved):
+        return broken(f"the output is not finite at {wild} of {len(moved)} positions")
     still = sum(not size > MATERIAL for size, _ in moved)
     if not subject.mechanism.meta.mixes:
         if still < len(moved):

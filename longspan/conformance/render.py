@@ -1,4 +1,4 @@
-"""A report as a table for the terminal: what each promise says, and what was found."""
+"""A report as a table for the terminal: what each promise says, and what was found; and the promises themselves."""
 
 from typing import TYPE_CHECKING
 
@@ -28,4 +28,17 @@ def table(report: Report) -> "Table":
         mark, style = MARKS[result.status]
         says = Text(sentences[result.promise] + "\n", style="dim").append(result.detail, style="not dim")
         shown.add_row(Text(result.promise), Text(mark, style=style), says)
+    return shown
+
+
+def explanation() -> "Table":
+    """What every promise says, in a sentence."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("promise", no_wrap=True)
+    shown.add_column("what it says", overflow="fold")
+    for promise in (FIRST, *PROMISES):
+        shown.add_row(Text(promise.name), Text(promise.sentence))
     return shown

@@ -174,7 +174,7 @@ class Subject:
 
     def noise(self, *shape: int, draw: object = 0, dtype: torch.dtype | None = None) -> Tensor:
         generator = torch.Generator().manual_seed(derive(self.seed, "noise", draw))
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device, dtype or self.exact_dtype)
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(self.device, dtype or self.exact_dtype)
 
     def right(self, width: int, lengths: Sequence[int]) -> Bool[Tensor, "b n"]:
         """A mask of right-padded rows."""

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from typer.testing import CliRunner
 
 from longspan import attentions
 from longspan.attentions import Pattern
+from longspan.cli import app
 from longspan.conformance import check, table
 from longspan.conformance.counting import count
 from longspan.conformance.promises import FIRST, PROMISES
@@ -46,7 +48,13 @@ def test_a_report_is_plain_json():
 def test_names_and_sentences_of_promises_are_there_and_unique():
     names = [promise.name for promise in (FIRST, *PROMISES)]
     assert len(set(names)) == len(names)
-    assert all(promise.sentence.endswith(".") for promise in (FIRST, *PROMISES))
+    assert all(promise.sentence.endswith(".") and ". " not in promise.sentence for promise in (FIRST, *PROMISES))
+
+
+def test_every_promise_is_explained_in_the_terminal():
+    answer = CliRunner().invoke(app, ["check", "--explain"], env={"COLUMNS": "400"})
+    assert answer.exit_code == 0, answer.output
+    assert all(promise.name in answer.output and promise.sentence in answer.output for promise in (FIRST, *PROMISES))
 
 
 def test_the_same_seed_finds_the_same_and_leaves_torch_as_it_was():

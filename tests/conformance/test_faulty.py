@@ -15,6 +15,10 @@ CAUSAL_LAWS = {
     "masked prefix",
     "decode state",
     "other sizes",
+    "causality in training",
+    "no future leak at length",
+    "prefix = full at length",
+    "step = parallel at length",
 }
 MASK_LAWS = {
     "batch independence",
@@ -29,6 +33,8 @@ MASK_LAWS = {
     "empty rows",
     "empty rows in bfloat16",
     "other sizes",
+    "rows in training",
+    "padding in training",
 }
 EMPTY_LAWS = {"rows without tokens", "packed gradients", "empty rows in bfloat16"}
 
@@ -39,7 +45,7 @@ FAULTS = [
     ("padding_mix.py:PaddingMix", "noncausal_self", "padding content", MASK_LAWS),
     ("padding_mix.py:PaddingMix", "noncausal_cross", "padding content", MASK_LAWS),
     ("forgetful_abc.py:ForgetfulABC", "causal_self", "past is used", set()),
-    ("wrong_step.py:WrongStep", "causal_self", "step = parallel", {"masked prefix", "decode state"}),
+    ("wrong_step.py:WrongStep", "causal_self", "step = parallel", CAUSAL_LAWS),
     ("unsaved_projection.py:UnsavedProjection", "noncausal_self", "save and load", set()),
     ("unsaved_projection.py:UnsavedProjection", "noncausal_cross", "save and load", set()),
     ("nan_row.py:NanRow", "noncausal_self", "empty rows", EMPTY_LAWS),
