@@ -53,15 +53,17 @@ def check(
     asked = _to_check(mechanisms or [], every, pattern)
     profile = "quick" if quick else "full"
     reports: list[Report] = []
-    found = check_each(asked, jobs=jobs, device=device, dtype=str(dtype), profile=profile)
+    found, unsaved = check_each(asked, jobs=jobs, device=device, dtype=str(dtype), profile=profile), ""
     with ProgressBar(len(asked)) as advance:
         for mechanism, one in asked:
             advance(f"{mechanism} as {one}")
             reports.append(replace(next(found), code=code_identity(mechanism)))
-    try:
-        save(out / "conformance", reports)
-    except StorageError as error:  # the result is still printed
-        say(f"The result was not saved: {error}", error=True)
+            try:
+                save(out / "conformance", reports[-1:])  # one by one: a check that is stopped keeps what it found
+            except StorageError as error:  # the result is still printed
+                unsaved = f"The result was not saved: {error}"
+    if unsaved:
+        say(unsaved, error=True)
     if as_json:
         print_json([report.to_json() for report in reports])
     elif len(reports) == 1:
