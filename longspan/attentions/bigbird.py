@@ -72,8 +72,8 @@ class BigBird(MaskedAttention):
         lists = lambda: self._lists(u, last)[..., 1 if causal else 2 :]  # noqa: E731
         y = block_sparse(q, k, v, lists, block=block, global_keys=ends[:, None], cache_key=self.draws, **rules)
         if not causal:
-            all_exist = key_mask is None and n % block == 0 and n > block
-            y = with_global_queries(y, q, k, v, ends, **rules, all_exist=all_exist)
+            whole = key_mask is None and n % block == 0 and n > block
+            y = with_global_queries(y, q, k, v, ends, **rules, ends=(block, block) if whole else None)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def visible(

@@ -98,8 +98,8 @@ class Longformer(HeadwiseAttention):
         places = {"global_keys": positions[:, None], "cache_key": ("longformer", self.global_tokens)}
         y = block_sparse(q, k, v, (1, 0 if causal else 1), block=block, reach=self.reach, **places, **rules)
         if positions.shape[1]:
-            all_exist = key_mask is None and len(positions) == 1
-            y = with_global_queries(y, q_global, k_global, v_global, positions, **rules, all_exist=all_exist)
+            ends = (positions.shape[1], 0) if key_mask is None else None
+            y = with_global_queries(y, q_global, k_global, v_global, positions, **rules, ends=ends)
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(

@@ -123,7 +123,7 @@ class LongShort(Attention):
             y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
         return self.out(y)
 
-    def _causal(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _causal(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n inner"]:
         q, k, v = self._split(self.query(x)), self.key(x), self.value(x)
         far_k, far_v = self._chunk_summaries(k, v, self._split(self.summaries(x)))
         y = window_with_extra_keys(

@@ -17,7 +17,6 @@ import math
 from typing import Any, Literal
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -107,6 +106,6 @@ class SparseTransformer(MaskedAttention):
     def _summaries(self, n: int, device: torch.device) -> Int[Tensor, "1 h t"]:
         """The positions of the summary tokens for each head, or once for all when they do not differ."""
         band = torch.arange(self.heads if self.bands > 1 else 1, device=device) % self.bands
-        within = self.stride - 1 - band[:, None] * self.summary - torch.arange(self.summary, device=device)
-        block = torch.arange(-(-n // self.stride), device=device)
-        return rearrange(block[:, None, None] * self.stride + within, "g h c -> 1 h (g c)")
+        index = torch.arange(-(-n // self.stride) * self.summary, device=device)  # torch 2.11 compiles no grid of them
+        block, place = index // self.summary, index % self.summary
+        return (block * self.stride + self.stride - 1 - place - band[:, None] * self.summary)[None]

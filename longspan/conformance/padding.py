@@ -96,7 +96,7 @@ def left_padding(subject: Subject) -> Outcome:
 
 @promise("holes")
 def holes(subject: Subject) -> Outcome:
-    """Tokens with padding between them give what they give alone, unless places are distances or positions."""
+    """Tokens with padding between them give what they give alone; where their order counts, a hole may be a place."""
     return _alone(subject, "between real tokens", takes_places=subject.meta.places != "tokens")
 
 
@@ -113,6 +113,8 @@ def _alone(subject: Subject, where: str, *, takes_places: bool) -> Outcome:
             found = f"a row padded {where} differs from the same row alone by {spell(apart)} (length {n})"
             if takes_places:
                 return kept(f"places are {subject.meta.places}, as declared: {found}")
+            if where == "between real tokens" and _order_counts(subject, layer, n):
+                return not_applicable(f"the order of tokens counts, and a hole is a place: {found}")
             return broken(f"places are declared to be {subject.meta.places}, yet {found}")
     if takes_places and not subject.mechanism.options:
         return broken(f"places are declared to be {subject.meta.places}, yet no row padded {where} differs from alone")
@@ -125,6 +127,22 @@ def _from_rows_alone(subject: Subject, layer: Attention, batch: Batch) -> float:
     together = subject.run(layer, batch)
     rows = zip(together, batch.mask, strict=True)
     return max(difference(y[real], subject.run(layer, batch.real_row(i))[0]) for i, (y, real) in enumerate(rows))
+
+
+def _order_counts(subject: Subject, layer: Attention, n: int) -> bool:
+    """Whether what a query sees gives something else in another order, as under a window, a decay or a convolution."""
+    batch, generator = subject.batch(2, n), torch.Generator().manual_seed(subject.seed)
+    before = subject.run(layer, batch)
+    if batch.context is not None:
+        order = torch.randperm(batch.context.shape[1], generator=generator)
+        moved, expected = subject.run(layer, replace(batch, context=batch.context[:, order])), before
+    elif subject.pattern.causal:  # the last token sees all others
+        order = torch.cat([torch.randperm(n - 1, generator=generator), torch.tensor([n - 1])])
+        moved, expected = subject.run(layer, replace(batch, x=batch.x[:, order]))[:, -1:], before[:, -1:]
+    else:
+        order = torch.randperm(n, generator=generator)
+        moved, expected = subject.run(layer, replace(batch, x=batch.x[:, order])), before[:, order]
+    return not difference(moved, expected) <= subject.tolerance
 
 
 @promise("packed = padded")

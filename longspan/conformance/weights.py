@@ -34,7 +34,10 @@ def weights_equal_attend(subject: Subject) -> Outcome:
                 weights = layer.weights(q, k, **masks)
                 if weights is None:
                     return not_applicable("it shows no matrix of weights")
-                expected = layer.attend(q, k, v, **masks) - layer.attend(q, k, torch.zeros_like(v), **masks)
+                attended = layer.attend(q, k, v, **masks)
+                if attended.shape != q.shape:
+                    return not_applicable("queries of several kinds have values of their own")
+                expected = attended - layer.attend(q, k, torch.zeros_like(v), **masks)
                 expected = expected.transpose(1, 2)
                 found = (weights.to(v.dtype) @ v).transpose(1, 2)
             real = slice(None) if batch.mask is None else batch.mask

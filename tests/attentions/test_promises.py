@@ -13,6 +13,7 @@ from tests.attentions.cases import CASES, each_case
 def test_every_mechanism_keeps_its_promises(spec, pattern):
     (report,) = check(spec, [pattern], profile="quick")
     assert report.ok, "\n".join(f"{f.promise}: {f.detail}" for f in report.broken)
+    assert report.status_of("holes") == "kept"  # of ours, which hole is a place is declared, not found
 
 
 @pytest.mark.full

@@ -120,17 +120,20 @@ def test_dropout_of_strided_attention_acts_on_the_weights():
     assert not torch.equal(strided(q, k, v, stride=5, dropout=0.5), strided(q, k, v, stride=5, dropout=0.5))
 
 
-@pytest.mark.parametrize("positions, all_exist", [([[0, 3]], True), ([[0, 3]], False), ([[2, -1], [8, 9]], False)])
+@pytest.mark.parametrize(
+    "positions, ends",
+    [([[0, 1]], (2, 0)), ([[0, 7, 8]], (1, 2)), ([[0, 3]], None), ([[2, -1], [8, 9]], None)],
+)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_global_queries_see_all_real_keys_and_other_rows_stay(positions, all_exist, causal, seed):
+def test_global_queries_see_all_real_keys_and_other_rows_stay(positions, ends, causal, seed):
     n = 9
     q, k, v = leaves = tensors(2, 2, n, seed=seed)
     mask, rows = holes(2, n, seed), positions * (2 // len(positions))
     allowed = pairs(lambda r, h, i, j: j <= i or not causal, 2, 2, n, mask)
     is_global = torch.tensor([[i in row for i in range(n)] for row in rows])[:, None, :, None]
     expected = torch.where(is_global, attention(q, k, v, allowed), v * 2)
-    options = {"causal": causal, "key_mask": mask, "all_exist": all_exist}
+    options = {"causal": causal, "key_mask": mask, "ends": ends}
     assert_same(with_global_queries(v * 2, q, k, v, torch.tensor(positions), **options), expected, leaves)
 
 

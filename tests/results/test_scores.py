@@ -83,7 +83,8 @@ def test_what_is_scored_differently_shares_no_board():
 
 
 def test_the_scoring_of_a_task_is_that_of_its_newest_version():
-    old, new = make_card("abc", "lm"), make_perplexity("softmax", task_version=2, created="2025-01-01T00:00:00Z")
+    old = make_card("abc", "lm", pattern="causal_self")
+    new = make_perplexity("softmax", task_version=2, created="2025-01-01T00:00:00Z")
     view = lm([old, new])
     assert [row.mechanism for row in view.rows] == ["softmax"]
     assert [card.mechanism for card in view.off] == ["abc"]

@@ -116,6 +116,6 @@ def test_what_a_dead_run_under_a_preset_has_begun_counts_if_it_is_of_the_mechani
     splits = plan.task.splits(plan.protocol, tmp_path)
     model = plan.model()
     begun = describe(plan, splits, count(model), filled(model), [], "cpu", "float32", 1) | {"mechanism": ran}
-    assert begun["preset"] == {"named": "performer", "protocol": "cab-2023"}
+    assert begun["preset"] == "performer"
     (tmp_path / BEGUN).write_text(json.dumps(begun))
     assert (_begun(tmp_path, cell) is not None) == kept

@@ -74,6 +74,7 @@ PLACES = {
     "the task as a module": {"task": "trap:Mine"},
     "a slot that is not replaced": {
         "task": "forecasting_etth1",
+        "task_version": 2,
         "tier": "smoke",
         "pattern": "noncausal_cross",
         "overrides": {"model.self_slots": "trap.py:Mine"},

@@ -188,11 +188,11 @@ def with_global_queries(
     causal: bool = False,
     key_mask: Bool[Tensor, "b n"] | None = None,
     dropout: float = 0.0,
-    all_exist: bool = False,
+    ends: tuple[int, int] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """y, in which the rows at these positions (-1, or beyond the end, for none) see all keys.
 
-    `all_exist` says that every position is one, which saves a copy.
+    `ends` says that the positions are so many at the beginning and so many at the end, which saves a copy.
     """
     b, h, n, _ = q.shape
     positions = positions.expand(b, -1)
@@ -204,8 +204,10 @@ def with_global_queries(
         rows = masked_attention(chosen, k, v, seen, dropout=dropout)
     else:
         rows = F.scaled_dot_product_attention(chosen, k, v, dropout_p=dropout)
-    if all_exist:
-        return y.scatter(2, repeat(index, "b t -> b h t e", h=h, e=y.shape[3]), rows.to(y.dtype))
+    if ends is not None:  # not by a scatter into y, whose gradients torch 2.11 compiles wrongly
+        first, last = ends
+        rows = rows.to(y.dtype)
+        return torch.cat([rows[:, :, :first], y[:, :, first : n - last], rows[:, :, first:]], dim=2)
     index = positions.where((positions >= 0) & (positions < n), n)  # a row after the last, which is cut off again
     index = repeat(index, "b t -> b h t e", h=h, e=y.shape[3])
     return F.pad(y, (0, 0, 0, 1)).scatter(2, index, rows.to(y.dtype))[:, :, :n]
