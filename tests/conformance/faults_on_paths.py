@@ -113,7 +113,7 @@ class StripesFromTheEdge(BlocksFromTheEdge):
 
 
 class WindowOfPlaces(BlocksFromTheEdge):
-    """A window that a hole between two tokens takes part of, which it does not declare."""
+    """Right: a window that a hole between two tokens takes part of."""
 
     meta = declare(exact=False, patterns=(NS, CS))
 
@@ -122,12 +122,26 @@ class WindowOfPlaces(BlocksFromTheEdge):
 
 
 class FadesWithPlaces(BlocksFromTheEdge):
-    """Weights fade with the distance in the batch, holes included, which it does not declare."""
+    """Right: weights fade with the distance in the batch, holes included."""
 
     meta = declare(exact=False, patterns=(NS, CS))
 
     def seen(self, place):
         return 0.9 ** (place[:, :, None] - place[:, None]).abs()
+
+
+class SpansHoles(Plain):
+    """A mean that counts everything between the first and the last real token, in an order that does not count."""
+
+    meta = declare(exact=False, patterns=(NS, NC), cost="n")
+
+    def attend(self, q, k, v, *, key_mask=None, query_mask=None):
+        if key_mask is None:
+            return v.mean(dim=2, keepdim=True) * torch.sigmoid(q)
+        seen = key_mask[:, None, :, None]
+        between = key_mask.cumsum(dim=1).bool() & key_mask.flip(1).cumsum(dim=1).flip(1).bool()
+        count = between.sum(dim=1).clamp(min=1)[:, None, None, None]
+        return v.masked_fill(~seen, 0).sum(dim=2, keepdim=True) / count * torch.sigmoid(q)
 
 
 class SaysPlacesAreDistances(Plain):

@@ -7,6 +7,7 @@ from longspan.conformance import check
 from tests.conformance import faults_in_packing as packing
 from tests.conformance import faults_in_states as states
 from tests.conformance import faults_on_paths as paths
+from tests.conformance.one_promise import ask
 
 NS, CS, NC, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS
 
@@ -33,8 +34,7 @@ FAULTS = [
     (paths.PoolsItsQueries, NC, "weights = attend"),
     (paths.BlocksFromTheEdge, NS, "left padding"),
     (paths.StripesFromTheEdge, CS, "left padding"),
-    (paths.WindowOfPlaces, CS, "holes"),
-    (paths.FadesWithPlaces, NS, "holes"),
+    (paths.SpansHoles, NS, "holes"),
     (paths.SaysPlacesAreDistances, NC, "holes"),
     (paths.SaysPlacesArePositions, NS, "left padding"),
     (paths.KnowsTwoHeads, CS, "other sizes"),
@@ -59,7 +59,18 @@ CONSEQUENCES = {
 PROMISES = {promise for _, _, promise in FAULTS}
 
 
-@pytest.mark.parametrize("fault, pattern, promise", FAULTS, ids=[f"{f.__name__}-{p.code}" for f, p, _ in FAULTS])
+each_fault = pytest.mark.parametrize(
+    "fault, pattern, promise", FAULTS, ids=[f"{f.__name__}-{p.code}" for f, p, _ in FAULTS]
+)
+
+
+@each_fault
+def test_a_fault_is_found_under_its_name(fault, pattern, promise):
+    assert ask(fault, pattern, promise).status == "broken"
+
+
+@pytest.mark.full
+@each_fault
 def test_a_fault_is_found_by_one_promise_alone(fault, pattern, promise):
     (report,) = check(fault, [pattern], profile="quick")
     found = {result.promise for result in report.broken}
@@ -70,6 +81,11 @@ def test_a_fault_is_found_by_one_promise_alone(fault, pattern, promise):
 @pytest.mark.parametrize("promise", sorted(PROMISES))
 def test_every_promise_has_two_faults_that_no_other_finds(promise):
     assert sum(found == promise and fault not in CONSEQUENCES for fault, _, found in FAULTS) >= 2
+
+
+@pytest.mark.parametrize("right, pattern", [(paths.WindowOfPlaces, CS), (paths.FadesWithPlaces, NS)])
+def test_a_hole_may_be_a_place_where_order_counts(right, pattern):
+    assert ask(right, pattern, "holes").status == "not applicable"
 
 
 @pytest.mark.parametrize(

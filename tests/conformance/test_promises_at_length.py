@@ -9,6 +9,7 @@ from longspan.conformance.at_length import FAR, FARTHEST, far
 from longspan.conformance.subject import Subject
 from tests.conformance import faults_at_length as faults
 from tests.conformance import faults_of_length_bound as bound
+from tests.conformance.one_promise import ask
 
 NS, CS, NC, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS
 LEAK, PREFIX, STEP = "no future leak at length", "prefix = full at length", "step = parallel at length"
@@ -18,7 +19,7 @@ SHORT_LAWS = {"step = parallel", "masked prefix", "decode state", "appended padd
 FAULTS = [
     (faults.LeaksBeyond256, CS, LEAK, {PREFIX, STEP}),
     (faults.PoolsManyQueries, CC, LEAK, {PREFIX, STEP}),
-    (faults.BlocksFromTheEnd, CS, PREFIX, {STEP}),
+    (faults.BlocksFromTheEnd, CS, PREFIX, {STEP, "left padding"}),
     (faults.TemperatureOfLength, CS, PREFIX, {STEP}),
     (faults.CacheOf256, CS, STEP, set()),
     (faults.CountInAByte, CS, STEP, set()),
@@ -32,13 +33,26 @@ FAULTS = [
     (faults.CappedExponentials, NS, "finite at length", set()),
     (bound.BoundInName, NC, "length independence", set()),
     (bound.BoundByABuffer, CS, "length independence", set()),
-    (bound.BlocksFromTheEnd, CS, "prefix = full", SHORT_LAWS),
-    (bound.PaddedMean, NS, "appended padding", set()),
+    (bound.BlocksFromTheEnd, CS, "prefix = full", SHORT_LAWS | {"selected rows"}),
+    (bound.PaddedMean, NS, "appended padding", {"left padding"}),
     (bound.FatAnyway, NS, "parameter overhead", set()),
 ]
 
 
-@pytest.mark.parametrize("faulty, pattern, promise, more", FAULTS, ids=[f"{f[0].__name__}-{f[1].code}" for f in FAULTS])
+each_fault = pytest.mark.parametrize(
+    "faulty, pattern, promise, more", FAULTS, ids=[f"{f[0].__name__}-{f[1].code}" for f in FAULTS]
+)
+
+
+@each_fault
+def test_what_goes_wrong_at_length_is_found_under_its_name(faulty, pattern, promise, more):
+    found = ask(faulty, pattern, promise)
+    assert found.status == "broken"
+    assert not found.detail.startswith("raised")
+
+
+@pytest.mark.full
+@each_fault
 def test_what_goes_wrong_at_length_alone_is_found_under_its_name(faulty, pattern, promise, more):
     (report,) = check(faulty, [pattern], profile="quick")
     names = {result.promise for result in report.broken}

@@ -5,6 +5,7 @@ import pytest
 from longspan.attentions import Pattern
 from longspan.conformance import check
 from tests.conformance import faults_in_training as faults
+from tests.conformance.one_promise import ask
 
 NS, CS, NC, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS
 
@@ -31,7 +32,21 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("faulty, pattern, promises", FAULTS, ids=[f"{f.__name__}-{p.code}" for f, p, _ in FAULTS])
+each_fault = pytest.mark.parametrize(
+    "faulty, pattern, promises", FAULTS, ids=[f"{f.__name__}-{p.code}" for f, p, _ in FAULTS]
+)
+
+
+@each_fault
+def test_what_goes_wrong_in_training_is_found_under_its_name(faulty, pattern, promises):
+    for promise in promises:
+        found = ask(faulty, pattern, promise)
+        assert found.status == "broken"
+        assert not found.detail.startswith("raised")
+
+
+@pytest.mark.full
+@each_fault
 def test_what_goes_wrong_in_training_alone_is_found_under_its_name(faulty, pattern, promises):
     (report,) = check(faulty, [pattern], profile="quick")
     assert {result.promise for result in report.broken} == promises, report.broken

@@ -26,8 +26,11 @@ def replay(vector: Vector) -> Replay:
     places = places.where(torch.arange(places.shape[1]) < count[:, None], -1)
     layer.global_positions = lambda n, mask, device: places
 
+    # Only where there is a mask may global tokens lie anywhere.
+    real = torch.ones_like(is_global, dtype=torch.bool) if vector.key_mask is None else vector.key_mask
+
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         both = (torch.cat([arrays[u], arrays[f"param_{u}_global"]], dim=-1) for u in "qkv")
-        return layer.attend(*both, key_mask=vector.key_mask, query_mask=vector.key_mask)
+        return layer.attend(*both, key_mask=real, query_mask=vector.key_mask)
 
     return Replay(spec, run)
