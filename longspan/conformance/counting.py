@@ -27,7 +27,8 @@ class CostCount:
     peak_bytes: int
     by_operator: dict[str, int]  # operations of each, named like "forward of aten.bmm"
     peak_at: str  # the operator that made the largest tensor alive at the peak, named likewise
-    hidden_seconds: float  # of processor time, outside of the operators that are counted
+    seconds: float  # of processor time
+    hidden_seconds: float  # of these, outside of the operators that are counted
 
 
 def count(compute: Callable[[], Any], backward: Callable[[Any], Any] | None = None) -> CostCount:
@@ -49,8 +50,8 @@ def count(compute: Callable[[], Any], backward: Callable[[Any], Any] | None = No
         for operator, number in flops.get_flop_counts().get("Global", {}).items():
             operations[f"{name} of {operator}"] += number
     operations += memory.written
-    hidden = memory.seconds - memory.seconds_inside
-    return CostCount(operations.total(), memory.peak, dict(operations), memory.peak_at, hidden)
+    times = memory.seconds, memory.seconds - memory.seconds_inside
+    return CostCount(operations.total(), memory.peak, dict(operations), memory.peak_at, *times)
 
 
 class _LiveBytes(TorchDispatchMode):
