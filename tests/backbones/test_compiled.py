@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from longspan import attentions
+from longspan.attentions import Pattern
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +32,10 @@ GRAPH_PER_TRANSFORM = ("s4", "s4d")  # a Fourier transform has one of few length
 
 
 def built_in() -> list[str]:
+    """Those that an encoder can have."""
     folder = Path(attentions.__file__).parent
-    return [name for name in attentions.names() if any(folder.rglob(f"{name}.py"))]
+    names = [name for name in attentions.names() if any(folder.rglob(f"{name}.py"))]
+    return [name for name in names if Pattern.NONCAUSAL_SELF in attentions.get(name).meta.patterns]
 
 
 def outputs_and_gradients(model: EncoderClassifier) -> list[dict[str, Tensor]]:
