@@ -1,0 +1,46 @@
+"""Heads of 512 channels, the widest of super-resolution, in every mechanism."""
+
+import copy
+
+import pytest
+import torch
+
+from longspan import attentions
+from longspan.attentions import Pattern
+from tests.attentions.cases import each_case
+
+LENGTH = 160  # long enough for a kernel to be chosen where it takes such heads
+
+
+def inputs(pattern: Pattern, width: int) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda: torch.randn(2, LENGTH, width, generator=generator)  # noqa: E731
+    mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 50]])
+    given, masks = [draw()], {"mask": mask}
+    if pattern.cross:
+        given.append(draw())
+        masks["context_mask"] = mask
+    return given, masks
+
+
+def outputs(layer, given, masks, device, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a layer gives, and all its gradients in one row: some alone are nothing but rounding, as a key's bias."""
+    given = [x.to(device, dtype).requires_grad_() for x in given]
+    masks = {name: mask.to(device) for name, mask in masks.items()}
+    y = layer(*given, **masks).masked_fill(~masks["mask"][..., None], 0)
+    (y.double() * torch.linspace(-1, 1, y.shape[-1], device=device)).sum().backward()
+    grads = [t.grad.double().flatten() for t in (*given, *layer.parameters()) if t.grad is not None]
+    return y.detach().double().cpu(), torch.cat(grads).cpu()
+
+
+def made(spec: str, pattern: Pattern, width: int):
+    torch.manual_seed(0)
+    return attentions.get(spec)(width, 1, pattern, max_length=LENGTH, max_context=LENGTH).eval()
+
+
+@pytest.mark.parametrize(("spec", "pattern"), each_case(), ids=str)
+def test_a_head_of_512_channels_is_as_exact_as_any(spec, pattern):
+    layer, (given, masks) = made(spec, pattern, 512), inputs(pattern, 512)
+    exact = outputs(copy.deepcopy(layer).double(), given, masks, "cpu", torch.float64)
+    for found, wanted in zip(outputs(layer, given, masks, "cpu", torch.float32), exact, strict=True):
+        assert (found - wanted).norm() <= 1e-4 * wanted.norm()
