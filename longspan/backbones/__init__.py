@@ -7,8 +7,8 @@ registry = Registry(
     __name__,
     "torch.nn:Module",
     skip=(
-        *("batch_norm", "compiling", "continuous", "fairseq_sinusoid", "greedy", "parameters", "sizes", "slots"),
-        "speech_layers",
+        *("batch_norm", "compiling", "continuous", "fairseq_sinusoid", "greedy"),
+        *("parameters", "sizes", "slots", "speech_layers"),
     ),
 )
 

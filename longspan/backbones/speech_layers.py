@@ -24,6 +24,7 @@ Pads = Literal["hidden", "seen"]
 class ScaledPositions(nn.Module):
     def __init__(self, places: int, dim: int):
         super().__init__()
+        self.table: Tensor
         self.alpha = nn.Parameter(torch.ones(1))
         self.register_buffer("table", fairseq_sinusoid(places, dim), persistent=False)
 

@@ -14,6 +14,8 @@ Papers: arXiv:1809.08895, arXiv:2210.07661 (CAB), which runs fairseq's implement
 by itself and what follows its end does not come to the post-net.
 """
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -87,7 +89,7 @@ class Generated(NamedTuple):
 
 @dataclass(frozen=True)
 class Speaking:
-    """Rows being spoken: what the two slots of each decoder layer remember, whose rows, and the place of the next step."""
+    """Rows being spoken: what the slots of each decoder layer remember, whose rows, and the place of the next step."""
 
     slots: tuple[tuple[DecodeState, DecodeState], ...]
     rows: Int[Tensor, " b"]
@@ -232,9 +234,17 @@ class Prenet(nn.Module):
 class Convolutions(nn.Module):
     """Convolutions over places, each with a batch norm, a function and dropout."""
 
-    def __init__(self, sizes: Sizes, widths: list[int], *, gain: float, inner=F.relu, last=None):
+    def __init__(
+        self,
+        sizes: Sizes,
+        widths: list[int],
+        *,
+        gain: float,
+        inner: Callable[[Tensor], Tensor] = F.relu,
+        last: Callable[[Tensor], Tensor] | None = None,
+    ):
         super().__init__()
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(itertools.pairwise(widths))
         self.convolutions = nn.ModuleList(Convolution(a, b, sizes.width, gain=gain) for a, b in pairs)
         self.norms = nn.ModuleList(BatchNorm(width) for width in widths[1:])
         self.functions = [*[inner] * (len(pairs) - 1), last]

@@ -144,7 +144,7 @@ def test_what_is_spoken_is_what_teacher_forcing_says_of_it(spec, pattern):
 
 
 def test_the_prenet_is_never_quiet_and_draws_for_each_row_and_step():
-    model, (text, lengths, target) = build(), some()
+    model, (*_, target) = build(), some()
     rows = torch.tensor([4, 4, 9])
     same = target[:1].expand(3, -1, -1)
     drawn = model.prenet(same, rows, 0)
