@@ -3,7 +3,13 @@
 from longspan.core.registry import Registry
 
 registry = Registry(
-    "backbone", __name__, "torch.nn:Module", skip=("compiling", "greedy", "parameters", "sizes", "slots")
+    "backbone",
+    __name__,
+    "torch.nn:Module",
+    skip=(
+        *("batch_norm", "compiling", "continuous", "fairseq_sinusoid", "greedy"),
+        *("parameters", "sizes", "slots", "speech_layers"),
+    ),
 )
 
 

@@ -2,28 +2,31 @@
 
     y = (x - mean) / sqrt(var + eps) * gamma + beta      mean and var over all rows and places of all processes
 
-torch's own `SyncBatchNorm` does the same, on GPUs only.
+torch's own `SyncBatchNorm` does the same, on GPUs only. With a mask, mean and var are over the real places alone, so
+that they do not depend on how far rows are padded.
 """
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
+
+from longspan.kernels.precision import at_least_single
 
 
 class BatchNorm(nn.BatchNorm1d):
     """`nn.BatchNorm1d` of channels before places, its statistics those of one process with the batches of all."""
 
-    def forward(self, input: Float[Tensor, "b d n"]) -> Float[Tensor, "b d n"]:
-        shared = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        if not (self.training and shared):
+    def forward(self, input: Float[Tensor, "b d n"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
+        if not self.training or (mask is None and not _shared()):
             return super().forward(input)
-        x = input.float()
-        size = over_processes(x.new_tensor(x.shape[0] * x.shape[2]))
-        mean = over_processes(x.sum(dim=(0, 2))) / size
+        x = at_least_single(input)
+        real = x.new_ones(1, 1, 1) if mask is None else mask[:, None].to(x.dtype)
+        size = over_processes(real.expand(len(x), 1, x.shape[2]).sum())
+        mean = over_processes((x * real).sum(dim=(0, 2))) / size
         away = x - mean[:, None]
-        var = over_processes(away.square().sum(dim=(0, 2))) / size
+        var = over_processes((away.square() * real).sum(dim=(0, 2))) / size
         with torch.no_grad():  # for evaluation, the variance unbiased
             self.get_buffer("num_batches_tracked").add_(1)
             self.get_buffer("running_mean").lerp_(mean, self.momentum or 0.0)
@@ -32,9 +35,14 @@ class BatchNorm(nn.BatchNorm1d):
         return y.to(input.dtype)
 
 
+def _shared() -> bool:
+    """Whether several processes share a batch."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def over_processes(mine: Tensor) -> Tensor:
     """The sum over all processes, through which gradients flow back to all."""
-    return Total.apply(mine)  # type: ignore[return-value]
+    return Total.apply(mine) if _shared() else mine  # type: ignore[return-value]
 
 
 class Total(torch.autograd.Function):
