@@ -14,7 +14,7 @@ and nothing waits for the host. A coordinate that is no number makes its own dis
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from longspan.core.errors import UsageError
@@ -89,7 +89,7 @@ def farthest_points(
     return torch.cat([index, index[:, -1:].expand(-1, k - steps)], dim=1)
 
 
-def take(x: Float[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Float[Tensor, "b *n c"]:
+def take(x: Shaped[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Shaped[Tensor, "b *n c"]:
     """The rows of each cloud that an index names, nearest neighbours for one.
 
     One flat index: torch adds up its gradient in a fixed order, where that of `gather` comes by atomics.

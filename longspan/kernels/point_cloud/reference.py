@@ -49,5 +49,5 @@ def _smallest(distance: Float[Tensor, "b n m"], k: int) -> Int[Tensor, "b n k"]:
     found = []
     for _ in range(k):
         found.append(distance.argmin(dim=-1, keepdim=True))
-        distance = distance.scatter(-1, found[-1], torch.inf)
+        distance.scatter_(-1, found[-1], torch.inf)
     return torch.cat(found, dim=-1)
