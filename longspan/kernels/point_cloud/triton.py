@@ -1,0 +1,97 @@
+"""Geometry of point clouds in Triton: distances live in registers, and only indices are written.
+
+`nearest` asks a tile of rows [R] against all columns. Following the index of each smallest distance would cost as much
+as the distances, so a program follows chunks of STEPS x C columns: their smallest distance is one instruction a pair.
+The chunk that has the smallest of a row, the first of equals, is then searched again for the column.
+
+`farthest_points` has a program for each cloud, which holds all of its points. `k_nearest` holds the distances from a
+few queries to all sources, and takes out the smallest k times.
+"""
+
+from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+
+import triton
+import triton.language as tl
+
+FAR = tl.constexpr(float("inf"))
+LAST = tl.constexpr(2**31 - 1)  # after every index
+
+
+@triton.jit
+@no_type_check
+def nearest(a, b, index, n, m, R: tl.constexpr, C: tl.constexpr, STEPS: tl.constexpr):
+    cloud, row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, C)
+    b += cloud * 3 * m
+    x, y, z = _points(a + cloud * 3 * n, row, row < n)
+    best, chunk = tl.full([R, C], FAR, tl.float32), tl.zeros([R, C], tl.int32)
+    for start in range(0, m, STEPS * C):
+        near = tl.full([R, C], FAR, tl.float32)
+        for step in tl.static_range(STEPS):
+            near = tl.minimum(near, _squared(x, y, z, b, (start + step * C + column)[None, :], m))
+        chunk = tl.where(near < best, start, chunk)
+        best = tl.minimum(near, best)
+    first = tl.min(tl.where(best == tl.min(best, axis=1)[:, None], chunk, LAST), axis=1)
+    near, found = tl.full([R, C], FAR, tl.float32), tl.zeros([R, C], tl.int32)
+    for step in range(STEPS):
+        at = first[:, None] + step * C + column[None, :]
+        distance = _squared(x, y, z, b, at, m)
+        found = tl.where(distance < near, at, found)
+        near = tl.minimum(distance, near)
+    found = tl.min(tl.where(near == tl.min(near, axis=1)[:, None], found, LAST), axis=1)
+    tl.store(index + cloud * n + row, found.to(tl.int64), mask=row < n)
+
+
+@triton.jit
+@no_type_check
+def k_nearest(query, source, index, n, m, k: tl.constexpr, R: tl.constexpr, M: tl.constexpr):
+    cloud, row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, M)
+    x, y, z = _points(query + cloud * 3 * n, row, row < n)
+    distance = _squared(x, y, z, source + cloud * 3 * m, column[None, :], m)  # [R, M]
+    distance = tl.where(distance < FAR, distance, FAR)  # what is no number is far
+    for i in tl.static_range(k):
+        smallest = tl.min(distance, axis=1)
+        found = tl.min(tl.where(distance == smallest[:, None], column[None, :], LAST), axis=1)
+        tl.store(index + (cloud * n + row) * k + i, tl.minimum(found, m - 1).to(tl.int64), mask=row < n)
+        distance = tl.where(column[None, :] == found[:, None], FAR, distance)
+
+
+@triton.jit
+@no_type_check
+def farthest_points(x, start, index, n, k, N: tl.constexpr):
+    cloud, point = tl.program_id(0).to(tl.int64), tl.arange(0, N)
+    x += cloud * 3 * n
+    index += cloud * k
+    px = tl.load(x + 3 * point, mask=point < n, other=0.0)
+    py = tl.load(x + 3 * point + 1, mask=point < n, other=0.0)
+    pz = tl.load(x + 3 * point + 2, mask=point < n, other=0.0)
+    distance = tl.load(start + cloud * n + point, mask=point < n, other=-1.0)
+    chosen = tl.full([], 0, tl.int32)
+    tl.store(index, chosen.to(tl.int64))
+    for i in range(1, k):
+        dx = px - tl.load(x + 3 * chosen)
+        dy = py - tl.load(x + 3 * chosen + 1)
+        dz = pz - tl.load(x + 3 * chosen + 2)
+        distance = tl.minimum(distance, dx * dx + dy * dy + dz * dz)
+        chosen = tl.argmax(distance, axis=0, tie_break_left=True)
+        tl.store(index + i, chosen.to(tl.int64))
+
+
+@triton.jit
+@no_type_check
+def _points(x, row, there):
+    """The coordinates of some points, each as a column [R, 1]."""
+    px = tl.load(x + 3 * row, mask=there, other=0.0)
+    py = tl.load(x + 3 * row + 1, mask=there, other=0.0)
+    pz = tl.load(x + 3 * row + 2, mask=there, other=0.0)
+    return px[:, None], py[:, None], pz[:, None]
+
+
+@triton.jit
+@no_type_check
+def _squared(x, y, z, b, at, m):
+    """Squared distances to points of a cloud that lies as [3, m]; beyond its end they are infinite."""
+    there = at < m
+    dx = x - tl.load(b + at, mask=there, other=FAR)
+    dy = y - tl.load(b + m + at, mask=there, other=FAR)
+    dz = z - tl.load(b + 2 * m + at, mask=there, other=FAR)
+    return dx * dx + dy * dy + dz * dz
