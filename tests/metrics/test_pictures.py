@@ -16,7 +16,9 @@ def flat(value: int, side: int = 16) -> np.ndarray:
 
 def patterned() -> np.ndarray:
     i, j = np.mgrid[:16, :16]
-    return np.stack([(7 * i + 13 * j) % 256, (5 * i + 11 * j + 40) % 256, 3 * i * j % 256], axis=-1)[None].astype(np.uint8)
+    return np.stack([(7 * i + 13 * j) % 256, (5 * i + 11 * j + 40) % 256, 3 * i * j % 256], axis=-1)[None].astype(
+        np.uint8
+    )
 
 
 def test_black_against_dark_gray():
