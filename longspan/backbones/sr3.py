@@ -9,8 +9,8 @@
 A block is residual: conv(swish(norm(x))), plus a linear map of the embedded noise level, conv(dropout(swish(norm(.)))),
 plus x, through a 1 x 1 convolution where the widths differ. At the sides in `attn_res`, and in the middle, attention
 follows: x + slot(norm(x)) on the pixels row by row, with one head as wide as the channels. The skips are the output of
-the first convolution, of every block on the way down and of every convolution of stride 2, last in, first out. The noise
-level is the root of alpha-bar, embedded by sines and cosines of `dim` / 2 frequencies and two linear maps.
+the first convolution, of every block on the way down and of every convolution of stride 2, last in, first out. The
+noise level is the root of alpha-bar, embedded by sines and cosines of `dim` / 2 frequencies and two linear maps.
 
 Paper: arXiv:2104.07636, with the sizes of CAB (arXiv:2210.07661), whose 21 slots are at sides 128 to 16 and in the
 middle. `bias=False` leaves the biases out of queries, keys and values, as the code base CAB builds on has it; the map

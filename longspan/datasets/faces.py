@@ -100,7 +100,7 @@ class Pictures:
 class Faces(Corpus):
     meta = DatasetMeta(
         title="FFHQ and CelebA-HQ",
-        source="https://github.com/NVlabs/ffhq-dataset and https://www.kaggle.com/datasets/badasstechie/celebahq-resized-256x256",
+        source="https://github.com/NVlabs/ffhq-dataset and kaggle.com/datasets/badasstechie/celebahq-resized-256x256",
         paper="arXiv:1812.04948",
         size="70,000 and 30,000 pictures; 96 GB, or 2 GB as thumbnails, and 0.3 GB; 7 GB as arrays",
         vocabulary=256,
@@ -116,9 +116,13 @@ class Faces(Corpus):
         return f"{data.low}to{data.high}-n{counts}-seed{data.seed}"
 
     def obtain(self, downloads: Path, *, progress: bool = True) -> Any:
-        raise DataMissing(
-            f"{self.meta.title} cannot be downloaded by a program; get the pictures from {self.meta.source} and run: "
-            f"longspan data import {self.name} FFHQ_FOLDER CELEBA_HQ_FOLDER"
+        raise self._absent(downloads.parent)
+
+    def _absent(self, root: Path | str | None) -> DataMissing:
+        return DataMissing(
+            f"{self.meta.title} are not in {self._whole(root)}, and no program can download them; get the pictures "
+            f"from {self.meta.source} ({self.meta.size}), and run: longspan data import {self.name} FFHQ_FOLDER "
+            "CELEBA_HQ_FOLDER (or name a folder of other pictures)."
         )
 
     def import_from(

@@ -8,8 +8,8 @@ Sampling goes from step T, pure noise, down to 1:
     y' = x / gamma_t - sqrt(1 / gamma_t^2 - 1) network(condition, x, gamma_t)        cut off at -1 and 1
     x <- toward_t y' + stay_t x + std_t z                                            z normal, 0 in the last step
 
-Betas rise linearly. Schedules are computed in double precision, arithmetic on pictures is in single; the network may run
-in half. The noise of picture i is that of a generator with the seed i, which knows no batch: a picture is the same
+Betas rise linearly. Schedules are computed in double precision, arithmetic on pictures is in single; the network may
+run in half. The noise of picture i is that of a generator with the seed i, which knows no batch: a picture is the same
 whatever batch it is in. Fewer than T `sampled` steps visit levels that lie evenly between T and 1, with the betas that
 lead from each to the next. Papers: arXiv:2006.11239, arXiv:2104.07636. Departs from them in: nothing.
 """

@@ -3,7 +3,8 @@
 FFHQ and CelebA-HQ      two folders in this order, or one with both; `<number>.png` or .jpg, in subfolders or not.
                         All of FFHQ trains; CelebA-HQ 00000 .. 00099 are the test, and each must be there.
 `faces`, `photos`       known substitutes, by the digest of their MANIFEST.tsv. Photos name their split in it; of the
-                        faces, sorted by name, every sixth is for the test. Both together are `faces+photos`.
+                        faces, sorted by name, every sixth is for the test. Both together, photos first, are
+                            `faces+photos`.
 any other folder        sorted by name, every tenth picture is for the test
 """
 
@@ -83,8 +84,8 @@ def _substitute(source: Path) -> Found | None:
 
 
 def _joined(found: Sequence[Found]) -> Found:
-    found = sorted(found, key=lambda one: one.variant)
-    names = [one.variant for one in found]
+    found = sorted(found, key=lambda one: one.variant, reverse=True)  # the first, of which samples are kept, no faces
+    names = sorted(one.variant for one in found)
     if len(set(names)) < len(names):
         raise DataMissing(f"The pictures of {names[0]} were named twice; name each folder once.")
     train, test = (tuple(file for one in found for file in getattr(one, part)) for part in ("train", "test"))
