@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli.app import Changes, Json, ProgressBar, Protocol, Tier, data_app, overrides, print_json, say
-from longspan.core.errors import CheckFailed, DataMissing
+from longspan.core.errors import CheckFailed, DataMissing, UsageError
 
 Dataset = Annotated[str, typer.Argument(metavar="NAME", help="A dataset; see longspan list datasets.")]
 AnyDataset = Annotated[str | None, typer.Argument(metavar="[NAME]", help="A dataset; all if left out.")]
@@ -66,7 +66,10 @@ def data_prepare(
 @data_app.command("import")
 def data_import(
     name: Dataset,
-    path: Annotated[Path, typer.Argument(help="A folder with the official files, or the archive as published.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="A folder with the official files, or the archive as published."),
+    ],
     protocol: Protocol = "longspan",
     tier: Tier = "full",
     changes: Changes = None,
@@ -78,11 +81,16 @@ def data_import(
       longspan data import listops ~/lra_release/listops-1000
       longspan data import pathfinder ~/Downloads/lra_release.gz
       longspan data import pathfinder ~/lra_release --set split=seed42
+      longspan data import faces ~/ffhq ~/celebahq
     """
     dataset, data = _settings(name, protocol, tier, changes)
-    if not path.exists():
-        raise DataMissing(f"There is nothing at {path} to import {name} from; get it from {dataset.meta.source}.")
-    say(f"{name} is imported: {_counted(dataset.import_from(path, data).counts)}.")
+    for path in paths:
+        if not path.exists():
+            raise DataMissing(f"There is nothing at {path} to import {name} from; get it from {dataset.meta.source}.")
+    if len(paths) > 1 and not dataset.several_paths:
+        raise UsageError(f"{name} is imported from one path, got {len(paths)}; name the folder that has all of it.")
+    splits = dataset.import_from(paths if len(paths) > 1 else paths[0], data)
+    say(f"{name} ({splits.variant}) is imported: {_counted(splits.counts)}.")
 
 
 @data_app.command("status")

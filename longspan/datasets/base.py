@@ -84,7 +84,7 @@ class Splits:
 
     @property
     def variant(self) -> str:
-        """`generated`, `official`, `imported` or `standin`."""
+        """`generated`, `official`, `imported`, `standin`, or the name of a known substitute."""
         return self.manifest["variant"]
 
     @property
@@ -144,6 +144,7 @@ class Dataset(ABC):
     presets: ClassVar[dict[str, dict[tuple[str, str], Any]]]  # PRESETS there: task -> (protocol, tier) -> Data
     generator: ClassVar[int] = 1  # raised when the same settings give other data
     made: ClassVar[Literal["generated", "standin"]] = "generated"  # what `make_shard` makes: real data or stand-ins
+    several_paths: ClassVar[bool] = False  # whether `import_from` takes a list of folders too
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

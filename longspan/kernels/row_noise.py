@@ -12,14 +12,15 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # integers wrap around, as those without a 
 FIRST, SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
-def row_noise(seed: int, rows: Int[Tensor, " b"], width: int) -> Float[Tensor, "b width"]:
-    """Uniform numbers from 0 to below 1, in double precision.
+def row_noise(seed: int | Int[Tensor, " 1"], rows: Int[Tensor, " b"], width: int) -> Float[Tensor, "b width"]:
+    """Uniform numbers from 0 to below 1, in double precision. With a seed on the device a CUDA graph can hold this.
 
     >>> few, many = row_noise(7, torch.tensor([3]), 2), row_noise(7, torch.tensor([1, 3]), 5)
     >>> bool((few == many[1:, :2]).all())
     True
     """
-    stream = _mixed(_mixed(torch.tensor(seed, device=rows.device) + GOLDEN) + rows * GOLDEN)
+    key = seed if torch.is_tensor(seed) else torch.tensor(seed, device=rows.device)
+    stream = _mixed(_mixed(key + GOLDEN) + rows * GOLDEN)
     place = torch.arange(1, width + 1, device=rows.device)
     return _shifted(_mixed(stream[:, None] + place * GOLDEN), 11).double() * 2.0**-53
 

@@ -48,6 +48,18 @@ TABLE: Mapping[str, Mapping[Pattern, Mapping[str, Mapping[str, Value]]]] = {
     },
     "lm": {CS: CAUSAL},
     "forecasting": {NC: {"abc": {"slots": 16}, "performer": {"features": 16}}},
+    "super_resolution": {
+        NS: {
+            "local": {"window": 15},
+            "abc": {"slots": 16},
+            "lara": LARA | {"landmarks": 16},
+            "probsparse": {"factor": 5},
+            "performer": {"features": 16},
+            "longshort": {"window": 15, "landmarks": 16},
+            "nystromformer": {"landmarks": 16},
+            "s4d": S4D | {"channels": 1, "state": 16},
+        }
+    },
 }
 TWINS = {  # mechanisms whose CAB release stands beside them as `cab_...`, by the patterns it has
     NS: ("abc", "lara", "local", "nystromformer", "performer"),

@@ -1,0 +1,1 @@
+"""Pictures for super-resolution: how files are found, and how a pair of resolutions is made of one."""
