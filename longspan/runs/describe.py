@@ -17,7 +17,8 @@ from longspan.results import card as cards
 from longspan.results.predictions import labels_digest
 from longspan.runs.cell import RunPlan, count_baseline
 from longspan.tasks.classification import Classification
-from longspan.training.loop import Progress, Trained, save_weights
+from longspan.training.loop import Trained, save_weights
+from longspan.training.progress import Progress
 
 
 def describe(
@@ -137,6 +138,6 @@ def files_of(folder: Path, model: nn.Module | None, trained: Trained | None) -> 
         np.savez_compressed(predictions, allow_pickle=False, **trained.test.predictions)
     files["predictions"] = predictions
     if model is not None:
-        save_weights(model, weights)
+        save_weights(model.state_dict(), weights)
         files["weights"] = weights
     return files

@@ -11,8 +11,9 @@ from longspan.datasets.base import Split
 from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
 from longspan.training.cuda_graph_step import Captured
-from longspan.training.loop import ExampleOrder, make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
+from longspan.training.order import ExampleOrder
+from longspan.training.update import make_update
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 SIZES = {"model.dim": 64, "model.heads": 4, "model.layers": 2, "model.mlp": 128, "recipe.batch_size": 8}
