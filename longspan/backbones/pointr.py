@@ -102,7 +102,10 @@ class PoinTr(nn.Module):
         self.encoder = nn.ModuleList(EncoderBlock(attention, sizes, i == 0) for i in range(sizes.encoder_layers))
         self.summary = NormedMLP(d, whole, whole)
         self.coarse = nn.Sequential(nn.Linear(whole, whole), nn.ReLU(), nn.Linear(whole, 3 * sizes.queries))
-        self.query = nn.ModuleList([Pointwise(whole + 3, whole), Pointwise(whole, whole), Pointwise(whole, d)])
+        self.query = Pointwise(whole + 3, whole)
+        self.query_mlp = nn.Sequential(
+            nn.LeakyReLU(SLOPE), Pointwise(whole, whole), nn.LeakyReLU(SLOPE), Pointwise(whole, d)
+        )
         self.decoder = nn.ModuleList(DecoderBlock(attention, own, sizes, i == 0) for i in range(sizes.decoder_layers))
         self.apply(initialise)
         self.output_summary = NormedMLP(d, whole, whole)  # from here on torch's own initialisation
@@ -110,9 +113,7 @@ class PoinTr(nn.Module):
         self.folds = nn.ModuleList([Fold(2, d), Fold(3, d)])
         self.register_buffer("grid", grid(sizes.side), persistent=False)
 
-    def forward(
-        self, points: Float[Tensor, "b n 3"]
-    ) -> tuple[Float[Tensor, "b coarse 3"], Float[Tensor, "b dense 3"]]:
+    def forward(self, points: Float[Tensor, "b n 3"]) -> tuple[Float[Tensor, "b coarse 3"], Float[Tensor, "b dense 3"]]:
         """The coarse cloud and the dense one, whose last points are the input."""
         sizes, points = self.sizes, at_least_single(points)
         sampled = sizes.coarse == "sampled"
@@ -142,15 +143,13 @@ class PoinTr(nn.Module):
         whole = self.summary(x).max(dim=1).values
         with without_autocast(x):
             centres = rearrange(self.coarse(at_least_single(whole)), "b (q xyz) -> b q xyz", xyz=3)
-        first, second, third = self.query
-        q = F.leaky_relu(of_parts(first, whole[:, None], centres), SLOPE)
-        return centres, third(F.leaky_relu(second(q), SLOPE))
+        return centres, self.query_mlp(of_parts(self.query, whole[:, None], centres))
 
     def rebuild(self, centres: Float[Tensor, "b q 3"], q: Float[Tensor, "b q d"]) -> Float[Tensor, "b predicted 3"]:
         """A patch of points around each centre, patch after patch."""
         whole = self.output_summary(q).max(dim=1, keepdim=True).values
         r = of_parts(self.reduce, whole, q, centres)
-        patch = self.grid.expand(*r.shape[:2], -1, -1)
+        patch = self.get_buffer("grid").expand(*r.shape[:2], -1, -1)
         for fold in self.folds:
             patch = fold(patch, r)
         return (centres[:, :, None] + patch).flatten(1, 2)
@@ -268,12 +267,11 @@ class Fold(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(axes + dim, hidden), nn.Linear(hidden, hidden // 2)
         self.third = nn.Linear(hidden // 2, 3)
-        self.norms = nn.ModuleList([BatchNorm(hidden), BatchNorm(hidden // 2)])
+        self.first_norm, self.second_norm = BatchNorm(hidden), BatchNorm(hidden // 2)
 
     def forward(self, patch: Float[Tensor, "b q s axes"], r: Float[Tensor, "b q d"]) -> Float[Tensor, "b q s 3"]:
-        first, second = self.norms
-        x = F.relu(normed(first, of_parts(self.first, patch, r[:, :, None]).flatten(1, 2)))
-        x = F.relu(normed(second, self.second(x)))
+        x = F.relu(normed(self.first_norm, of_parts(self.first, patch, r[:, :, None]).flatten(1, 2)))
+        x = F.relu(normed(self.second_norm, self.second(x)))
         with without_autocast(x):
             return self.third(at_least_single(x)).unflatten(1, patch.shape[1:3])
 

@@ -48,10 +48,9 @@ def k_nearest(query, source, index, n, m, k: tl.constexpr, M: tl.constexpr):
     row = cloud * n + tl.program_id(0)
     x, y, z = tl.load(query + 3 * row), tl.load(query + 3 * row + 1), tl.load(query + 3 * row + 2)
     distance = _squared(x, y, z, source + cloud * 3 * m, column, m)  # [M]
-    distance = tl.where(distance < FAR, distance, FAR)  # what is no number is far
     for i in tl.static_range(k):
         found = tl.min(tl.where(distance == tl.min(distance, axis=0), column, LAST), axis=0)
-        tl.store(index + row * k + i, tl.minimum(found, m - 1).to(tl.int64))
+        tl.store(index + row * k + i, found.to(tl.int64))
         distance = tl.where(column == found, FAR, distance)
 
 
