@@ -62,13 +62,13 @@ class Data:
             raise UsageError("A stand-in has as many pictures as asked for; give train, valid and test.")
 
 
-SMOKE = Data(low=16, high=64, train=90, valid=10, test=8, standin=True)
+SMOKE = Data(low=16, high=32, train=90, valid=10, test=8, standin=True)
 PRESETS = {
     "super_resolution": by_tier(
         full={"longspan": Data(), "cab-2023": Data(held_out=False)},
         lite=Data(valid=16, test=16),
         smoke=SMOKE,
-        other_smoke={"cab-2023": Data(16, 64, False, train=100, valid=10, test=8, standin=True)},
+        other_smoke={"cab-2023": Data(16, 32, False, train=100, valid=10, test=8, standin=True)},
     )
     | {("cab-2023", "lite"): Data(held_out=False, test=16)}
 }
