@@ -107,15 +107,10 @@ def test_frames_at_the_ends_hear_the_reflected_wave():
     torch.testing.assert_close(energy(wave), theirs.norm(dim=0))
 
 
-@pytest.mark.parametrize("iterations, error", [(0, 0.8), (8, 0.35), (32, 0.3)])
-def test_the_mel_of_a_wave_becomes_that_wave_again(iterations, error):
-    wave = hum(60 * HOP)
-    magnitude, again = (
-        torch.stft(w, 1024, 256, window=torch.hann_window(1024), return_complex=True).abs()
-        for w in (wave, griffin_lim(log_mel(wave)[None], iterations, seeded())[0])
-    )
-    assert again.shape == magnitude.shape
-    assert (again - magnitude).norm() / magnitude.norm() < error
+def test_the_wave_of_a_mel_has_that_mel_the_closer_the_longer_it_is_sought():
+    mel = log_mel(hum(60 * HOP))
+    first, few, many = ((log_mel(griffin_lim(mel[None], n, seeded())[0]) - mel).abs().mean() for n in (0, 8, 32))
+    assert first > 0.5 > 0.25 > few > many  # the mels of the wave span 9
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=3), st.integers(0, 3), st.integers(0, 99))
@@ -144,6 +139,7 @@ def test_griffin_lim_is_that_of_librosa():
 
 
 @given(st.lists(st.floats(-1.5, 1.5, width=32), min_size=1))
+@settings(max_examples=50)
 def test_a_stored_wave_is_what_soundfile_reads_back(samples):
     soundfile = pytest.importorskip("soundfile")
     wave, file = torch.tensor(samples), io.BytesIO()

@@ -40,4 +40,4 @@ def energy(wave: Float[Tensor, "*b n"], lengths: Int[Tensor, " rows"] | None = N
     x, lengths = as_rows(wave, lengths)
     norm = stft(x, lengths, N_FFT, HOP).abs().norm(dim=-1)
     norm = norm * is_real(1 + lengths // HOP, norm.shape[1])
-    return norm.reshape(*wave.shape[:-1], -1)
+    return norm.reshape(*wave.shape[:-1], norm.shape[1])

@@ -3,6 +3,8 @@
 torch's own transform reflects the padded batch, so that the last frames of a short row would hear the padding.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Complex, Float, Int
@@ -15,7 +17,7 @@ def as_rows(
     wave: Float[Tensor, "*b n"], lengths: Int[Tensor, " rows"] | None
 ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, " rows"]]:
     """The waves one below another in float32 or better, and how many samples each has."""
-    x = at_least_single(wave).reshape(-1, wave.shape[-1])
+    x = at_least_single(wave).reshape(math.prod(wave.shape[:-1]), wave.shape[-1])
     if lengths is None:
         lengths = torch.full((len(x),), x.shape[1], device=x.device)
     return x, lengths.to(x.device)
