@@ -18,6 +18,7 @@ from longspan.core.errors import PluginError
 from longspan.core.lock import only_one
 from longspan.launchers import local
 from longspan.results.store import Store
+from tests.conformance.one_promise import asking_only
 from tests.launchers.in_process import InProcess
 from tests.results.factory import make_card, write_predictions
 
@@ -249,6 +250,12 @@ def test_a_traceback_is_shown_only_with_debug(folder):
 # --------------------------------------------------------------------------------------------------------------- check
 
 
+@pytest.fixture
+def few_promises():
+    with asking_only("shape and dtype", "no future leak"):
+        yield
+
+
 def test_check_prints_one_line_per_promise_and_keeps_the_result(folder):
     result = call("check", "softmax", "--pattern", "NS", "--quick")
     assert result.exit_code == 0, result.output
@@ -258,6 +265,7 @@ def test_check_prints_one_line_per_promise_and_keeps_the_result(folder):
     assert json.loads(kept[0].read_text())["ok"] is True
 
 
+@pytest.mark.usefixtures("few_promises")
 def test_check_of_several_patterns_has_a_column_each_and_json_is_pure(folder):
     assert "causal_self" in call("check", "linear", "--quick").stdout.splitlines()[2]
     reports = json.loads(call("check", "local", "--quick", "--json").stdout)
@@ -265,6 +273,7 @@ def test_check_of_several_patterns_has_a_column_each_and_json_is_pure(folder):
     assert all(report["ok"] for report in reports)
 
 
+@pytest.mark.usefixtures("few_promises")
 def test_a_broken_promise_is_named_and_exits_with_1(folder):
     (folder / "leaky.py").write_text(
         "from longspan import AttentionMeta, HeadwiseAttention, Pattern\n"
@@ -281,6 +290,7 @@ def test_a_broken_promise_is_named_and_exits_with_1(folder):
     assert [report["ok"] for report in json.loads(done.stdout)] == [False, True]
 
 
+@pytest.mark.usefixtures("few_promises")
 def test_a_check_counts_even_where_its_result_cannot_be_saved(folder):
     (folder / "out").write_text("a file where a folder should be")
     result = call("check", "softmax", "--pattern", "NS", "--quick")
@@ -571,6 +581,7 @@ def test_the_board_of_a_suite_with_published_numbers_needs_no_cards():
     assert "Published" in result.stdout
 
 
+@pytest.mark.usefixtures("few_promises")
 def test_the_report_shows_cards_conformance_and_the_catalogue(folder, cards):
     assert call("check", "softmax", "--pattern", "NS", "--quick").exit_code == 0
     result = call("report", "-o", "site")
@@ -608,6 +619,7 @@ def test_an_altered_card_fails_to_verify(cards):
     assert_one_sentence(result, 1)
 
 
+@pytest.mark.usefixtures("few_promises")
 def test_conformance_results_below_results_are_not_taken_for_cards(folder, cards):
     done = call("check", "softmax", "--pattern", "NS", "--quick", "--json")
     (folder / "results" / "cpu").mkdir(parents=True)

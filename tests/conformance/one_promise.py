@@ -1,14 +1,34 @@
-"""One promise put to a mechanism: what quick tests do, where the long ones run the whole check."""
+"""One promise put to a mechanism, or few: what quick tests do, where the long ones run the whole check."""
 
-from longspan.attentions import Attention, Mechanism, Pattern
-from longspan.conformance.check import _as_found, _find, _one_thread
-from longspan.conformance.promises import PROMISES
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from longspan.attentions import Attention, Pattern
+from longspan.conformance.check import _as_found, _find, _mechanism, _one_thread
+from longspan.conformance.promises import FIRST, PROMISES
 from longspan.conformance.report import PromiseResult
 from longspan.conformance.subject import Subject
 
 
-def ask(cls: type[Attention], pattern: Pattern, promise: str) -> PromiseResult:
+def ask(
+    mechanism: str | type[Attention], pattern: str | Pattern, promise: str, *, dtype: str = "float32"
+) -> PromiseResult:
     """What the quick check finds under this name."""
-    (asked,) = [one for one in PROMISES if one.name == promise]
+    (asked,) = [one for one in (FIRST, *PROMISES) if one.name == promise]
+    subject = Subject(_mechanism(mechanism), Pattern.parse(pattern), dtype=dtype, profile="quick")
     with _as_found(), _one_thread():
-        return _find(asked, Subject(Mechanism(cls, {}, cls.__name__), pattern, profile="quick"))
+        return _find(asked, subject)
+
+
+@contextmanager
+def asking_only(*names: str) -> Iterator[None]:
+    """The check asks for nothing else, for tests of what is done with its findings."""
+    chosen = tuple(one for one in PROMISES if one.name in names)
+    assert len(chosen) == len(names)
+    with pytest.MonkeyPatch.context() as patch:
+        # by its full name, since the package has a function of the same name
+        patch.setattr(importlib.import_module("longspan.conformance.check"), "PROMISES", chosen)
+        yield

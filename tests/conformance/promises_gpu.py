@@ -21,6 +21,7 @@ FAULTS = {
     faults.SinglePrecisionBuffer: "bfloat16 weights",
     faults.AlwaysSingle: "bfloat16 weights",
     faults.LosesItsSum: "bfloat16 weights",
+    faults.FirstTokenTwice: "bfloat16 weights",
 }
 
 

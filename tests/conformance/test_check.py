@@ -16,7 +16,9 @@ from longspan.cli import app
 from longspan.conformance import check, table
 from longspan.conformance.counting import count
 from longspan.conformance.promises import FIRST, PROMISES
+from longspan.conformance.report import Report
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError
+from tests.conformance.one_promise import ask, asking_only
 from tests.conformance.right import Plain
 
 MINE = Path(__file__).parents[2] / "docs" / "my_attention.py"
@@ -29,6 +31,19 @@ def test_a_strangers_file_of_25_lines_keeps_every_promise_in_full():
     assert all(report.ok for report in reports), [report.broken for report in reports]
 
 
+@pytest.fixture(scope="module")
+def report() -> Report:
+    (report,) = check(Plain, [Pattern.NONCAUSAL_SELF], profile="quick", seed=3)
+    return report
+
+
+@pytest.fixture
+def few():
+    with asking_only("shape and dtype", "no future leak", "gradcheck"):
+        yield
+
+
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("asked", ["softmax", attentions.get("softmax"), attentions.get("softmax").cls])
 def test_a_mechanism_is_named_by_string_factory_or_class(asked):
     (report,) = check(asked, ["NS"], profile="quick")
@@ -36,8 +51,7 @@ def test_a_mechanism_is_named_by_string_factory_or_class(asked):
     assert report.pattern == "noncausal_self"
 
 
-def test_a_report_is_plain_json():
-    (report,) = check(Plain, [Pattern.NONCAUSAL_SELF], profile="quick", seed=3)
+def test_a_report_is_plain_json(report):
     said = json.loads(json.dumps(report.to_json()))
     assert list(said) == ["mechanism", "pattern", "device", "dtype", "profile", "ok", "promises"]
     assert [p["promise"] for p in said["promises"]] == [FIRST.name, *(p.name for p in PROMISES)]
@@ -57,14 +71,24 @@ def test_every_promise_is_explained_in_the_terminal():
     assert all(promise.name in answer.output and promise.sentence in answer.output for promise in (FIRST, *PROMISES))
 
 
+@pytest.mark.full
 def test_the_same_seed_finds_the_same_and_leaves_torch_as_it_was():
+    assert_found_again()
+
+
+@pytest.mark.usefixtures("few")
+def test_the_same_seed_finds_the_same_under_the_first_promises():
+    assert_found_again()
+
+
+def assert_found_again():
     state = torch.random.get_rng_state()
     first, second = (check(Plain, ["CS"], profile="quick", seed=5) for _ in range(2))
     assert first == second
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.full)])
 def test_another_precision_can_be_asked_for(dtype):
     (report,) = check(Plain, ["CS"], profile="quick", dtype=dtype)
     assert report.ok, report.broken
@@ -82,8 +106,7 @@ class RoundedLikeSingle(Plain):
 
 def test_a_check_in_float64_asks_for_more_than_one_in_float32():
     single, double = (
-        check(RoundedLikeSingle, ["NS"], profile="quick", dtype=dtype)[0].status_of("exact limit")
-        for dtype in ("float32", "float64")
+        ask(RoundedLikeSingle, "NS", "exact limit", dtype=dtype).status for dtype in ("float32", "float64")
     )
     assert (single, double) == ("kept", "broken")
 
@@ -93,14 +116,15 @@ def test_float64_is_refused_where_kernels_lack_it():
         check(Plain, ["NS"], dtype="float64", device="meta")
 
 
-@pytest.mark.parametrize("spec, dtype", [("performer", "float32"), ("linear", "float64")])
+@pytest.mark.parametrize(
+    "spec, dtype", [pytest.param("performer", "float32", marks=pytest.mark.full), ("linear", "float64")]
+)
 def test_a_quick_check_leaves_no_promise_out(spec, dtype):
     quick, full = (check(spec, ["CS"], profile=profile, dtype=dtype)[0] for profile in ("quick", "full"))
     assert [(f.promise, f.status) for f in quick.results] == [(f.promise, f.status) for f in full.results]
 
 
-def test_a_table_shows_every_promise_with_its_sentence_and_its_detail():
-    (report,) = check(Plain, ["NS"], profile="quick")
+def test_a_table_shows_every_promise_with_its_sentence_and_its_detail(report):
     console = Console(width=300, record=True, file=io.StringIO())
     console.print(table(report))
     shown = console.export_text()

@@ -12,9 +12,9 @@ from longspan.conformance.cost import _suspicious, declared_cost
 from longspan.conformance.counting import CostCount, count
 from longspan.conformance.subject import Subject
 from tests.conformance import faults_in_cost as faults
+from tests.conformance.one_promise import ask
 
-
-@pytest.mark.parametrize(
+each_fault = pytest.mark.parametrize(
     "faulty, said",
     [
         (faults.LogRounds, "of aten.mul grows as n log n"),
@@ -25,7 +25,19 @@ from tests.conformance import faults_in_cost as faults
         (faults.QuadraticOperator, "processor time outside of torch's operators"),
     ],
 )
+
+
+@each_fault
 def test_a_cost_above_the_declared_one_is_found_and_named(faulty, said):
+    (pattern,) = faulty.meta.patterns
+    result = ask(faulty, pattern, "declared cost")
+    assert result.status == "broken"
+    assert said in result.detail
+
+
+@pytest.mark.full
+@each_fault
+def test_a_cost_above_the_declared_one_is_found_by_one_promise_alone(faulty, said):
     (report,) = check(faulty, profile="quick")
     (result,) = report.broken
     assert result.promise == "declared cost"

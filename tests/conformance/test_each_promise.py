@@ -14,6 +14,7 @@ from longspan.conformance import check
 from longspan.conformance.promises import FIRST, PROMISES
 from longspan.kernels.packing import Layout, real
 from tests.conformance import promises_gpu, test_promises_at_length, test_training_promises
+from tests.conformance.one_promise import ask
 from tests.conformance.right import Plain, declare
 from tests.conformance.test_path_promises import PROMISES as ON_PATHS
 
@@ -330,18 +331,29 @@ FLAWS = [
 PLANTED = {"no future leak", "step = parallel", "save and load", "empty rows", "declared cost", "construction"}
 
 
-@pytest.mark.parametrize("pattern", list(Pattern))
+@pytest.mark.parametrize("pattern", [CS, NC, *(pytest.param(one, marks=pytest.mark.full) for one in (NS, CC))])
 def test_a_right_mechanism_keeps_every_promise(pattern):
     (report,) = check(Plain, [pattern], profile="quick")
     assert report.ok, report.broken
 
 
-@pytest.mark.parametrize("flawed, pattern, promise", FLAWS, ids=[f"{f.__name__}-{p.code}" for f, p, _ in FLAWS])
+each_flaw = pytest.mark.parametrize(
+    "flawed, pattern, promise", FLAWS, ids=[f"{f.__name__}-{p.code}" for f, p, _ in FLAWS]
+)
+
+
+@each_flaw
 def test_a_flaw_is_found_under_its_name(flawed, pattern, promise):
-    (report,) = check(flawed, [pattern], profile="quick")
-    (result,) = [f for f in report.results if f.promise == promise]
-    assert result.status == "broken", report
+    result = ask(flawed, pattern, promise)
+    assert result.status == "broken"
     assert result.detail.startswith("raised") == (flawed is EvenOnly)  # a figure, not an accident of the checker
+
+
+@pytest.mark.full
+@each_flaw
+def test_the_whole_check_finds_what_one_promise_does(flawed, pattern, promise):
+    (report,) = check(flawed, [pattern], profile="quick")
+    assert report.status_of(promise) == "broken", report
 
 
 def test_every_promise_has_a_flaw_that_breaks_it():

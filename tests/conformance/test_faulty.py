@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from longspan.conformance import check
+from tests.conformance.one_promise import ask
 
 FAULTY = Path(__file__).parent / "faulty"
 CAUSAL_LAWS = {
@@ -58,8 +59,17 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("target, pattern, promise, consequences", FAULTS)
+each_fault = pytest.mark.parametrize("target, pattern, promise, consequences", FAULTS)
+
+
+@each_fault
 def test_a_planted_fault_is_found_under_its_name(target, pattern, promise, consequences):
+    assert ask(str(FAULTY / target), pattern, promise).status == "broken"
+
+
+@pytest.mark.full
+@each_fault
+def test_a_planted_fault_breaks_nothing_else(target, pattern, promise, consequences):
     (report,) = check(str(FAULTY / target), [pattern], profile="quick")
     names = {result.promise for result in report.broken}
     assert not report.ok
@@ -67,20 +77,24 @@ def test_a_planted_fault_is_found_under_its_name(target, pattern, promise, conse
     assert names <= {promise} | consequences, report.broken
 
 
+def test_without_a_layer_nothing_else_is_asked():
+    (report,) = check(str(FAULTY / "crashes.py:Unbuildable"), ["NS"], profile="quick")
+    assert [result.promise for result in report.broken] == ["construction"]
+    assert {result.status for result in report.results[1:]} == {"not applicable"}
+
+
 def test_a_selection_leak_has_no_gradient():
-    (report,) = check(str(FAULTY / "selection_leak.py:SelectionLeak"), profile="quick")
-    assert report.status_of("no future gradient") == "kept"
+    target = str(FAULTY / "selection_leak.py:SelectionLeak")
+    assert ask(target, "causal_self", "no future gradient").status == "kept"
 
 
 def test_mixed_masks_hide_without_a_mask():
-    (report,) = check(str(FAULTY / "padding_mix.py:PaddingMix"), ["NS"], profile="quick")
-    (result,) = [f for f in report.results if f.promise == "batch independence"]
+    result = ask(str(FAULTY / "padding_mix.py:PaddingMix"), "noncausal_self", "batch independence")
     assert "with masks" in result.detail
 
 
 def test_whatever_a_mechanism_raises_is_a_broken_promise_in_a_sentence():
-    (report,) = check(str(FAULTY / "crashes.py:Leaves"), profile="quick")
-    (result,) = [f for f in report.results if f.promise == "shape and dtype"]
+    result = ask(str(FAULTY / "crashes.py:Leaves"), "noncausal_self", "shape and dtype")
     assert result.status == "broken"
     assert result.detail.startswith("raised SystemExit: 3 (crashes.py, line ")
 

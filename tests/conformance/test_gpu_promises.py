@@ -13,7 +13,7 @@ from longspan.conformance.half import with_bfloat16_weights
 from longspan.conformance.parallel import check_each
 from longspan.conformance.subject import Subject
 from longspan.core.errors import CheckFailed
-from tests.conformance.faults_when_compiled import AlwaysSingle, LosesItsSum, SinglePrecisionBuffer
+from tests.conformance.faults_when_compiled import AlwaysSingle, FirstTokenTwice, LosesItsSum, SinglePrecisionBuffer
 from tests.conformance.right import Plain
 
 NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
@@ -48,12 +48,16 @@ def subject_of(cls, pattern=NS):
 def test_bfloat16_weights_give_bfloat16_near_float32():
     assert with_bfloat16_weights(subject_of(Plain))[0] == "kept"
     assert "float32" in with_bfloat16_weights(subject_of(AlwaysSingle))[1]
-    assert "away from float32" in with_bfloat16_weights(subject_of(LosesItsSum))[1]
+    for fault in (LosesItsSum, FirstTokenTwice):
+        assert "away from float32" in with_bfloat16_weights(subject_of(fault))[1]
     with pytest.raises(RuntimeError, match=r"BFloat16|dtype"):
         with_bfloat16_weights(subject_of(SinglePrecisionBuffer))
 
 
-@pytest.mark.parametrize("fault", [AlwaysSingle, LosesItsSum, SinglePrecisionBuffer])
+@pytest.mark.parametrize(
+    "fault",
+    [LosesItsSum, *(pytest.param(one, marks=pytest.mark.full) for one in (AlwaysSingle, SinglePrecisionBuffer))],
+)
 def test_a_check_on_a_cpu_says_what_it_leaves_to_a_gpu(fault):
     (report,) = check(fault, [NS], profile="quick")
     assert report.ok, report.broken

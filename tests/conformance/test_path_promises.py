@@ -89,7 +89,12 @@ def test_a_hole_may_be_a_place_where_order_counts(right, pattern):
 
 
 @pytest.mark.parametrize(
-    "right, pattern", [(packing.PackedRowByRow, NS), (states.Cached, CC), (paths.BlocksOfTheRow, CS)]
+    "right, pattern",
+    [
+        (packing.PackedRowByRow, NS),
+        pytest.param(states.Cached, CC, marks=pytest.mark.full),
+        pytest.param(paths.BlocksOfTheRow, CS, marks=pytest.mark.full),
+    ],
 )
 def test_what_the_faults_were_made_from_keeps_every_promise(right, pattern):
     (report,) = check(right, [pattern], profile="quick")

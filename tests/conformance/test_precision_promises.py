@@ -10,6 +10,7 @@ from longspan.conformance.precision import bfloat16
 from longspan.conformance.subject import Subject
 from tests.conformance import faults_in_bfloat16 as faults
 from tests.conformance import faults_with_nan as nan
+from tests.conformance.one_promise import ask
 from tests.conformance.right import Plain, declare
 from tests.conformance.unusual import TopK
 
@@ -21,28 +22,6 @@ NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
 def test_a_right_choice_of_keys_is_not_refused_in_bfloat16(keys, pattern):
     outcome = bfloat16.test(Subject(Mechanism(TopK, {"keys": keys}, "unusual:TopK"), pattern))
     assert outcome.status == "kept", outcome
-
-
-@pytest.mark.parametrize(
-    "faulty, pattern, promise",
-    [
-        (faults.SumsInBfloat16, CS, "bfloat16"),
-        (faults.CountsInBfloat16, CS, "bfloat16"),
-        (faults.CoarseChoice, NS, "bfloat16"),
-        (nan.NanInSingle, NS, "bfloat16"),
-        (nan.NanWithDropout, NS, "dropout declaration"),
-    ],
-)
-def test_a_loss_of_precision_is_found_under_its_name(faulty, pattern, promise):
-    (report,) = check(faulty, [pattern], profile="quick")
-    assert {result.promise for result in report.broken} == {promise}, report.broken
-
-
-@pytest.mark.parametrize("found", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("expected", [1.0, torch.nan, torch.inf])
-def test_what_is_not_finite_is_never_close(found, expected):
-    for one, other in ((found, expected), (expected, found)):
-        assert difference(torch.tensor([0.0, one]), torch.tensor([0.0, other])) == torch.inf
 
 
 class GradientOnlyInReference(Plain):
@@ -58,6 +37,31 @@ class GradientOnlyInReference(Plain):
         return super().attend(q * self.scale, k, v, **masks)
 
 
-def test_a_gradient_that_only_the_reference_has_is_no_agreement():
-    (report,) = check(GradientOnlyInReference, [NS], profile="quick")
-    assert {result.promise for result in report.broken} == {"reference agreement"}, report.broken
+FAULTS = [
+    (faults.SumsInBfloat16, CS, "bfloat16"),
+    (faults.CountsInBfloat16, CS, "bfloat16"),
+    (faults.CoarseChoice, NS, "bfloat16"),
+    (nan.NanInSingle, NS, "bfloat16"),
+    (nan.NanWithDropout, NS, "dropout declaration"),
+    (GradientOnlyInReference, NS, "reference agreement"),
+]
+each_fault = pytest.mark.parametrize("faulty, pattern, promise", FAULTS)
+
+
+@each_fault
+def test_a_loss_of_precision_is_found_under_its_name(faulty, pattern, promise):
+    assert ask(faulty, pattern, promise).status == "broken"
+
+
+@pytest.mark.full
+@each_fault
+def test_a_loss_of_precision_is_found_by_one_promise_alone(faulty, pattern, promise):
+    (report,) = check(faulty, [pattern], profile="quick")
+    assert {result.promise for result in report.broken} == {promise}, report.broken
+
+
+@pytest.mark.parametrize("found", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("expected", [1.0, torch.nan, torch.inf])
+def test_what_is_not_finite_is_never_close(found, expected):
+    for one, other in ((found, expected), (expected, found)):
+        assert difference(torch.tensor([0.0, one]), torch.tensor([0.0, other])) == torch.inf

@@ -53,5 +53,7 @@ def test_what_goes_wrong_in_training_alone_is_found_under_its_name(faulty, patte
     assert not any(result.detail.startswith("raised") for result in report.broken)
 
 
-def test_declared_randomness_in_training_breaks_nothing():
-    assert all(report.ok for report in check(faults.NoisyInTraining, profile="quick"))
+@pytest.mark.parametrize("pattern", [CS, *(pytest.param(one, marks=pytest.mark.full) for one in (NS, NC, CC))])
+def test_declared_randomness_in_training_breaks_nothing(pattern):
+    (report,) = check(faults.NoisyInTraining, [pattern], profile="quick")
+    assert report.ok, report.broken

@@ -64,9 +64,10 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(n, c, dtype, words
 
 
 @needs_triton
-def test_the_kernels_follow_the_reference():
+@pytest.mark.parametrize("choice", ["not full", pytest.param("full", marks=pytest.mark.full)])
+def test_the_kernels_follow_the_reference(choice):
     # what executes the shapes in signatures cannot be compiled, so that a GPU does without
-    assert_passes("paired_kernel.py", "--noconftest")
+    assert_passes("paired_kernel.py", "--noconftest", "-m", choice)
 
 
 @needs_compiler

@@ -140,8 +140,9 @@ def test_a_cpu_takes_the_fourier_transform():
 
 
 @needs_triton
-def test_chunks_follow_the_reference():
-    assert_passes("state_space_kernel.py")
+@pytest.mark.parametrize("choice", ["not full", pytest.param("full", marks=pytest.mark.full)])
+def test_chunks_follow_the_reference(choice):
+    assert_passes("state_space_kernel.py", "-m", choice)
 
 
 @needs_compiler
