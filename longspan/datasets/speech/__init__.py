@@ -1,1 +1,1 @@
-"""The parts of the speech data: phonemes, alignments, pitch, energy, and how clips are read; see `datasets.ljspeech`."""
+"""The parts of the speech data: layouts, phonemes, alignments, pitch, energy, arrays; see `datasets.ljspeech`."""

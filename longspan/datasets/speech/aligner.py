@@ -9,6 +9,7 @@ Frames of blank go to the phone before, leading ones to the first phone: every d
 the number of frames. One thread and one seed: the same clips give the same durations.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ def best_path(log_probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _fewest_frames(phones: Sequence[str]) -> int:
     """A frame for each phone, and one of blank between two that are alike."""
     plain = [_without_stress(phone) for phone in phones]
-    return len(plain) + sum(a == b for a, b in zip(plain, plain[1:], strict=False))
+    return len(plain) + sum(a == b for a, b in itertools.pairwise(plain))
 
 
 def _without_stress(phone: str) -> str:

@@ -23,8 +23,8 @@ _TOKEN = re.compile(r"[a-z](?:[a-z'-]*[a-z])?|\.{2,}|[.,?!'-]")
 _PAUSES = re.compile(r"[.,?!;:]|(?<![a-z])-+|-+(?![a-z])")
 _SIBILANT, _VOICELESS = {"S", "Z", "SH", "ZH", "CH", "JH"}, {"P", "T", "K", "F", "TH"}
 
-VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
-CONSONANTS = tuple("B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH".split())
+VOWELS = re.findall(r"\w+", "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW")
+CONSONANTS = re.findall(r"\w+", "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH")
 PHONES = frozenset(CONSONANTS) | {f"{vowel}{stress}" for vowel in VOWELS for stress in "012"}
 
 

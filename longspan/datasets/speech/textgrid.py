@@ -5,6 +5,7 @@ and the clip is cut to match; those inside stay as tokens, unlabelled ones as `s
 round(end * rate / hop) - round(start * rate / hop) frames.
 """
 
+import itertools
 import math
 import re
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Alignment:
         [13]
         """
         edges = [round(time * rate / hop) for time in self.times]
-        return [end - start for start, end in zip(edges, edges[1:], strict=False)]
+        return [end - start for start, end in itertools.pairwise(edges)]
 
     def samples(self, rate: int) -> slice:
         """The part of the clip that is kept."""
@@ -76,7 +77,7 @@ def _text(content: bytes, where: str) -> str:
 
 def _phone_tier(text: str, where: str) -> list[tuple[float, float, str]]:
     """The intervals of the tier; both forms of the file have the same values in the same order."""
-    values = [found[0] if found[0].startswith('"') else found[0] for found in _VALUE.finditer(text)]
+    values = [found[0] for found in _VALUE.finditer(text)]
     strings = [value[1:-1].replace('""', '"') if value.startswith('"') else None for value in values]
     if "TextGrid" not in strings[:3]:
         raise _bad(where, "it does not begin as a TextGrid")
@@ -86,9 +87,7 @@ def _phone_tier(text: str, where: str) -> list[tuple[float, float, str]]:
     raise _bad(where, f"it has no tier {TIER!r}")
 
 
-def _intervals(
-    values: list[str], strings: list[str | None], at: int, where: str
-) -> list[tuple[float, float, str]]:
+def _intervals(values: list[str], strings: list[str | None], at: int, where: str) -> list[tuple[float, float, str]]:
     """Of a tier whose first and last moment, count and intervals begin at `at`."""
     try:
         count = int(values[at + 2])
