@@ -24,7 +24,7 @@ def track_pitch(wave: np.ndarray, rate: int, hop: int) -> np.ndarray:
 
 def is_voiced(pitch: np.ndarray) -> bool:
     """Whether a contour has the two voiced frames that interpolation needs."""
-    return np.count_nonzero(pitch) >= 2
+    return int(np.count_nonzero(pitch)) >= 2
 
 
 def interpolate(pitch: np.ndarray) -> np.ndarray:
