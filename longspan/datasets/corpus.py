@@ -39,6 +39,7 @@ class Corpus(Dataset):
 
     made = "standin"
     sizes: ClassVar[dict[str, int]]  # how many examples each split has when all are taken
+    substitutes: ClassVar[tuple[str, ...]] = ()  # variants that stand in for the corpus under a name of their own
 
     @abstractmethod
     def obtain(self, downloads: Path, *, progress: bool = True) -> Any:
@@ -160,8 +161,11 @@ class Corpus(Dataset):
         return self.obtain(downloads, progress=progress)
 
     def _check(self, variant: str | None) -> None:
-        if variant not in (None, "official", "imported", "standin"):
-            raise UsageError(f"{self.name} is 'official', 'imported' or 'standin', got variant={variant!r}.")
+        known = ("official", "imported", *self.substitutes, "standin")
+        if variant is not None and variant not in known:
+            raise UsageError(
+                f"{self.name} is {', '.join(map(repr, known[:-1]))} or 'standin', got variant={variant!r}."
+            )
 
     def _absent(self, root: Path | str | None) -> DataMissing:
         return DataMissing(

@@ -1,0 +1,1 @@
+"""The parts of the speech data: layouts, phonemes, alignments, pitch, energy, arrays; see `datasets.ljspeech`."""
