@@ -19,6 +19,21 @@ LARA = {"proposal": "means", "weighting": "query"}
 S4D = {"channels": 8, "init": "inv", "output": "linear", "tied": True, "bidirectional": False}
 CAUSAL = {"local": {"window": 16}, "abc": {"slots": 64}, "longshort": {"window": 16, "chunk": 64}, "s4d": S4D}
 
+
+def speech(channels: int) -> Mapping[str, Mapping[str, Value]]:
+    """The options as noncausal_self in speech, where S4D has as many channels as the network has heads."""
+    return {
+        "local": {"window": 15},
+        "abc": {"slots": 64},
+        "lara": LARA | {"landmarks": 64},
+        "probsparse": {"factor": 5},
+        "performer": {"features": 64},
+        "longshort": {"window": 15, "landmarks": 64, "conv": 5},
+        "nystromformer": {"landmarks": 64, "conv": 5},
+        "s4d": S4D | {"channels": channels, "state": 64},
+    }
+
+
 TABLE: Mapping[str, Mapping[Pattern, Mapping[str, Mapping[str, Value]]]] = {
     "summarization": {
         NS: {
@@ -59,6 +74,12 @@ TABLE: Mapping[str, Mapping[Pattern, Mapping[str, Mapping[str, Value]]]] = {
             "nystromformer": {"landmarks": 16},
             "s4d": S4D | {"channels": 1, "state": 16},
         }
+    },
+    "tts_fastspeech2": {NS: speech(channels=2)},
+    "tts_transformer": {
+        NS: speech(channels=4),
+        CS: CAUSAL | {"s4d": S4D | {"channels": 4}},
+        CC: {"abc": {"slots": 64}, "performer": {"features": 64}},
     },
 }
 TWINS = {  # mechanisms whose CAB release stands beside them as `cab_...`, by the patterns it has
