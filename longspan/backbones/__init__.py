@@ -8,7 +8,7 @@ registry = Registry(
     "torch.nn:Module",
     skip=(
         *("batch_norm", "compiling", "continuous", "fairseq_sinusoid", "greedy"),
-        *("parameters", "sizes", "slots", "speech_layers"),
+        *("parameters", "point_proxies", "sizes", "slots", "speech_layers"),
     ),
 )
 
