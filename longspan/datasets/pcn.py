@@ -115,6 +115,7 @@ class Pcn(Corpus):
         generated=False,
     )
     sizes = COUNTS
+    substitutes = ("furniture", "airplanes")
 
     def key(self, data: Data) -> str:
         counts = "-".join(str(count) for count in self.counts(data).values())

@@ -1,6 +1,7 @@
 """The manifest of a folder of arrays: read as untrusted data, and what it says compared with what was asked for."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from longspan.core.errors import DataDamaged
 
 MANIFEST_SCHEMA = 1
-VARIANTS = ("generated", "official", "imported", "standin")
+VARIANT = re.compile(r"[a-z0-9_+-]{1,40}")  # generated, official, imported, standin, or the name of a substitute
 
 
 def read_manifest(folder: Path) -> dict:
@@ -42,8 +43,8 @@ def _faults(manifest: Any) -> Iterator[str]:
         yield f"schema {schema!r:.40}, known: {MANIFEST_SCHEMA}"
     if not isinstance(manifest.get("dataset"), str):
         yield "it names no dataset"
-    if manifest.get("variant") not in VARIANTS:
-        yield f"variant {manifest.get('variant')!r:.40}, known: {', '.join(VARIANTS)}"
+    if not (isinstance(variant := manifest.get("variant"), str) and VARIANT.fullmatch(variant)):
+        yield f"variant {variant!r:.40}, which is no word of small letters"
     counts = manifest.get("counts", {})
     if not isinstance(counts, dict) or not all(type(n) is int and n >= 0 for n in counts.values()):
         yield "counts are not numbers of examples"
