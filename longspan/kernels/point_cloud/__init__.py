@@ -14,7 +14,7 @@ and nothing waits for the host. A coordinate that is no number makes its own dis
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from longspan.core.errors import UsageError
@@ -44,7 +44,7 @@ def nearest(
     a, b = at_least_single(a), at_least_single(b)
     impl = choose(impl, "nearest", a, _unsupported_reason(a, b))
     seen = b.detach() if mask is None else b.detach().masked_fill(~mask[:, :, None], torch.inf)
-    index = (operator.nearest if impl == "triton" else reference.nearest)(a.detach(), seen)
+    index = (operator.nearest if impl == "triton" else reference.nearest)(*_numbers(a.detach(), seen))
     x, y, z = (a - take(b, index)).unbind(dim=-1)
     distance = x * x + y * y + z * z
     if mask is not None:
@@ -56,14 +56,14 @@ def nearest(
 def k_nearest(
     query: Float[Tensor, "b n 3"], source: Float[Tensor, "b m 3"], k: int, *, impl: Implementation = "auto"
 ) -> Int[Tensor, "b n k"]:
-    """The indices of the k sources nearest to each query; a query among the sources is its own first neighbour.
+    """The indices of the k sources nearest to each query, in float32; a query among the sources is its own first.
 
     >>> k_nearest(torch.tensor([[[0.0, 0, 0]]]), torch.tensor([[[3.0, 0, 0], [0, 0, 2], [9, 0, 0]]]), 2)
     tensor([[[1, 0]]])
     """
     if not 1 <= k <= source.shape[1]:
         raise UsageError(f"{k} nearest neighbours were asked for among {source.shape[1]} points; ask for 1 to all.")
-    query, source = at_least_single(query), at_least_single(source)
+    query, source = _numbers(query.float(), source.float())
     reason = _unsupported_reason(query, source) or _too_many(source)
     impl = choose(impl, "k_nearest", query, reason)
     return (operator.k_nearest if impl == "triton" else reference.k_nearest)(query, source, k)
@@ -89,7 +89,7 @@ def farthest_points(
     return torch.cat([index, index[:, -1:].expand(-1, k - steps)], dim=1)
 
 
-def take(x: Float[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Float[Tensor, "b *n c"]:
+def take(x: Shaped[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Shaped[Tensor, "b *n c"]:
     """The rows of each cloud that an index names, nearest neighbours for one.
 
     One flat index: torch adds up its gradient in a fixed order, where that of `gather` comes by atomics.
@@ -99,6 +99,13 @@ def take(x: Float[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Float[Tensor,
     """
     first = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)
     return x.flatten(0, 1)[index + first.view(-1, *[1] * (index.ndim - 1))]
+
+
+def _numbers(
+    a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]
+) -> tuple[Float[Tensor, "b n 3"], Float[Tensor, "b m 3"]]:
+    """Two clouds whose distances can all be compared: points of b that are no numbers are infinitely far."""
+    return a.nan_to_num(), b.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
 
 
 def _unsupported_reason(a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]) -> str:

@@ -8,10 +8,9 @@ from torch import Tensor
 from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.operator import operator
 
-MOST_POINTS = 16_384  # that a program of `farthest_points` or a row of `k_nearest` holds in registers
+MOST_POINTS = 16_384  # that a program of `farthest_points` or `k_nearest` holds in registers
 PAIR = 8  # operations: three differences, three squares, two sums
 NEAREST = {"R": 128, "C": 32, "STEPS": 16, "num_warps": 4}  # a thread has 32 rows and one column, in a chunk 16 columns
-ROW_NUMBERS = 8_192  # distances that a program of `k_nearest` holds, unless a single row has more
 
 
 def _index(x: Tensor, *shape: int) -> Tensor:
@@ -43,11 +42,9 @@ def k_nearest(query: Tensor, source: Tensor, k: int) -> Tensor:
 
     (clouds, n, _), m = query.shape, source.shape[1]
     index, M = _index(query, clouds, n, k), next_power_of_2(m)
-    R = max(1, ROW_NUMBERS // M)
+    launch = {"k": k, "M": M, "num_warps": max(1, M // 2_048)}
     with torch.cuda.device_of(query):
-        triton.k_nearest[(ceil(n, R), clouds)](
-            query.contiguous(), source.mT.contiguous(), index, n, m, k=k, R=R, M=M, num_warps=ceil(R * M, 2_048)
-        )  # fmt: skip
+        triton.k_nearest[(n, clouds)](query.contiguous(), source.mT.contiguous(), index, n, m, **launch)
     return index
 
 

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-AT_ONCE = 2**22  # distances
+AT_ONCE = {"cpu": 2**17}  # distances, which stay in its cache
+OTHERWISE = 2**24
 
 
 def squared(x: Float[Tensor, "*rows 3"]) -> Float[Tensor, "*rows"]:
@@ -34,20 +35,23 @@ def farthest_points(x: Float[Tensor, "b n 3"], allowed: Bool[Tensor, "b n"], k: 
 
 
 def _distances(a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]) -> Iterator[Float[Tensor, "b some m"]]:
-    """From some points of a at a time to all of b; what is no number is infinitely far."""
-    (x, y, z), some = b[:, None].unbind(dim=-1), max(1, AT_ONCE // max(1, b.shape[0] * b.shape[1]))
+    """From some points of a at a time to all of b."""
+    (x, y, z), most = b[:, None].unbind(dim=-1), AT_ONCE.get(a.device.type, OTHERWISE)
+    some = max(1, most // max(1, b.shape[0] * b.shape[1]))
     for part in a.split(some, dim=1):
         px, py, pz = part[:, :, None].unbind(dim=-1)
         distance = (px - x).square_()
         distance += (py - y).square_()
         distance += (pz - z).square_()
-        yield distance.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        yield distance
 
 
 def _smallest(distance: Float[Tensor, "b n m"], k: int) -> Int[Tensor, "b n k"]:
-    """The places of the k smallest in order; `topk` leaves open which of two equal ones comes first."""
-    found = []
-    for _ in range(k):
-        found.append(distance.argmin(dim=-1, keepdim=True))
-        distance = distance.scatter(-1, found[-1], torch.inf)
-    return torch.cat(found, dim=-1)
+    """The places of the k smallest in order.
+
+    `topk` leaves open which of two equal ones comes first, so each distance, whose bits are ordered as integers are,
+    goes in with its place behind it.
+    """
+    place = torch.arange(distance.shape[2], device=distance.device)
+    keys = distance.view(torch.int32).long().mul_(2**32).add_(place)
+    return keys.topk(k, largest=False).values.remainder(2**32)

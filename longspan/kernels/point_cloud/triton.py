@@ -4,8 +4,8 @@
 as the distances, so a program follows chunks of STEPS x C columns: their smallest distance is one instruction a pair.
 The chunk that has the smallest of a row, the first of equals, is then searched again for the column.
 
-`farthest_points` has a program for each cloud, which holds all of its points. `k_nearest` holds the distances from a
-few queries to all sources, and takes out the smallest k times.
+`farthest_points` has a program for each cloud, which holds all of its points. `k_nearest` has one for each query,
+which holds the distances to all sources and takes out the smallest k times.
 """
 
 from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
@@ -43,16 +43,15 @@ def nearest(a, b, index, n, m, R: tl.constexpr, C: tl.constexpr, STEPS: tl.const
 
 @triton.jit
 @no_type_check
-def k_nearest(query, source, index, n, m, k: tl.constexpr, R: tl.constexpr, M: tl.constexpr):
-    cloud, row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, M)
-    x, y, z = _points(query + cloud * 3 * n, row, row < n)
-    distance = _squared(x, y, z, source + cloud * 3 * m, column[None, :], m)  # [R, M]
-    distance = tl.where(distance < FAR, distance, FAR)  # what is no number is far
+def k_nearest(query, source, index, n, m, k: tl.constexpr, M: tl.constexpr):
+    cloud, column = tl.program_id(1).to(tl.int64), tl.arange(0, M)
+    row = cloud * n + tl.program_id(0)
+    x, y, z = tl.load(query + 3 * row), tl.load(query + 3 * row + 1), tl.load(query + 3 * row + 2)
+    distance = _squared(x, y, z, source + cloud * 3 * m, column, m)  # [M]
     for i in tl.static_range(k):
-        smallest = tl.min(distance, axis=1)
-        found = tl.min(tl.where(distance == smallest[:, None], column[None, :], LAST), axis=1)
-        tl.store(index + (cloud * n + row) * k + i, tl.minimum(found, m - 1).to(tl.int64), mask=row < n)
-        distance = tl.where(column[None, :] == found[:, None], FAR, distance)
+        found = tl.min(tl.where(distance == tl.min(distance, axis=0), column, LAST), axis=0)
+        tl.store(index + row * k + i, found.to(tl.int64))
+        distance = tl.where(column == found, FAR, distance)
 
 
 @triton.jit
