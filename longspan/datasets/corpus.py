@@ -53,7 +53,8 @@ class Corpus(Dataset):
         """Read the files at the path `source`, in any known layout, or what `obtain` returned; write all arrays.
 
         Returns the manifest entries of the arrays, as `write_array` returns them, and further entries for the manifest:
-        `variant` ("official" if a published digest matches, the name of a substitute, else "imported"), `counts` by split, and others.
+        `variant` ("official" if a published digest matches, the name of a substitute, else "imported"), `counts` by
+        split, and others.
         """
 
     @abstractmethod

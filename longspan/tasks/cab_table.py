@@ -48,6 +48,7 @@ TABLE: Mapping[str, Mapping[Pattern, Mapping[str, Mapping[str, Value]]]] = {
     },
     "lm": {CS: CAUSAL},
     "forecasting": {NC: {"abc": {"slots": 16}, "performer": {"features": 16}}},
+    "point_cloud_completion": {NC: {"abc": {"slots": 64}, "performer": {"features": 64}}},
 }
 TWINS = {  # mechanisms whose CAB release stands beside them as `cab_...`, by the patterns it has
     NS: ("abc", "lara", "local", "nystromformer", "performer"),
