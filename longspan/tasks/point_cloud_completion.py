@@ -13,7 +13,7 @@ seed of its own for each model. True clouds are used as they are, whatever their
 
 `cab-2023` is the recipe of the Comprehensive Attention Benchmark (arXiv:2210.07661), which is that of PoinTr's code of
 July 2022: 301 epochs of AdamW, weight decay on everything. It selects on the test split, as that code did, whose
-validation loader reads test: the setting `data.selected_on` says so on every card, and such a score is too good.
+validation loader reads test: the setting `data.validation` says so on every card, and such a score is too good.
 `longspan` selects on the validation split, samples and scores all points but rows of zeros, and its coarse cloud ends
 with the input itself. `lite` is no tenth of either but a few minutes on a GPU for the network of full size.
 """
@@ -71,20 +71,15 @@ LONGSPAN = Protocol(
         drop_last=True,
     ),
 )
-CAB = Protocol(
-    data=DATA["cab-2023", "full"],
-    model=Network(qkv_bias="inexact", skip="near_origin", coarse="sampled", removed="zero_sums"),
-    recipe=LONGSPAN.recipe,
-)
-SHORT = replace(
-    LONGSPAN.recipe,
-    steps=1_200,
-    batch_size=24,
-    warmup=50,
-    schedule="linear",
-    evaluate_every=100,
-    drop_last=False,
-)
+QUIRKS: Mapping[str, Any] = {
+    "qkv_bias": "inexact",
+    "skip": "near_origin",
+    "coarse": "sampled",
+    "removed": "zero_sums",
+}  # of CAB's network
+CAB = Protocol(data=DATA["cab-2023", "full"], model=Network(**QUIRKS), recipe=LONGSPAN.recipe)
+FADING = replace(LONGSPAN.recipe, schedule="linear", drop_last=False)
+SHORT: Mapping[str, Any] = {"steps": 1_200, "batch_size": 24, "evaluate_every": 100}
 TINY = Network(
     dim=32,
     heads=2,
@@ -99,7 +94,13 @@ TINY = Network(
     neighbours=8,
     geometry=4,
 )
-SMOKE = replace(SHORT, steps=120, batch_size=8, learning_rate=2e-3, warmup=10, evaluate_every=40, evaluation_batch=12)
+TINY_RULES: Mapping[str, Any] = {
+    "steps": 120,
+    "batch_size": 8,
+    "learning_rate": 2e-3,
+    "evaluate_every": 40,
+    "evaluation_batch": 12,
+}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class EvaluationFeed(Feed):
     """Every view of every model, shuffled by a seed of its own; row `model * views + view`."""
 
     def __init__(self, clouds: Clouds, points: int, removed: Removed, device: torch.device | str):
-        self.clouds, self.removed, self.device = clouds, removed, device
+        self.clouds, self.device = clouds, device
+        self.removed: Removed = removed
         self.complete = torch.tensor(np.asarray(clouds.complete), device=device)
         inputs = [
             fitted(clouds.view(model, view), points, derive(0, "pcn", "input", int(clouds.index[model]), view))
@@ -186,14 +188,12 @@ class PointCloudCompletion(Task):
         unit="plain",
     )
     protocols = {
-        ("longspan", "smoke"): Protocol(DATA["longspan", "smoke"], TINY, SMOKE),
+        ("longspan", "smoke"): Protocol(DATA["longspan", "smoke"], TINY, replace(FADING, warmup=10, **TINY_RULES)),
         ("cab-2023", "smoke"): Protocol(
-            DATA["cab-2023", "smoke"],
-            replace(TINY, qkv_bias="inexact", skip="near_origin", coarse="sampled", removed="zero_sums"),
-            SMOKE,
+            DATA["cab-2023", "smoke"], replace(TINY, **QUIRKS), replace(CAB.recipe, decay_every=1, **TINY_RULES)
         ),
-        ("longspan", "lite"): replace(LONGSPAN, recipe=SHORT),
-        ("cab-2023", "lite"): replace(CAB, recipe=SHORT),
+        ("longspan", "lite"): replace(LONGSPAN, recipe=replace(FADING, warmup=50, **SHORT)),
+        ("cab-2023", "lite"): replace(CAB, recipe=replace(CAB.recipe, decay_every=4, **SHORT)),
         ("longspan", "full"): LONGSPAN,
         ("cab-2023", "full"): CAB,
     }
