@@ -46,12 +46,12 @@ COUNTS = {"train": 28_974, "valid": 800, "test": 1_200}
 class Data:
     """Settings: how many points of a view the network sees, how many points a true cloud has, and how many models.
 
-    None is all. `selected_on="test"` puts the test split in the place of validation, as CAB's code did.
+    None is all. `validation="test"` puts the test split in its place, as CAB's code did.
     """
 
     partial: int = 2_048
     points: int | None = None
-    selected_on: Literal["valid", "test"] = "valid"
+    validation: Literal["valid", "test"] = "valid"
     train: int | None = None
     valid: int | None = None
     test: int | None = None
@@ -64,15 +64,15 @@ class Data:
             raise UsageError(
                 f"A cloud needs at least 1 point, got partial={self.partial} and points={self.points}; give more."
             )
-        if self.selected_on not in ("valid", "test"):
-            raise UsageError(f"Checkpoints are selected on 'valid' or 'test', got selected_on={self.selected_on!r}.")
+        if self.validation not in ("valid", "test"):
+            raise UsageError(f"Checkpoints are selected on 'valid' or 'test', got validation={self.validation!r}.")
         if self.standin and None in (self.train, self.valid, self.test):
             raise UsageError("A stand-in has as many models as asked for; give train, valid and test.")
 
 
 PRESETS = {
     "point_cloud_completion": by_tier(
-        full={"longspan": Data(), "cab-2023": Data(selected_on="test")},
+        full={"longspan": Data(), "cab-2023": Data(validation="test")},
         smoke=Data(partial=192, points=512, train=120, valid=12, test=24, standin=True),
         other_smoke={"cab-2023": Data(192, 512, "test", train=120, valid=12, test=24, standin=True)},
     )
@@ -115,6 +115,7 @@ class Pcn(Corpus):
         generated=False,
     )
     sizes = COUNTS
+    substitutes = ("furniture", "airplanes")
 
     def key(self, data: Data) -> str:
         counts = "-".join(str(count) for count in self.counts(data).values())
@@ -150,7 +151,7 @@ class Pcn(Corpus):
     def view(self, arrays: Mapping[str, np.ndarray], data: Data) -> dict[str, Any]:
         splits = {}
         for name in SPLITS:
-            source = data.selected_on if name == "valid" else name
+            source = data.validation if name == "valid" else name
             splits[name] = _chosen(arrays, source, getattr(data, source), data.points, training=name == "train")
         return splits
 

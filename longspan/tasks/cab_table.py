@@ -81,6 +81,7 @@ TABLE: Mapping[str, Mapping[Pattern, Mapping[str, Mapping[str, Value]]]] = {
         CS: CAUSAL | {"s4d": S4D | {"channels": 4}},
         CC: {"abc": {"slots": 64}, "performer": {"features": 64}},
     },
+    "point_cloud_completion": {NC: {"abc": {"slots": 64}, "performer": {"features": 64}}},
 }
 TWINS = {  # mechanisms whose CAB release stands beside them as `cab_...`, by the patterns it has
     NS: ("abc", "lara", "local", "nystromformer", "performer"),

@@ -89,9 +89,9 @@ def test_smoke_of_cab_has_its_quirks_in_a_small_network_on_a_stand_in(name):
     assert smoke.data.standin
     assert not full.data.standin
     assert smoke.model.dim < full.model.dim
-    for field in ("self_slots", "sinusoid", "stop", "untrained_place"):
+    for field in ("self_slots", "sinusoid", "stop", "untrained_place", "coarse", "skip", "removed", "qkv_bias"):
         assert getattr(smoke.model, field, None) == getattr(full.model, field, None)
-    for field in ("layout", "breaks", "scored", "whole_batches"):
+    for field in ("layout", "breaks", "scored", "whole_batches", "validation"):
         assert getattr(smoke.data, field, None) == getattr(full.data, field, None)
     for field in ("schedule", "clip", "selection", "optimizer", "drop_last", "label_smoothing", "decay_after"):
         assert getattr(smoke.recipe, field) == getattr(full.recipe, field)

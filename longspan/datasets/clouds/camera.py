@@ -54,10 +54,7 @@ def seen(points: np.ndarray, camera: Pose) -> np.ndarray:
 def _through_gaps(picture: np.ndarray) -> np.ndarray:
     framed = np.pad(picture, 1, constant_values=np.inf)
     height, width = picture.shape
-    nearer = sum(
-        (framed[down : down + height, across : across + width] < picture - BEHIND).astype(np.int8)
-        for down in range(3)
-        for across in range(3)
-        if (down, across) != (1, 1)
-    )
+    nearer = np.zeros(picture.shape, np.int8)
+    for down, across in np.ndindex(3, 3):  # itself among them, which is not nearer than itself
+        nearer += framed[down : down + height, across : across + width] < picture - BEHIND
     return nearer >= NEARER
