@@ -230,7 +230,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused(tmp_path):
     (tmp_path / "p.npz").write_bytes(content)
     found = of_score(tmp_path)
     assert found.status == "broken"
-    assert "more than predictions can need" in found.detail
+    assert "more than such a file can need" in found.detail
 
 
 @settings(
