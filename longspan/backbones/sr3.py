@@ -80,7 +80,7 @@ class SR3(nn.Module):
         self.level = NoiseLevel(sizes.dim)
         self.first = nn.Conv2d(2 * COLOURS, sizes.dim, 3, padding=1)
         width, skips = sizes.dim, [sizes.dim]
-        self.down, self.up = nn.ModuleList(), nn.ModuleList()
+        self.down = nn.ModuleList()
         for side, wide in levels:
             for _ in range(sizes.blocks):
                 self.down.append(Block(attention, sizes, width, wide, side))
@@ -92,6 +92,7 @@ class SR3(nn.Module):
         self.middle = nn.ModuleList(
             Block(attention, sizes, width, width, sizes.sides[-1], attends=attends) for attends in (True, False)
         )
+        self.up = nn.ModuleList()
         for side, wide in reversed(levels):
             for _ in range(sizes.blocks + 1):
                 self.up.append(Block(attention, sizes, width + skips.pop(), wide, side))

@@ -107,13 +107,13 @@ SMOKE = Protocol(
         diffusion=Diffusion(sampled=20),
     ),
     recipe=replace(
-        LONGSPAN.recipe, steps=80, batch_size=8, learning_rate=2e-3, warmup=10, average=0.9, evaluate_every=40
+        LONGSPAN.recipe, steps=60, batch_size=8, learning_rate=2e-3, warmup=10, average=0.9, evaluate_every=30
     ),
 )
 CAB_SMOKE = Protocol(
     data=DATA["cab-2023", "smoke"],
     model=replace(SMOKE.model, levels="batch"),
-    recipe=replace(CAB.recipe, steps=80, batch_size=8, learning_rate=1e-3, evaluate_every=10),
+    recipe=replace(CAB.recipe, steps=60, batch_size=8, learning_rate=1e-3, evaluate_every=10),
 )
 
 
