@@ -156,7 +156,7 @@ class LJSpeech(Corpus):
 
     def convert(self, source: _Files, folder: Path) -> tuple[dict[str, dict], dict[str, Any]]:
         """Read a folder in the layout of LJSpeech, or an archive of one; see `speech.layout`."""
-        data, copy = source.data, Copy(source.path)
+        data, copy = source.data, Copy(source.path, voice=source.data.phones == "aligned")
         if data.phones == "aligned" and data.durations != "ctc":
             copy.textgrids = read_textgrids(source.path)
         if data.phones == "aligned" and data.durations == "mfa" and not copy.textgrids:
