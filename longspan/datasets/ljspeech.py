@@ -139,9 +139,9 @@ class LJSpeech(Corpus):
         data = self._settings(data)
         if source is not None:
             return self.import_from(source, data, root=root)
-        with self._at_work(root) as work:
-            if not self._has(data, root) or self._problems(self._whole(root)):
-                archive = self._fetch(data_root(root) / "downloads", data, progress)
+        if not self._has(data, root) or self._problems(self._whole(root)):
+            archive = self._fetch(data_root(root) / "downloads", data, progress)
+            with self._at_work(root) as work:
                 self._take(_Files(archive, data, work, workers, progress), root)
         return self.load(data, root=root, real=True)
 
