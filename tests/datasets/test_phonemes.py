@@ -44,7 +44,7 @@ def test_what_nothing_knows_is_spelled():
 
 
 def test_a_lexicon_of_ones_own_comes_before_the_dictionary_and_serves_without_it(monkeypatch):
-    monkeypatch.setattr("longspan.datasets.speech.phonemes._cmudict", lambda: {})
+    monkeypatch.setattr("longspan.datasets.speech.phonemes._cmudict", dict)
     assert Phonemes({"hello": "HH EH1 L OW0"}).spoken("Hello!") == ["HH", "EH1", "L", "OW0", "|", "!"]
 
 
@@ -77,14 +77,14 @@ def test_letters_and_digits_that_no_rule_pronounces_are_found():
 
 @pytest.mark.parametrize("line", ["word", "word K AE1", "word\t", "word\tK QQ9 T"])
 def test_a_lexicon_line_that_is_none_is_named(line):
-    with pytest.raises(CorruptFile, match="lexicon.tsv, line 1: expected a word, a tab and its ARPAbet phones"):
+    with pytest.raises(CorruptFile, match=r"lexicon.tsv, line 1: expected a word, a tab and its ARPAbet phones"):
         read_lexicon([(line, "lexicon.tsv, line 1")])
 
 
 @pytest.fixture(scope="module")
 def transcripts():
     def read(path):
-        rows = (line.split("|") for line in lzma.open(path, "rt", encoding="utf-8", newline="\n").read().split("\n"))
+        rows = (line.split("|") for line in lzma.decompress(path.read_bytes()).decode().split("\n"))
         return [(row[0], row[2]) for row in rows if len(row) == 3]
 
     return read
