@@ -356,6 +356,14 @@ def test_every_pattern_can_be_replaced_and_the_card_lists_the_slots(
 
 
 @BOTH
+def test_a_run_in_mixed_precision_speaks_and_is_scored(task, data, tmp_path):
+    cell = runs.Cell(task.name, "abc", overrides=TINY | SMALLER[task.name] | FEW)
+    card = runs.run(cell, out=tmp_path, data=data, device="cpu", progress=False, precision="bf16")
+    assert card["settings"]["precision"] == "bf16"
+    assert np.isfinite(card["score"]["value"])
+
+
+@BOTH
 def test_samples_can_be_heard_and_seen_beside_the_card(task, data, tmp_path, splits):
     card = run(task, tmp_path, data, changes=FEW)
     (path, _), *_ = Store(tmp_path / "cards").entries()
