@@ -33,7 +33,7 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "attentions": {"base", "bypass", "state_space"},
     "tasks": {
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "forecasting", "language", "lra_models"),
-        *("speech", "speech_feed", "speech_sound", "widths"),
+        *("speech", "speech_feed", "speech_rules", "speech_sound", "widths"),
     },
     "datasets": {"base", "corpus", "series"},
     "probes": {"base", "matrices", "ask"},

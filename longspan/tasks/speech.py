@@ -14,7 +14,6 @@ beside it. `cab-2023` speaks all of them.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +26,7 @@ from longspan.core.errors import UsageError
 from longspan.datasets.base import Splits
 from longspan.datasets.speech.view import Speech
 from longspan.metrics.speech import over_corpus
-from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta
+from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task, TaskMeta
 from longspan.tasks.speech_feed import END, Hearing, SpeechFeed
 from longspan.tasks.speech_sound import Samples, Voice, distortion, sound
 
@@ -35,58 +34,6 @@ Mels = Float[Tensor, "b n mels"]
 TOLD = ("mcd_told", "msd_told")
 LONGEST_FRAMES, LONGEST_TOKENS = 870, 174  # of a clip of LJSpeech, about
 UNKNOWN = 3
-
-CAB_RECIPE = Recipe(
-    steps=200_000,
-    batch_size=48,
-    accumulate=8,
-    learning_rate=5e-4,
-    warmup=4_000,
-    schedule="inverse_sqrt",
-    weight_decay=0.0,
-    betas=(0.9, 0.999),
-    eps=1e-8,
-    clip=5.0,
-    evaluate_every=255,  # an epoch
-    evaluation_batch=6,
-    parts="sum_over_samples",
-    order="by_length",
-    also_at=20_000,
-)
-
-
-LONGSPAN_RECIPE = replace(CAB_RECIPE, steps=20_000, parts="mean", evaluate_every=500, evaluation_batch=16, also_at=None)
-# Parts of 24 clips, each recorded by its width, since a GPU does not notice 6 short ones.
-LITE_RECIPE = replace(LONGSPAN_RECIPE, steps=3_000, warmup=400, accumulate=2)
-CAB_LITE_RECIPE = replace(CAB_RECIPE, steps=1_000, warmup=100, also_at=None)
-SMOKE_RECIPE = replace(
-    LONGSPAN_RECIPE,
-    steps=120,
-    batch_size=8,
-    accumulate=2,
-    learning_rate=2e-3,
-    warmup=20,
-    evaluate_every=60,
-    evaluation_batch=8,
-)
-
-
-def speech_protocols(cab: Protocol, longspan: Protocol, smoke: Protocol) -> dict[tuple[str, str], Protocol]:
-    """All tiers of both protocols; lite has the network and the data of full, and minutes instead of hours."""
-    quirks = {name: getattr(cab.model, name) for name in ("pads", "together", "heard") if hasattr(cab.model, name)}
-    cab_smoke = Protocol(
-        data=replace(smoke.data, durations=cab.data.durations),
-        model=replace(smoke.model, **quirks),
-        recipe=replace(smoke.recipe, parts=cab.recipe.parts),
-    )
-    return {
-        ("longspan", "smoke"): smoke,
-        ("cab-2023", "smoke"): cab_smoke,
-        ("longspan", "lite"): replace(longspan, recipe=LITE_RECIPE),
-        ("longspan", "full"): longspan,
-        ("cab-2023", "lite"): replace(cab, recipe=CAB_LITE_RECIPE),
-        ("cab-2023", "full"): cab,
-    }
 
 
 def masked_mean(values: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
@@ -138,6 +85,10 @@ class SpeechTask(Task):
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.model.longest
+
+    def passes(self, protocol: Protocol) -> tuple[float, float]:
+        """Twice the network, once told the truth, and the waves."""
+        return 3.0, 6.0
 
     def feed(self, split: Any, protocol: Protocol, device: torch.device | str) -> SpeechFeed:
         network = protocol.model

@@ -68,9 +68,8 @@ class SpeechFeed(Feed):
         return Batch(self._numbers(rows), tokens, lengths, mel * real(frames, width)[..., None], frames)
 
     def text(self, tokens: list[int]) -> Batch:
-        """A batch of one text without sound."""
-        tokens = tokens if tokens and tokens[-1] == END else [*tokens, END]
-        one = torch.tensor([tokens], device=self.device)
+        """A batch of one text, which ends in the end token, without sound."""
+        one = torch.tensor([[*map(int, tokens)]], device=self.device)
         row, frames = (torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(2))
         return Batch(row, one, row + one.shape[1], self.mean.new_zeros(1, 1, len(self.mean)), frames)
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -31,7 +32,8 @@ def sound(feed: SpeechFeed, mel: Float[Tensor, "b n mels"], frames: Int[Tensor, 
     """
     logs = feed.log_mel(mel).clamp(max=LOUDEST).masked_fill((frames == 0)[:, None, None], 0)
     frames = frames.clamp(min=1)
-    logs = logs[:, : max(1, int(frames.max()))]
+    width = max(2, int(frames.max()))  # a wave of a single frame has no sample, and a batch of such has no width
+    logs = F.pad(logs, (0, 0, 0, max(0, width - logs.shape[1])))[:, :width]
     wave = griffin_lim(logs, turns, torch.Generator().manual_seed(0), frames=frames)
     return Sound(logs, frames, as_stored(wave), (frames - 1) * HOP)
 

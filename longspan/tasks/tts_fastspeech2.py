@@ -28,17 +28,9 @@ from longspan.kernels.packing import real
 from longspan.metrics.speech import over_corpus
 from longspan.tasks.base import Protocol
 from longspan.tasks.cab_table import cab_presets
-from longspan.tasks.speech import (
-    CAB_RECIPE,
-    LONGSPAN_RECIPE,
-    SMOKE_RECIPE,
-    Mels,
-    SpeechTask,
-    masked_mean,
-    speech_protocols,
-    speech_task,
-)
+from longspan.tasks.speech import Mels, SpeechTask, masked_mean, speech_task
 from longspan.tasks.speech_feed import Batch, Hearing, SpeechFeed
+from longspan.tasks.speech_rules import CAB_RECIPE, LONGSPAN_RECIPE, SMOKE_RECIPE, speech_protocols
 
 MOST = 10_000  # frames that a phone may be said to last
 

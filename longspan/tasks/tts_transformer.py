@@ -28,17 +28,9 @@ from longspan.datasets import ljspeech
 from longspan.kernels.packing import real
 from longspan.tasks.base import Protocol
 from longspan.tasks.cab_table import cab_presets
-from longspan.tasks.speech import (
-    CAB_RECIPE,
-    LONGSPAN_RECIPE,
-    SMOKE_RECIPE,
-    Mels,
-    SpeechTask,
-    masked_mean,
-    speech_protocols,
-    speech_task,
-)
+from longspan.tasks.speech import Mels, SpeechTask, masked_mean, speech_task
 from longspan.tasks.speech_feed import Batch, Hearing
+from longspan.tasks.speech_rules import CAB_RECIPE, LONGSPAN_RECIPE, SMOKE_RECIPE, speech_protocols
 
 LAST = 5.0  # the weight of the step at which a clip ends
 
@@ -85,6 +77,10 @@ class TTSTransformer(SpeechTask):
 
     def model(self, attention: AttentionFactory, protocol: Protocol) -> TransformerTTS:
         return TransformerTTS(attention, protocol.model, vocabulary=protocol.model.vocabulary)
+
+    def passes(self, protocol: Protocol) -> tuple[float, float]:
+        """Steps are spoken one after another, which takes about as long as twenty passes over all of them."""
+        return 20.0, 40.0
 
     def speak(self, model: nn.Module, batch: Batch) -> tuple[Mels, Int[Tensor, " b"]]:
         made = model(batch.tokens, batch.lengths, rows=batch.row)

@@ -79,6 +79,8 @@ FEW = {
     "summarization": {"data.train": 8, "data.valid": 4, "data.test": 6, "data.size": 300, "recipe.batch_size": 4},
     "lm": {"data.train": 2, "data.valid": 1, "data.test": 1, "recipe.batch_size": 4},
     "mlm": {"data.train": 2, "data.valid": 1, "data.test": 1, "recipe.batch_size": 4},
+    "tts_fastspeech2": {"data.train": 8, "data.valid": 2, "data.test": 2, "model.turns": 2},
+    "tts_transformer": {"data.train": 8, "data.valid": 2, "data.test": 2, "model.turns": 2, "model.longest": 20},
 }
 
 
@@ -89,11 +91,12 @@ def test_smoke_of_cab_has_its_quirks_in_a_small_network_on_a_stand_in(name):
     assert smoke.data.standin
     assert not full.data.standin
     assert smoke.model.dim < full.model.dim
-    for field in ("self_slots", "sinusoid", "stop", "untrained_place", "coarse", "skip", "removed", "qkv_bias"):
+    network = ("self_slots", "sinusoid", "stop", "untrained_place", "coarse", "skip", "removed", "qkv_bias")
+    for field in (*network, "pads", "together", "heard"):
         assert getattr(smoke.model, field, None) == getattr(full.model, field, None)
     for field in ("layout", "breaks", "scored", "whole_batches", "validation"):
         assert getattr(smoke.data, field, None) == getattr(full.data, field, None)
-    for field in ("schedule", "clip", "selection", "optimizer", "drop_last", "label_smoothing", "decay_after"):
+    for field in ("schedule", "clip", "selection", "optimizer", "drop_last", "label_smoothing", "decay_after", "parts"):
         assert getattr(smoke.recipe, field) == getattr(full.recipe, field)
 
 
