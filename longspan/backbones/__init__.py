@@ -3,7 +3,10 @@
 from longspan.core.registry import Registry
 
 registry = Registry(
-    "backbone", __name__, "torch.nn:Module", skip=("compiling", "greedy", "parameters", "sizes", "slots")
+    "backbone",
+    __name__,
+    "torch.nn:Module",
+    skip=("compiling", "greedy", "parameters", "point_proxies", "sizes", "slots"),
 )
 
 

@@ -35,14 +35,12 @@ from torch import Tensor, nn
 from longspan import attentions
 from longspan.attentions import Attention, Pattern
 from longspan.backbones.batch_norm import BatchNorm
+from longspan.backbones.point_proxies import PROXY_WIDTH, SLOPE, Grouper, Pointwise
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.core.errors import UsageError
 from longspan.kernels.point_cloud import Skip, farthest_points, k_nearest, take
 from longspan.kernels.precision import at_least_single, without_autocast
-
-SLOPE = 0.2  # of every LeakyReLU
-PROXY_WIDTH = 128  # channels of a proxy as the grouper leaves it
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class PoinTr(nn.Module):
         super().__init__()
         self.sizes, d, whole = sizes, sizes.dim, sizes.whole
         own = attention if sizes.decoder_self == "trial" else attentions.get(sizes.decoder_self)
-        self.grouper = Grouper(sizes)
+        self.grouper = Grouper(sizes.neighbours, sizes.proxies)
         self.position = NormedMLP(3, 128, d)
         self.embedding = NormedMLP(PROXY_WIDTH, d, d)
         self.encoder = nn.ModuleList(EncoderBlock(attention, sizes, i == 0) for i in range(sizes.encoder_layers))
@@ -153,48 +151,6 @@ class PoinTr(nn.Module):
         for fold in self.folds:
             patch = fold(patch, r)
         return (centres[:, :, None] + patch).flatten(1, 2)
-
-
-class Grouper(nn.Module):
-    """From points to fewer points with features of their surroundings: four edge layers and farthest point sampling."""
-
-    def __init__(self, sizes: Sizes):
-        super().__init__()
-        self.neighbours, self.proxies = sizes.neighbours, sizes.proxies
-        self.embedding = Pointwise(3, 8)
-        self.edges = nn.ModuleList([Edges(8, 32), Edges(32, 64), Edges(64, 64), Edges(64, PROXY_WIDTH)])
-
-    def forward(
-        self, points: Float[Tensor, "b n 3"], chosen: Int[Tensor, "b sample"]
-    ) -> tuple[Float[Tensor, "b proxies 3"], Float[Tensor, "b proxies c"]]:
-        """`chosen` are farthest points. So are the first of them, from which the second stage needs no sampling."""
-        first, second, third, fourth = self.edges
-        x, near = self.embedding(points), k_nearest(points, points, self.neighbours)
-        x = first(x, x, near)
-        x = second(take(x, chosen), x, take(near, chosen))
-        sample = take(points, chosen)
-        near = k_nearest(sample, sample, self.neighbours)
-        x = third(x, x, near)
-        x = fourth(x[:, : self.proxies], x, near[:, : self.proxies])
-        return sample[:, : self.proxies], x
-
-
-class Edges(nn.Module):
-    """max_j LeakyReLU(GroupNorm(W [f_j - f_i, f_i])) over the neighbours j of each target i."""
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, 2 * inputs))
-        nn.init.kaiming_uniform_(self.weight, a=5**0.5)  # as torch draws a convolution
-        self.norm = nn.GroupNorm(4, outputs)
-
-    def forward(
-        self, target: Float[Tensor, "b n c"], source: Float[Tensor, "b m c"], near: Int[Tensor, "b n k"]
-    ) -> Float[Tensor, "b n e"]:
-        by_difference, by_self = self.weight.chunk(2, dim=1)
-        y = take(F.linear(source, by_difference), near) + F.linear(target, by_self - by_difference)[:, :, None]
-        y = F.leaky_relu(self.norm(rearrange(y, "b n k e -> b e n k")), SLOPE)
-        return y.max(dim=3).values.mT
 
 
 class EncoderBlock(nn.Module):
@@ -285,10 +241,6 @@ class NormedMLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n e"]:
         return self.second(F.leaky_relu(normed(self.norm, self.first(x)), SLOPE))
-
-
-class Pointwise(nn.Linear):
-    """A linear map that the authors wrote as a convolution of width one, which they initialise otherwise."""
 
 
 def normed(norm: BatchNorm, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n c"]:
