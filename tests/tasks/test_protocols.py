@@ -76,6 +76,7 @@ def test_every_task_has_every_tier_of_the_longspan_protocol():
 
 CAB = [name for name in tasks.names() if any(protocol == "cab-2023" for protocol, _ in tasks.get(name).protocols)]
 FEW = {
+    "point_cloud_completion": {"data.train": 8, "data.valid": 2, "data.test": 2, "recipe.batch_size": 4},
     "summarization": {"data.train": 8, "data.valid": 4, "data.test": 6, "data.size": 300, "recipe.batch_size": 4},
     "lm": {"data.train": 2, "data.valid": 1, "data.test": 1, "recipe.batch_size": 4},
     "mlm": {"data.train": 2, "data.valid": 1, "data.test": 1, "recipe.batch_size": 4},

@@ -16,12 +16,12 @@ def make_solid(rng: np.random.Generator, kind: str, count: int) -> np.ndarray:
         parts = [_box(width, 0.06, depth, up=height / 2)]
         corners = [(x, z) for x in (-1, 1) for z in (-1, 1)]
         parts += [_box(0.06, height, 0.06, x * (width - 0.06) / 2, 0.0, z * (depth - 0.06) / 2) for x, z in corners]
-        height += 0.06
+        height += 0.03  # the upper half of the plate
     areas = np.array([area for area, _ in parts])
     chosen = rng.multinomial(count, areas / areas.sum())
     points = np.concatenate([draw(rng, n) for (_, draw), n in zip(parts, chosen, strict=True)])
     size = np.array([width, height, width if kind == "cylinder" else depth])
-    points[:, 1] -= (0.06 / 2) if kind == "table" else 0.0
+    points[:, 1] -= 0.015 if kind == "table" else 0.0
     return rng.permutation(points / np.linalg.norm(size)).astype(np.float32)
 
 
