@@ -101,7 +101,7 @@ def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
         (values,) = in_row_order(path, rows(path, metric))
         return _sum(path, metric, values) / len(values), len(values), len(values)
     values, category = rows(path, metric, "category")
-    category = whole_numbers(path, "category", category)
+    values, category = in_row_order(path, [values, whole_numbers(path, "category", category)])
     means = [_sum(path, metric, own) / len(own) for own in (values[category == one] for one in np.unique(category))]
     return sum(means) / len(means), len(values), len(values)
 
