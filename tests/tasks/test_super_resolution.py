@@ -10,6 +10,7 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
+import longspan
 from longspan import attentions, tasks
 from longspan.attentions import Pattern
 from longspan.backbones.parameters import count_shapes
@@ -120,6 +121,13 @@ def test_where_attention_stands_is_a_setting_that_is_on_the_card():
     plan = RunPlan.of(Cell("super_resolution", "softmax", None, "cab-2023", "full", overrides=overrides))
     assert count_shapes(plan.model)["total"] == 99_466_627
     assert tuple(plan.identity["settings"]["model"]["attn_res"]) == (16, 32, 64)
+
+
+def test_a_list_of_sides_is_typed_like_any_setting(rules):
+    with pytest.raises(UsageError, match=r"takes \(int, \.\.\.\)"):
+        rules.override({"model.attn_res": 16})
+    with pytest.raises(UsageError, match="takes int"):
+        rules.override({"model.attn_res": (8, "16")})
 
 
 def test_network_and_data_of_different_sides_are_refused(task, rules):
@@ -323,6 +331,9 @@ def test_a_card_has_the_scores_beside_bicubic_and_its_samples(tmp_path):
     assert card["score"]["higher_is_better"]
     assert card["dataset"]["variant"] == "standin"
     assert "samples" in card["files"]
+    (path,) = (tmp_path / "out" / "cards").rglob("*.json")
+    small = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    assert longspan.load(path).upscale(small).shape == (32, 32, 3)
 
 
 def test_real_data_that_are_absent_end_a_run_with_a_sentence(tmp_path, monkeypatch):
