@@ -32,8 +32,8 @@ SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one th
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
     "attentions": {"base", "bypass", "state_space"},
     "tasks": {
-        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "forecasting", "language", "lra_models"),
-        *("speech", "speech_feed", "speech_rules", "speech_sound", "widths"),
+        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "language"),
+        *("lra_models", "speech", "speech_feed", "speech_rules", "speech_sound", "widths"),
     },
     "datasets": {"base", "corpus", "series"},
     "probes": {"base", "matrices", "ask"},

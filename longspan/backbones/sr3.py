@@ -174,10 +174,22 @@ class Block(nn.Module):
         return self.attention(self.after(y) + self.shortcut(x))
 
 
+class Norm(nn.GroupNorm):
+    """Group norm that answers in the precision it is asked in; its sums are in single precision at least.
+
+    Autocast would widen pictures to single precision here, and the convolution that follows narrow them again.
+    """
+
+    def forward(self, input: Float[Tensor, "b c side side"]) -> Float[Tensor, "b c side side"]:
+        with torch.autocast(input.device.type, enabled=False):
+            weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
+            return F.group_norm(input, self.num_groups, weight, bias, self.eps)
+
+
 class NormSwishConv(nn.Module):
     def __init__(self, width: int, out: int, sizes: Sizes, *, dropout: float = 0.0):
         super().__init__()
-        self.norm = nn.GroupNorm(sizes.groups, width)
+        self.norm = Norm(sizes.groups, width)
         self.dropout = nn.Dropout(dropout)
         self.conv = nn.Conv2d(width, out, 3, padding=1)
 
@@ -191,7 +203,7 @@ class PixelAttention(nn.Module):
     def __init__(self, attention: AttentionFactory, sizes: Sizes, width: int, side: int):
         super().__init__()
         shell: dict[str, Any] = {"dropout": sizes.attention_dropout, "max_length": side * side, "bias": sizes.bias}
-        self.norm = nn.GroupNorm(sizes.groups, width)
+        self.norm = Norm(sizes.groups, width)
         self.mix = attention(width, 1, Pattern.NONCAUSAL_SELF, **shell)
         self.bias = None if sizes.bias else nn.Parameter(torch.zeros(width))
 

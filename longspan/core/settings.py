@@ -46,6 +46,8 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
         if choice is int and isinstance(value, int) and not isinstance(value, bool):
             return value
         parts = typing.get_args(choice)
+        if parts[1:] == (...,) and isinstance(value, tuple):
+            parts = parts[:1] * len(value)
         if origin is tuple and isinstance(value, tuple) and len(value) == len(parts):
             return tuple(_typed(name, one, part) for one, part in zip(value, parts, strict=True))
         if isinstance(choice, type) and choice not in (int, float) and isinstance(value, choice):
@@ -59,4 +61,4 @@ def _type_name(expected: Any) -> str:
         return " or ".join(repr(choice) for choice in typing.get_args(expected))
     if typing.get_origin(expected) is tuple:
         return f"({', '.join(_type_name(part) for part in typing.get_args(expected))})"
-    return "None" if expected is type(None) else expected.__name__
+    return {type(None): "None", ...: "..."}.get(expected) or expected.__name__

@@ -94,7 +94,8 @@ class Pictures:
         from PIL import Image
 
         pairs = [pair_of(Image.fromarray(np.asarray(self.high[row])), low, high) for row in self.rows]
-        return Pictures(*(np.stack(part) for part in zip(*pairs, strict=True)), np.arange(len(pairs)))
+        low_part, upsampled, high_part = (np.stack(part) for part in zip(*pairs, strict=True))
+        return Pictures(low_part, upsampled, high_part, np.arange(len(pairs)))
 
 
 class Faces(Corpus):
@@ -157,10 +158,7 @@ class Faces(Corpus):
         }
 
     def view(self, arrays: Mapping[str, np.ndarray], data: Data) -> dict[str, Any]:
-        train, test = (
-            Pictures(*(arrays[f"{split}.{part}"] for part in PARTS), np.arange(len(arrays[f"{split}.high"])))
-            for split in ("train", "test")
-        )
+        train, test = (_whole_split(arrays, split) for split in ("train", "test"))
         count = len(train)
         valid = spread(count, min(count if data.valid is None else data.valid, max(1, count // 10)))
         kept = np.setdiff1d(np.arange(count), valid) if data.held_out else np.arange(count)
@@ -229,6 +227,11 @@ def nearest(low: np.ndarray, side: int) -> np.ndarray:
     """Pictures [... low low 3] enlarged without any filter."""
     place = np.arange(side) * low.shape[-2] // side
     return low[..., place[:, None], place, :]
+
+
+def _whole_split(arrays: Mapping[str, np.ndarray], split: str) -> Pictures:
+    low, upsampled, high = (arrays[f"{split}.{part}"] for part in PARTS)
+    return Pictures(low, upsampled, high, np.arange(len(high)))
 
 
 def _identity(files: Sequence[Path]) -> str:

@@ -48,7 +48,8 @@ def _windowed(x: np.ndarray) -> np.ndarray:
     """The weighted mean around every pixel whose window fits, one axis after the other."""
     for axis in (1, 2):
         places = x.shape[axis] - WINDOW + 1
-        x = sum(weight * x.take(range(i, i + places), axis=axis) for i, weight in enumerate(window()))
+        shifted = [weight * x.take(range(i, i + places), axis=axis) for i, weight in enumerate(window())]
+        x = np.sum(shifted, axis=0)
     return x
 
 

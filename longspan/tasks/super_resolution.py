@@ -200,8 +200,8 @@ class SuperResolution(Task):
         """Pictures of noise, to be timed and thrown away."""
         rng, data = np.random.default_rng(0), protocol.data
         sides = (data.low, data.high, data.high)
-        parts = (rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8) for side in sides)
-        return Pictures(*parts, np.arange(count))
+        low, upsampled, high = (rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8) for side in sides)
+        return Pictures(low, upsampled, high, np.arange(count))
 
     def model(self, attention: AttentionFactory, protocol: Protocol) -> SR3:
         if protocol.model.side != protocol.data.high:
@@ -222,7 +222,7 @@ class SuperResolution(Task):
             torch.where(mirrored[:, None, None, None], x.flip(3), x)
             for x in map(colours, (batch.upsampled, batch.high))
         )
-        level = torch.lerp(*batch.between, torch.rand(count, device=device))
+        level = torch.lerp(batch.between[0], batch.between[1], torch.rand(count, device=device))
         noise = torch.randn_like(high)
         loss = F.l1_loss(model(upsampled, add_noise(high, noise, level), level).float(), noise)
         return StepResult(loss, {"loss": loss.detach() * count}, count)

@@ -186,6 +186,25 @@ def test_maps_start_orthogonal_without_biases_and_mechanisms_draw_the_rest():
     assert all(bool((norm.weight == 1).all()) and not norm.bias.any() for norm in norms)
 
 
+def test_pictures_stay_in_half_precision_under_autocast_and_the_noise_hardly_changes():
+    model, seen = sr3().eval(), []
+    for norm in (module for module in model.modules() if isinstance(module, nn.GroupNorm)):
+        norm.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    whole = model(*inputs())
+    assert set(seen) == {torch.float32}
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(*inputs())
+    assert set(seen) == {torch.bfloat16}
+    assert float((half - whole).abs().mean() / whole.abs().mean()) < 0.03
+
+
+def test_exact_attention_at_128_pixels_a_side_never_makes_the_matrix():
+    q = torch.zeros(1, 1, 128 * 128, 64)
+    slot = attentions.get("softmax")(64, 1, NS)
+    assert slot.used(q, q, q) in ("flash", "efficient", "cudnn")
+
+
 @pytest.mark.parametrize(
     "wrong, words",
     [
