@@ -1,4 +1,4 @@
-"""Samples as files that a browser plays or shows: waves as WAV, mels and pictures as PNG, points as text for a script."""
+"""Samples as a browser plays or shows them: waves as WAV, mels and pictures as PNG, points as text for a script."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
 
 
 def mel_pngs(clip: Clip) -> tuple[bytes, bytes]:
-    """The spectrograms of the made and of the true speech on one scale, a pixel for each frame and mel, low mels below."""
+    """The spectrograms of the made and of the true speech on one scale, a pixel for each frame and mel."""
     return _mel_png(clip.made_mel, loudest(clip)), _mel_png(clip.true_mel, loudest(clip))
 
 

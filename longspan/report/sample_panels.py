@@ -96,7 +96,7 @@ def collect(cards: Sequence[Card], folders: Mapping[str, Path]) -> SamplePages:
         if card["status"] == "ok" and "samples" in card["files"] and card["sha256"] in folders:
             names = ("task", "protocol", "tier", "mechanism", "pattern")
             cells[(card["dataset"]["variant"], *(card[name] for name in names), bool(card["overrides"]))] = card
-    groups: dict[tuple[str, ...], list[Card]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[Card]] = defaultdict(list)
     for card in cells.values():
         groups[card["task"], card["protocol"], card["tier"], card["dataset"]["variant"]].append(card)
     site = SamplePages()
@@ -111,5 +111,5 @@ def collect(cards: Sequence[Card], folders: Mapping[str, Path]) -> SamplePages:
             except CorruptFile as error:
                 site.problems.append(Problem(folder / card["files"]["samples"], str(error)))
         if panels:
-            site.sections.append(Section(*key, panels, len(ordered[PANELS:])))
+            site.sections.append(Section(*key, panels=panels, left_out=len(ordered[PANELS:])))
     return site

@@ -11,6 +11,7 @@ imports torch.
 import math
 import re
 import struct
+import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -58,11 +59,12 @@ def read(path: Path, *names: str, largest: int = MAX_BYTES) -> list["np.ndarray"
 def texts(path: Path, name: str) -> list[str]:
     """An array of at most 1,024 texts, row by row; what cannot be written as UTF-8 becomes a question mark."""
     with _opened(path) as archive:
-        values = _array(archive, path, name, of_text=True)
-    try:
-        return [str(text).encode("utf-8", "replace").decode() for text in values.ravel()]
-    except ValueError as error:  # letters beyond the last that Unicode has
-        raise CorruptFile(f"{path.name}: no readable array {name!r} ({error}).") from None
+        values = _array(archive, path, name, of_text=True).flatten()
+    letters = values.view(f"{values.dtype.str[0]}u4").reshape(len(values), values.dtype.itemsize // 4)
+    if (letters > sys.maxunicode).any():  # NumPy itself would crash
+        raise CorruptFile(f"{path.name}: no readable array {name!r} (it holds letters that Unicode does not have).")
+    rows = ("".join(map(chr, row)).rstrip("\0") for row in letters.tolist())
+    return [text.encode("utf-8", "replace").decode() for text in rows]
 
 
 def everything(path: Path) -> dict[str, "np.ndarray"]:

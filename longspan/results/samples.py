@@ -6,6 +6,7 @@ The task says of which kind they are. `docs/card.md` names the arrays. Never imp
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def _cut(path: Path, name: str, count: int, longest: int) -> list[np.ndarray]:
     edges = edges.astype(np.int64)
     if edges[0] != 0 or edges[-1] != len(values) or (np.diff(edges) < 0).any():
         raise _fault(path, f"{name}_edges must rise from 0 to {len(values)}")
-    return [values[start : min(end, start + longest)] for start, end in zip(edges[:-1], edges[1:], strict=True)]
+    return [values[start : min(end, start + longest)] for start, end in pairwise(edges)]
 
 
 def _clouds(path: Path) -> list[Cloud]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from longspan.results.store import Store
 from tests.results.factory import make_card
@@ -63,7 +64,7 @@ def pictures(count: int = 3, noise: float = 12, seed: int = 0) -> dict[str, Any]
         truth.append(np.where(disc[..., None], [240, 190 - 30 * place, 90], colours))
     truth = np.stack(truth)
     low = truth.reshape(count, 16, 8, 16, 8, 3).mean(axis=(2, 4))
-    bicubic = low.repeat(8, axis=1).repeat(8, axis=2)
+    bicubic = np.stack([np.array(Image.fromarray(small.astype(np.uint8)).resize((128, 128), 3)) for small in low])
     restored = (0.7 * truth + 0.3 * bicubic + noise * rng.normal(size=truth.shape)).clip(0, 255)
     sides = {"low": low, "bicubic": bicubic, "restored": restored, "truth": truth}
     return {"kind": np.array("pictures"), **{name: side.astype(np.uint8) for name, side in sides.items()}}
