@@ -10,7 +10,7 @@ from longspan.results import card as cards
 from longspan.results import render, samples
 from longspan.results.board import shown
 from longspan.results.card import Card
-from longspan.results.samples import Clip, Cloud, Picture, Samples
+from longspan.results.samples import CloudSample, PictureSample, Samples, SpeechSample
 
 
 def show_card(path: Path, output: Path | None, audio: Path | None) -> None:
@@ -21,7 +21,7 @@ def show_card(path: Path, output: Path | None, audio: Path | None) -> None:
         raise UsageError(
             f"{path.name} has no samples beside it; runs of speech, point clouds and super-resolution keep some."
         )
-    clips = [sample for sample in found if isinstance(sample, Clip)]
+    clips = [sample for sample in found if isinstance(sample, SpeechSample)]
     if audio and not clips:
         raise UsageError(f"The samples of {path.name} are not speech; leave --audio out, -o draws them.")
     tables.print_facts(f"{card['task']} · {card['title']}", "card", _facts(card, found))
@@ -49,17 +49,17 @@ def _facts(card: Card, found: Samples) -> list[tuple[str, str]]:
     return [(name, shown(printable(text))) for name, text in facts]
 
 
-def _words(sample: Clip | Cloud | Picture) -> str:
-    if isinstance(sample, Clip):
+def _words(sample: SpeechSample | CloudSample | PictureSample) -> str:
+    if isinstance(sample, SpeechSample):
         return (
             f"{sample.text} ({len(sample.made) / sample.rate:.1f} s made, {len(sample.true) / sample.rate:.1f} s true)"
         )
-    if isinstance(sample, Cloud):
+    if isinstance(sample, CloudSample):
         return f"{sample.category}: {len(sample.partial):,} points completed to {len(sample.completed):,}"
     return "{} x {} enlarged to {} x {}".format(*sample.low.shape[:2], *sample.restored.shape[:2])
 
 
-def _write_speech(clips: list[Clip], folder: Path) -> int:
+def _write_speech(clips: list[SpeechSample], folder: Path) -> int:
     """A file for the made and one for the true speech of each clip; returns how many."""
     from longspan.core.atomic import storage_errors, write_bytes
     from longspan.report.sample_media import wav

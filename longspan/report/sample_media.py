@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from longspan.results.samples import Clip, Cloud
+from longspan.results.samples import CloudSample, SpeechSample
 
 PALETTE = ("#0d1117", "#12355b", "#0072b2", "#35c79d", "#f5bd45", "#fff8e6")  # hues of the site, from quiet to loud
 POINTS = 2048  # of a cloud on a page
@@ -25,12 +25,12 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
     return file.getvalue()
 
 
-def mel_pngs(clip: Clip) -> tuple[bytes, bytes]:
+def mel_pngs(clip: SpeechSample) -> tuple[bytes, bytes]:
     """The spectrograms of the made and of the true speech on one scale, a pixel for each frame and mel."""
     return _mel_png(clip.made_mel, loudest(clip)), _mel_png(clip.true_mel, loudest(clip))
 
 
-def loudest(clip: Clip) -> float:
+def loudest(clip: SpeechSample) -> float:
     """The top of the scale of a clip: what the true speech reaches but for a few cells."""
     return float(np.quantile(clip.true_mel.astype(np.float32), 0.999)) if clip.true_mel.size else 0.0
 
@@ -63,14 +63,14 @@ def png(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def points(cloud: Cloud) -> list[str]:
+def points(cloud: CloudSample) -> list[str]:
     """The three clouds in one box from -1 to 1, as base64 of 16-bit numbers, x, y, z of a point after another."""
     centre, size = box(cloud)
     scaled = [((few(side) - centre) / size).clip(-1, 1) for side in (cloud.partial, cloud.completed, cloud.truth)]
     return [base64.b64encode((side * 32767).astype("<i2").tobytes()).decode() for side in scaled]
 
 
-def box(cloud: Cloud) -> tuple[np.ndarray, float]:
+def box(cloud: CloudSample) -> tuple[np.ndarray, float]:
     """The centre of the whole and of what it was made from, and half of their largest side."""
     both = np.concatenate([cloud.truth, cloud.partial])
     low, high = both.min(axis=0), both.max(axis=0)

@@ -14,7 +14,7 @@ from longspan.core.errors import CorruptFile
 from longspan.report import sample_media as media
 from longspan.results import samples
 from longspan.results.card import Card
-from longspan.results.samples import Clip, Cloud, Picture, Samples
+from longspan.results.samples import CloudSample, PictureSample, Samples, SpeechSample
 from longspan.results.store import Problem
 
 FOLDER = "samples"
@@ -22,7 +22,7 @@ PANELS = 24  # of one task and one set of rules
 
 
 @dataclass(frozen=True)
-class Panel:
+class SamplePanel:
     """The samples of one card: for each the words beside it and the paths or points of its parts."""
 
     card: Card
@@ -31,14 +31,14 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Section:
+class SampleSection:
     """Panels of one task, protocol, tier and kind of data."""
 
     task: str
     protocol: str
     tier: str
     variant: str
-    panels: list[Panel]
+    panels: list[SamplePanel]
     left_out: int
 
 
@@ -46,7 +46,7 @@ class Section:
 class SamplePages:
     """All sections, the files behind them by path, and the cards whose samples could not be used."""
 
-    sections: list[Section] = field(default_factory=list)
+    sections: list[SampleSection] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     clouds: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -61,15 +61,15 @@ class SamplePages:
         self.clouds[name] = text
         return name
 
-    def add(self, card: Card, found: Samples) -> Panel:
+    def add(self, card: Card, found: Samples) -> SamplePanel:
         """The panel of a card, its files stored."""
-        kind = {Clip: "speech", Cloud: "clouds", Picture: "pictures"}[type(found[0])]
-        return Panel(card, kind, [self._item(sample) for sample in found])
+        kind = {SpeechSample: "speech", CloudSample: "clouds", PictureSample: "pictures"}[type(found[0])]
+        return SamplePanel(card, kind, [self._item(sample) for sample in found])
 
-    def _item(self, sample: Clip | Cloud | Picture) -> dict[str, Any]:
-        if isinstance(sample, Cloud):
+    def _item(self, sample: SpeechSample | CloudSample | PictureSample) -> dict[str, Any]:
+        if isinstance(sample, CloudSample):
             return {"category": sample.category, "points": [self._points(text) for text in media.points(sample)]}
-        if isinstance(sample, Picture):
+        if isinstance(sample, PictureSample):
             sides = (sample.low, sample.bicubic, sample.restored, sample.truth)
             return {"pictures": [(self._file(media.png(side), "png"), side.shape[1], side.shape[0]) for side in sides]}
         longest = max(len(sample.made_mel), len(sample.true_mel), 1)
@@ -111,5 +111,5 @@ def collect(cards: Sequence[Card], folders: Mapping[str, Path]) -> SamplePages:
             except CorruptFile as error:
                 site.problems.append(Problem(folder / card["files"]["samples"], str(error)))
         if panels:
-            site.sections.append(Section(*key, panels=panels, left_out=len(ordered[PANELS:])))
+            site.sections.append(SampleSection(*key, panels=panels, left_out=len(ordered[PANELS:])))
     return site

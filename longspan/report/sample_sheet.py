@@ -10,7 +10,7 @@ from longspan.core.atomic import storage_errors, temporary_beside
 from longspan.report import sample_media as media
 from longspan.report.paper_figure import COLOURS, canvas
 from longspan.results.board import shown
-from longspan.results.samples import Clip, Cloud, Picture, Samples
+from longspan.results.samples import CloudSample, PictureSample, Samples, SpeechSample
 
 DPI = 160
 LETTERS = 90  # of a text above a row
@@ -21,9 +21,9 @@ PARTS = (("partial", "--hue-2"), ("completed", "--hue-1"), ("true", "--hue-3"))
 def draw(found: Samples, path: Path, title: str = "") -> Path:
     """A row for each sample, written as PNG."""
     drawn_by: dict[type, tuple[Callable[..., None], int, float, float]] = {  # columns, inches of a column and of a row
-        Clip: (_speech, 2, 5.0, 1.6),
-        Cloud: (_clouds, 3, 2.4, 2.5),
-        Picture: (_pictures, 4, 1.7, 1.8),
+        SpeechSample: (_speech, 2, 5.0, 1.6),
+        CloudSample: (_clouds, 3, 2.4, 2.5),
+        PictureSample: (_pictures, 4, 1.7, 1.8),
     }
     row, columns, width, height = drawn_by[type(found[0])]
     with canvas() as pyplot:
@@ -38,7 +38,7 @@ def draw(found: Samples, path: Path, title: str = "") -> Path:
     return path
 
 
-def _speech(clip: Clip, places: Sequence[Any]) -> None:
+def _speech(clip: SpeechSample, places: Sequence[Any]) -> None:
     from matplotlib.colors import ListedColormap
 
     colours, top = ListedColormap(media.palette() / 255), media.loudest(clip)
@@ -55,7 +55,7 @@ def _speech(clip: Clip, places: Sequence[Any]) -> None:
         place.set_axis_off()
 
 
-def _clouds(cloud: Cloud, places: Sequence[Any]) -> None:
+def _clouds(cloud: CloudSample, places: Sequence[Any]) -> None:
     centre, size = media.box(cloud)
     for place, points, (side, hue) in zip(places, (cloud.partial, cloud.completed, cloud.truth), PARTS, strict=True):
         x, y, near = _seen(((media.few(points) - centre) / size).astype(np.float64))
@@ -67,7 +67,7 @@ def _clouds(cloud: Cloud, places: Sequence[Any]) -> None:
         place.set_axis_off()
 
 
-def _pictures(picture: Picture, places: Sequence[Any]) -> None:
+def _pictures(picture: PictureSample, places: Sequence[Any]) -> None:
     sides = (picture.low, picture.bicubic, picture.restored, picture.truth)
     for place, pixels, side in zip(places, sides, ("low", "bicubic", "restored", "true"), strict=True):
         place.imshow(pixels, interpolation="nearest")

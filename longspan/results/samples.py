@@ -23,7 +23,7 @@ FARTHEST = 1e4  # of a point from the origin, so that no square overflows
 
 
 @dataclass(frozen=True)
-class Clip:
+class SpeechSample:
     """A sentence as it was made and as it was spoken: 16-bit waves, and natural-log mels of [frames, mels]."""
 
     text: str
@@ -35,7 +35,7 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class Cloud:
+class CloudSample:
     """A partial scan, what a model completed it to, and the whole: [points, 3] each."""
 
     category: str
@@ -45,7 +45,7 @@ class Cloud:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PictureSample:
     """A small picture, enlarged by bicubic interpolation, restored by a model, and as it was: [rows, columns, 3]."""
 
     low: np.ndarray
@@ -54,7 +54,7 @@ class Picture:
     truth: np.ndarray
 
 
-Samples = list[Clip] | list[Cloud] | list[Picture]
+Samples = list[SpeechSample] | list[CloudSample] | list[PictureSample]
 
 
 def read(folder: Path, card: Card) -> Samples:
@@ -77,7 +77,7 @@ def of_file(path: Path) -> Samples:
     return readers[kind[0]](path)
 
 
-def _clips(path: Path) -> list[Clip]:
+def _clips(path: Path) -> list[SpeechSample]:
     text = arrays.texts(path, "text")
     (rate,) = arrays.read(path, "rate", largest=MAX_BYTES)
     if rate.size != 1 or int(rate.item()) not in RATES:
@@ -91,7 +91,7 @@ def _clips(path: Path) -> list[Clip]:
         if any(mel.ndim != 2 or not 0 < mel.shape[1] <= MAX_MELS for mel in mels[side]):
             raise _fault(path, f"{side}_mel must have frames of at most {MAX_MELS} mels")
     parts = (text, waves["made"], waves["true"], mels["made"], mels["true"])
-    return [Clip(words, rate, *rest) for words, *rest in zip(*parts, strict=True)][:CLIPS]
+    return [SpeechSample(words, rate, *rest) for words, *rest in zip(*parts, strict=True)][:CLIPS]
 
 
 def _cut(path: Path, name: str, count: int, longest: int) -> list[np.ndarray]:
@@ -105,7 +105,7 @@ def _cut(path: Path, name: str, count: int, longest: int) -> list[np.ndarray]:
     return [values[start : min(end, start + longest)] for start, end in pairwise(edges)]
 
 
-def _clouds(path: Path) -> list[Cloud]:
+def _clouds(path: Path) -> list[CloudSample]:
     category = arrays.texts(path, "category")
     sides = arrays.read(path, "partial", "completed", "truth", largest=MAX_BYTES)
     for name, cloud in zip(("partial", "completed", "truth"), sides, strict=True):
@@ -114,17 +114,17 @@ def _clouds(path: Path) -> list[Cloud]:
         if np.abs(cloud.astype(np.float32)).max(initial=0) > FARTHEST:
             raise _fault(path, f"{name} has points farther than {FARTHEST:g} from the origin")
     few = [cloud[:, :MAX_POINTS].astype(np.float32) for cloud in sides]
-    return [Cloud(name, *parts) for name, *parts in zip(category, *few, strict=True)][:CLOUDS]
+    return [CloudSample(name, *parts) for name, *parts in zip(category, *few, strict=True)][:CLOUDS]
 
 
-def _pictures(path: Path) -> list[Picture]:
+def _pictures(path: Path) -> list[PictureSample]:
     names = ("low", "bicubic", "restored", "truth")
     sides = arrays.read(path, *names, largest=MAX_BYTES)
     for name, stack in zip(names, sides, strict=True):
         fits = stack.ndim == 4 and len(stack) == len(sides[0]) and stack.shape[3] == 3 and stack.dtype == np.uint8
         if not fits or not all(0 < side <= MAX_SIDE for side in stack.shape[1:3]):
             raise _fault(path, f"{name} must be pictures of bytes, at most {MAX_SIDE} wide, found {stack.shape}")
-    return [Picture(*row) for row in zip(*sides, strict=True)][:PICTURES]
+    return [PictureSample(*row) for row in zip(*sides, strict=True)][:PICTURES]
 
 
 def _fault(path: Path, words: str) -> CorruptFile:

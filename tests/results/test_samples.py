@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longspan.core.errors import CorruptFile
 from longspan.results import arrays, samples
 from longspan.results.card import read as read_card
-from longspan.results.samples import Clip, Cloud, Picture, of_file
+from longspan.results.samples import CloudSample, PictureSample, SpeechSample, of_file
 from longspan.results.store import Store
 from tests.report.sample_cards import add, clouds, pictures, speech
 from tests.results.factory import make_card
@@ -25,7 +25,7 @@ def written(folder, content):
 def test_speech_comes_back_clip_by_clip(tmp_path):
     content = speech(("one", "two: ü <b>"))
     first, second = of_file(written(tmp_path, content))
-    assert isinstance(first, Clip)
+    assert isinstance(first, SpeechSample)
     assert (first.text, second.text, second.rate) == ("one", "two: ü <b>", 22_050)
     for side in "made", "true":
         for field, array in (side, f"{side}_wave"), (f"{side}_mel", f"{side}_mel"):
@@ -35,10 +35,10 @@ def test_speech_comes_back_clip_by_clip(tmp_path):
 
 def test_clouds_and_pictures_come_back(tmp_path):
     cloud, _ = of_file(written(tmp_path, clouds(("chair", "sofa"))))
-    assert isinstance(cloud, Cloud)
+    assert isinstance(cloud, CloudSample)
     assert (cloud.category, cloud.partial.shape, cloud.truth.shape) == ("chair", (2048, 3), (4096, 3))
     picture, *_ = of_file(written(tmp_path, pictures(2)))
-    assert isinstance(picture, Picture)
+    assert isinstance(picture, PictureSample)
     assert (picture.low.shape, picture.restored.shape) == ((16, 16, 3), (128, 128, 3))
 
 
