@@ -1,6 +1,8 @@
 """The page of samples and the sheets of `show CARD`, before any browser opens them."""
 
 import io
+import subprocess
+import sys
 import wave
 
 import numpy as np
@@ -171,3 +173,13 @@ def test_what_a_card_cannot_show_is_said(store, mechanism, options, sentence):
     result = CliRunner().invoke(app, ["show", str(path), *options])
     assert result.exit_code == 2
     assert sentence in " ".join(result.output.split())
+
+
+def test_cards_and_their_samples_are_shown_without_torch(store, tmp_path):
+    path = next(path for path, card in store.entries() if card["task"] == "super_resolution")
+    code = "import sys; sys.modules['torch'] = None; from longspan.cli import main; main()"
+    command = [sys.executable, "-c", code, "show", str(path), "-o", str(tmp_path / "x.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "16 x 16 enlarged to 128 x 128" in done.stdout
+    assert (tmp_path / "x.png").exists()

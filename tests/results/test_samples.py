@@ -1,6 +1,9 @@
 """Samples beside a card are read as data: what does not fit is refused in a sentence, whoever wrote it."""
 
+import contextlib
+import io
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.core.errors import CorruptFile
+from longspan.report.sample_panels import SamplePages
 from longspan.results import arrays, samples
 from longspan.results.card import read as read_card
 from longspan.results.samples import CloudSample, PictureSample, SpeechSample, of_file
@@ -128,3 +132,28 @@ def test_samples_that_were_changed_after_the_run_are_refused(tmp_path):
 
 def test_a_card_that_names_no_samples_has_none(tmp_path):
     assert samples.read(tmp_path, make_card()) == []
+
+
+@given(
+    st.sampled_from([speech(("one", "two"), 0.05), clouds(("chair",)), pictures(1)]),
+    st.integers(0, 2**32),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4),
+)
+@settings(max_examples=60)
+def test_whatever_bytes_an_array_has_it_is_read_or_refused(tmp_path_factory, content, which, changes):
+    """The archive itself is sound, so that the change reaches the readers."""
+    name = sorted(content)[which % len(content)]
+    path = tmp_path_factory.mktemp("changed") / "samples.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for key, value in content.items():
+            file = io.BytesIO()
+            np.save(file, value, allow_pickle=False)
+            data = bytearray(file.getvalue())
+            for place, byte in changes if key == name else ():
+                data[int(place * min(len(data), 200))] = byte  # the header, and the first numbers
+            archive.writestr(f"{key}.npy", bytes(data))
+    found = []
+    with contextlib.suppress(CorruptFile):
+        found = of_file(path)
+    if found:
+        assert len(SamplePages().add(make_card(), found).items) == len(found)  # what is read can be shown
