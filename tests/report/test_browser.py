@@ -301,7 +301,7 @@ def test_clouds_turn_together_under_the_pointer_and_the_arrow_keys(open_page, sc
     partial, completed, _, other = (page.locator("canvas.cloud").nth(i) for i in (0, 1, 2, 3))
     page.wait_for_function("[...document.querySelectorAll('canvas.cloud')].slice(0, 4).every((c) => c.dataset.yaw)")
     start, first = partial.get_attribute("data-yaw"), drawn(partial)
-    partial.focus()
+    page.locator(".three").first.focus()
     page.keyboard.press("ArrowRight")
     by_key = turned(page, partial, start)
     assert drawn(partial) != first

@@ -14,7 +14,13 @@ class Shape {
   constructor(element) {
     this.angle = { ...START };
     this.clouds = [...element.querySelectorAll("canvas.cloud")].map((canvas) => ({ canvas, points: null }));
-    for (const { canvas } of this.clouds) this.listen(canvas);
+    for (const { canvas } of this.clouds) this.follow(canvas);
+    element.querySelector(".three").addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: [-0.15, 0], ArrowRight: [0.15, 0], ArrowUp: [0, -0.15], ArrowDown: [0, 0.15] }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      this.turn(...by);
+    });
     new IntersectionObserver((entries) => {
       this.visible = entries.at(-1).isIntersecting;
       if (this.visible) this.draw();
@@ -22,7 +28,7 @@ class Shape {
     new ResizeObserver(() => this.draw()).observe(element);
   }
 
-  listen(canvas) {
+  follow(canvas) {
     let last = null;
     canvas.addEventListener("pointerdown", (event) => {
       last = event;
@@ -35,12 +41,6 @@ class Shape {
     });
     for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => { last = null; });
     canvas.addEventListener("dblclick", () => { this.angle = { ...START }; this.draw(); });
-    canvas.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: [-0.15, 0], ArrowRight: [0.15, 0], ArrowUp: [0, -0.15], ArrowDown: [0, 0.15] }[event.key];
-      if (!by) return;
-      event.preventDefault();
-      this.turn(...by);
-    });
   }
 
   turn(yaw, pitch) {
