@@ -2,7 +2,6 @@
 
     found = read(path, "label", "prediction")      # arrays of finite numbers, or CorruptFile
     everything(path)                               # all arrays in it
-    texts(path, "category")                        # an array of short texts as a list
 
 Headers are matched against the one form NumPy writes, and the shape they state against the bytes that follow. Never
 imports torch.
@@ -11,7 +10,6 @@ imports torch.
 import math
 import re
 import struct
-import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -26,7 +24,6 @@ MAX_BYTES = 2**30  # of a file, and of what it unpacks to
 MAX_MEMBERS = 64
 MAX_DIMENSIONS = 8
 MAX_DIRECTORY = 2**16  # bytes of the list of members
-MAX_TEXTS, MAX_LETTERS = 1024, 2000  # of an array of texts, and of each
 
 _END = struct.Struct("<4s4H2LH")  # the end of a ZIP file without a comment
 _ZIP64 = b"PK\x06\x07"
@@ -50,21 +47,10 @@ def names_in(path: Path) -> set[str]:
         return {name.removesuffix(".npy") for name in archive.namelist()}
 
 
-def read(path: Path, *names: str, largest: int = MAX_BYTES) -> list["np.ndarray"]:
-    """These arrays, every entry of them a finite number; `largest` limits the bytes of all that the file holds."""
-    with _opened(path, largest) as archive:
-        return [_array(archive, path, name) for name in names]
-
-
-def texts(path: Path, name: str) -> list[str]:
-    """An array of at most 1,024 texts, row by row; what cannot be written as UTF-8 becomes a question mark."""
+def read(path: Path, *names: str) -> list["np.ndarray"]:
+    """These arrays, every entry of them a finite number."""
     with _opened(path) as archive:
-        values = _array(archive, path, name, of_text=True).flatten()
-    letters = values.view(f"{values.dtype.str[0]}u4").reshape(len(values), values.dtype.itemsize // 4)
-    if (letters > sys.maxunicode).any():  # NumPy itself would crash
-        raise CorruptFile(f"{path.name}: no readable array {name!r} (it holds letters that Unicode does not have).")
-    rows = ("".join(map(chr, row)).rstrip("\0") for row in letters.tolist())
-    return [text.encode("utf-8", "replace").decode() for text in rows]
+        return [_array(archive, path, name) for name in names]
 
 
 def everything(path: Path) -> dict[str, "np.ndarray"]:
@@ -73,7 +59,7 @@ def everything(path: Path) -> dict[str, "np.ndarray"]:
     return dict(zip(names, read(path, *names), strict=True))
 
 
-def _opened(path: Path, largest: int = MAX_BYTES) -> zipfile.ZipFile:
+def _opened(path: Path) -> zipfile.ZipFile:
     """The archive, if it is no more than a small list of arrays."""
     try:
         _check_directory(path)
@@ -89,7 +75,7 @@ def _opened(path: Path, largest: int = MAX_BYTES) -> zipfile.ZipFile:
         fault = "holds members that are not arrays"
     elif any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
         fault = "is compressed in a way NumPy does not write"
-    elif (unpacked := sum(member.file_size for member in members)) > largest:
+    elif (unpacked := sum(member.file_size for member in members)) > MAX_BYTES:
         fault = f"unpacks to {unpacked} bytes, more than predictions can need"
     if fault is not None:
         archive.close()
@@ -112,8 +98,8 @@ def _check_directory(path: Path) -> None:
         raise ValueError(f"{count} members")
 
 
-def _array(archive: zipfile.ZipFile, path: Path, name: str, *, of_text: bool = False) -> "np.ndarray":
-    """One array of numbers, or of texts, read only if its header agrees with its size."""
+def _array(archive: zipfile.ZipFile, path: Path, name: str) -> "np.ndarray":
+    """One array of numbers, read only if its header agrees with its size."""
     import numpy as np
 
     try:
@@ -122,7 +108,7 @@ def _array(archive: zipfile.ZipFile, path: Path, name: str, *, of_text: bool = F
         raise CorruptFile(f"{path.name}: no array {name!r}.") from None
     try:
         with archive.open(entry) as member:
-            dtype, shape, order, start = _header(member, of_text)
+            dtype, shape, order, start = _header(member)
             count = math.prod(shape)
             if start + count * dtype.itemsize != entry.file_size:
                 raise ValueError(f"its header says {count} entries, the file has {entry.file_size} bytes")
@@ -137,8 +123,8 @@ def _array(archive: zipfile.ZipFile, path: Path, name: str, *, of_text: bool = F
     return values.reshape(shape, order=order)
 
 
-def _header(member: Any, of_text: bool) -> tuple["np.dtype", tuple[int, ...], Literal["C", "F"], int]:
-    """The type, the shape, its order and the place of the first byte; ValueError for what is no such array."""
+def _header(member: Any) -> tuple["np.dtype", tuple[int, ...], Literal["C", "F"], int]:
+    """The type, the shape, its order and the place of the first byte; ValueError for what is no array of numbers."""
     import numpy as np
 
     start = member.read(8)
@@ -152,13 +138,9 @@ def _header(member: Any, of_text: bool) -> tuple["np.dtype", tuple[int, ...], Li
     if header is None:
         raise ValueError("it is not an array of numbers")
     word = header["dtype"].lstrip("<>|=")
-    shape = tuple(int(digits) for digits in re.findall(r"\d+", header["shape"]))
-    if of_text:
-        letters = int(word[1:]) if re.fullmatch(r"U\d{1,9}", word) else 0
-        if not 0 < letters <= MAX_LETTERS or math.prod(shape) > MAX_TEXTS:
-            raise ValueError(f"it is not an array of at most {MAX_TEXTS} texts of at most {MAX_LETTERS} letters")
-    elif word not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"):
+    if word not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"):
         raise ValueError(f"it holds {_KINDS.get(word[0], word)}, not numbers")
+    shape = tuple(int(digits) for digits in re.findall(r"\d+", header["shape"]))
     if len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"it has {len(shape)} dimensions")
     return np.dtype(header["dtype"]), shape, "F" if header["fortran"] == "True" else "C", len(start) + length
