@@ -23,8 +23,9 @@ from longspan.core import meter
 from longspan.kernels.packing import Rows
 from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
-from longspan.training.loop import ExampleOrder, make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
+from longspan.training.order import ExampleOrder
+from longspan.training.update import make_update
 
 TASKS = ("listops", "text_4k", "text_1k", "retrieval", "image", "pathfinder")
 

@@ -18,6 +18,7 @@ from longspan.analysis.fastest import Entry, ranking
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing, UsageError, did_you_mean
 from longspan.results.card import Card
+from longspan.results.variant import REAL, data_of
 
 SUITE = "lra"
 TIERS = ("full", "lite", "smoke")
@@ -214,7 +215,7 @@ def scores_of(runs: Sequence[Card], entry: Entry) -> str:
         base = card["mechanism"].split("(", 1)[0]
         same = card["mechanism"] == measured.mechanism
         alike = measured.exact and base == measured.mechanism.split("(", 1)[0]
-        real = card["status"] == "ok" and card["dataset"]["variant"] != "standin" and not card["overrides"]
+        real = card["status"] == "ok" and data_of(card) == REAL and not card["overrides"]
         if (same or alike) and real and card["task"] in suites.get(SUITE).tasks and card["score"]:
             tier = TIERS.index(card["tier"]) if card["tier"] in TIERS else len(TIERS)
             rules = f"{card['protocol']} · {card['tier']}" + ("" if same else f", {card['mechanism']}")

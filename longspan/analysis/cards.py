@@ -17,6 +17,7 @@ from longspan.results.board import shown
 from longspan.results.card import Card, canonical
 from longspan.results.conformance import PREFIX
 from longspan.results.store import Problem, Store, newest
+from longspan.results.variant import data_of, in_words
 
 MAX_RULES = 70  # letters, so that a table stays one
 
@@ -63,8 +64,8 @@ class Evidence:
         """By which rules the run behind a card was made: `longspan · full`, and what was changed of them."""
         subject, run = subject_of(card), self.run_of(card)
         words = [subject["protocol"], subject["tier"]]
-        if run is not None and run["dataset"]["variant"] == "standin":
-            words.append("stand-in data")
+        if run is not None and (data := in_words(data_of(run))):
+            words.append(data)
         if run is not None and run["overrides"]:
             words.append("with " + ", ".join(f"{name}={value}" for name, value in run["overrides"].items()))
         text = shown(" · ".join(words))

@@ -14,6 +14,7 @@ from longspan.analysis.finding import Column, Finding
 from longspan.analysis.lra_efficiency import PROCEDURE
 from longspan.results.board import board, shown
 from longspan.results.card import Card
+from longspan.results.variant import data_of
 
 LENGTH = 4000  # tokens at which speed and memory are read; the paper does not say which it took
 GB = 10**9
@@ -180,16 +181,14 @@ def _machine(card: Card) -> str:
 
 def _scores(runs: Sequence[Card]) -> dict[str, dict[str, float]]:
     """The first average of the largest suite that is complete for some mechanism, by rules and mechanism."""
-    groups = {
-        (card["protocol"], card["tier"], card["pattern"], card["dataset"]["variant"] == "standin") for card in runs
-    }
+    groups = {(card["protocol"], card["tier"], card["pattern"], data_of(card)) for card in runs}
     found: dict[str, dict[str, float]] = {}
-    for protocol, tier, pattern, standin in sorted(groups):
+    for protocol, tier, pattern, data in sorted(groups):
         for name in sorted(suites.names(), key=lambda name: -len(suites.get(name).tasks)):
             suite = suites.get(name)
             if not suite.averages:
                 continue
-            view = board(runs, suite, protocol, tier, pattern, standin=standin)
+            view = board(runs, suite, protocol, tier, pattern, data=data)
             means = {row.mechanism: row.averages[suite.averages[0].name].value for row in view.rows}
             complete = {mechanism: value for mechanism, value in means.items() if value is not None}
             if complete:

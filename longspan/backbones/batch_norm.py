@@ -32,6 +32,16 @@ class BatchNorm(nn.BatchNorm1d):
         return y.to(input.dtype)
 
 
+def unsynchronised(model: nn.Module) -> list[str]:
+    """The batch norms whose statistics would be those of one process alone."""
+    kinds = (BatchNorm, nn.SyncBatchNorm)
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, kinds)
+    ]
+
+
 def over_processes(mine: Tensor) -> Tensor:
     """The sum over all processes, through which gradients flow back to all."""
     return Total.apply(mine)  # type: ignore[return-value]

@@ -21,6 +21,10 @@ def board(
     metric: Annotated[
         str | None, typer.Option("--metric", metavar="M", help="Rank one task by this metric: mae, loss.")
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="D", help="Only this kind: real, standin, or a substitute such as allison."),
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.terminal,
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", metavar="NAME", help="Save it under a name, unchangeable.")
@@ -35,7 +39,8 @@ def board(
 
     Without --protocol, --tier or --pattern, every one that has cards gets a board. Full boards of lra also show the
     published leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Full boards of
-    forecasting tasks show the settings that CAB published (cab-forecasting). Snapshots are saved in OUT/snapshots.
+    forecasting tasks show the settings that CAB published (cab-forecasting). Runs on a known substitute for the data of
+    a task (allison for LJSpeech) have a board of their own. Snapshots are saved in OUT/snapshots.
 
     \b
     Examples:
@@ -43,6 +48,7 @@ def board(
       longspan board lra --protocol longspan --tier full --format md
       longspan board lra --published v0
       longspan board forecasting_etth1 --metric mae
+      longspan board tts_fastspeech2 --data allison
     """
     from longspan.cli import tables
     from longspan.results import collect, conformance
@@ -55,15 +61,17 @@ def board(
     for problem in (*found.problems, *unreadable):
         say(f"Left out: {problem.sentence}", error=True)
     asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published, "metric": metric}
+    asked_for |= {"data": data}
     views = list(collect.boards(found.cards, suite, **asked_for, conformance=checked))
     if not views:
         where = ", ".join(map(str, folders)) or out / "cards"
-        asked = f"{suite} ({protocol or 'any protocol'}, {tier or 'any tier'}, {pattern or 'any pattern'})"
+        words = [protocol or "any protocol", tier or "any tier", pattern or "any pattern"]
+        asked = f"{suite} ({', '.join([*words, *([f'{data} data'] if data else [])])})"
         raise DataMissing(f"No cards of {asked} in {where}; create some with longspan run {suite} -a softmax.")
     if snapshot is not None:
         if len(views) != 1:
             raise UsageError(
-                f"A snapshot freezes one board, but {len(views)} match; add --protocol, --tier and --pattern."
+                f"A snapshot freezes one board, but {len(views)} match; add --protocol, --tier, --pattern and --data."
             )
         say(f"The snapshot is {freeze(views[0], snapshot, out / 'snapshots')}.", error=True)
     screen = tables.console()

@@ -38,8 +38,8 @@ from longspan.results import card as cards
 from longspan.results.store import Store
 from longspan.tasks.base import Recipe
 from longspan.tasks.classification import Batch, TokenFeed
-from longspan.training.loop import ExampleOrder
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+from longspan.training.order import ExampleOrder
 
 PROCEDURE = "lra-efficiency"
 BASELINE = "softmax"  # every ratio is to this one

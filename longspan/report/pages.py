@@ -22,6 +22,7 @@ from longspan.results.alike import alike
 from longspan.results.board import RULES, USUAL_PATTERN, Board, board, device_of, shown, suites_of
 from longspan.results.card import Card
 from longspan.results.store import Problem
+from longspan.results.variant import REAL, STANDIN, data_of, in_words
 
 TIERS = ("full", "lite", "smoke")
 
@@ -32,14 +33,24 @@ class BoardGroup:
 
     protocol: str
     tier: str
-    standin: bool
+    data: str
     board: Board
     cards: tuple[Card, ...]
 
     @property
     def anchor(self) -> str:
         slots = [] if self.board.pattern in (None, USUAL_PATTERN) else [self.board.pattern]
-        return slug("-".join([self.board.suite.name, self.protocol, self.tier, *slots, *["standin"] * self.standin]))
+        other = [] if self.data == REAL else [self.data]
+        return slug("-".join([self.board.suite.name, self.protocol, self.tier, *slots, *other]))
+
+    @property
+    def standin(self) -> bool:
+        return self.data == STANDIN
+
+    @property
+    def data_in_words(self) -> str:
+        """What a reader must know of the data; nothing where they are those of the task."""
+        return in_words(self.data)
 
 
 @dataclass
@@ -161,26 +172,27 @@ def _families(mechanisms: Mapping[str, MechanismPage]) -> dict[str, list[Mechani
 
 
 def _groups(cards: list[Card], conformance: Sequence[Mapping[str, Any]]) -> list[BoardGroup]:
-    keyed: dict[tuple[str, str, bool, str], list[Card]] = defaultdict(list)
+    keyed: dict[tuple[str, str, str, str], list[Card]] = defaultdict(list)
     for card in cards:
-        keyed[card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", card["pattern"]].append(card)
+        keyed[card["protocol"], card["tier"], data_of(card), card["pattern"]].append(card)
 
-    def order(key: tuple[str, str, bool, str]) -> tuple:
-        protocol, tier, standin, pattern = key
+    def order(key: tuple[str, str, str, str]) -> tuple:
+        protocol, tier, data, pattern = key
         place = TIERS.index(tier) if tier in TIERS else len(TIERS)
-        return standin, place, protocol != "longspan", protocol, tier, collect.pattern_order(pattern)
+        kind = data == STANDIN, data != REAL, data
+        return *kind, place, protocol != "longspan", protocol, tier, collect.pattern_order(pattern)
 
     groups = []
     for key in sorted(keyed, key=order):
-        protocol, tier, standin, pattern = key
-        official = tier == "full" and not standin
+        protocol, tier, data, pattern = key
+        official = (tier, data) == ("full", REAL)
         for suite in _suites_for(keyed[key], official, protocol):
             shown_here = {*suite.tasks, *suite.tasks_under(protocol)}
             own = tuple(card for card in keyed[key] if card["task"] in shown_here)
             table = collect.published_name(suite, None) if official else None
-            told = {"standin": standin, "published": table, "conformance": conformance}
+            told = {"data": data, "published": table, "conformance": conformance}
             view = board(own, suite, protocol, tier, pattern, **told)
-            groups.append(BoardGroup(protocol, tier, standin, view, tuple(alike(own)[0])))
+            groups.append(BoardGroup(protocol, tier, data, view, tuple(alike(own)[0])))
     return groups
 
 

@@ -14,6 +14,7 @@ from longspan.report.fairness import verdicts_on
 from longspan.results import board_table, render
 from longspan.results.board import STANDIN_NOTE, Board, BoardCell, Row, device_of, shown
 from longspan.results.card import Card
+from longspan.results.variant import data_of, in_words
 
 
 def environment(site: Mapping[str, Any]):
@@ -48,6 +49,7 @@ def environment(site: Mapping[str, Any]):
         board_notes=_board_notes,
         board_spread=board_table.spread_text,
         verdicts_on=verdicts_on,
+        other_data=lambda card: in_words(data_of(card)),
         speed_text=efficiency_table.speed_text,
         memory_text=efficiency_table.memory_text,
         length_text=efficiency_table.length_text,

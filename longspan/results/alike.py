@@ -12,8 +12,8 @@ The newest decides, and the others are turned away with what differs:
   that of one thing;
 - the data: for each task of a row. Boards note where rows come from different data.
 
-Protocols, tiers, stand-in data and overrides are kept apart throughout. The device and the number of devices may
-differ: they decide the speed.
+Protocols, tiers, kinds of data (`variant.py`) and overrides are kept apart throughout. The device and the number of
+devices may differ: they decide the speed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +23,7 @@ from longspan.results.age import by_age, is_future
 from longspan.results.card import Card, canonical
 from longspan.results.code_identity import code_of, other_code, same_code
 from longspan.results.run_settings import decisive, difference
+from longspan.results.variant import data_of
 
 
 class Rule(NamedTuple):
@@ -63,7 +64,7 @@ def _groups(cards: Iterable[Card], key: Callable[[Card], tuple]) -> dict[tuple, 
 
 
 def _board(card: Card) -> tuple:
-    return card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", canonical(card["overrides"])
+    return card["protocol"], card["tier"], data_of(card), canonical(card["overrides"])
 
 
 def row_mechanism(card: Card) -> str:

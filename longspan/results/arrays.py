@@ -2,6 +2,7 @@
 
     found = read(path, "label", "prediction")      # arrays of finite numbers, or CorruptFile
     everything(path)                               # all arrays in it
+    everything(path, LIMITS, text=True)            # of a smaller file, texts among them
 
 Headers are matched against the one form NumPy writes, and the shape they state against the bytes that follow. Never
 imports torch.
@@ -20,7 +21,8 @@ from longspan.core.errors import CorruptFile
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_BYTES = 2**30  # of a file, and of what it unpacks to
+MAX_BYTES = 2**30  # of a file, and of what it unpacks to, unless a caller says less
+MAX_LETTERS = 2_000  # of a text in an array of texts
 MAX_MEMBERS = 64
 MAX_DIMENSIONS = 8
 MAX_DIRECTORY = 2**16  # bytes of the list of members
@@ -53,16 +55,17 @@ def read(path: Path, *names: str) -> list["np.ndarray"]:
         return [_array(archive, path, name) for name in names]
 
 
-def everything(path: Path) -> dict[str, "np.ndarray"]:
-    """All arrays in the file by name."""
-    names = sorted(names_in(path))
-    return dict(zip(names, read(path, *names), strict=True))
+def everything(path: Path, most_bytes: int = MAX_BYTES, *, text: bool = False) -> dict[str, "np.ndarray"]:
+    """All arrays in the file by name, if they have no more bytes than this; with `text`, arrays of texts too."""
+    with _opened(path, most_bytes) as archive:
+        names = sorted(name.removesuffix(".npy") for name in archive.namelist())
+        return {name: _array(archive, path, name, text=text) for name in names}
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
+def _opened(path: Path, most_bytes: int = MAX_BYTES) -> zipfile.ZipFile:
     """The archive, if it is no more than a small list of arrays."""
     try:
-        _check_directory(path)
+        _check_directory(path, most_bytes)
         archive = zipfile.ZipFile(path)
     except _UNREADABLE as error:
         raise CorruptFile(f"{path.name}: no readable archive ({error}).") from None
@@ -75,18 +78,18 @@ def _opened(path: Path) -> zipfile.ZipFile:
         fault = "holds members that are not arrays"
     elif any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
         fault = "is compressed in a way NumPy does not write"
-    elif (unpacked := sum(member.file_size for member in members)) > MAX_BYTES:
-        fault = f"unpacks to {unpacked} bytes, more than predictions can need"
+    elif (unpacked := sum(member.file_size for member in members)) > most_bytes:
+        fault = f"unpacks to {unpacked} bytes, more than such a file can need"
     if fault is not None:
         archive.close()
         raise CorruptFile(f"{path.name}: {fault}.")
     return archive
 
 
-def _check_directory(path: Path) -> None:
+def _check_directory(path: Path, most_bytes: int) -> None:
     """Refuse a list of members that is too long before it is read."""
     size = path.stat().st_size
-    if not path.is_file() or not _END.size <= size <= MAX_BYTES:
+    if not path.is_file() or not _END.size <= size <= most_bytes:
         raise ValueError(f"{size} bytes")
     with path.open("rb") as file:
         file.seek(max(0, size - _END.size - 20))
@@ -98,8 +101,8 @@ def _check_directory(path: Path) -> None:
         raise ValueError(f"{count} members")
 
 
-def _array(archive: zipfile.ZipFile, path: Path, name: str) -> "np.ndarray":
-    """One array of numbers, read only if its header agrees with its size."""
+def _array(archive: zipfile.ZipFile, path: Path, name: str, *, text: bool = False) -> "np.ndarray":
+    """One array of numbers, or where they may be of texts, read only if its header agrees with its size."""
     import numpy as np
 
     try:
@@ -108,7 +111,7 @@ def _array(archive: zipfile.ZipFile, path: Path, name: str) -> "np.ndarray":
         raise CorruptFile(f"{path.name}: no array {name!r}.") from None
     try:
         with archive.open(entry) as member:
-            dtype, shape, order, start = _header(member)
+            dtype, shape, order, start = _header(member, text)
             count = math.prod(shape)
             if start + count * dtype.itemsize != entry.file_size:
                 raise ValueError(f"its header says {count} entries, the file has {entry.file_size} bytes")
@@ -120,10 +123,17 @@ def _array(archive: zipfile.ZipFile, path: Path, name: str) -> "np.ndarray":
     values = np.frombuffer(content, dtype)
     if dtype.kind == "f" and not np.isfinite(values).all():
         raise CorruptFile(f"{path.name}: {name} holds numbers that are NaN or infinite.")
+    if dtype.kind == "U" and not _is_unicode(np.frombuffer(content, np.dtype("u4").newbyteorder(dtype.byteorder))):
+        raise CorruptFile(f"{path.name}: {name} holds text that is not Unicode.")
     return values.reshape(shape, order=order)
 
 
-def _header(member: Any) -> tuple["np.dtype", tuple[int, ...], Literal["C", "F"], int]:
+def _is_unicode(letters: "np.ndarray") -> bool:
+    """Whether all of these are code points, of which halves of a pair are none."""
+    return not ((letters > 0x10FFFF) | ((letters >= 0xD800) & (letters <= 0xDFFF))).any()
+
+
+def _header(member: Any, text: bool) -> tuple["np.dtype", tuple[int, ...], Literal["C", "F"], int]:
     """The type, the shape, its order and the place of the first byte; ValueError for what is no array of numbers."""
     import numpy as np
 
@@ -138,7 +148,10 @@ def _header(member: Any) -> tuple["np.dtype", tuple[int, ...], Literal["C", "F"]
     if header is None:
         raise ValueError("it is not an array of numbers")
     word = header["dtype"].lstrip("<>|=")
-    if word not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"):
+    letters = int(word[1:]) if text and re.fullmatch(r"U\d{1,9}", word) else None
+    if letters is not None and not 1 <= letters <= MAX_LETTERS:
+        raise ValueError(f"its texts have up to {letters} letters")
+    if letters is None and word not in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"):
         raise ValueError(f"it holds {_KINDS.get(word[0], word)}, not numbers")
     shape = tuple(int(digits) for digits in re.findall(r"\d+", header["shape"]))
     if len(shape) > MAX_DIMENSIONS:

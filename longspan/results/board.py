@@ -57,6 +57,7 @@ from longspan.results.published_rows import (
 )
 from longspan.results.row_conformance import UNCHECKED, Checks, Conformance
 from longspan.results.store import newest
+from longspan.results.variant import REAL, STANDIN, data_of, in_words, kind_of
 from longspan.suites import Average, Suite
 
 CHANCE_ERRORS = 3.0
@@ -134,7 +135,7 @@ class Board:
     protocol: str
     tier: str
     pattern: str | None
-    standin: bool
+    data: str  # "real", or what took the place of the data of the task: `variant.py`
     rows: tuple[Row, ...]
     free: tuple[Row, ...]
     fidelity: tuple[Row, ...]
@@ -149,15 +150,20 @@ class Board:
     def title(self) -> str:
         if self.empty and self.paper:
             return shown(f"{self.suite.title} · {self.paper.title}")
-        kind = ", stand-in data" if self.standin else ""
+        kind = f", {in_words(self.data)}" if self.data != REAL else ""
         slots = "" if self.pattern in (None, USUAL_PATTERN) else f" · {self.pattern}"
         return shown(f"{self.suite.title} · {self.protocol} · {self.tier}{slots}{kind}")
+
+    @property
+    def standin(self) -> bool:
+        return self.data == STANDIN
 
     @property
     def empty(self) -> bool:
         return not (self.rows or self.free or self.fidelity)
 
 
+SUBSTITUTE_NOTE = "The data are {}, which stand in for those of the task: compare these scores with one another only."
 KEPT_NOTE = "Every mechanism of this board keeps its promises (longspan check)."
 SMOKE_NOTE = "Smoke is a rehearsal on small data: it shows that the way from data to board works, and ranks nothing."
 
@@ -169,7 +175,7 @@ def board(
     tier: str,
     pattern: str | None = None,
     *,
-    standin: bool = False,
+    data: str = REAL,
     published: str | None = None,
     conformance: Iterable[Mapping[str, Any]] = (),
 ) -> Board:
@@ -177,8 +183,9 @@ def board(
 
     A mechanism in other slots of a network does another job, so that cards of several patterns need a `pattern`.
 
-    `standin=True` gives the board of stand-in data, which never meets real data. `published="lra-v1"` adds the rows of
-    a paper, as published. `conformance` are results of `longspan check` (`results/conformance.py` loads them).
+    `data="standin"`, or the name of a known substitute, gives the board of such data, which never meets another kind.
+    `published="lra-v1"` adds the rows of a paper, as published. `conformance` are results of `longspan check`
+    (`results/conformance.py` loads them).
     """
     cards, checks = list(cards), Checks(conformance)
     suite = _suite(suite, cards)
@@ -190,7 +197,7 @@ def board(
         if card["task"] in {*suite.tasks, *columns.of}
         and (card["protocol"], card["tier"]) == (protocol, tier)
         and pattern in (None, card["pattern"])
-        and (card["dataset"]["variant"] == "standin") == standin
+        and data_of(card) == kind_of(data)
     ]
     pattern = _only_pattern(chosen, suite) if pattern is None else pattern
     if table and pattern not in (None, table.pattern):
@@ -222,10 +229,10 @@ def board(
         protocol=protocol,
         tier=tier,
         pattern=pattern,
-        standin=standin,
+        data=kind_of(data),
         published=beside,
         off=tuple(off),
-        notes=tuple(_notes(kept, passed, columns, common, standin, table, f"{protocol}, {tier}")),
+        notes=tuple(_notes(kept, passed, columns, common, data, table, f"{protocol}, {tier}")),
         common=common,
         summary=_spreads(sections["rows"], suite),
         paper=paper_of(table, beside, suite),
@@ -581,7 +588,7 @@ def _notes(
     passed: Mapping[tuple[str, str], Conformance],
     columns: Columns,
     common: tuple[str, ...],
-    standin: bool,
+    data: str,
     table: PublishedTable | None,
     rules: str,
 ) -> list[str]:
@@ -591,8 +598,10 @@ def _notes(
         notes.append(
             f"No runs of {suite.name} ({rules}) here yet; make some with longspan run {suite.name} -a softmax."
         )
-    if standin:
+    if data == STANDIN:
         notes.append(STANDIN_NOTE)
+    elif kind_of(data) != REAL:
+        notes.append(SUBSTITUTE_NOTE.format(data))
     for task in columns.of:
         hashes = {card["dataset"]["sha256"] for card in cards if card["task"] == task}
         if len(hashes) > 1:
@@ -659,7 +668,8 @@ RULES = (
 
 def as_data(view: Board) -> dict:
     """The board as plain JSON data."""
-    return {"schema": 1, "kind": "board", **json.loads(json.dumps(asdict(view))), "rules": list(RULES)}
+    plain = json.loads(json.dumps(asdict(view)))
+    return {"schema": 1, "kind": "board", **plain, "standin": view.standin, "rules": list(RULES)}
 
 
 def freeze(view: Board, name: str, folder: str | Path) -> Path:

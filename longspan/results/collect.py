@@ -21,6 +21,7 @@ from longspan.results.conformance import PREFIX
 from longspan.results.published_rows import published_table
 from longspan.results.scoring import scored_by
 from longspan.results.store import Problem, Store
+from longspan.results.variant import REAL, data_of, kind_of
 from longspan.suites import Suite
 
 TIERS = ("smoke", "lite", "full")
@@ -70,12 +71,14 @@ def boards(
     pattern: str | None = None,
     published: str | None = None,
     metric: str | None = None,
+    data: str | None = None,
     conformance: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[Board]:
     """One board for every protocol, tier, pattern and kind of data that has cards of this suite or task.
 
     A suite with published numbers has a full board even before the first run. `published` chooses among its tables
-    (`v0`, `v1`, `later`); `none` leaves them out. `metric` ranks one task by another metric than its score.
+    (`v0`, `v1`, `later`); `none` leaves them out. `metric` ranks one task by another metric than its score. `data`
+    asks for one kind of data: `real`, `standin`, or the name of a substitute.
     `conformance` are results of `longspan check`, by which rows say whether their mechanism keeps its promises.
     """
     if metric:
@@ -83,24 +86,28 @@ def boards(
             raise UsageError(f"Suite {name} has a score of its own, and --metric was {metric}; name one of its tasks.")
         cards = scored_by([card for card in cards if card["task"] == name], metric)
     suite, pattern = suite_or_task(name, cards), pattern and pattern_name(pattern)
-    table = published_name(suite, published)
+    table, data = published_name(suite, published), data and kind_of(data)
     if published and table and tier not in (None, "full"):
         raise UsageError(f"Published numbers stand beside full runs, not beside {tier} ones; leave out --tier.")
+    if published and table and data not in (None, REAL):
+        raise UsageError(f"Published numbers stand beside real data, not beside {data}; leave out --data.")
     groups = {
-        (card["protocol"], card["tier"], card["dataset"]["variant"] == "standin", card["pattern"])
+        (card["protocol"], card["tier"], data_of(card), card["pattern"])
         for card in cards
         if card["task"] in (*suite.tasks, *suite.tasks_under(card["protocol"]))
         and protocol in (None, card["protocol"])
         and tier in (None, card["tier"])
         and pattern in (None, card["pattern"])
+        and data in (None, data_of(card))
     }
     if published and table:  # a named table is shown alone, without boards that cannot have it
-        groups = {group for group in groups if group[1:3] == ("full", False)}
-    if table and tier in (None, "full") and ("full", False) not in {group[1:3] for group in groups}:
-        groups.add((protocol or "longspan", "full", False, pattern or _pattern_of(table, suite)))
-    for one_protocol, one_tier, standin, one_pattern in sorted(groups, key=_order):
-        shown = table if one_tier == "full" and not standin else None
-        how: dict[str, Any] = {"standin": standin, "published": shown, "conformance": conformance}
+        groups = {group for group in groups if group[1:3] == ("full", REAL)}
+    showing = table and tier in (None, "full") and data in (None, REAL)
+    if showing and table and ("full", REAL) not in {group[1:3] for group in groups}:
+        groups.add((protocol or "longspan", "full", REAL, pattern or _pattern_of(table, suite)))
+    for one_protocol, one_tier, kind, one_pattern in sorted(groups, key=_order):
+        shown = table if (one_tier, kind) == ("full", REAL) else None
+        how: dict[str, Any] = {"data": kind, "published": shown, "conformance": conformance}
         yield board(cards, suite, one_protocol, one_tier, one_pattern, **how)
 
 
@@ -161,10 +168,11 @@ def _pattern_of(table: str, suite: Suite) -> str:
     return found.pattern
 
 
-def _order(group: tuple[str, str, bool, str]) -> tuple:
-    """By protocol, then from smoke to full, then by pattern."""
-    protocol, tier, standin, pattern = group
-    return protocol, TIERS.index(tier) if tier in TIERS else len(TIERS), tier, standin, pattern_order(pattern)
+def _order(group: tuple[str, str, str, str]) -> tuple:
+    """By protocol, then from smoke to full, then by data, real ones first, then by pattern."""
+    protocol, tier, data, pattern = group
+    place = TIERS.index(tier) if tier in TIERS else len(TIERS)
+    return protocol, place, tier, data != REAL, data, pattern_order(pattern)
 
 
 def pattern_order(pattern: str) -> tuple[int, tuple[int, ...], str]:

@@ -1,4 +1,4 @@
-"""The files beside a card: log, predictions and weights, and whether they are the ones the card was sealed with."""
+"""The files beside a card: log, predictions, samples and weights, and whether they are the ones it was sealed with."""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 Card = dict[str, Any]
 WEIGHTS = "weights"
+ALL_WEIGHTS = (WEIGHTS, "weights_at")  # those reported, and those selected up to an earlier step
 
 
 def digest(path: Path) -> str:
@@ -23,7 +24,7 @@ def faults(path: Path, card: Card, *, weights: bool = True) -> Iterator[str]:
     """
     recorded = card.get("files_sha256", {})
     for what, name in card["files"].items():
-        if fault := fault_of(path.parent / name, recorded.get(what), absent=what == WEIGHTS and not weights):
+        if fault := fault_of(path.parent / name, recorded.get(what), absent=what in ALL_WEIGHTS and not weights):
             yield fault
     if unnamed := [what for what in recorded if what not in card["files"]]:
         yield f"the card has hashes of files it does not name: {', '.join(unnamed)}."

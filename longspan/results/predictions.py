@@ -70,8 +70,9 @@ def labels_and_answers(path: Path) -> list["np.ndarray"]:
 def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
     """A score recomputed: its value, its count, and the number of rows; None where rows have no share of it.
 
-    An accuracy comes from `label` and `prediction`, a perplexity from the `nats` and the `tokens` of each row, any
-    other mean from an array of its name.
+    An accuracy comes from `label` and `prediction`, a perplexity from the `nats` and the `tokens` of each row, a ratio
+    of sums from arrays `<metric>_sum` and `<metric>_count`, any other mean from an array of its name: where rows have a
+    `category`, the mean of the means of all categories.
     """
     import numpy as np
 
@@ -88,10 +89,21 @@ def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
             raise CorruptFile(f"{path.name}: tokens must be counts of at least 0, and some row must have one.")
         count = int(tokens.sum())
         return math.exp(min(_sum(path, "nats", nats) / count, LARGEST_LOSS)), count, len(tokens)
+    if {f"{metric}_sum", f"{metric}_count"} <= present:
+        total, count = in_row_order(path, rows(path, f"{metric}_sum", f"{metric}_count"))
+        whole = _sum(path, f"{metric}_count", count)
+        if whole <= 0:
+            raise CorruptFile(f"{path.name}: {metric}_count must add up to more than 0, found {whole:g}.")
+        return _sum(path, f"{metric}_sum", total) / whole, len(total), len(total)
     if metric not in present:
         return None
-    (values,) = in_row_order(path, rows(path, metric))
-    return _sum(path, metric, values) / len(values), len(values), len(values)
+    if "category" not in present:
+        (values,) = in_row_order(path, rows(path, metric))
+        return _sum(path, metric, values) / len(values), len(values), len(values)
+    values, category = rows(path, metric, "category")
+    values, category = in_row_order(path, [values, whole_numbers(path, "category", category)])
+    means = [_sum(path, metric, own) / len(own) for own in (values[category == one] for one in np.unique(category))]
+    return sum(means) / len(means), len(values), len(values)
 
 
 def _sum(path: Path, name: str, values: "np.ndarray") -> float:

@@ -19,7 +19,9 @@ LATER = {
     "model.input_mode": "ids",
     "model.sinusoid": "alternating",
     "recipe.accumulate": 1,
+    "recipe.also_at": None,
     "recipe.average": 0.0,
+    "recipe.averaged": 5,
     "recipe.decay_after": 0,
     "recipe.decay_every": 0,
     "recipe.decay_rate": 0.5,
@@ -27,6 +29,8 @@ LATER = {
     "recipe.initial_rate": 0.0,
     "recipe.label_smoothing": 0.0,
     "recipe.optimizer": "adamw",
+    "recipe.order": "shuffled",
+    "recipe.parts": "counts",
     "recipe.patience": None,
     "recipe.power": 1.0,
 }

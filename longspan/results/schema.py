@@ -6,6 +6,8 @@ All kinds share the frame: schema, kind, code, environment, files beside the car
 from collections.abc import Mapping
 from typing import Any
 
+from longspan.results.variant import PATTERN as VARIANT
+
 SCHEMA_VERSION = 1
 LARGEST = 1e150  # of any number on a card: its square is a number too, so that no mean or deviation overflows
 LARGEST_INTEGER = 2**63 - 1
@@ -97,7 +99,7 @@ RUN_SCHEMA = _card(
         "dataset": _object(
             {
                 "name": _TEXT,
-                "variant": {"type": "string", "enum": ["generated", "official", "imported", "standin"]},
+                "variant": {"type": "string", "maxLength": 40, "pattern": VARIANT},
                 "sha256": _TEXT,
                 "counts": _object({"train": _COUNT, "valid": _COUNT, "test": _COUNT}),
             },
@@ -145,6 +147,7 @@ RUN_SCHEMA = _card(
     {
         "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
         "preset": _TEXT,  # the plain name that stands for this form of the mechanism under the protocol
+        "selected_until": _map_of(_COUNT),  # by the end of a shorter run, the step that it would have selected
         "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
     },
 )

@@ -1,4 +1,4 @@
-"""What can be checked of a card without training again: its seal, its files, its numbers, its labels, its score.
+"""What can be checked of a card without training again: seal, files, numbers, labels, score and samples.
 
     for found in verify("out/cards/listops/....json"):
         print(found.check, found.status, found.detail)
@@ -15,7 +15,7 @@ from typing import Literal
 
 from longspan.core.errors import CorruptFile
 from longspan.results import card as cards
-from longspan.results import files, predictions
+from longspan.results import files, predictions, samples
 from longspan.results.card import Card
 
 SCORE_TOLERANCE = 1e-6  # below one example in any test set here, above the rounding of a float32 mean
@@ -26,7 +26,7 @@ RATIO_TOLERANCE = 1e-5  # a ratio of parameters is written with six digits
 class CardCheck:
     """One question asked of a card, and its answer."""
 
-    check: Literal["card", "files", "numbers", "labels", "score"]
+    check: Literal["card", "files", "numbers", "labels", "score", "samples"]
     status: Literal["kept", "broken", "not applicable"]
     detail: str
 
@@ -40,7 +40,7 @@ def verify(path: str | Path) -> list[CardCheck]:
         return [CardCheck("card", "broken", str(error))]
     checks = [CardCheck("card", "kept", f"schema {card['schema']}, hash {card['sha256'][:12]}"), _files(path, card)]
     if card["kind"] == "run":
-        checks += [_numbers(card), _labels(path, card), _score(path, card)]
+        checks += [_numbers(card), _labels(path, card), _score(path, card), *_samples(path, card)]
     return checks
 
 
@@ -95,6 +95,8 @@ def _curve_faults(card: Card) -> Iterator[str]:
     if selected not in steps:
         yield f"step {selected} was selected, which is not on the learning curve"
         return
+    if card["settings"]["recipe"].get("selection") == "mean_of_last":
+        return  # the mean of several weights has no point of its own
     point = card["curve"][steps.index(selected)]
     for name, measured in ((card["metrics"] or {}).get("valid") or {}).items():
         drawn = point.get(f"valid_{name}")
@@ -155,3 +157,16 @@ def _score(path: Path, card: Card) -> CardCheck:
     if held is not None and rows != held:
         return CardCheck("score", "broken", f"{rows} rows were scored, the {score['split']} split has {held}")
     return CardCheck("score", "kept", f"{score['name']} {value:.6f} recomputed from {count} predictions")
+
+
+def _samples(path: Path, card: Card) -> Iterator[CardCheck]:
+    """Whether what is kept for people to look at is what its kind says; nothing of a card that has none."""
+    if (name := card["files"].get("samples")) is None:
+        return
+    try:
+        found = samples.read(path.parent / name)
+    except CorruptFile as error:
+        yield CardCheck("samples", "broken", str(error))
+        return
+    known = "" if str(found["kind"]) in samples.MOST else ", of a kind that is not drawn"
+    yield CardCheck("samples", "kept", f"samples of {found['kind']}{known}")

@@ -9,7 +9,8 @@ from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.results.age import is_future
 from longspan.results.code_identity import same_code
-from longspan.results.files import WEIGHTS, faults
+from longspan.results.files import ALL_WEIGHTS, WEIGHTS, faults
+from longspan.results.run_settings import decisive
 from longspan.results.store import Store
 from longspan.runs.cell import RunPlan
 
@@ -38,11 +39,13 @@ def _newest_first(store: Store) -> list[tuple[Path, cards.Card]]:
 
 def _matches(card: cards.Card, plan: RunPlan, splits: Splits, device: str, precision: str) -> bool:
     identity = plan.identity
-    settings = identity.pop("settings") | {"device": device, "precision": precision, "task_sha256": plan.task_source}
+    resolved = identity.pop("settings")
+    settings = {"device": device, "precision": precision, "task_sha256": plan.task_source}
     data = {"name": plan.task.dataset, "sha256": splits.sha256, "variant": splits.variant}
     return (
         card["status"] == "ok"
         and all(card[name] == value for name, value in identity.items())
+        and decisive(card) == decisive({"settings": resolved})
         and all(card["settings"].get(name) == value for name, value in settings.items())
         and all(card["dataset"].get(name) == value for name, value in data.items())
         and same_code(card["settings"], plan.code)
@@ -57,7 +60,7 @@ def _was_run_without_weights(card: cards.Card) -> bool:
 def _faults(path: Path, card: cards.Card, weights: bool) -> Iterator[str]:
     """What is wrong with the files of a card; its weights count only where they are wanted."""
     wanted = {
-        field: {key: value for key, value in card.get(field, {}).items() if weights or key != WEIGHTS}
+        field: {key: value for key, value in card.get(field, {}).items() if weights or key not in ALL_WEIGHTS}
         for field in ("files", "files_sha256")
     }
     return faults(path, card | wanted)

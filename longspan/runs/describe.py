@@ -1,5 +1,7 @@
 """What goes on the card of a run: the part known before training, the part that training decides, the files."""
 
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +16,12 @@ from longspan.core import environment
 from longspan.core.atomic import storage_errors
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
+from longspan.results import samples
 from longspan.results.predictions import labels_digest
 from longspan.runs.cell import RunPlan, count_baseline
 from longspan.tasks.classification import Classification
-from longspan.training.loop import Progress, Trained, save_weights
+from longspan.training.loop import Trained, save_weights
+from longspan.training.progress import Progress
 
 
 def describe(
@@ -99,9 +103,13 @@ def outcome(plan: RunPlan, splits: Splits, trained: Trained | None, state: Progr
     if trained is None:
         return found
     meta = plan.task.meta
+    results = {"valid": trained.valid, "test": trained.test}
+    if trained.also is not None:
+        results[f"test_at_{plan.protocol.recipe.also_at}"] = trained.also
+        found["selected_until"] = {str(plan.protocol.recipe.also_at): state.also_step}
     found["metrics"] = {
         name: {metric: {"value": value, "count": result.count} for metric, value in result.metrics.items()}
-        for name, result in (("valid", trained.valid), ("test", trained.test))
+        for name, result in results.items()
     }
     found["score"] = {
         "name": meta.score,
@@ -128,15 +136,31 @@ def nothing_reached() -> cards.Card:
 
 
 def files_of(folder: Path, model: nn.Module | None, trained: Trained | None) -> dict[str, Path]:
-    """What is kept beside the card: the log, the selected weights, and what they predicted for each test example."""
+    """What is kept beside the card: the log, the selected weights, what they predicted for each test example, samples.
+
+    Weights that were selected up to an earlier step too are kept as `weights_at`.
+    """
     files = {"log": folder / "log.csv"} if (folder / "log.csv").exists() else {}
     if trained is None:
         return files
-    predictions, weights = folder / "predictions.npz", folder / "weights.safetensors"
-    with storage_errors(predictions):
-        np.savez_compressed(predictions, allow_pickle=False, **trained.test.predictions)
-    files["predictions"] = predictions
+    for name, found in (("predictions", trained.test.predictions), ("samples", _sound_samples(trained))):
+        if name == "predictions" or found:
+            files[name] = folder / f"{name}.npz"
+            with storage_errors(files[name]):
+                np.savez_compressed(files[name], allow_pickle=False, **found)
     if model is not None:
-        save_weights(model, weights)
-        files["weights"] = weights
+        kept = {"weights": model.state_dict(), "weights_at": trained.also_weights}
+        for name, weights in kept.items():
+            if weights:
+                files[name] = folder / f"{name}.safetensors"
+                save_weights(weights, files[name])
     return files
+
+
+def _sound_samples(trained: Trained) -> Mapping[str, np.ndarray]:
+    """Samples that can be read back from beside a card; a run is not lost for those that cannot."""
+    found = trained.test.samples
+    if found and (fault := samples.fault_of(found)):
+        print(f"The samples of the run are left out: {fault}.", file=sys.stderr, flush=True)
+        return {}
+    return found

@@ -46,7 +46,7 @@ def folder_name(plan: RunPlan, belongs: Belongs) -> str:
 
 def tidy(folder: Path, *, set_aside: bool = False) -> None:
     """Drop what only an unfinished run needs, and what was set aside if that is asked for; logs stay."""
-    for name in ("checkpoint-*.pt", "weights.safetensors", "predictions.npz", "cell.json", BEGUN, ".*.part"):
+    for name in ("checkpoint-*.pt", "*.safetensors", "predictions.npz", "samples.npz", "cell.json", BEGUN, ".*.part"):
         for path in folder.glob(name):
             remove(path)
     if set_aside:

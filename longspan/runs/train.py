@@ -35,7 +35,8 @@ from longspan.runs.folder import BEGUN, belonging, folder_name, tidy
 from longspan.tasks import Recipe
 from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
-from longspan.training.loop import Progress, train
+from longspan.training.loop import train
+from longspan.training.progress import Progress
 
 
 def run(
@@ -170,7 +171,9 @@ def _train_cell(
     logs = Logs(folder) if fabric.is_global_zero else None
     trained, reason, state = None, None, Progress()
     recipe = plan.protocol.recipe
-    with progress_bar(plan.title, recipe.steps, plan.task.meta.score, shown and fabric.is_global_zero) as bar:
+    with progress_bar(
+        plan.title, recipe.steps, plan.task.meta.selection_metric, shown and fabric.is_global_zero
+    ) as bar:
 
         def watch(now: Progress, steps: int) -> None:
             nonlocal state

@@ -7,7 +7,10 @@ registry = Registry(
     "task",
     __name__,
     f"{__name__}.base:Task",
-    skip=("base", "byte_pairs", "byte_text", "cab_table", "classification", "forecasting", "language", "lra_models"),
+    skip=(
+        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "language"),
+        *("lra_models", "speech", "widths"),
+    ),
 )
 
 

@@ -23,7 +23,18 @@ from longspan.datasets.base import Split, Splits
 class Recipe:
     """How a model is trained, and which of its checkpoints is reported.
 
-    `batch_size` is the whole batch of an update; with `accumulate` it is gone through in so many equal parts.
+    `batch_size` is the whole batch of an update; with `accumulate` it is gone through in so many equal parts, which are
+    joined by the rule of `parts`: "counts" as one batch, whose loss is a mean over all that is counted in it; "mean" as
+    the plain mean of the parts' means; "sum_over_samples" as the sum of the gradients of the parts' means, divided by
+    the number of samples (`StepResult.count`) of all parts, which is fairseq's rule.
+
+    `order` "shuffled" draws every batch from all rows; "by_length" sorts the rows once by `Feed.lengths`, ties at
+    random, cuts them into groups of one part each, and shuffles the groups in every epoch, whose last update may have
+    fewer of them.
+
+    `selection` says which weights are reported: those of the best evaluation on the validation split, of the last one,
+    or the mean of those at the last `averaged` evaluations. `also_at` selects a second time among the evaluations up to
+    that step, which is one of them, as a run that ended there would have done; from the last step on it says nothing.
     """
 
     steps: int
@@ -38,7 +49,7 @@ class Recipe:
     clip: float | None = None  # global gradient norm
     evaluate_every: int = 100
     evaluation_batch: int = 64
-    selection: Literal["best", "last"] = "best"
+    selection: Literal["best", "last", "mean_of_last"] = "best"
     optimizer: Literal["adamw", "adam"] = "adamw"  # adam adds its decay to the gradient
     accumulate: int = 1  # parts of a batch, one forward and backward pass each
     label_smoothing: float = 0.0
@@ -49,9 +60,13 @@ class Recipe:
     decay_after: int = 0  # times `decay_every` steps that go by before the first decay
     patience: int | None = None  # evaluations without a better validation score before training ends
     drop_last: bool = False  # an epoch has whole batches only; else a batch may hold the border of two epochs
+    averaged: int = 5  # evaluations whose weights `mean_of_last` averages
+    parts: Literal["counts", "mean", "sum_over_samples"] = "counts"  # how the parts of a batch are joined
+    order: Literal["shuffled", "by_length"] = "shuffled"
+    also_at: int | None = None  # a step up to which the best evaluation is selected and scored as well
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate"):
+        for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):
             if (number := getattr(self, name)) < 1:
                 raise UsageError(f"A recipe needs {name} of at least 1, got {number}; give a positive number.")
         if self.warmup < 0 or not 0 <= self.average < 1:
@@ -75,6 +90,23 @@ class Recipe:
             raise UsageError(f"decay_after counts stairs from 0, got {self.decay_after}; give 0 or more.")
         if self.patience is not None and self.patience < 1:
             raise UsageError(f"patience counts evaluations from 1, got {self.patience}; None waits for ever.")
+        if self.also_at is not None and self.also_at < 1:
+            raise UsageError(f"also_at is a step from 1, got {self.also_at}; None selects once, from the whole run.")
+        if self.selection == "mean_of_last" and (self.patience is not None or self.also_at is not None):
+            raise UsageError(
+                "mean_of_last averages the last evaluations of a run whose end is known, got "
+                f"patience={self.patience} and also_at={self.also_at}; leave both at None."
+            )
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether the validation split is scored after so many steps."""
+        return step % self.evaluate_every == 0 or step in (self.steps, self.also_at)
+
+    def evaluations(self, until: int | None = None) -> list[int]:
+        """The steps after which the validation split is scored, up to `until` or the last one."""
+        last = self.steps if until is None else until
+        steps = {*range(self.evaluate_every, last + 1, self.evaluate_every), self.steps, self.also_at or self.steps}
+        return sorted(step for step in steps if step <= last)
 
 
 @dataclass(frozen=True)
@@ -140,7 +172,9 @@ class TaskMeta:
     """What a reader wants to know of a task.
 
     `slots` names the kinds of slots of the network with their patterns; the first is the one replaced unless another is
-    asked for. `unit` says how the score is shown: a fraction in percent, or the plain number.
+    asked for. `unit` says how the score is shown: a fraction in percent, or the plain number. `selected_by` is the
+    metric of `Task.validate` by which a checkpoint is the best, where that is not the score, and `selected_higher` its
+    direction, where that is not the score's.
     """
 
     title: str
@@ -151,18 +185,32 @@ class TaskMeta:
     backbone: str
     slots: dict[str, Pattern]
     unit: Literal["percent", "plain"] = "percent"
+    selected_by: str = ""
+    selected_higher: bool | None = None
+
+    @property
+    def selection_metric(self) -> str:
+        """The validation metric by which checkpoints are compared."""
+        return self.selected_by or self.score
+
+    @property
+    def selection_is_higher(self) -> bool:
+        return self.higher_is_better if self.selected_higher is None else self.selected_higher
 
 
 @dataclass(frozen=True)
 class StepResult:
     """What one batch gives: the loss to descend, and sums to average over batches (both stay on the device).
 
-    `loss` is a mean over `count` examples or tokens; a count that only the device knows stays there.
+    `loss` is a mean over `count` examples or tokens; a count that only the device knows stays there. Where a loss has
+    parts with counts of their own (frames, phones, stop steps), `terms` has the mean and the count of each, a mean over
+    nothing being 0, and `loss` is the plain sum of the means; `count` then counts samples.
     """
 
     loss: Tensor
     sums: dict[str, Tensor]
     count: int | Tensor
+    terms: Mapping[str, tuple[Tensor, int | Tensor]] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,13 +218,16 @@ class Evaluation:
     """Scores on a whole split with the number of examples (or tokens) behind them, and what was predicted for each.
 
     `predictions` has an array `row`, by which the shares of several processes are put in order. `counts` are those of
-    metrics that are means over something else, such as tokens where scores are of examples.
+    metrics that are means over something else, such as tokens where scores are of examples. `samples` are a few of the
+    first rows for people to look at or listen to, kept beside the card (`results/samples.py` says in which form); of
+    several processes, those of the first that has any.
     """
 
     metrics: dict[str, float]
     count: int
     predictions: dict[str, np.ndarray]
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    samples: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 class Task(ABC):
@@ -264,13 +315,39 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:
         """The loss of a training batch, its labels smoothed by the recipe's share."""
 
+    def counts(self, batch: Any) -> Mapping[str, int | Tensor]:
+        """The counts of the terms of a batch's loss, before its forward pass; needed where a loss has `terms`."""
+        return {}
+
     @abstractmethod
     def evaluate(self, model: nn.Module, feed: "Feed", rows: np.ndarray, batch_size: int) -> Evaluation:
         """Scores over these rows of the feed, in this order: means, and what `derived` makes of them."""
 
+    def validate(self, model: nn.Module, feed: "Feed", rows: np.ndarray, batch_size: int) -> Evaluation:
+        """What is asked of the validation split during training; a cheaper question where `evaluate` takes long."""
+        return self.evaluate(model, feed, rows, batch_size)
+
+    def passes(self, protocol: Protocol) -> tuple[float, float]:
+        """Forward passes that `validate` and `evaluate` take for an example, by which a dry run knows their time."""
+        return 1.0, 1.0
+
+    def summary(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Scores computed from all predictions in the order of rows, such as means over categories or ratios of sums.
+
+        The loop adds them to the metrics of an evaluation, whichever processes its predictions come from.
+        """
+        return {}
+
     def derived(self, means: Mapping[str, float]) -> dict[str, float]:
         """Scores that are no mean, such as the perplexity exp(loss), from those that are."""
         return {}
+
+    def user_object(self, model: nn.Module, protocol: Protocol, splits: Splits | None, device: Any) -> Any:
+        """What `longspan.load(card)` gives: the network, or an object that does with it what a user wants.
+
+        `splits` are the data of the run, or None where they are not at hand.
+        """
+        return model
 
     @abstractmethod
     def chance(self, split: Any) -> float | None:
@@ -278,7 +355,12 @@ class Task(ABC):
 
 
 class Feed(ABC):
-    """A split that lives on the device and gives batches by row numbers."""
+    """A split that lives on the device and gives batches by row numbers.
+
+    `lengths`, one number for each row, is needed where a recipe orders rows by length.
+    """
+
+    lengths: np.ndarray | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

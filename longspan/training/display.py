@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.core.atomic import write_text
-from longspan.training.loop import Progress
+from longspan.training.progress import Progress
 
 
 @contextmanager

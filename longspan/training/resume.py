@@ -6,10 +6,11 @@ starts from an earlier one or from the beginning. Nothing is loaded in part.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -19,26 +20,11 @@ from longspan.training import checkpoint
 from longspan.training.belongs import Belongs
 from longspan.training.ema import RunningAverage
 from longspan.training.optimizer import STATE, load_optimizer
+from longspan.training.progress import Progress
+from longspan.training.selection import Selection
 
-Weights = dict[str, Tensor]
-PARTS = {"belongs", "model", "optimizer", "average", "best", "progress"}
+PARTS = {"belongs", "model", "optimizer", "average", "best", "also", "sum", "progress"}
 OWN = {"lr", "fused", "capturable"}  # of a parameter group: decided anew on every device
-
-
-@dataclass
-class Progress:
-    """The state of a run except for the weights; saved with them."""
-
-    step: int = 0
-    curve: list[dict[str, float]] = field(default_factory=list)
-    best_step: int | None = None
-    best_score: float | None = None
-    train_sums: dict[str, float] = field(default_factory=dict)  # since the last evaluation
-    train_count: int = 0
-    valid_count: int = 0  # examples or tokens behind a validation score
-    train_seconds: float = 0.0  # updates alone
-    total_seconds: float = 0.0  # with evaluation and saving
-    resumed: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,21 +37,23 @@ class Resumable:
     optimizer: Any
     average: RunningAverage
     recipe: Recipe
-    score: str  # the validation metric by which weights are selected
+    selection: Selection
 
-    def save(self, best: Weights, progress: Progress) -> None:
+    def save(self, progress: Progress) -> None:
         state = {
             "belongs": dict(self.belongs.facts),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.mean,
-            "best": best,
+            "best": self.selection.best,
+            "also": self.selection.also,
+            "sum": self.selection.mean.sum,
             "progress": asdict(progress),
         }
         checkpoint.save(self.folder, progress.step, state)
 
-    def resume(self, fabric: Fabric) -> tuple[Progress, Weights]:
-        """Where the run was left, with the weights selected so far. One process looks, so that all take the same."""
+    def resume(self, fabric: Fabric) -> Progress:
+        """Where the run was left. One process looks, so that all take the same."""
         name = None
         if fabric.is_global_zero:
             state, unusable = checkpoint.latest(self.folder, self.fault)
@@ -75,15 +63,21 @@ class Resumable:
         if fabric.world_size > 1:
             name = fabric.broadcast(name)
             state = None if name is None else checkpoint.load(self.folder / name)
-        return (Progress(), {}) if state is None else self._use(state)
+        return Progress() if state is None else self._use(state)
 
-    def _use(self, state: dict[str, Any]) -> tuple[Progress, Weights]:
+    def _use(self, state: dict[str, Any]) -> Progress:
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.average.load(state["average"])
+        self.selection.best, self.selection.also = state["best"], state["also"]
+        self.selection.mean.load(state["sum"], self.device)
         progress = Progress(**state["progress"])
         progress.resumed += 1
-        return progress, state["best"]
+        return progress
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.model.state_dict().values()), torch.empty(0)).device
 
     def fault(self, path: Path, state: Any) -> str | None:
         """Why a state cannot be used: words that follow "The checkpoint ..."; None if it can."""
@@ -101,12 +95,21 @@ class Resumable:
             yield "has a state that does not fit the optimiser"
         if not _fits_list(state["average"], self.average.mean):
             yield "has running averages that do not fit the model"
-        if wrong := unsound_progress(state["progress"], self.recipe, self.score):
+        if wrong := unsound_progress(state["progress"], self.recipe, self.selection.metric):
             yield f"has a progress that cannot be ({wrong})"
         elif state["progress"]["step"] != checkpoint.step_of(path):
             yield f"is of step {state['progress']['step']}, which is not that of its name"
-        elif not (fits(state["best"], self.model.state_dict()) if state["progress"]["curve"] else state["best"] == {}):
+        else:
+            yield from self._unselected(state)
+
+    def _unselected(self, state: dict[str, Any]) -> Iterator[str]:
+        """What is wrong with the weights selected so far, of which the progress says which there are."""
+        own, progress, mean = self.model.state_dict(), state["progress"], self.selection.mean
+        present = {"best": progress["curve"] and not mean.steps, "also": progress["also_step"] is not None}
+        if not all(fits(state[part], own if there else {}) for part, there in present.items()):
             yield "has selected weights that do not fit the model"
+        if not fits(state["sum"], mean.expected(progress["step"], own)):
+            yield "has a sum of weights that does not fit the model"
 
 
 def fits(saved: Any, own: Mapping[str, Any]) -> bool:
@@ -161,10 +164,16 @@ def unsound_progress(saved: Any, recipe: Recipe, score: str) -> str | None:
         return wrong
     best = {point["step"]: point[f"valid_{score}"] for point in saved["curve"]}
     if not best:
-        return None if saved["best_step"] is saved["best_score"] is None else "a selected step without a curve"
+        nothing = saved["best_step"] is saved["best_score"] is saved["also_step"] is None
+        return None if nothing else "a selected step without a curve"
     chosen = saved["best_step"]
     fine = type(chosen) is int and chosen in best and repr(saved["best_score"]) == repr(best[chosen])
-    return None if fine else "a selected step that the curve does not have"
+    if not fine:
+        return "a selected step that the curve does not have"
+    also, at = saved["also_step"], recipe.also_at
+    reached = at is not None and at <= saved["step"] and at < recipe.steps
+    fine = (type(also) is int and also in best and also <= at) if reached else also is None  # type: ignore[operator]
+    return None if fine else "a second selected step that cannot be"
 
 
 def _unsound_curve(curve: Any, step: int, recipe: Recipe, score: str) -> str | None:
@@ -175,9 +184,7 @@ def _unsound_curve(curve: Any, step: int, recipe: Recipe, score: str) -> str | N
             return "a learning curve with something else than finite numbers"
         if not {"step", "learning_rate", f"valid_{score}"} <= point.keys():
             return f"a learning curve without valid_{score}"
-    evaluated = range(recipe.evaluate_every, step + 1, recipe.evaluate_every)
-    last = [step] if step == recipe.steps and step % recipe.evaluate_every else []
-    if [point["step"] for point in curve] != [*evaluated, *last]:
+    if [point["step"] for point in curve] != recipe.evaluations(step):
         return f"a learning curve of other steps than those up to {step}"
     return None
 

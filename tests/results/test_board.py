@@ -41,7 +41,9 @@ def test_rows_are_ranked_by_the_first_average_and_ties_share_a_rank():
     assert [(row.mechanism, row.rank) for row in view.rows] == [("best", 1), ("same", 2), ("worse", 2)]
 
 
-@pytest.mark.parametrize("difference", [{"protocol": "lra-paper"}, {"tier": "full"}, {"variant": "standin"}])
+@pytest.mark.parametrize(
+    "difference", [{"protocol": "lra-paper"}, {"tier": "full"}, {"variant": "standin"}, {"variant": "allison"}]
+)
 def test_what_does_not_compare_does_not_meet(difference):
     view = starter([*both_tasks("softmax"), *both_tasks("other", **difference)])
     assert [row.mechanism for row in view.rows] == ["softmax"]
@@ -49,10 +51,30 @@ def test_what_does_not_compare_does_not_meet(difference):
 
 
 def test_standin_data_has_a_board_of_its_own_that_says_so():
-    view = starter(both_tasks("softmax", variant="standin"), standin=True)
+    view = starter(both_tasks("softmax", variant="standin"), data="standin")
     assert len(view.rows) == 1
     assert "stand-in" in view.title
     assert any("Stand-in" in note for note in view.notes)
+
+
+def test_every_substitute_for_the_data_of_a_task_has_a_board_of_its_own_that_names_it():
+    cards = [c for kind in ("standin", "allison", "faces+photos", "imported") for c in both_tasks(kind, variant=kind)]
+    for kind in ("standin", "allison", "faces+photos"):
+        view = starter(cards, data=kind)
+        assert [row.mechanism for row in view.rows] == [kind]
+        assert view.off == ()
+    assert starter(cards, data="allison").title.endswith(", allison data")
+    assert any("The data are faces+photos" in note for note in starter(cards, data="faces+photos").notes)
+    assert [row.mechanism for row in starter(cards).rows] == ["imported"]
+    assert "data" not in starter(cards).title
+
+
+def test_every_kind_of_data_is_collected_real_data_first_and_one_can_be_asked_for():
+    kinds = ("allison", "standin", "official")
+    cards = [card for kind in kinds for card in both_tasks("softmax", variant=kind)]
+    assert [view.data for view in collect.boards(cards, "starter")] == ["real", "allison", "standin"]
+    assert [view.data for view in collect.boards(cards, "starter", data="allison")] == ["allison"]
+    assert [view.data for view in collect.boards(cards, "starter", data="official")] == ["real"]
 
 
 def test_a_pattern_can_be_chosen_and_patterns_never_share_a_ranking():

@@ -49,7 +49,7 @@ FAULTS = {
     "parameters": {"total": -1, "parts": {}, "baseline": None, "ratio": None, "within_rule": None},
     "files": {"predictions": "../../etc/passwd"},
     "curve": [{"train_loss": 1.0}],
-    "dataset": {"name": "x", "variant": "invented", "sha256": "0", "counts": {"train": 1, "valid": 1, "test": 1}},
+    "dataset": {"name": "x", "variant": "Not a word", "sha256": "0", "counts": {"train": 1, "valid": 1, "test": 1}},
 }
 
 

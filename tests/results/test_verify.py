@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longspan.results import card as cards
-from longspan.results.predictions import labels_digest
+from longspan.results.predictions import labels_digest, score_of
 from longspan.results.store import Store
 from longspan.results.verify import CardCheck, verify
 from tests.results.factory import make_card, write_predictions
@@ -100,6 +100,23 @@ def of_score(tmp_path, score="accuracy", value=0.4):
     card["metrics"]["test"][score] = {"value": value, "count": 2000}
     path = cards.write(tmp_path / "card.json", card)
     return {finding.check: finding for finding in verify(path)}["score"]
+
+
+def test_a_score_over_categories_is_the_mean_of_their_means(tmp_path):
+    """Two categories with 6, 8 and 10: (mean(6, 8) + 10) / 2 = 8.5, not 8."""
+    values, category = np.repeat([6.0, 8.0, 10.0], 1), np.array([4, 4, 1])
+    np.savez(tmp_path / "p.npz", chamfer=values, category=category, row=np.arange(3))
+    assert score_of(tmp_path / "p.npz", "chamfer") == (8.5, 3, 3)
+    found = with_arrays(tmp_path, "chamfer", 8.5, chamfer=values, category=category.astype(float))
+    assert (found.status, "category must hold integers" in found.detail) == ("broken", True)
+
+
+def test_a_score_that_is_a_ratio_of_sums_comes_from_the_sums_of_the_rows(tmp_path):
+    """Costs 1 and 2 over 3 and 2 frames: 0.6, not the mean of the clips."""
+    np.savez(tmp_path / "p.npz", mcd_sum=np.array([1.0, 2.0]), mcd_count=np.array([3, 2]))
+    assert score_of(tmp_path / "p.npz", "mcd") == (0.6, 2, 2)
+    found = with_arrays(tmp_path, "mcd", 0.6, mcd_sum=np.ones(2), mcd_count=np.zeros(2))
+    assert (found.status, "add up to more than 0" in found.detail) == ("broken", True)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -230,7 +247,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused(tmp_path):
     (tmp_path / "p.npz").write_bytes(content)
     found = of_score(tmp_path)
     assert found.status == "broken"
-    assert "more than predictions can need" in found.detail
+    assert "more than such a file can need" in found.detail
 
 
 @settings(

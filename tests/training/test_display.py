@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.training.display import Logs, progress_bar
-from longspan.training.loop import Progress
+from longspan.training.progress import Progress
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 curves = st.lists(st.fixed_dictionaries({"train_loss": numbers, "valid_accuracy": numbers}), min_size=1, max_size=6)

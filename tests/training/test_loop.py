@@ -13,9 +13,12 @@ from torch import nn
 
 from longspan.core.errors import RunFailed, UsageError
 from longspan.runs.fabric import make_fabric
-from longspan.tasks.base import StepResult
+from longspan.tasks.base import Evaluation, StepResult
 from longspan.training import checkpoint, loop
-from longspan.training.loop import ExampleOrder, Progress, TrainingSums
+from longspan.training.loop import TrainingSums
+from longspan.training.order import ExampleOrder
+from longspan.training.progress import Progress
+from longspan.training.selection import Selection
 from tests.training.copying import Copying
 from tests.training.small import RULES, TASK, small_splits, train_small
 
@@ -186,6 +189,7 @@ def test_evaluation_turns_dropout_off_and_training_on_again():
     class Looking(type(TASK)):
         def evaluate(self, model, feed, rows, batch_size):
             seen.append((model.training, torch.is_grad_enabled(), rows.tolist()))
+            return Evaluation({}, 0, {})
 
     loop.evaluate(Looking(), model.train(), feed, 2, make_fabric("cpu", "fp32", 1))
     assert seen == [(False, False, list(range(6)))]
@@ -242,9 +246,9 @@ def test_patience_ends_a_run_after_so_many_evaluations_without_a_better_score(sc
         expected = waited >= patience
         if expected:
             break
-    over = [loop._is_over(task, Progress(step=i, curve=points[:i]), recipe) for i in range(len(points) + 1)]
+    over = [Selection(task.meta, recipe).is_over(Progress(step=i, curve=points[:i])) for i in range(len(points) + 1)]
     assert any(over) == expected
-    assert not any(loop._is_over(task, Progress(step=i, curve=points[:i]), RULES.recipe) for i in range(12))
+    assert not any(Selection(task.meta, RULES.recipe).is_over(Progress(step=i, curve=points[:i])) for i in range(12))
 
 
 def test_a_run_that_no_longer_improves_reports_its_best_and_stops(tmp_path):

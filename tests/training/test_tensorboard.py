@@ -3,7 +3,7 @@
 import pytest
 
 from longspan.training.display import Logs
-from longspan.training.loop import Progress
+from longspan.training.progress import Progress
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 

@@ -1,0 +1,99 @@
+"""The gradient of a whole batch, which is gone through in parts and shared by processes.
+
+However a batch is divided, its gradient is that of one rule (`Recipe.parts`), where g_p is the gradient of the mean
+loss of part p, all processes together, and n_p what that mean is over:
+
+    counts             sum_p n_p g_p / sum_p n_p      the parts are one batch; every term of a loss by counts of its own
+    mean               sum_p g_p / parts
+    sum_over_samples   sum_p g_p / sum_p samples_p    samples are `StepResult.count`; the rule of fairseq
+
+Several processes have a share of every part. Their gradients are averaged when the last part is done, hence the factor
+`world_size` in what is descended.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from longspan.core.errors import PluginError
+from longspan.tasks.base import Recipe, StepResult, Task
+
+Counts = Mapping[str, int | Tensor]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Accumulates the gradient of a batch in the parameters of a model: `part` for each part, then `finish`."""
+
+    task: Task
+    model: Any
+    recipe: Recipe
+    fabric: Fabric
+
+    def totals(self, parts: Sequence[Any]) -> Counts:
+        """What each term of the loss counts in all parts and processes; nothing where it is not needed beforehand."""
+        if self.recipe.parts != "counts" or len(parts) == 1:
+            return {}
+        each = [self.task.counts(part) for part in parts]
+        return self._over_processes({name: sum(one[name] for one in each) for name in each[0]})
+
+    def part(self, part: Any, totals: Counts, *, last: bool, alone: bool) -> StepResult:
+        """One forward and backward pass; `alone` is a part that is the whole batch."""
+        with self.fabric.no_backward_sync(self.model, enabled=not last):
+            result = self.task.loss(self.model, part, smoothing=self.recipe.label_smoothing)
+            self.fabric.backward(self._objective(result, totals, alone))
+        terms = {name: (mean.detach(), count) for name, (mean, count) in result.terms.items()}
+        return replace(result, loss=result.loss.detach(), terms=terms)
+
+    def _objective(self, result: StepResult, totals: Counts, alone: bool) -> Tensor:
+        """What is descended, so that the sum over processes and parts is the loss of the batch up to `finish`."""
+        one_process = self.fabric.world_size == 1
+        if one_process and (alone or self.recipe.parts != "counts"):
+            return result.loss
+        if not result.terms:
+            if self.recipe.parts == "counts":
+                return result.loss * result.count
+            return result.loss * self._share(result.count, self._over_processes({"": result.count})[""])
+        own = {name: count for name, (_, count) in result.terms.items()}
+        if alone or self.recipe.parts != "counts":
+            totals = self._over_processes(own)
+        if own.keys() != totals.keys():
+            raise PluginError(
+                f"The loss of {self.task.name} has the terms {', '.join(own)}, but {self.task.name}.counts gives "
+                f"{', '.join(totals) or 'nothing'}; let it count the same terms."
+            )
+        weighted = [mean * self._share(own[name], totals[name]) for name, (mean, _) in result.terms.items()]
+        return torch.stack(weighted).sum()
+
+    def finish(self, counts: Sequence[int | Tensor], has_terms: bool) -> None:
+        """Divide what was accumulated by what the rule makes of the counts of all parts."""
+        rule = self.recipe.parts
+        if rule == "mean":
+            divisor: float | Tensor = len(counts)
+        elif rule == "counts" and (has_terms or len(counts) == self.fabric.world_size == 1):
+            divisor = 1
+        else:
+            divisor = self._over_processes({"": sum(counts)})[""]
+            divisor = divisor if rule == "sum_over_samples" else divisor / self.fabric.world_size
+        if isinstance(divisor, Tensor) or divisor != 1:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(divisor)
+
+    def _share(self, own: int | Tensor, total: int | Tensor) -> float | Tensor:
+        """The weight of a mean over `own` in the mean over `total`, of which there may be none."""
+        total = total.clamp(min=1) if isinstance(total, Tensor) else max(1, total)
+        weight = own * self.fabric.world_size / total
+        return weight.float() if isinstance(weight, Tensor) else weight
+
+    def _over_processes(self, counts: Counts) -> Counts:
+        """The sums of all processes' counts, on the device."""
+        if self.fabric.world_size == 1 or not counts:
+            return counts
+        device = self.fabric.device
+        mine = torch.stack([torch.as_tensor(n, dtype=torch.float64, device=device) for n in counts.values()])
+        return dict(zip(counts, self.fabric.all_reduce(mine, reduce_op="sum"), strict=True))  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""Which rows a step sees, from the seed alone, so that a run goes on anywhere with the rows it would have had."""
+
+from typing import Protocol
+
+import numpy as np
+
+from longspan.core.errors import UsageError
+from longspan.core.seeding import derive
+from longspan.tasks.base import Feed, Recipe
+
+
+class Order(Protocol):
+    def parts(self, step: int) -> list[np.ndarray]:
+        """The rows of a batch in the parts in which it is gone through."""
+        ...
+
+
+def order_of(feed: Feed, recipe: Recipe, seed: int, processes: int) -> Order:
+    """The order that a recipe asks for."""
+    if recipe.order == "by_length":
+        return LengthOrder(feed.lengths, recipe, seed, processes)
+    return ExampleOrder(len(feed), recipe.batch_size, seed, drop_last=recipe.drop_last, accumulate=recipe.accumulate)
+
+
+class ExampleOrder:
+    """An endless stream of full shuffles, each drawn from (seed, epoch).
+
+    With `drop_last` an epoch ends when no whole batch is left of its shuffle.
+    """
+
+    def __init__(self, count: int, batch_size: int, seed: int, *, drop_last: bool = False, accumulate: int = 1):
+        if drop_last and count < batch_size:
+            raise UsageError(
+                f"With drop_last an epoch has whole batches only, but {count} examples make none of {batch_size}; "
+                "choose a smaller batch_size, or drop_last=False."
+            )
+        self.count, self.batch_size, self.seed, self.drop_last = count, batch_size, seed, drop_last
+        self.accumulate = accumulate
+        self._epoch, self._shuffle = -1, np.empty(0, np.int64)
+
+    def parts(self, step: int) -> list[np.ndarray]:
+        return np.split(self.rows(step), self.accumulate)
+
+    def rows(self, step: int) -> np.ndarray:
+        if self.drop_last:
+            epoch, place = divmod(step, self.count // self.batch_size)
+            return self._of_epoch(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        first = step * self.batch_size
+        places = np.arange(first, first + self.batch_size)
+        return np.concatenate(
+            [self._of_epoch(e)[places[places // self.count == e] % self.count] for e in self._epochs(places)]
+        )
+
+    def _epochs(self, places: np.ndarray) -> range:
+        return range(int(places[0]) // self.count, int(places[-1]) // self.count + 1)
+
+    def _of_epoch(self, epoch: int) -> np.ndarray:
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._shuffle = np.random.default_rng(derive(self.seed, "epoch", epoch)).permutation(self.count)
+        return self._shuffle
+
+
+class LengthOrder:
+    """Groups of rows of like length, which the seed decides once, in an order drawn from (seed, epoch).
+
+    A group is one part of a batch. The last group may be smaller, and so may the last batch of an epoch, which has the
+    groups that are left; with `drop_last` both are left out.
+    """
+
+    def __init__(self, lengths: np.ndarray | None, recipe: Recipe, seed: int, processes: int = 1):
+        if lengths is None:
+            raise UsageError("A recipe orders rows by length, but the feed of the task has no lengths; give it some.")
+        size, self.accumulate, self.seed = recipe.batch_size // recipe.accumulate, recipe.accumulate, seed
+        shuffled = np.random.default_rng(derive(seed, "ties")).permutation(len(lengths))
+        longest = np.asarray(lengths).reshape(len(lengths), -1).max(axis=1)  # of a row with several texts
+        rows = shuffled[np.argsort(longest[shuffled], kind="stable")]
+        groups = [rows[first : first + size] for first in range(0, len(rows), size)]
+        self.groups = [group for group in groups if len(group) == size or not recipe.drop_last]
+        self.updates = len(self.groups) // self.accumulate if recipe.drop_last else -(-len(groups) // self.accumulate)
+        if not self.updates:
+            raise UsageError(
+                f"With drop_last an epoch has whole batches only, but {len(rows)} examples make none of "
+                f"{recipe.batch_size}; choose a smaller batch_size, or drop_last=False."
+            )
+        if len(self.groups[-1]) < processes:
+            raise UsageError(
+                f"The last group of rows of like length has {len(self.groups[-1])}, which {processes} devices cannot "
+                "share; choose fewer devices, or drop_last=True."
+            )
+        self._epoch, self._shuffle = -1, np.empty(0, np.int64)
+
+    def parts(self, step: int) -> list[np.ndarray]:
+        epoch, place = divmod(step, self.updates)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._shuffle = np.random.default_rng(derive(self.seed, "epoch", epoch)).permutation(len(self.groups))
+        chosen = self._shuffle[place * self.accumulate : (place + 1) * self.accumulate]
+        return [self.groups[group] for group in chosen]
