@@ -7,16 +7,16 @@ from longspan.cli.app import say
 from longspan.core.errors import UsageError
 from longspan.core.printable import printable
 from longspan.results import card as cards
-from longspan.results import render, samples
+from longspan.results import examples, render
 from longspan.results.board import shown
 from longspan.results.card import Card
-from longspan.results.samples import CloudSample, PictureSample, Samples, SpeechSample
+from longspan.results.examples import CloudSample, Examples, PictureSample, SpeechSample
 
 
 def show_card(path: Path, output: Path | None, audio: Path | None) -> None:
     """Print the card at `path`; draw its samples to `output` and write its speech into the folder `audio`."""
     card = cards.read(path, "run")
-    found = samples.read(path.parent, card)
+    found = examples.read(path.parent, card)
     if (output or audio) and not found:
         raise UsageError(
             f"{path.name} has no samples beside it; runs of speech, point clouds and super-resolution keep some."
@@ -34,7 +34,7 @@ def show_card(path: Path, output: Path | None, audio: Path | None) -> None:
         say(f"{_write_speech(clips, audio)} WAV files are in {audio}.")
 
 
-def _facts(card: Card, found: Samples) -> list[tuple[str, str]]:
+def _facts(card: Card, found: Examples) -> list[tuple[str, str]]:
     score = card["score"]
     facts = [(name, str(card[name])) for name in ("mechanism", "pattern", "protocol", "tier", "seed")]
     facts.append(("data", f"{card['dataset']['name']}, {card['dataset']['variant']}"))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from longspan.results.samples import CloudSample, SpeechSample
+from longspan.results.examples import CloudSample, SpeechSample
 
 PALETTE = ("#0d1117", "#12355b", "#0072b2", "#35c79d", "#f5bd45", "#fff8e6")  # hues of the site, from quiet to loud
 POINTS = 2048  # of a cloud on a page

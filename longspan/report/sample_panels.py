@@ -12,9 +12,9 @@ from typing import Any
 
 from longspan.core.errors import CorruptFile
 from longspan.report import sample_media as media
-from longspan.results import samples
+from longspan.results import examples
 from longspan.results.card import Card
-from longspan.results.samples import CloudSample, PictureSample, Samples, SpeechSample
+from longspan.results.examples import CloudSample, Examples, PictureSample, SpeechSample
 from longspan.results.store import Problem
 
 FOLDER = "samples"
@@ -61,7 +61,7 @@ class SamplePages:
         self.clouds[name] = text
         return name
 
-    def add(self, card: Card, found: Samples) -> SamplePanel:
+    def add(self, card: Card, found: Examples) -> SamplePanel:
         """The panel of a card, its files stored."""
         kind = {SpeechSample: "speech", CloudSample: "clouds", PictureSample: "pictures"}[type(found[0])]
         return SamplePanel(card, kind, [self._item(sample) for sample in found])
@@ -106,7 +106,7 @@ def collect(cards: Sequence[Card], folders: Mapping[str, Path]) -> SamplePages:
         for card in ordered[:PANELS]:
             folder = folders[card["sha256"]]
             try:
-                if found := samples.read(folder, card):
+                if found := examples.read(folder, card):
                     panels.append(site.add(card, found))
             except CorruptFile as error:
                 site.problems.append(Problem(folder / card["files"]["samples"], str(error)))

@@ -10,7 +10,7 @@ from longspan.core.atomic import storage_errors, temporary_beside
 from longspan.report import sample_media as media
 from longspan.report.paper_figure import COLOURS, canvas
 from longspan.results.board import shown
-from longspan.results.samples import CloudSample, PictureSample, Samples, SpeechSample
+from longspan.results.examples import CloudSample, Examples, PictureSample, SpeechSample
 
 DPI = 160
 LETTERS = 90  # of a text above a row
@@ -18,7 +18,7 @@ YAW, PITCH = 0.7, 0.35  # from where clouds are seen, as on the site
 PARTS = (("partial", "--hue-2"), ("completed", "--hue-1"), ("true", "--hue-3"))
 
 
-def draw(found: Samples, path: Path, title: str = "") -> Path:
+def draw(found: Examples, path: Path, title: str = "") -> Path:
     """A row for each sample, written as PNG."""
     drawn_by: dict[type, tuple[Callable[..., None], int, float, float]] = {  # columns, inches of a column and of a row
         SpeechSample: (_speech, 2, 5.0, 1.6),

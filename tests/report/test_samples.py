@@ -14,13 +14,13 @@ from longspan.cli import app
 from longspan.report import sample_media, sample_panels
 from longspan.report.build import build
 from longspan.report.sample_sheet import draw
-from longspan.results import samples
+from longspan.results import examples
 from longspan.results.card import read as read_card
-from longspan.results.samples import of_file
+from longspan.results.examples import of_file
 from longspan.results.store import Store
 from tests.report.example import HOSTILE, HOSTILE_TITLE, example_cards
 from tests.report.sample_cards import add, clouds, fill, pictures, speech
-from tests.results.test_samples import written
+from tests.results.test_examples import written
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_broken_samples_are_a_problem_and_not_a_panel(tmp_path):
     assert not (site / "samples.html").exists()
     problems = (site / "problems.html").read_text(encoding="utf-8")
     assert read_card(path)["files"]["samples"] in problems
-    assert "rate must be one number" in problems
+    assert "rate must be one integer" in problems
 
 
 def test_spectrograms_share_one_scale_and_have_low_mels_at_the_bottom(tmp_path):
@@ -148,7 +148,7 @@ def test_nothing_said_is_drawn_too(tmp_path):
 
 def test_show_card_says_what_was_run_draws_the_samples_and_writes_the_speech(tmp_path, store):
     path = next(path for path, card in store.entries() if card["mechanism"] == "local")
-    clips = samples.read(path.parent, read_card(path))
+    clips = examples.read(path.parent, read_card(path))
     options = ["-o", str(tmp_path / "x.png"), "--audio", str(tmp_path / "heard")]
     said = CliRunner().invoke(app, ["show", str(path), *options])
     assert said.exit_code == 0, said.output
