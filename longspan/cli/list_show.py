@@ -37,12 +37,16 @@ def list_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="An attention (with options, or a file of yours), task, dataset...")],
+    name: Annotated[str, typer.Argument(help="An attention (with options, or a file of yours), task, dataset, card")],
     samples: Annotated[int | None, typer.Option("--samples", metavar="N", min=1, help="Show N fresh examples.")] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples to a PNG file.")] = None,
+    audio: Annotated[
+        Path | None, typer.Option("--audio", metavar="DIR", help="Write the speech beside a card to WAV files.")
+    ] = None,
     changes: Changes = None,
 ) -> None:
-    """Show everything about one of them: formula, options, patterns, paper, cost, settings, examples.
+    """Show everything about one of them: formula, options, patterns, paper, cost, settings, examples. Of a card: what
+    was run, its score, and what the model made of a few test examples.
 
     \b
     Examples:
@@ -50,9 +54,19 @@ def show(
       longspan show listops --samples 3
       longspan show pathfinder --samples 8 -o x.png --set size=64
       longspan show image --samples 8 -o x.png
+      longspan show out/cards/tts_fastspeech2/CARD.json -o x.png --audio heard
     """
     from longspan.cli import tables
 
+    if name.endswith(".json"):
+        from longspan.cli.show_card import show_card
+
+        if samples or changes:
+            raise UsageError(f"--samples and --set are for tasks and datasets, {name} is a card; leave them out.")
+        show_card(Path(name), output, audio)
+        return
+    if audio:
+        raise UsageError(f"--audio writes the speech beside a card, and {name} is not a .json file; name a card.")
     if (output or changes) and not samples:
         raise UsageError("-o and --set need --samples N, which was not given; add it.")
     if not samples:

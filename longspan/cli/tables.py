@@ -120,15 +120,28 @@ def print_entry(kind: str, entry: Mapping[str, Any], to: Console) -> None:
         to.print()
         to.print(Text(printable(description)), soft_wrap=True)
     to.print()
-    facts = Table.grid(padding=(0, 3))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, text in _facts(kind, entry):
-        facts.add_row(Text(name, style="dim"), Text(printable(text)))
-    to.print(facts)
+    to.print(_sheet(_facts(kind, entry)))
     for made in _tables(kind, entry):
         to.print(made)
     to.print()
+
+
+def print_facts(name: str, kind: str, facts: Iterable[tuple[str, str]]) -> None:
+    """A name, what it is, and a line for each fact."""
+    to = console()
+    to.print(Text(printable(name), style="bold"), Text(f"  {kind}", style="dim"), sep="")
+    to.print()
+    to.print(_sheet(facts))
+    to.print()
+
+
+def _sheet(facts: Iterable[tuple[str, str]]) -> Table:
+    sheet = Table.grid(padding=(0, 3))
+    sheet.add_column(no_wrap=True)
+    sheet.add_column(overflow="fold")
+    for name, text in facts:
+        sheet.add_row(Text(name, style="dim"), Text(printable(text)))
+    return sheet
 
 
 def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:

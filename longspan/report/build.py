@@ -15,12 +15,13 @@ from typing import Any
 from longspan.analysis import Evidence
 from longspan.core import atomic, litter
 from longspan.core.errors import LongspanError, UsageError
-from longspan.report import pages
+from longspan.report import pages, sample_panels
+from longspan.results.alike import alike
 from longspan.results.card import Card
 from longspan.results.store import Problem, Store, newest
 
 MARKER = ".longspan-report"  # a folder that has it may be replaced by a newer report
-ASSETS = ("site.css", "site.js")
+ASSETS = ("site.css", "site.js", "clouds.js")
 
 
 class ReportError(LongspanError):
@@ -42,8 +43,12 @@ def build(
     published tables alone.
     """
     measurements: Sequence[Card] = ()
+    folders: Mapping[str, Path] = evidence.folders if evidence else {}
     if isinstance(cards, Store):
-        store, measurements, cards = cards, cards.cards("measurement"), cards.cards()
+        store, measurements = cards, cards.cards("measurement")
+        entries = list(store.entries())
+        cards = [card for _, card in entries if card["kind"] == "run"]
+        folders = {card["sha256"]: path.parent for path, card in entries}
         problems = [*problems, *store.problems]
     out = Path(out).absolute()
     _refuse_foreign_folder(out)
@@ -51,12 +56,16 @@ def build(
         raise UsageError(f"The catalogue has schema {catalogue.get('schema')!r}, this report reads schema 1.")
     cards = newest(cards)
     evidence = evidence or Evidence.of(cards, (), measurements)
-    content = pages.render(cards, evidence, catalogue or {}, conformance or (), problems)
+    samples = sample_panels.collect(alike(cards)[0], folders)
+    content = pages.render(cards, evidence, catalogue or {}, conformance or (), problems, samples)
     litter.sweep(out.parent)
     with atomic.folder_beside(out) as folder:
         for name, text in content.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
+        for name, media in samples.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(media)
         _write_assets(folder / "assets")
         (folder / MARKER).write_text("This folder is replaced whenever the report is built.\n", encoding="utf-8")
     return out / "index.html"

@@ -15,6 +15,7 @@ from longspan.report import board_figures, matrix, plotly_figure, printed
 from longspan.report.fairness import fairness_table
 from longspan.report.look import BASELINE, Look, looks
 from longspan.report.question_figures import coloured_mechanisms, describe
+from longspan.report.sample_panels import SamplePages
 from longspan.report.templating import base_name, environment
 from longspan.results import collect
 from longspan.results.alike import alike
@@ -73,6 +74,7 @@ def render(
     catalogue: Mapping[str, Any],
     conformance: Sequence[Mapping[str, Any]],
     problems: Sequence[Problem],
+    samples: SamplePages,
 ) -> dict[str, str]:
     """Every page of the site by its path."""
     findings = analysis.answers(evidence)
@@ -90,8 +92,9 @@ def render(
         "page_of": {name: mechanism.page for name, mechanism in mechanisms.items()},
         "problems": [
             {"name": shown(at.path.name), "sentence": shown(at.sentence.removeprefix(f"{at.path.name}: "))}
-            for at in problems
+            for at in (*problems, *samples.problems)
         ],
+        "samples": bool(samples.sections),
         "set_aside": {card["sha256"]: shown(reason) for card, reason in alike(cards)[1]},
         "failures": [card for card in cards if card["status"] == "fail"],
         "task_titles": {task["name"]: task["title"] for task in catalogue.get("tasks", ())},
@@ -119,6 +122,8 @@ def render(
         },
         "problems": {},
     }
+    if samples.sections:
+        content["samples"] = {"sections": samples.sections, "clouds": samples.clouds}
     pages = {
         f"{name}.html": env.get_template(f"{name}.html").render(root="", **parts) for name, parts in content.items()
     }

@@ -18,6 +18,7 @@ from tests.report.example import (
     example_evidence,
     full_cards,
 )
+from tests.report.sample_cards import fill as fill_with_samples
 
 pytestmark = pytest.mark.browser
 
@@ -30,7 +31,15 @@ FLAGS = [
     "--no-first-run",
 ]
 PAGES = ["index", "curves", "cost", "questions", "mechanisms", "mechanism/performer", "published", "problems"]
-PAGES += ["full/index", "full/mechanism/s4", "full/efficiency", "lab/efficiency", "answers/questions", "conformance"]
+PAGES += [
+    "samples/samples",
+    "full/index",
+    "full/mechanism/s4",
+    "full/efficiency",
+    "lab/efficiency",
+    "answers/questions",
+    "conformance",
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +65,8 @@ def site(tmp_path_factory):
     build(cards, out / "full", CATALOGUE, evidence=example_evidence(cards))
     answers = gather([fill(tmp_path_factory.mktemp("answers") / "cards")])
     build(answers.runs, out / "answers", CATALOGUE, evidence=answers)
+    samples = fill_with_samples(tmp_path_factory.mktemp("samples"), HOSTILE, HOSTILE_TITLE)
+    build(samples, out / "samples", CATALOGUE)
     build([], out / "lab", CATALOGUE, evidence=Evidence(measurements=lab_cards("guest", HOSTILE_TITLE)))
     return out
 
@@ -266,3 +277,75 @@ def test_tables_have_captions_and_header_cells(open_page):
         assert table.locator("caption").count() == 1
         assert table.locator("thead th[scope=col]").count() == table.locator("thead th").count()
         assert table.locator("tbody th[scope=row]").count() > 0
+
+
+def drawn(canvas):
+    """Its picture, which must not be empty."""
+    script = """c => {
+      const empty = Object.assign(document.createElement("canvas"), { width: c.width, height: c.height });
+      return [c.toDataURL(), empty.toDataURL()];
+    }"""
+    picture, empty = canvas.evaluate(script)
+    assert picture != empty
+    return picture
+
+
+def turned(page, canvas, before):
+    page.wait_for_function("([c, yaw]) => c.dataset.yaw !== yaw", arg=[canvas.element_handle(), before])
+    return canvas.get_attribute("data-yaw")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_clouds_turn_together_under_the_pointer_and_the_arrow_keys(open_page, scheme):
+    page = open_page("samples/samples", scheme=scheme)
+    partial, completed, _, other = (page.locator("canvas.cloud").nth(i) for i in (0, 1, 2, 3))
+    page.wait_for_function("[...document.querySelectorAll('canvas.cloud')].slice(0, 4).every((c) => c.dataset.yaw)")
+    start, first = partial.get_attribute("data-yaw"), drawn(partial)
+    page.locator(".three").first.focus()
+    page.keyboard.press("ArrowRight")
+    by_key = turned(page, partial, start)
+    assert drawn(partial) != first
+    box = completed.bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 90, box["y"] + 20)
+    page.mouse.up()
+    by_pointer = turned(page, completed, by_key)
+    assert partial.get_attribute("data-yaw") == by_pointer
+    assert other.get_attribute("data-yaw") == start  # the next sample stays as it is
+    completed.dblclick()
+    assert turned(page, completed, by_pointer) == start
+
+
+def test_clouds_are_drawn_again_in_the_colours_of_the_theme(open_page):
+    page = open_page("samples/samples")
+    canvas = page.locator("canvas.cloud").first
+    page.wait_for_function("document.querySelector('canvas.cloud').dataset.yaw")
+    light = drawn(canvas)
+    page.locator(".theme").click()
+    page.wait_for_function("([c, before]) => c.toDataURL() !== before", arg=[canvas.element_handle(), light])
+
+
+def test_speech_plays_from_a_folder_and_lasts_as_long_as_the_page_says(open_page):
+    page = open_page("samples/samples")
+    voices = page.locator("figure.voice")
+    assert voices.count() == 2 * (2 + 2 + 1)
+    made = voices.first
+    assert made.locator("figcaption").inner_text() == "made 1.8 s"
+    seconds = made.locator("audio").evaluate(
+        "a => new Promise((done, fail) => { a.onloadedmetadata = () => done(a.duration); a.onerror = fail; a.load(); })"
+    )
+    assert seconds == pytest.approx(1.8, abs=0.01)
+
+
+def test_every_picture_and_spectrogram_is_there_and_said_in_words(open_page):
+    page = open_page("samples/samples")
+    images = page.locator("main img")
+    assert images.count() == 12 + 10
+    for image in images.all():
+        image.scroll_into_view_if_needed()
+        assert image.evaluate("i => i.decode().then(() => i.naturalWidth)") > 0
+        assert image.get_attribute("alt")
+    assert page.locator("main img[alt='Picture 1, low']").evaluate("i => i.naturalWidth") == 16
+    assert page.locator("main canvas:not([aria-label])").count() == page.locator("audio:not([aria-label])").count() == 0
+    assert HOSTILE in page.locator(".words").all_inner_texts()
