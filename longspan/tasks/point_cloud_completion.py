@@ -79,7 +79,7 @@ QUIRKS: Mapping[str, Any] = {
 }  # of CAB's network
 CAB = Protocol(data=DATA["cab-2023", "full"], model=Network(**QUIRKS), recipe=LONGSPAN.recipe)
 FADING = replace(LONGSPAN.recipe, schedule="linear", drop_last=False)
-SHORT: Mapping[str, Any] = {"steps": 1_200, "batch_size": 24, "evaluate_every": 100}
+SHORT: Mapping[str, Any] = {"steps": 1_000, "batch_size": 12, "evaluate_every": 100}
 TINY = Network(
     dim=32,
     heads=2,
