@@ -88,7 +88,7 @@ def _presets(phones: Literal["aligned", "text"], published: Literal["auto", "mfa
     return by_tier(
         full={"longspan": Data(phones), "cab-2023": Data(phones, published)},
         smoke=smoke,
-        other_smoke={"cab-2023": replace(smoke, durations=published)},
+        other_smoke={"cab-2023": smoke},  # whatever there is: a smoke test compares nothing with the paper
     )
 
 
