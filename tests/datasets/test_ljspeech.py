@@ -72,7 +72,7 @@ def tar_of(written, mode="w:bz2"):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(aligner, "EPOCHS", 1)
+    monkeypatch.setattr(aligner, "EPOCHS", 3)
 
 
 @pytest.fixture
@@ -184,9 +184,10 @@ def test_unknown_tokens_and_words_of_other_texts_have_numbers_too(folder, tmp_pa
     assert ids[-1] == EOS
 
 
-def test_aligned_clips_have_durations_pitch_and_energy_for_each_phone(folder, tmp_path):
-    splits = get("ljspeech").import_from(folder, ALIGNED, root=tmp_path / "data")
-    assert splits.manifest["durations"] == "ctc"
+@pytest.mark.parametrize("durations", ["hmm", "ctc"])
+def test_aligned_clips_have_durations_pitch_and_energy_for_each_phone(durations, folder, tmp_path):
+    splits = get("ljspeech").import_from(folder, replace(ALIGNED, durations=durations), root=tmp_path / "data")
+    assert splits.manifest["durations"] == durations
     assert splits.manifest["skipped"]["unvoiced"] == 0
     for split in SPLITS:
         speech = getattr(splits, split)
@@ -275,7 +276,7 @@ def test_durations_that_are_not_there_are_asked_for(folder, tmp_path):
         get("ljspeech").load(ALIGNED, root=root)
     assert "has no durations" in get("ljspeech").status(ALIGNED, root=root).problem
     get("ljspeech").import_from(folder, ALIGNED, root=root)
-    with pytest.raises(DataMissing, match="has durations=ctc, and durations=mfa was asked for"):
+    with pytest.raises(DataMissing, match="has durations=hmm, and durations=mfa was asked for"):
         get("ljspeech").load(Data("aligned", "mfa"), root=root)
 
 

@@ -1,12 +1,13 @@
 """Durations of phones without hand-made alignments: a phone CTC model of the clips themselves, and its best path.
 
 The network reads normalised mels: two convolutions, the second with stride 2, then a bidirectional LSTM of 2 layers of
-256 units; it predicts phones (without stress) and blank. The first epoch learns an even segmentation of each clip,
-which spares CTC its long start; the others are CTC in which the posteriors are divided by (the phones' mean posterior
-of the epoch before) ** 0.3, so that phones keep their frames instead of leaving most to blank (arXiv:2406.02560). For
-the path it is run twice, on the clip and on the clip without its first frame, and so has an opinion on every frame.
-Frames of blank go to the phone before, leading ones to the first phone: every duration is at least 1 and their sum is
-the number of frames. One thread and one seed: the same clips give the same durations.
+256 units; it predicts phones (without stress) and blank. All epochs but the last two learn the segmentation of
+`flat_start`, silence as blank, since CTC alone needs far more than half an hour of speech; those two are CTC in which
+the posteriors are divided by (the mean posterior of the epoch before) ** 0.3, so that phones keep their frames instead
+of leaving most to blank (arXiv:2406.02560). For the path it is run twice, on the clip and on the clip without its first
+frame, and so has an opinion on every frame. Frames of blank go to the phone before, leading ones to the first phone:
+every duration is at least 1 and their sum is the number of frames. One thread and one seed: the same clips give the
+same durations.
 """
 
 import itertools
@@ -18,6 +19,8 @@ import numpy as np
 
 from longspan.core.errors import CorruptFile
 from longspan.core.seeding import derive
+from longspan.datasets.speech import flat_start
+from longspan.datasets.speech.store import gcmvn
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 BLANK = 0
 PRIOR = 0.3  # the power of the prior
 EPOCHS = 10
+OF_CTC = 2  # of them, the last
 BATCH = 8
 LEARNING_RATE = 1e-3
 WARMUP = 50  # updates
@@ -33,11 +37,15 @@ LARGEST_GRADIENT = 5.0
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """One clip to align: its mel [frames 80], normalised, and its phones; `name` is for messages."""
+    """One clip to align: its mel [frames 80], natural logarithms, and its phones by word; `name` is for messages."""
 
     name: str
     mel: np.ndarray
-    phones: Sequence[str]
+    words: Sequence[Sequence[str]]
+
+    @property
+    def phones(self) -> list[str]:
+        return [phone for word in self.words for phone in word]
 
 
 def align(clips: Sequence[Spoken], *, seed: int = 0, advance: Callable[[], None] = lambda: None) -> list[np.ndarray]:
@@ -47,20 +55,27 @@ def align(clips: Sequence[Spoken], *, seed: int = 0, advance: Callable[[], None]
     """
     import torch
 
+    segments = start(clips)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "aligner") % (1 << 63))
+            return _train_and_align(clips, segments, seed, advance)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def start(clips: Sequence[Spoken]) -> list[np.ndarray]:
+    """The segmentation from which the network learns; see `flat_start.segment`."""
     for clip in clips:
         if len(clip.mel) < (least := _fewest_frames(clip.phones)) or not clip.phones:
             raise CorruptFile(
                 f"{clip.name} has {len(clip.mel)} frames for {len(clip.phones)} phones, which take at least {least}; "
                 "check that the text is what is said."
             )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(seed, "aligner") % (1 << 63))
-            return _train_and_align(clips, seed, advance)
-    finally:
-        torch.set_num_threads(threads)
+    plain = [[[_without_stress(phone) for phone in word] for word in clip.words] for clip in clips]
+    return flat_start.segment([clip.mel for clip in clips], plain)
 
 
 def best_path(log_probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -101,7 +116,9 @@ def _without_stress(phone: str) -> str:
     return phone.rstrip("012")
 
 
-def _train_and_align(clips: Sequence[Spoken], seed: int, advance: Callable[[], None]) -> list[np.ndarray]:
+def _train_and_align(
+    clips: Sequence[Spoken], segments: Sequence[np.ndarray], seed: int, advance: Callable[[], None]
+) -> list[np.ndarray]:
     import torch
     from torch.nn import functional as F
     from torch.nn.utils import clip_grad_norm_
@@ -110,7 +127,9 @@ def _train_and_align(clips: Sequence[Spoken], seed: int, advance: Callable[[], N
     names = sorted({_without_stress(phone) for clip in clips for phone in clip.phones})
     number = {name: place for place, name in enumerate(names, start=1)}
     labels = [torch.tensor([number[_without_stress(phone)] for phone in clip.phones]) for clip in clips]
-    mels = [torch.from_numpy(np.asarray(clip.mel, np.float32)) for clip in clips]
+    mean, std = gcmvn(clip.mel for clip in clips)
+    mels = [torch.from_numpy((np.asarray(clip.mel, np.float32) - mean) / std) for clip in clips]
+    taught = [_half_rate(label, owners) for label, owners in zip(labels, segments, strict=True)]
     by_length = np.argsort([len(mel) for mel in mels], kind="stable")
     groups = [by_length[first : first + BATCH] for first in range(0, len(by_length), BATCH)]
     rng = np.random.Generator(np.random.PCG64(derive(seed, "aligner", "order")))
@@ -128,9 +147,8 @@ def _train_and_align(clips: Sequence[Spoken], seed: int, advance: Callable[[], N
             log_probs = network(pad_sequence([mels[i] for i in rows], batch_first=True))
             steps = torch.tensor([-(-len(mels[i]) // 2) for i in rows])
             real = torch.arange(log_probs.shape[1]) < steps[:, None]
-            if epoch == 0:
-                even = torch.cat([_evenly(labels[i], int(n)) for i, n in zip(rows, steps, strict=True)])
-                loss = F.nll_loss(log_probs[real], even)
+            if epoch < EPOCHS - OF_CTC:
+                loss = F.nll_loss(log_probs[real], torch.cat([taught[i] for i in rows]))
             else:
                 loss = F.ctc_loss(
                     (log_probs - PRIOR * prior).transpose(0, 1),
@@ -161,11 +179,12 @@ def _train_and_align(clips: Sequence[Spoken], seed: int, advance: Callable[[], N
     return found
 
 
-def _evenly(labels: "torch.Tensor", steps: int) -> "torch.Tensor":
-    """The labels with as equal durations as there are."""
+def _half_rate(labels: "torch.Tensor", owners: np.ndarray) -> "torch.Tensor":
+    """The label of every second frame, blank for silence."""
     import torch
 
-    return labels[torch.arange(steps) * len(labels) // steps]
+    places = torch.from_numpy(owners[::2].copy())
+    return torch.where(places >= 0, labels[places.clamp(min=0)], BLANK)
 
 
 def _network(width: int, classes: int) -> "torch.nn.Module":

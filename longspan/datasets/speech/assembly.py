@@ -11,13 +11,14 @@ import numpy as np
 
 from longspan.core.errors import CorruptFile, DataMissing
 from longspan.datasets.base import SPLITS
-from longspan.datasets.speech.aligner import Spoken, align
+from longspan.datasets.speech import flat_start
+from longspan.datasets.speech.aligner import Spoken, align, start
 from longspan.datasets.speech.extraction import read_features
 from longspan.datasets.speech.features import HOP, RATE
 from longspan.datasets.speech.layout import Copy
 from longspan.datasets.speech.phonemes import Phonemes
 from longspan.datasets.speech.pitch import interpolate, is_voiced, phone_means
-from longspan.datasets.speech.store import Phones, Utterance, gcmvn
+from longspan.datasets.speech.store import Phones, Utterance
 
 MOST_WITHOUT_TEXTGRID = 0.01  # of all clips; forced aligners give up on a few
 
@@ -47,9 +48,9 @@ class Assembled:
 
 
 def assemble(
-    copy: Copy, features: Mapping[str, Path], *, aligned: bool, advance: Callable[[], None] = lambda: None
+    copy: Copy, features: Mapping[str, Path], *, durations: str | None, advance: Callable[[], None] = lambda: None
 ) -> Assembled:
-    """The utterances of a copy whose clips have all been read."""
+    """The utterances of a copy whose clips have all been read, with durations by `mfa`, `hmm` or `ctc`, or without."""
     lines = copy.lines()
     splits, rule = copy.splits(lines)
     phonemes, utterances, rates = Phonemes(copy.lexicon()), [], set()
@@ -74,36 +75,33 @@ def assemble(
         "file_rates": sorted(rates),
         "source_sha256": {name: hashlib.sha256(table).hexdigest() for name, table in sorted(copy.tables.items())},
     }
-    if aligned:
-        phones = {} if copy.textgrids else _by_ctc(utterances, features, phonemes, advance)
+    if durations is not None:
+        phones = {} if durations == "mfa" else _align(utterances, phonemes, durations, advance)
         utterances = [_aligned(one, features[one.id], phones.get(one.id)) for one in utterances]
         without = [one.id for one in utterances if copy.textgrids and one.id not in copy.textgrids]
         if len(without) > MOST_WITHOUT_TEXTGRID * len(utterances):
             raise DataMissing(
                 f"{copy.path} has no TextGrid of {without[0]} ({len(without):,} of {len(utterances):,} clips have "
-                "none); add them, or leave all out and have the clips aligned here with durations=ctc."
+                "none); add them, or leave all out and have the clips aligned here with durations=hmm."
             )
         unvoiced = sum(one.aligned is None for one in utterances) - len(without)
         facts |= {
-            "durations": "mfa" if copy.textgrids else "ctc",
+            "durations": durations,
             "skipped": {"unvoiced": unvoiced, "without TextGrid": len(without)},
         }
     return Assembled(utterances, copy.lexicon() | phonemes.used, facts)
 
 
-def _by_ctc(
-    utterances: Sequence[Utterance], features: Mapping[str, Path], phonemes: Phonemes, advance: Callable[[], None]
+def _align(
+    utterances: Sequence[Utterance], phonemes: Phonemes, method: str, advance: Callable[[], None]
 ) -> dict[str, tuple[list[str], np.ndarray]]:
-    """Phones and durations of every clip, by our own aligner."""
-    mean, std = gcmvn(one.mel() for one in utterances)
-    clips = [
-        Spoken(one.id, (np.asarray(one.mel(), np.float32) - mean) / std, phonemes.aligned(one.text))
-        for one in utterances
-    ]
-    return {
-        clip.name: (list(clip.phones), durations)
-        for clip, durations in zip(clips, align(clips, advance=advance), strict=True)
-    }
+    """Phones and durations of every clip, by Gaussians (`hmm`) or by the network that learns from them (`ctc`)."""
+    clips = [Spoken(one.id, one.mel(), phonemes.words(one.text)) for one in utterances]
+    if method == "ctc":
+        found = align(clips, advance=advance)
+    else:
+        found = [flat_start.durations(*one) for one in zip(start(clips), [len(c.phones) for c in clips], strict=True)]
+    return {clip.name: (clip.phones, frames) for clip, frames in zip(clips, found, strict=True)}
 
 
 def _aligned(one: Utterance, path: Path, phones: tuple[list[str], np.ndarray] | None) -> Utterance:

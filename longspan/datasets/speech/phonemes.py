@@ -48,11 +48,15 @@ class Phonemes:
 
     def aligned(self, text: str) -> list[str]:
         """The phones alone, with one `sp` wherever marks inside the sentence ask for a pause: what is aligned."""
+        return [phone for word in self.words(text) for phone in word]
+
+    def words(self, text: str) -> list[list[str]]:
+        """The same, word by word; a pause is a word of its own."""
         parts = (self._words(part) for part in _PAUSES.split(_plain(text, keep=";:")))
-        phones: list[str] = []
+        words: list[list[str]] = []
         for part in filter(None, parts):
-            phones += [PAUSE, *part] if phones else part
-        return phones
+            words += [[PAUSE], *part] if words else part
+        return words
 
     def word(self, word: str) -> list[str]:
         """One word in small letters, by the rules above."""
@@ -60,8 +64,8 @@ class Phonemes:
             self.used[word] = " ".join(self._looked_up(word) or self._spelled(word))
         return self.used[word].split()
 
-    def _words(self, part: str) -> list[str]:
-        return [phone for token in _TOKEN.findall(part) if token[0].isalpha() for phone in self.word(token)]
+    def _words(self, part: str) -> list[list[str]]:
+        return [self.word(token) for token in _TOKEN.findall(part) if token[0].isalpha()]
 
     def _looked_up(self, word: str) -> list[str]:
         """The phones of a word; [] for one that is neither listed nor made of listed ones."""
