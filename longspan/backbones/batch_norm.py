@@ -40,6 +40,16 @@ def _shared() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def unsynchronised(model: nn.Module) -> list[str]:
+    """The batch norms whose statistics would be those of one process alone."""
+    kinds = (BatchNorm, nn.SyncBatchNorm)
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, kinds)
+    ]
+
+
 def over_processes(mine: Tensor) -> Tensor:
     """The sum over all processes, through which gradients flow back to all."""
     return Total.apply(mine) if _shared() else mine  # type: ignore[return-value]

@@ -84,7 +84,7 @@ class Splits:
 
     @property
     def variant(self) -> str:
-        """`generated`, `official`, `imported` or `standin`."""
+        """`generated`, `official`, `imported`, `standin`, or the name of a known substitute."""
         return self.manifest["variant"]
 
     @property

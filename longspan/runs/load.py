@@ -6,28 +6,62 @@ the caller passes a file (`attention="path/mine.py:Mine"`) or trusts what the ca
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from longspan.core.environment import choose_device
-from longspan.core.errors import UsageError
+from longspan.core.errors import DataMissing, UsageError
 from longspan.core.registry import builtins_only
 from longspan.core.spec import Spec
+from longspan.datasets.base import Splits
 from longspan.probes import TrainedModel
 from longspan.results import card as cards
 from longspan.results.code_identity import code_of
 from longspan.runs.cell import Cell, RunPlan
 from longspan.runs.fingerprint import is_builtin, source_hash
 from longspan.runs.weights import filled_with
+from longspan.tasks import Task
 
 
-def load(card: Path | str, *, attention: str | None = None, trust: bool = False) -> nn.Module:
-    """The trained model behind a card, in evaluation mode on the CPU.
+def load(
+    card: Path | str,
+    *,
+    data: Path | str | None = None,
+    device: str = "cpu",
+    attention: str | None = None,
+    trust: bool = False,
+) -> Any:
+    """The trained model behind a card, in evaluation mode, or what its task makes of it for users.
+
+    Most tasks give the network itself. Others give an object that does with it what a user wants, as in
+    `longspan.load(card).speak("Hello.")`; where that needs the data of the run, they are looked for in `data`.
 
     No code that the card names is run. Where its mechanism is a plug-in, `attention` names your own copy of the file,
     "path/mine.py:Mine", which must be the code of the run; its hash is on the card. `trust=True` runs what the card
     names, from the current folder, and takes code that was edited since as it is: only for cards whose code you know.
     """
+    record = cards.read(card, "run")
+    where = choose_device(device)
+    with trusted(attention, trust=trust):
+        plan = plan_of(record, attention=attention, trust=trust)
+        model = network(card, attention=attention, trust=trust).to(where)
+        if type(plan.task).user_object is Task.user_object:
+            return model
+        return plan.task.user_object(model, plan.protocol, _splits(plan, record, data), where)
+
+
+def _splits(plan: RunPlan, record: cards.Card, data: Path | str | None) -> Splits | None:
+    """The very data of the run, if they are here."""
+    try:
+        splits = plan.task.splits(plan.protocol, None if data is None else Path(data))
+    except DataMissing:
+        return None
+    return splits if splits.sha256 == record["dataset"]["sha256"] else None
+
+
+def network(card: Path | str, *, attention: str | None = None, trust: bool = False) -> nn.Module:
+    """The trained network of a card, in evaluation mode on the CPU."""
     card = Path(card)
     record = cards.read(card, "run")
     if "weights" not in record["files"]:
@@ -101,6 +135,6 @@ def load_trained(
     """The trained model of a run card with its task and protocol, on a device, as probes take it."""
     record = cards.read(card, "run")
     plan = plan_of(record, attention=attention, trust=trust)
-    model = load(card, attention=attention, trust=trust).to(choose_device(device))
+    model = network(card, attention=attention, trust=trust).to(choose_device(device))
     where = None if data is None else Path(data)
     return TrainedModel(plan.task, plan.mechanism, plan.protocol, model, record, where, own_code(plan))

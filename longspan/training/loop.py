@@ -15,6 +15,7 @@ from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import nn
 
+from longspan.backbones.batch_norm import unsynchronised
 from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
 from longspan.core.meter import Stopwatch
@@ -77,6 +78,11 @@ def train(
     save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
     folder.mkdir(parents=True, exist_ok=True)
+    if fabric.world_size > 1 and (alone := unsynchronised(model)):
+        raise UsageError(
+            f"{alone[0]} is a batch norm of torch, whose statistics are those of one process alone; use that of "
+            "longspan.backbones.batch_norm, or one device."
+        )
     model = model.to(fabric.device)
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)

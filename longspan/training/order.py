@@ -18,7 +18,7 @@ class Order(Protocol):
 def order_of(feed: Feed, recipe: Recipe, seed: int, processes: int) -> Order:
     """The order that a recipe asks for."""
     if recipe.order == "by_length":
-        return LengthOrder(feed.lengths, recipe, seed, processes)
+        return LengthOrder(getattr(feed, "lengths", None), recipe, seed, processes)
     return ExampleOrder(len(feed), recipe.batch_size, seed, drop_last=recipe.drop_last, accumulate=recipe.accumulate)
 
 
@@ -73,7 +73,8 @@ class LengthOrder:
             raise UsageError("A recipe orders rows by length, but the feed of the task has no lengths; give it some.")
         size, self.accumulate, self.seed = recipe.batch_size // recipe.accumulate, recipe.accumulate, seed
         shuffled = np.random.default_rng(derive(seed, "ties")).permutation(len(lengths))
-        rows = shuffled[np.argsort(np.asarray(lengths)[shuffled], kind="stable")]
+        longest = np.asarray(lengths).reshape(len(lengths), -1).max(axis=1)  # of a row with several texts
+        rows = shuffled[np.argsort(longest[shuffled], kind="stable")]
         groups = [rows[first : first + size] for first in range(0, len(rows), size)]
         self.groups = [group for group in groups if len(group) == size or not recipe.drop_last]
         self.updates = len(self.groups) // self.accumulate if recipe.drop_last else -(-len(groups) // self.accumulate)

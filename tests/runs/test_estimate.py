@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from longspan import runs
+from longspan import runs, tasks
 from longspan.backbones.parameters import count
 from longspan.core.errors import UsageError
 from longspan.runs import Cell
@@ -50,6 +50,16 @@ def test_memory_grows_with_the_batch_the_length_and_the_layers():
 def test_pathfinder_is_estimated_at_its_own_length():
     cell = Cell("pathfinder", "linear", overrides={"recipe.batch_size": 2})
     assert estimate(cell, device="cpu").memory_bytes > 2 * 1_024 * 32 * 4
+
+
+def test_an_estimate_knows_how_many_passes_a_score_takes(monkeypatch):
+    """Made of one timed step each, so that only factors of thousands may be compared."""
+    cell = changed(recipe__steps=2, recipe__evaluate_every=1)
+    plain = estimate(cell, device="cpu").seconds
+    monkeypatch.setattr(type(tasks.get("listops")), "passes", lambda self, protocol: (1.0, 1e6))
+    assert estimate(cell, device="cpu").seconds > 1_000 * plain
+    monkeypatch.setattr(type(tasks.get("listops")), "passes", lambda self, protocol: (1e6, 1.0))
+    assert estimate(cell, device="cpu").seconds > 1_000 * plain
 
 
 def test_a_wrong_request_is_refused():

@@ -15,6 +15,7 @@ from longspan.datasets.bpe import END
 from longspan.datasets.multi_news import Clusters
 from longspan.tasks.base import Protocol, Task
 from longspan.training.loop import train
+from tests.training.parted import Parted
 from tests.training.small import RULES, small_splits
 
 # A second moment of rounding errors must not become a step (keys have biases whose gradient is 0), and Adam must notice
@@ -29,6 +30,7 @@ KINDS = {
     "mlm": TEXT | {"model.layers": 1},
     "summarization": RECIPE | PAIRS | {"model.longest": 4, "recipe.label_smoothing": 0.1},
     "forecasting_etth1": RECIPE | {"model.dim": 8, "model.mlp": 8},  # has batch norms
+    "parted": RECIPE,  # a loss with several counts
 }
 WAYS = {
     "whole": {"recipe.accumulate": 1, "recipe.clip": None},
@@ -36,27 +38,40 @@ WAYS = {
     "in parts": {"recipe.accumulate": 2, "recipe.clip": None},
     "in parts, clipped and averaged": {"recipe.accumulate": 2, "recipe.clip": 0.1, "recipe.average": 0.5},
 }
+PARTED = {"recipe.accumulate": 2, "recipe.clip": None}
+MORE_WAYS = {  # for a loss with several counts alone
+    "parts by their mean": PARTED | {"recipe.parts": "mean"},
+    "parts over samples": PARTED | {"recipe.parts": "sum_over_samples", "recipe.eps": 1e-4},
+    "by length": PARTED | {"recipe.order": "by_length", "recipe.parts": "mean"},
+    "mean of the last": PARTED | {"recipe.selection": "mean_of_last", "recipe.averaged": 2},
+    "also best at 3": PARTED | {"recipe.selection": "best", "recipe.also_at": 3},
+}
+
+
+def ways_of(kind: str) -> dict[str, dict]:
+    return WAYS | MORE_WAYS if kind == "parted" else WAYS
 
 
 def train_all(fabric: Fabric, folder: Path) -> None:
     """Train every kind in every way, and leave what came out of it in a file for each process."""
     torch.set_num_threads(1)
     for kind, overrides in KINDS.items():
-        for way, changes in WAYS.items():
-            task = tasks.get(kind)
-            rules = RULES if kind == "listops" else task.protocol("longspan", "smoke")
+        for way, changes in ways_of(kind).items():
+            task = Parted() if kind == "parted" else tasks.get(kind)
+            rules = RULES if kind in ("listops", "parted") else task.protocol("longspan", "smoke")
             rules = rules.override(overrides | changes)
             seed_everything(0)
             model = task.model(attentions.get("softmax"), rules)
             place = folder / f"{kind} {way}"
             done = train(task, model, splits_of(task, rules), rules, fabric=fabric, seed=0, folder=place)
             found = {"weights": model.state_dict(), "curve": done.progress.curve, **dataclasses.asdict(done.test)}
+            found |= {"also": done.also and done.also.metrics, "valid": done.valid.metrics}
             torch.save(found, place / f"rank{fabric.global_rank}.pt")
 
 
 def splits_of(task: Task, rules: Protocol) -> Splits:
     """Rows of many lengths: 10 for training, 5 to choose by (a single window where there are windows), 7 to test."""
-    if task.name == "listops":
+    if task.name in ("listops", "parted"):
         return small_splits()
     make = {"lm": _text, "mlm": _text, "summarization": _pairs}.get(task.name, task.made_up)
     valid = 5 if make is not task.made_up else 1

@@ -64,6 +64,28 @@ def test_rates_are_those_computed_by_hand(recipe, step, expected):
     assert learning_rate(recipe, step) == pytest.approx(expected, rel=1e-6, abs=1e-15)
 
 
+SPEECH = replace(LINEAR, schedule="inverse_sqrt", steps=200_000, learning_rate=5e-4, warmup=4_000, initial_rate=0.0)
+CLOUDS = replace(STAIRS, steps=301 * 603, learning_rate=5e-4, decay_rate=0.9 ** (1 / 21), decay_every=603)
+
+
+@pytest.mark.parametrize(
+    "update, expected", [(1, 0.0), (2, 1.25e-7), (4_001, 5e-4), (20_000, 2.236124e-4), (200_000, 7.071085e-5)]
+)
+def test_speech_is_trained_at_the_rates_of_its_protocol(update, expected):
+    """5e-4 min((u - 1) / 4000, sqrt(4000 / (u - 1))), updates counted from 1."""
+    assert learning_rate(SPEECH, update - 1) == pytest.approx(expected, rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    "epoch, expected", [(0, 5e-4), (1, 4.974977e-4), (21, 4.5e-4), (299, 5e-4 * 0.9 ** (299 / 21)), (300, 1.109920e-4)]
+)
+def test_point_clouds_are_trained_at_the_rates_of_their_protocol(epoch, expected):
+    """5e-4 * 0.9^(epoch / 21) in epochs of 603 steps; the floor of 0.02 lies beyond the last one."""
+    for step in (603 * epoch, 603 * epoch + 602):
+        assert learning_rate(CLOUDS, step) == pytest.approx(expected, rel=1e-6)
+    assert CLOUDS.decay_rate**300 > 0.02
+
+
 recipes = st.builds(
     Recipe,
     steps=st.integers(1, 500),
