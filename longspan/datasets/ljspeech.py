@@ -139,9 +139,9 @@ class LJSpeech(Corpus):
         data = self._settings(data)
         if source is not None:
             return self.import_from(source, data, root=root)
-        with self._at_work(root) as work:
-            if not self._has(data, root) or self._problems(self._whole(root)):
-                archive = self._fetch(data_root(root) / "downloads", data, progress)
+        if not self._has(data, root) or self._problems(self._whole(root)):
+            archive = self._fetch(data_root(root) / "downloads", data, progress)
+            with self._at_work(root) as work:
                 self._take(_Files(archive, data, work, workers, progress), root)
         return self.load(data, root=root, real=True)
 
@@ -156,7 +156,7 @@ class LJSpeech(Corpus):
 
     def convert(self, source: _Files, folder: Path) -> tuple[dict[str, dict], dict[str, Any]]:
         """Read a folder in the layout of LJSpeech, or an archive of one; see `speech.layout`."""
-        data, copy = source.data, Copy(source.path)
+        data, copy = source.data, Copy(source.path, voice=source.data.phones == "aligned")
         if data.phones == "aligned" and data.durations != "ctc":
             copy.textgrids = read_textgrids(source.path)
         if data.phones == "aligned" and data.durations == "mfa" and not copy.textgrids:

@@ -87,7 +87,7 @@ def best_path(log_probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     frames = np.zeros(len(labels), np.int64)
     for t in range(len(log_probs) - 1, -1, -1):
         frames[max(state - 1, 0) // 2] += 1
-        state -= came_from[t, state]
+        state -= int(came_from[t, state])
     return frames
 
 

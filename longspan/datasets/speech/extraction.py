@@ -20,7 +20,7 @@ from longspan.core.environment import available_cpus
 from longspan.datasets.speech import features
 from longspan.datasets.speech.features import Clip
 
-FEW = 40  # clips that are computed sooner than processes have started
+FEW = 64  # clips that are computed sooner than processes have started
 AHEAD = 8  # clips handed out to each process
 
 
@@ -70,7 +70,7 @@ def _counted(found: Iterable[tuple[str, Path]], advance: Callable[[], None]) -> 
 
 def _ensure(clip: Clip, work: Path) -> tuple[str, Path]:
     """Compute the features of a clip unless they are there."""
-    digest = hashlib.sha256(f"{features.VERSION} {clip.official_rate} {len(clip.content)} ".encode())
+    digest = hashlib.sha256(f"{features.VERSION} {clip.official_rate} {clip.voice} {len(clip.content)} ".encode())
     digest.update(clip.content)
     digest.update(clip.textgrid or b"")
     path = work / f"{digest.hexdigest()[:32]}.npz"

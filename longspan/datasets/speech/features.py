@@ -22,23 +22,29 @@ LONGEST_S = 120
 
 @dataclass(frozen=True)
 class Clip:
-    """A sound file as it was found; `textgrid` is the content of its alignment, where there is one."""
+    """A sound file as it was found; `textgrid` is the content of its alignment, where there is one.
+
+    Pitch and energy are computed where `voice` asks for them.
+    """
 
     name: str
     content: bytes
     where: str
     official_rate: bool  # whether it must have the rate of LJSpeech
     textgrid: bytes | None = None
+    voice: bool = True
 
 
 def extract(clip: Clip) -> dict[str, np.ndarray]:
-    """`mel` [frames 80] float16, `pitch` in Hz and `energy` [frames]; `rate` of the file.
+    """`mel` [frames 80] float16 and the `rate` of the file; `pitch` in Hz and `energy` [frames].
 
     With a TextGrid, `pitch` and `energy` are those of the cut clip, with its mel as `cut_mel` and its `phones` and
     `durations`; all are cut or padded to the sum of durations.
     """
     wave, rate = read_wave(clip)
     mel, energy = _spectral(wave)
+    if not clip.voice:
+        return {"mel": mel, "rate": np.array(rate)}
     if clip.textgrid is None:
         pitch = track_pitch(wave, RATE, HOP)
         return {"mel": mel, "pitch": pitch, "energy": energy, "rate": np.array(rate)}

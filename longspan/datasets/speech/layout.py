@@ -44,6 +44,7 @@ class Copy:
     """A user's copy of a corpus. Its tables are known when all of its clips have been read."""
 
     path: Path
+    voice: bool = True  # whether pitch and energy are wanted
     textgrids: dict[str, bytes] = field(default_factory=dict)
     tables: dict[str, bytes] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)  # of every clip
@@ -59,7 +60,8 @@ class Copy:
                     raise CorruptFile(f"{self.path} has the clip {found[1]} twice; keep one of the two.")
                 self.sha256[found[1]] = hashlib.sha256(content).hexdigest()
                 official = _LJSPEECH.fullmatch(found[1]) is not None
-                yield Clip(found[1], content, f"{self.path}, {name}", official, self.textgrids.get(found[1]))
+                where = f"{self.path}, {name}"
+                yield Clip(found[1], content, where, official, self.textgrids.get(found[1]), self.voice)
         if "metadata.csv" not in self.tables:
             raise DataMissing(
                 f"{self.path} is no copy of LJSpeech: it has no metadata.csv with wavs/*.wav or clips/*.ogg beside it; "

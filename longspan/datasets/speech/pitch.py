@@ -5,6 +5,7 @@ interpolated, the ends held at the first and last voiced value; then the mean ov
 the norm of the magnitudes of each frame, averaged in the same way.
 """
 
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -24,7 +25,7 @@ def track_pitch(wave: np.ndarray, rate: int, hop: int) -> np.ndarray:
 
 def is_voiced(pitch: np.ndarray) -> bool:
     """Whether a contour has the two voiced frames that interpolation needs."""
-    return np.count_nonzero(pitch) >= 2
+    return int(np.count_nonzero(pitch)) >= 2
 
 
 def interpolate(pitch: np.ndarray) -> np.ndarray:
@@ -53,8 +54,11 @@ def fit(values: np.ndarray, frames: int) -> np.ndarray:
 def needed(package: str) -> Any:
     """A package of the extra `speech`."""
     try:
-        return import_module(package)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pyworld, about the way it finds its version
+            return import_module(package)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"Preparing speech needs the package {package!r}, which is not installed; run: pip install longspan[speech]"
+            f"Preparing speech needs the package {error.name!r}, which is not installed; run: "
+            "pip install longspan[speech]"
         ) from error

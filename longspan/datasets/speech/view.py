@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def split_up(arrays: Mapping[str, np.ndarray], kind: str, wanted: Mapping[str, i
     own = f"{kind}.mel" in arrays  # the rows of tokens, and of mels of their own, leave unaligned clips out
     first_rows = np.concatenate([[0], np.cumsum(borders[:, 1] - borders[:, 0])])
     values = [name for name in ("durations", "pitch", "energy") if f"{kind}.{name}" in arrays]
-    ranges = {}
+    ranges: dict[str, Any] = {}
     if values:
         pitch, energy = np.asarray(arrays[f"{kind}.ranges"]).tolist()
         ranges = {"pitch_range": (0.0, pitch), "energy_range": (0.0, energy)}
