@@ -422,6 +422,12 @@ def test_a_trained_network_speaks(task, splits):
     assert np.array_equal(wave, again)
 
 
+def test_a_card_leads_back_to_a_voice(data, tmp_path):
+    run(FAST, tmp_path, data, changes=FEW)
+    (path, _), *_ = Store(tmp_path / "cards").entries()
+    assert runs.load(path, data=data).speak("La sa.").dtype == np.float32
+
+
 @BOTH
 def test_smoke_of_cab_runs_with_its_quirks(task, data, tmp_path):
     card = run(task, tmp_path, data, changes=FEW, protocol="cab-2023")
