@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from longspan import attentions, runs, tasks
 from longspan.backbones.slots import Slots
@@ -183,6 +184,35 @@ def test_gradients_of_two_parts_are_joined_by_the_rule_of_the_protocol(task, pro
     joined.finish([result.count for result in results], True)
     for found, wanted in zip((p.grad for p in model.parameters() if p.grad is not None), expected, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("task, mechanism", [(FAST, "abc"), (SLOW, "softmax")])
+def test_nothing_of_an_update_waits_for_the_device(task, mechanism, splits):
+    """A tensor without numbers cannot be read by the host: an update that does without can be recorded."""
+    protocol = rules(task)
+    model, feed = build(task, protocol, mechanism).train(), task.feed(splits[task].train, protocol, "cpu")
+    batch = feed.batch(np.arange(4))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        empty = {name: mode.from_tensor(value) for name, value in model.state_dict(keep_vars=True).items()}
+        buffers = {name: mode.from_tensor(value) for name, value in model.named_buffers()}
+        shapes = type(batch)(**{name: mode.from_tensor(value) for name, value in vars(batch).items()})
+        called = Called(model, buffers | empty)
+        result = task.loss(called, shapes)
+        parameters = [value for value in empty.values() if value.requires_grad]
+        assert any(one is not None for one in torch.autograd.grad(result.loss, parameters, allow_unused=True))
+        with pytest.raises((DataDependentOutputException, DynamicOutputShapeException)):
+            task.speak(called, shapes)
+
+
+class Called(torch.nn.Module):
+    """A network with other tensors in the place of its own."""
+
+    def __init__(self, model, tensors):
+        super().__init__()
+        self.call = lambda *inputs, **options: torch.func.functional_call(model, tensors, inputs, options)
+
+    def forward(self, *inputs, **options):
+        return self.call(*inputs, **options)
 
 
 # ---------------------------------------------------------------------------------------------------------- evaluation
@@ -390,6 +420,12 @@ def test_a_trained_network_speaks(task, splits):
     assert wave.ndim == 1
     assert np.isfinite(wave).all()
     assert np.array_equal(wave, again)
+
+
+def test_a_card_leads_back_to_a_voice(data, tmp_path):
+    run(FAST, tmp_path, data, changes=FEW)
+    (path, _), *_ = Store(tmp_path / "cards").entries()
+    assert runs.load(path, data=data).speak("La sa.").dtype == np.float32
 
 
 @BOTH
