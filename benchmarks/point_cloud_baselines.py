@@ -25,7 +25,7 @@ QUICK = pcn.Data(points=128, train=6, valid=3, test=3, standin=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Baselines of point cloud completion.")
     parser.add_argument("--data", type=Path, help="the root of the data; $LONGSPAN_DATA or out/data if left out")
     parser.add_argument("--quick", action="store_true", help="a few stand-ins, on a CPU")
     asked = parser.parse_args()
