@@ -39,6 +39,12 @@ from longspan.datasets.standins.solids import SOLIDS, make_solid
 
 AHEAD = 64  # models read together
 STANDIN_POINTS, STANDIN_DENSE, STANDIN_VIEWS = 1_024, 20_000, {"train": 4, "valid": 1, "test": 1}
+INSTRUCTIONS = (
+    "is behind the terms of use of ShapeNet and cannot be downloaded by a program; get ShapeNetCompletion (10 GB) from "
+    "https://gateway.infinitescript.com/?fileName=ShapeNetCompletion and PCN.json from github.com/yuxumin/PoinTr "
+    "(data/PCN), put it beside train, val and test, and run: longspan data import pcn PATH. Any folder of meshes or "
+    "clouds can be imported, too."
+)
 COUNTS = {"train": 28_974, "valid": 800, "test": 1_200}
 
 
@@ -123,11 +129,10 @@ class Pcn(Corpus):
         return f"points{data.partial}to{points}-n{counts}-seed{data.seed}"
 
     def obtain(self, downloads: Path, *, progress: bool = True) -> Path:
-        raise DataMissing(
-            f"PCN is behind the terms of use of ShapeNet and cannot be downloaded by a program; get ShapeNetCompletion "
-            f"from {self.meta.source} and PCN.json from github.com/yuxumin/PoinTr (data/PCN), put it beside train, val "
-            f"and test, and run: longspan data import {self.name} PATH. Any folder of shapes can be imported, too."
-        )
+        raise DataMissing(f"PCN {INSTRUCTIONS}")
+
+    def _absent(self, root: Path | str | None) -> DataMissing:
+        return DataMissing(f"PCN is not in {self._whole(root)}; it {INSTRUCTIONS}")
 
     def convert(self, source: Path, folder: Path) -> tuple[dict[str, dict], dict[str, Any]]:
         """Read PCN as published, a substitute, or a folder of shapes; or an archive of one of these."""
