@@ -34,7 +34,7 @@ from longspan.datasets.clouds.files import ENDINGS, ending
 from longspan.datasets.clouds.layouts import Plan, Shape, plan
 from longspan.datasets.corpus import Corpus, spread
 from longspan.datasets.generation.arrays import write_arrays
-from longspan.datasets.generation.shards import Shard
+from longspan.datasets.generation.shards import Bar, Shard
 from longspan.datasets.standins.solids import SOLIDS, make_solid
 
 AHEAD = 64  # models read together
@@ -321,12 +321,14 @@ def _texts(rows: np.ndarray) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in np.asarray(rows)]
 
 
-def _read(found: Plan, split: str) -> Iterable[Shape]:
-    """The models in order, a few at a time."""
+def _read(found: Plan, split: str) -> Iterator[Shape]:
+    """The models in order, a few at a time; a bar on a terminal tells how far it is."""
     models = found.models[split]
-    with ThreadPoolExecutor(available_cpus()) as pool:
+    with Bar(f"pcn {split}", len(models), show=True) as advance, ThreadPoolExecutor(available_cpus()) as pool:
         for first in range(0, len(models), AHEAD):
-            yield from pool.map(lambda read: read(), models[first : first + AHEAD])
+            for shape in pool.map(lambda read: read(), models[first : first + AHEAD]):
+                advance()
+                yield shape
 
 
 def _again(file: Any, dtype: str) -> Iterator[np.ndarray]:

@@ -57,7 +57,7 @@ class Shards:
 
     def make_all(self, count: int, *, workers: int | None = None, progress: bool = True, title: str = "") -> None:
         """Ensure that shards 0 .. count - 1 are on disk and undamaged."""
-        with _Bar(title, count, show=progress) as advance, ThreadPoolExecutor(workers or available_cpus()) as pool:
+        with Bar(title, count, show=progress) as advance, ThreadPoolExecutor(workers or available_cpus()) as pool:
             futures = [pool.submit(self._ensure, index) for index in range(count)]
             try:
                 for future in as_completed(futures):
@@ -84,7 +84,7 @@ def read_shard(path: Path) -> Shard | None:
     return shard if fits else None
 
 
-class _Bar:
+class Bar:
     """A progress bar on a terminal, nothing elsewhere; yields the function that advances it by one."""
 
     def __init__(self, title: str, total: int, *, show: bool):
