@@ -210,12 +210,25 @@ def test_a_full_board_shows_the_published_rows_however_few_runs_there_are(tmp_pa
     assert "vs Transformer +3.62" in text  # 40.00 against 36.38
 
 
-@pytest.mark.parametrize("how", [{"tier": "lite"}, {"tier": "smoke"}, {"tier": "full", "variant": "standin"}])
+@pytest.mark.parametrize(
+    "how", [{"tier": "lite"}, {"tier": "smoke"}, {"tier": "full", "variant": "standin"}, {"variant": "furniture"}]
+)
 def test_other_boards_show_no_published_row(tmp_path, how):
     tasks = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
     index = build([make_card(task=task, chance=0.1, **how) for task in tasks], tmp_path / "site")
     assert "Linformer" not in words(index)
     assert "Long Range Arena" in words(index)
+
+
+def test_every_substitute_for_the_data_has_a_section_that_names_it(tmp_path):
+    runs = {"official": "softmax", "allison": "linear", "faces+photos": "performer", "standin": "local"}
+    cards = [make_card(name, variant=kind, tier="lite", title=f"Ran {name}") for kind, name in runs.items()]
+    index = build(cards, tmp_path / "site")
+    for kind, name in list(runs.items())[1:]:
+        own = section(index, slug(f"starter-longspan-lite-{kind}"))
+        assert set(re.findall(r"Ran (\w+)", own)) == {name}
+        assert ("stand-in data" if kind == "standin" else f"{kind} data") in html.unescape(own)
+    assert "data" not in section(index, "starter-longspan-lite").split("</header>")[0]
 
 
 def test_the_free_track_has_a_table_of_its_own_without_published_numbers(site):

@@ -103,6 +103,9 @@ MALFORMED = {
     "moments of another shape": put("optimizer", "state", 0, "exp_avg", value=torch.zeros(1)),
     "moments that are missing": drop("optimizer", "state", 0, "exp_avg_sq"),
     "moments of nobody": lambda state: put("optimizer", "state", 999, value=state["optimizer"]["state"][0])(state),
+    "a second selected step that nobody asked for": put("progress", "also_step", value=5),
+    "second weights that nobody asked for": lambda state: put("also", value=state["best"])(state),
+    "a sum of weights that nobody asked for": put("sum", value={"weight": torch.zeros(1)}),
     "averages that are missing": put("average", value=[]),
     "averages that are no list": put("average", value=None),
 }
