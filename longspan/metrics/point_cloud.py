@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.core.errors import UsageError
-from longspan.kernels.point_cloud import nearest
+from longspan.kernels.point_cloud import nearest_both_ways
 
 Removed = Literal["nothing", "zero_rows", "zero_sums"]
 SCALE = 1_000  # of published Chamfer distances
@@ -72,15 +72,15 @@ def real_points(cloud: Float[Tensor, "b n 3"], removed: Removed) -> Bool[Tensor,
 def _both_ways(
     a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"], removed: Removed
 ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]]:
-    """Squared distances from each row to the nearest real point of the other cloud."""
-    return nearest(a, b, mask=real_points(b, removed))[0], nearest(b, a, mask=real_points(a, removed))[0]
+    """Squared distances from each row to the nearest real point of the other cloud, 0 for rows that are none."""
+    return nearest_both_ways(a, b, a_mask=real_points(a, removed), b_mask=real_points(b, removed))
 
 
 def _mean(distance: Float[Tensor, "b n"], cloud: Float[Tensor, "b n 3"], removed: Removed) -> Float[Tensor, " b"]:
     real = real_points(cloud, removed)
     if real is None:
         return distance.mean(dim=1)
-    return distance.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+    return distance.sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 def _root(squares: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
-from longspan.kernels.point_cloud import farthest_points, k_nearest, nearest, operator, reference, take
+from longspan.kernels.point_cloud import (
+    farthest_points,
+    k_nearest,
+    nearest,
+    nearest_both_ways,
+    operator,
+    reference,
+    take,
+)
 from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.memory import LargestTensor
 from tests.kernels.sm90 import compiled, needs_compiler
@@ -42,6 +50,15 @@ def test_the_nearest_point_is_the_first_of_the_nearest(n, m, lattice, seed):
 def test_gradients_reach_both_clouds():
     a, b = cloud(2, 5).requires_grad_(), cloud(2, 7, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(lambda a, b: nearest(a, b)[0], (a, b))
+    assert torch.autograd.gradcheck(nearest_both_ways, (a, b))
+
+
+def test_both_ways_are_one_way_and_the_other():
+    a, b = cloud(2, 9), cloud(2, 6, seed=1)
+    a_mask, b_mask = torch.arange(9).expand(2, -1) != 4, torch.arange(6).expand(2, -1) > 1
+    there, back = nearest_both_ways(a, b, a_mask=a_mask, b_mask=b_mask)
+    assert torch.equal(there, nearest(a, b, mask=b_mask)[0] * a_mask)  # of hidden points 0
+    assert torch.equal(back, nearest(b, a, mask=a_mask)[0] * b_mask)
 
 
 def test_the_gradient_is_twice_the_difference_and_adds_up_where_a_point_is_nearest_twice():
@@ -191,6 +208,7 @@ def test_take_reads_rows_of_each_cloud_and_adds_up_their_gradients():
 def test_operations_count_eight_a_pair():
     ops = torch.ops.longspan
     assert formulas()[ops.nearest_point]((2, 5, 3), (2, 7, 3)) == 8 * 2 * 5 * 7
+    assert formulas()[ops.nearest_points_both_ways]((2, 5, 3), (2, 7, 3)) == 8 * 2 * 5 * 7
     assert formulas()[ops.k_nearest_points]((2, 5, 3), (2, 7, 3), 4) == 8 * 2 * 5 * 7
     assert formulas()[ops.farthest_points]((2, 5, 3), (2, 5), 4) == 8 * 2 * 5 * 4
 
@@ -213,9 +231,12 @@ def test_the_kernels_follow_the_reference():
 def test_they_compile_for_a_large_gpu():
     from longspan.kernels.point_cloud import triton as kernels
 
-    pointers = dict.fromkeys(("a", "b", "x", "start", "query", "source"), "*fp32") | {"index": "*i64"}
+    pointers = dict.fromkeys(("a", "b", "x", "start", "query", "source"), "*fp32")
+    pointers |= dict.fromkeys(("index", "blocks"), "*i64")
     launches = [
-        (kernels.nearest, operator.NEAREST),
+        (kernels.nearest, operator.NEAREST | {"BOTH": False}),
+        (kernels.nearest, operator.NEAREST | {"BOTH": True}),
+        (kernels.in_block, {"R": operator.NEAREST["R"], "T": operator.COLUMNS}),
         (kernels.k_nearest, {"k": 16, "M": 2048, "num_warps": 1}),
         (kernels.k_nearest, {"k": 8, "M": 16_384, "num_warps": 8}),
         (kernels.farthest_points, {"N": 2048, "num_warps": 4}),

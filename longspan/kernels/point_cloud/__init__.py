@@ -1,12 +1,13 @@
 """Geometry of point clouds: nearest neighbours with gradients, k nearest neighbours, farthest point sampling.
 
-    nearest           d_i = min_j |a_i - b_j|^2, and the j      dd_i/da_i = 2 (a_i - b_j) = -dd_i/db_j
-    k_nearest         the k sources j with the smallest |q_i - s_j|^2, nearest first
-    farthest_points   i_0 = 0      i_t = argmax_i min_(s < t) |x_i - x_(i_s)|^2
+    nearest             d_i = min_j |a_i - b_j|^2, and the j      dd_i/da_i = 2 (a_i - b_j) = -dd_i/db_j
+    nearest_both_ways   the same from a to b and from b to a, each distance computed once
+    k_nearest           the k sources j with the smallest |q_i - s_j|^2, nearest first
+    farthest_points     i_0 = 0      i_t = argmax_i min_(s < t) |x_i - x_(i_s)|^2
 
 Of equally near or far points the one with the lowest index is taken. Distances are sums of squared differences in
 float32 or better, never |a|^2 + |b|^2 - 2 ab, which cancels the digits that tell near points apart. `reference` defines
-the answers and holds a few million distances at a time. `triton` holds none but those of its tiles: it finds indices,
+the answers and holds some distances at a time. `triton` holds none but those of its tiles: it finds indices,
 and distances and gradients follow from the gathered pairs, in work linear in the points. Everything is deterministic
 and nothing waits for the host. A coordinate that is no number makes its own distance no number.
 """
@@ -43,13 +44,35 @@ def nearest(
     """
     a, b = at_least_single(a), at_least_single(b)
     impl = choose(impl, "nearest", a, _unsupported_reason(a, b))
-    seen = b.detach() if mask is None else b.detach().masked_fill(~mask[:, :, None], torch.inf)
-    index = (operator.nearest if impl == "triton" else reference.nearest)(*_numbers(a.detach(), seen))
-    x, y, z = (a - take(b, index)).unbind(dim=-1)
-    distance = x * x + y * y + z * z
-    if mask is not None:
-        distance = distance.masked_fill(~mask.any(dim=1, keepdim=True), torch.inf)
-    return distance, index
+    search = operator.nearest if impl == "triton" else reference.nearest
+    index = search(_seen(a, None, torch.inf), _seen(b, mask, -torch.inf))
+    return _distance(a, b, index, mask), index
+
+
+def nearest_both_ways(
+    a: Float[Tensor, "b n 3"],
+    b: Float[Tensor, "b m 3"],
+    *,
+    a_mask: Bool[Tensor, "b n"] | None = None,
+    b_mask: Bool[Tensor, "b m"] | None = None,
+    impl: Implementation = "auto",
+) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]]:
+    """The squared distances from each point of a to the nearest real one of b, and from b to a, in one pass.
+
+    Those of hidden points are 0, those to a cloud without real points infinite.
+
+    >>> nearest_both_ways(torch.tensor([[[0.0, 0, 0]]]), torch.tensor([[[3.0, 0, 0], [0, 0, 2]]]))
+    (tensor([[4.]]), tensor([[9., 4.]]))
+    """
+    a, b = at_least_single(a), at_least_single(b)
+    impl = choose(impl, "nearest_both_ways", a, _unsupported_reason(a, b))
+    search = operator.nearest_both_ways if impl == "triton" else reference.nearest_both_ways
+    to_b, to_a = search(_seen(a, a_mask, torch.inf), _seen(b, b_mask, -torch.inf))
+    there, back = _distance(a, b, to_b, b_mask), _distance(b, a, to_a, a_mask)
+    return (
+        there if a_mask is None else there.masked_fill(~a_mask, 0),
+        back if b_mask is None else back.masked_fill(~b_mask, 0),
+    )
 
 
 @torch.no_grad()
@@ -63,7 +86,7 @@ def k_nearest(
     """
     if not 1 <= k <= source.shape[1]:
         raise UsageError(f"{k} nearest neighbours were asked for among {source.shape[1]} points; ask for 1 to all.")
-    query, source = _numbers(query.float(), source.float())
+    query, source = _seen(query.float(), None, torch.inf), _seen(source.float(), None, -torch.inf)
     reason = _unsupported_reason(query, source) or _too_many(source)
     impl = choose(impl, "k_nearest", query, reason)
     return (operator.k_nearest if impl == "triton" else reference.k_nearest)(query, source, k)
@@ -101,11 +124,21 @@ def take(x: Shaped[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Shaped[Tenso
     return x.flatten(0, 1)[index + first.view(-1, *[1] * (index.ndim - 1))]
 
 
-def _numbers(
-    a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]
-) -> tuple[Float[Tensor, "b n 3"], Float[Tensor, "b m 3"]]:
-    """Two clouds whose distances can all be compared: points of b that are no numbers are infinitely far."""
-    return a.nan_to_num(), b.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
+def _seen(x: Float[Tensor, "b n 3"], mask: Bool[Tensor, "b n"] | None, far: float) -> Float[Tensor, "b n 3"]:
+    """A cloud whose distances can all be compared: what is hidden or no number is infinitely far.
+
+    From whatever is so in the other cloud too, if that lies the other way.
+    """
+    x = x.detach().nan_to_num(nan=far, posinf=far, neginf=far)
+    return x if mask is None else x.masked_fill(~mask[:, :, None], far)
+
+
+def _distance(
+    a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"], index: Int[Tensor, "b n"], mask: Bool[Tensor, "b m"] | None
+) -> Float[Tensor, "b n"]:
+    """The squared distance from each point of a to the one of b that the index names; infinite where none is real."""
+    distance = reference.squared(a - take(b, index))
+    return distance if mask is None else distance.masked_fill(~mask.any(dim=1, keepdim=True), torch.inf)
 
 
 def _unsupported_reason(a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]) -> str:

@@ -10,7 +10,8 @@ from longspan.kernels.operator import operator
 
 MOST_POINTS = 16_384  # that a program of `farthest_points` or `k_nearest` holds in registers
 PAIR = 8  # operations: three differences, three squares, two sums
-NEAREST = {"R": 128, "C": 32, "STEPS": 16, "num_warps": 4}  # a thread has 32 rows and one column, in a chunk 16 columns
+NEAREST = {"R": 32, "C": 32, "STEPS": 16, "num_warps": 1}  # a lane has one column of 32 rows, in a chunk 16 columns
+COLUMNS = 128  # whose tile a program of `in_block` searches
 
 
 def _index(x: Tensor, *shape: int) -> Tensor:
@@ -25,11 +26,28 @@ def _index(x: Tensor, *shape: int) -> Tensor:
 def nearest(a: Tensor, b: Tensor) -> Tensor:
     from longspan.kernels.point_cloud import triton
 
-    (clouds, n, _), m = a.shape, b.shape[1]
-    index = _index(a, clouds, n)
+    (clouds, n, _), m, index = a.shape, b.shape[1], _index(a, *a.shape[:2])
+    a, b = a.mT.contiguous(), b.mT.contiguous()
     with torch.cuda.device_of(a):  # Triton launches on the current device
-        triton.nearest[(ceil(n, NEAREST["R"]), clouds)](a.contiguous(), b.mT.contiguous(), index, n, m, **NEAREST)
+        triton.nearest[(ceil(n, NEAREST["R"]), clouds)](a, b, index, index, n, m, BOTH=False, **NEAREST)
     return index
+
+
+@operator(
+    "nearest_points_both_ways",
+    fake=lambda a, b: (_index(a, *a.shape[:2]), _index(b, *b.shape[:2])),
+    flops=lambda a, b: PAIR * math.prod(a[:2]) * b[1],
+)
+def nearest_both_ways(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    from longspan.kernels.point_cloud import triton
+
+    (clouds, n, _), m, index, back = a.shape, b.shape[1], _index(a, *a.shape[:2]), _index(b, *b.shape[:2])
+    a, b, R = a.mT.contiguous(), b.mT.contiguous(), NEAREST["R"]
+    blocks = torch.full_like(back, torch.iinfo(torch.long).max)
+    with torch.cuda.device_of(a):
+        triton.nearest[(ceil(n, R), clouds)](a, b, index, blocks, n, m, BOTH=True, **NEAREST)
+        triton.in_block[(ceil(m, COLUMNS), clouds)](a, b, blocks, back, n, m, R=R, T=COLUMNS)
+    return index, back
 
 
 @operator(

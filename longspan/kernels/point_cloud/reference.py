@@ -20,6 +20,12 @@ def nearest(a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]) -> Int[Tensor,
     return torch.cat([distance.argmin(dim=-1) for distance in _distances(a, b)], dim=1)
 
 
+def nearest_both_ways(
+    a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]
+) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b m"]]:
+    return nearest(a, b), nearest(b, a)
+
+
 def k_nearest(query: Float[Tensor, "b n 3"], source: Float[Tensor, "b m 3"], k: int) -> Int[Tensor, "b n k"]:
     return torch.cat([_smallest(distance, k) for distance in _distances(query, source)], dim=1)
 

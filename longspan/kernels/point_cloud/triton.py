@@ -4,6 +4,11 @@
 as the distances, so a program follows chunks of STEPS x C columns: their smallest distance is one instruction a pair.
 The chunk that has the smallest of a row, the first of equals, is then searched again for the column.
 
+With BOTH the same distances serve the columns. A program is one warp whose lanes have a column each, so that the
+smallest distance of a column in the tile needs no other lane. It meets those of other tiles in `blocks`, by an atomic
+minimum of the distance, whose bits are ordered as integers are, with the number of the tile behind it; a minimum is the
+same in any order. `in_block` then searches the tile that won.
+
 `farthest_points` has a program for each cloud, which holds all of its points. `k_nearest` has one for each query,
 which holds the distances to all sources and takes out the smallest k times.
 """
@@ -15,19 +20,30 @@ import triton.language as tl
 
 FAR = tl.constexpr(float("inf"))
 LAST = tl.constexpr(2**31 - 1)  # after every index
+UNROLLED = tl.constexpr(4)  # steps, of which STEPS is a multiple; all of them would overflow the cache of instructions
 
 
 @triton.jit
 @no_type_check
-def nearest(a, b, index, n, m, R: tl.constexpr, C: tl.constexpr, STEPS: tl.constexpr):
-    cloud, row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, C)
+def nearest(a, b, index, blocks, n, m, R: tl.constexpr, C: tl.constexpr, STEPS: tl.constexpr, BOTH: tl.constexpr):
+    cloud, block, column = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.arange(0, C)
+    row = block * R + tl.arange(0, R)
+    a += cloud * 3 * n
     b += cloud * 3 * m
-    x, y, z = _points(a + cloud * 3 * n, row, row < n)
+    x = tl.load(a + row, mask=row < n, other=FAR)[:, None]
+    y = tl.load(a + n + row, mask=row < n, other=FAR)[:, None]
+    z = tl.load(a + 2 * n + row, mask=row < n, other=FAR)[:, None]
     best, chunk = tl.full([R, C], FAR, tl.float32), tl.zeros([R, C], tl.int32)
     for start in range(0, m, STEPS * C):
         near = tl.full([R, C], FAR, tl.float32)
-        for step in tl.static_range(STEPS):
-            near = tl.minimum(near, _squared(x, y, z, b, (start + step * C + column)[None, :], m))
+        for some in range(0, STEPS, UNROLLED):
+            for step in tl.static_range(UNROLLED):
+                at = start + (some + step) * C + column
+                distance = _squared(x, y, z, b, at[None, :], m)
+                near = tl.minimum(near, distance)
+                if BOTH:
+                    bits = tl.min(distance, axis=0).to(tl.int32, bitcast=True).to(tl.int64)
+                    tl.atomic_min(blocks + cloud * m + at, (bits << 32) | block, mask=at < m, sem="relaxed")
         chunk = tl.where(near < best, start, chunk)
         best = tl.minimum(near, best)
     first = tl.min(tl.where(best == tl.min(best, axis=1)[:, None], chunk, LAST), axis=1)
@@ -36,9 +52,26 @@ def nearest(a, b, index, n, m, R: tl.constexpr, C: tl.constexpr, STEPS: tl.const
         at = first[:, None] + step * C + column[None, :]
         distance = _squared(x, y, z, b, at, m)
         found = tl.where(distance < near, at, found)
-        near = tl.minimum(distance, near)
+        near = tl.where(distance < near, distance, near)
     found = tl.min(tl.where(near == tl.min(near, axis=1)[:, None], found, LAST), axis=1)
     tl.store(index + cloud * n + row, found.to(tl.int64), mask=row < n)
+
+
+@triton.jit
+@no_type_check
+def in_block(a, b, blocks, index, n, m, R: tl.constexpr, T: tl.constexpr):
+    cloud, at = tl.program_id(1).to(tl.int64), tl.program_id(0) * T + tl.arange(0, T)
+    b += cloud * 3 * m
+    x = tl.load(b + at, mask=at < m, other=0.0)
+    y = tl.load(b + m + at, mask=at < m, other=0.0)
+    z = tl.load(b + 2 * m + at, mask=at < m, other=0.0)
+    first = (tl.load(blocks + cloud * m + at, mask=at < m, other=0) & LAST).to(tl.int32) * R
+    near, found = tl.full([T], FAR, tl.float32), tl.zeros([T], tl.int32)
+    for step in range(R):
+        distance = _squared(x, y, z, a + cloud * 3 * n, first + step, n)
+        found = tl.where(distance < near, first + step, found)
+        near = tl.where(distance < near, distance, near)
+    tl.store(index + cloud * m + at, found.to(tl.int64), mask=at < m)
 
 
 @triton.jit
@@ -77,20 +110,10 @@ def farthest_points(x, start, index, n, k, N: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _points(x, row, there):
-    """The coordinates of some points, each as a column [R, 1]."""
-    px = tl.load(x + 3 * row, mask=there, other=0.0)
-    py = tl.load(x + 3 * row + 1, mask=there, other=0.0)
-    pz = tl.load(x + 3 * row + 2, mask=there, other=0.0)
-    return px[:, None], py[:, None], pz[:, None]
-
-
-@triton.jit
-@no_type_check
 def _squared(x, y, z, b, at, m):
-    """Squared distances to points of a cloud that lies as [3, m]; beyond its end they are infinite."""
+    """Squared distances to points of a cloud that lies as [3, m]; beyond its end they are infinite, also from FAR."""
     there = at < m
-    dx = x - tl.load(b + at, mask=there, other=FAR)
-    dy = y - tl.load(b + m + at, mask=there, other=FAR)
-    dz = z - tl.load(b + 2 * m + at, mask=there, other=FAR)
+    dx = x - tl.load(b + at, mask=there, other=-FAR)
+    dy = y - tl.load(b + m + at, mask=there, other=-FAR)
+    dz = z - tl.load(b + 2 * m + at, mask=there, other=-FAR)
     return dx * dx + dy * dy + dz * dz
