@@ -95,10 +95,10 @@ TINY = Network(
     geometry=4,
 )
 TINY_RULES: Mapping[str, Any] = {
-    "steps": 240,
+    "steps": 200,
     "batch_size": 4,
     "learning_rate": 5e-3,
-    "evaluate_every": 60,
+    "evaluate_every": 50,
     "evaluation_batch": 12,
 }
 
