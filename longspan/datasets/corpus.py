@@ -39,7 +39,7 @@ class Corpus(Dataset):
 
     made = "standin"
     sizes: ClassVar[dict[str, int]]  # how many examples each split has when all are taken
-    substitutes: ClassVar[tuple[str, ...]] = ()  # variants of known data that stand in for what cannot be had
+    substitutes: ClassVar[tuple[str, ...]] = ()  # variants that stand in for the corpus under a name of their own
 
     @abstractmethod
     def obtain(self, downloads: Path, *, progress: bool = True) -> Any:
@@ -53,8 +53,7 @@ class Corpus(Dataset):
         """Read the files at the path `source`, in any known layout, or what `obtain` returned; write all arrays.
 
         Returns the manifest entries of the arrays, as `write_array` returns them, and further entries for the manifest:
-        `variant` ("official" if a published digest matches, the name of a substitute, else "imported"), `counts` by
-        split, and others.
+        `variant` ("official" if a published digest matches, else "imported"), `counts` by split, and others.
         """
 
     @abstractmethod
@@ -162,9 +161,10 @@ class Corpus(Dataset):
         return self.obtain(downloads, progress=progress)
 
     def _check(self, variant: str | None) -> None:
-        if variant not in (None, *(known := ("official", "imported", *self.substitutes, "standin"))):
+        known = ("official", "imported", *self.substitutes, "standin")
+        if variant is not None and variant not in known:
             raise UsageError(
-                f"{self.name} is {', '.join(map(repr, known))}, got variant={variant!r}; name one of them."
+                f"{self.name} is {', '.join(map(repr, known[:-1]))} or 'standin', got variant={variant!r}."
             )
 
     def _absent(self, root: Path | str | None) -> DataMissing:

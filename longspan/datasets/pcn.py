@@ -34,11 +34,17 @@ from longspan.datasets.clouds.files import ENDINGS, ending
 from longspan.datasets.clouds.layouts import Plan, Shape, plan
 from longspan.datasets.corpus import Corpus, spread
 from longspan.datasets.generation.arrays import write_arrays
-from longspan.datasets.generation.shards import Shard
+from longspan.datasets.generation.shards import Bar, Shard
 from longspan.datasets.standins.solids import SOLIDS, make_solid
 
 AHEAD = 64  # models read together
 STANDIN_POINTS, STANDIN_DENSE, STANDIN_VIEWS = 1_024, 20_000, {"train": 4, "valid": 1, "test": 1}
+INSTRUCTIONS = (
+    "is behind the terms of use of ShapeNet and cannot be downloaded by a program; get ShapeNetCompletion (10 GB) from "
+    "https://gateway.infinitescript.com/?fileName=ShapeNetCompletion and PCN.json from github.com/yuxumin/PoinTr "
+    "(data/PCN), put it beside train, val and test, and run: longspan data import pcn PATH. Any folder of meshes or "
+    "clouds can be imported, too."
+)
 COUNTS = {"train": 28_974, "valid": 800, "test": 1_200}
 
 
@@ -123,11 +129,10 @@ class Pcn(Corpus):
         return f"points{data.partial}to{points}-n{counts}-seed{data.seed}"
 
     def obtain(self, downloads: Path, *, progress: bool = True) -> Path:
-        raise DataMissing(
-            f"PCN is behind the terms of use of ShapeNet and cannot be downloaded by a program; get ShapeNetCompletion "
-            f"from {self.meta.source} and PCN.json from github.com/yuxumin/PoinTr (data/PCN), put it beside train, val "
-            f"and test, and run: longspan data import {self.name} PATH. Any folder of shapes can be imported, too."
-        )
+        raise DataMissing(f"PCN {INSTRUCTIONS}")
+
+    def _absent(self, root: Path | str | None) -> DataMissing:
+        return DataMissing(f"PCN is not in {self._whole(root)}; it {INSTRUCTIONS}")
 
     def convert(self, source: Path, folder: Path) -> tuple[dict[str, dict], dict[str, Any]]:
         """Read PCN as published, a substitute, or a folder of shapes; or an archive of one of these."""
@@ -316,12 +321,14 @@ def _texts(rows: np.ndarray) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in np.asarray(rows)]
 
 
-def _read(found: Plan, split: str) -> Iterable[Shape]:
-    """The models in order, a few at a time."""
+def _read(found: Plan, split: str) -> Iterator[Shape]:
+    """The models in order, a few at a time; a bar on a terminal tells how far it is."""
     models = found.models[split]
-    with ThreadPoolExecutor(available_cpus()) as pool:
+    with Bar(f"pcn {split}", len(models), show=True) as advance, ThreadPoolExecutor(available_cpus()) as pool:
         for first in range(0, len(models), AHEAD):
-            yield from pool.map(lambda read: read(), models[first : first + AHEAD])
+            for shape in pool.map(lambda read: read(), models[first : first + AHEAD]):
+                advance()
+                yield shape
 
 
 def _again(file: Any, dtype: str) -> Iterator[np.ndarray]:

@@ -95,10 +95,10 @@ TINY = Network(
     geometry=4,
 )
 TINY_RULES: Mapping[str, Any] = {
-    "steps": 120,
-    "batch_size": 8,
-    "learning_rate": 2e-3,
-    "evaluate_every": 40,
+    "steps": 200,
+    "batch_size": 4,
+    "learning_rate": 5e-3,
+    "evaluate_every": 50,
     "evaluation_batch": 12,
 }
 

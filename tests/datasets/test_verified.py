@@ -211,7 +211,7 @@ def test_the_manifest_of_other_settings_is_refused(data, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"variant": "invented"},
+        {"variant": "an invented one"},
         {"variant": None},
         {"dataset": "imdb"},
         {"schema": True},

@@ -330,11 +330,13 @@ def test_the_full_network_has_the_published_parameters(mechanism, pattern, proto
 
 
 @pytest.mark.full
-def test_the_smoke_model_is_better_than_its_input(tmp_path):
+def test_the_smoke_model_learns(tmp_path):
     card = runs.run(
         runs.Cell("point_cloud_completion", "softmax"), out=tmp_path, data=tmp_path, device="cpu", progress=False
     )
-    assert card["score"]["value"] < card["score"]["chance"]
+    first, *_, last = (point["valid_cd_l1"] for point in card["curve"])
+    assert last < 0.75 * first
+    assert card["dataset"]["variant"] == "standin"
 
 
 def test_the_task_is_found_by_its_name():

@@ -11,7 +11,7 @@ import numpy as np
 from longspan.core.errors import DataDamaged
 
 MANIFEST_SCHEMA = 1
-VARIANT = re.compile(r"[a-z0-9_+-]{1,40}")  # generated, official, imported, standin, or the name of a substitute
+VARIANT = re.compile(r"[a-z0-9_+-]{1,40}")  # generated, official, imported, standin, or the name of a known substitute
 
 
 def read_manifest(folder: Path) -> dict:
@@ -43,8 +43,8 @@ def _faults(manifest: Any) -> Iterator[str]:
         yield f"schema {schema!r:.40}, known: {MANIFEST_SCHEMA}"
     if not isinstance(manifest.get("dataset"), str):
         yield "it names no dataset"
-    if not (isinstance(variant := manifest.get("variant"), str) and VARIANT.fullmatch(variant)):
-        yield f"variant {variant!r:.40}, which is no word of small letters"
+    if not isinstance(variant := manifest.get("variant"), str) or not VARIANT.fullmatch(variant):
+        yield f"variant {variant!r:.40}, which is no word"
     counts = manifest.get("counts", {})
     if not isinstance(counts, dict) or not all(type(n) is int and n >= 0 for n in counts.values()):
         yield "counts are not numbers of examples"
