@@ -111,11 +111,11 @@ def main() -> None:
         if not told:
             kernels(plan, device)
             told = True
-        feed = plan.task.feed(plan.task.made_up(plan.protocol, arguments.batch), plan.protocol, device)
+        feed: Any = plan.task.feed(plan.task.made_up(plan.protocol, arguments.batch), plan.protocol, device)
         chosen_rows = feed.pictures.rows
         for layout in ("nchw", "nhwc"):
             torch.manual_seed(0)
-            bare = build(plan, device)
+            bare: Any = build(plan, device)
             bare = bare.to(memory_format=torch.channels_last) if layout == "nhwc" else bare
             model, optimizer = fabric.setup(bare, make_optimizer(bare, plan.protocol.recipe))
             set_learning_rate(optimizer, 1e-5)
