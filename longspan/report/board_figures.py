@@ -15,8 +15,11 @@ def learning(cards: Sequence[Card], look: Mapping[str, Look]) -> Figure | None:
     """Curves of one task: the mean over seeds, with the range over seeds as a band. None where nothing was recorded."""
     score = next((card["score"] for card in cards if card["score"]), {"name": "accuracy", "chance": None})
     name, percent = score["name"], score.get("unit", "percent") == "percent"
+    if not mean_curves(cards, f"valid_{name}") and "selected_by" in score:  # validation asked something else
+        name, percent, score = score["selected_by"], False, {"chance": None}
     word, scale = name[:1].upper() + name[1:], 100.0 if percent else 1.0
-    chance = next((card["score"]["chance"] for card in cards if card["score"] and card["score"]["chance"]), None)
+    given = [card["score"]["chance"] for card in cards if card["score"] and "name" in score]
+    chance = next((level for level in given if level), None)
     level = [] if chance is None else [ReferenceMark("y", scale * chance, "chance")]
     scores, y = mean_curves(cards, f"valid_{name}"), Axis(f"validation {name}{', %' if percent else ''}")
     steps, seconds = Axis("step", from_zero=True), Axis("seconds of training", from_zero=True)

@@ -49,10 +49,10 @@ def names_in(path: Path) -> set[str]:
         return {name.removesuffix(".npy") for name in archive.namelist()}
 
 
-def read(path: Path, *names: str) -> list["np.ndarray"]:
-    """These arrays, every entry of them a finite number."""
+def read(path: Path, *names: str, text: bool = False) -> list["np.ndarray"]:
+    """These arrays, every entry of them a finite number; with `text`, or a text."""
     with _opened(path) as archive:
-        return [_array(archive, path, name) for name in names]
+        return [_array(archive, path, name, text=text) for name in names]
 
 
 def everything(path: Path, most_bytes: int = MAX_BYTES, *, text: bool = False) -> dict[str, "np.ndarray"]:

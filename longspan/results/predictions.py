@@ -16,6 +16,7 @@ from longspan.results import arrays
 if TYPE_CHECKING:
     import numpy as np
 
+RATIOS = {"mcd": ("mcd_cost", "made_frames")}  # scores that are a sum over rows by another
 LARGEST_LOSS = 345.0  # nats; e^345 is the largest perplexity below the largest number a card may hold
 
 
@@ -71,8 +72,8 @@ def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
     """A score recomputed: its value, its count, and the number of rows; None where rows have no share of it.
 
     An accuracy comes from `label` and `prediction`, a perplexity from the `nats` and the `tokens` of each row, a ratio
-    of sums from arrays `<metric>_sum` and `<metric>_count`, any other mean from an array of its name: where rows have a
-    `category`, the mean of the means of all categories.
+    of sums from arrays `<metric>_sum` and `<metric>_count` or those of RATIOS, any other mean from an array of its
+    name: where rows have a `category`, the mean of the means of all categories.
     """
     import numpy as np
 
@@ -89,21 +90,29 @@ def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
             raise CorruptFile(f"{path.name}: tokens must be counts of at least 0, and some row must have one.")
         count = int(tokens.sum())
         return math.exp(min(_sum(path, "nats", nats) / count, LARGEST_LOSS)), count, len(tokens)
-    if {f"{metric}_sum", f"{metric}_count"} <= present:
-        total, count = in_row_order(path, rows(path, f"{metric}_sum", f"{metric}_count"))
-        whole = _sum(path, f"{metric}_count", count)
-        if whole <= 0:
-            raise CorruptFile(f"{path.name}: {metric}_count must add up to more than 0, found {whole:g}.")
-        return _sum(path, f"{metric}_sum", total) / whole, len(total), len(total)
+    sums, counts = RATIOS.get(metric, (f"{metric}_sum", f"{metric}_count"))
+    if {sums, counts} <= present:
+        total, count = in_row_order(path, rows(path, sums, counts))
+        if (whole := _sum(path, counts, count)) <= 0:
+            raise CorruptFile(f"{path.name}: {counts} must add up to more than 0, found {whole:g}.")
+        return _sum(path, sums, total) / whole, len(total), len(total)
     if metric not in present:
         return None
-    if "category" not in present:
-        (values,) = in_row_order(path, rows(path, metric))
-        return _sum(path, metric, values) / len(values), len(values), len(values)
-    values, category = rows(path, metric, "category")
-    values, category = in_row_order(path, [values, whole_numbers(path, "category", category)])
-    means = [_sum(path, metric, own) / len(own) for own in (values[category == one] for one in np.unique(category))]
+    (values,) = in_row_order(path, rows(path, metric))
+    groups = [values] if "category" not in present else _by_category(path, values)
+    means = [_sum(path, metric, own) / len(own) for own in groups]
     return sum(means) / len(means), len(values), len(values)
+
+
+def _by_category(path: Path, values: "np.ndarray") -> list["np.ndarray"]:
+    """The values of each category, which is a word or an integer for every row."""
+    import numpy as np
+
+    (category,) = arrays.read(path, "category", text=True)
+    if category.shape != values.shape or category.dtype.kind not in "iuU":
+        raise CorruptFile(f"{path.name}: category must be one word or integer for each of {len(values)} rows.")
+    (category,) = in_row_order(path, [category])
+    return [values[category == one] for one in np.unique(category)]
 
 
 def _sum(path: Path, name: str, values: "np.ndarray") -> float:

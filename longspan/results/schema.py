@@ -124,7 +124,10 @@ RUN_SCHEMA = _card(
                 "higher_is_better": {"type": "boolean"},
                 "chance": _or_null(_NUMBER),
             },
-            {"unit": {"type": "string", "enum": ["percent", "plain"]}},  # percent where a card says nothing
+            {
+                "unit": {"type": "string", "enum": ["percent", "plain"]},  # percent where a card says nothing
+                "selected_by": _TEXT,  # the validation metric that selects the weights, where it is not the score
+            },
             nullable=True,
         ),
         "selected_step": _or_null(_COUNT),

@@ -119,6 +119,7 @@ def outcome(plan: RunPlan, splits: Splits, trained: Trained | None, state: Progr
         "higher_is_better": meta.higher_is_better,
         "unit": meta.unit,
         "chance": plan.task.chance(splits.test),
+        **({"selected_by": meta.selected_by} if meta.selected_by else {}),
     }
     return found
 

@@ -357,10 +357,10 @@ class Task(ABC):
 class Feed(ABC):
     """A split that lives on the device and gives batches by row numbers.
 
-    `lengths`, one number for each row, is needed where a recipe orders rows by length.
+    `lengths`, one number for each row, is needed where a recipe orders rows by length; other feeds may lack it.
     """
 
-    lengths: np.ndarray | None = None
+    lengths: np.ndarray
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -18,7 +18,7 @@ class Order(Protocol):
 def order_of(feed: Feed, recipe: Recipe, seed: int, processes: int) -> Order:
     """The order that a recipe asks for."""
     if recipe.order == "by_length":
-        return LengthOrder(feed.lengths, recipe, seed, processes)
+        return LengthOrder(getattr(feed, "lengths", None), recipe, seed, processes)
     return ExampleOrder(len(feed), recipe.batch_size, seed, drop_last=recipe.drop_last, accumulate=recipe.accumulate)
 
 

@@ -104,18 +104,24 @@ def of_score(tmp_path, score="accuracy", value=0.4):
 
 def test_a_score_over_categories_is_the_mean_of_their_means(tmp_path):
     """Two categories with 6, 8 and 10: (mean(6, 8) + 10) / 2 = 8.5, not 8."""
-    values, category = np.repeat([6.0, 8.0, 10.0], 1), np.array([4, 4, 1])
-    np.savez(tmp_path / "p.npz", chamfer=values, category=category, row=np.arange(3))
-    assert score_of(tmp_path / "p.npz", "chamfer") == (8.5, 3, 3)
-    found = with_arrays(tmp_path, "chamfer", 8.5, chamfer=values, category=category.astype(float))
-    assert (found.status, "category must hold integers" in found.detail) == ("broken", True)
+    values = np.array([6.0, 8.0, 10.0])
+    for category in (np.array([4, 4, 1]), np.array(["sofa", "sofa", "lamp"])):
+        np.savez(tmp_path / "p.npz", chamfer=values, category=category, row=np.arange(3))
+        assert score_of(tmp_path / "p.npz", "chamfer") == (8.5, 3, 3)
+        np.savez(tmp_path / "p.npz", chamfer=values[::-1], category=category[::-1], row=np.arange(3)[::-1])
+        assert score_of(tmp_path / "p.npz", "chamfer") == (8.5, 3, 3)
+    for category in (np.array([0.5, 0.5, 1.0]), np.array([4, 1]), np.array([[4, 4, 1]])):
+        found = with_arrays(tmp_path, "chamfer", 8.5, chamfer=values, category=category)
+        assert (found.status, "category must be one word or integer" in found.detail) == ("broken", True)
 
 
 def test_a_score_that_is_a_ratio_of_sums_comes_from_the_sums_of_the_rows(tmp_path):
     """Costs 1 and 2 over 3 and 2 frames: 0.6, not the mean of the clips."""
-    np.savez(tmp_path / "p.npz", mcd_sum=np.array([1.0, 2.0]), mcd_count=np.array([3, 2]))
+    np.savez(tmp_path / "p.npz", mcd_cost=np.array([1.0, 2.0]), made_frames=np.array([3, 2]))
     assert score_of(tmp_path / "p.npz", "mcd") == (0.6, 2, 2)
-    found = with_arrays(tmp_path, "mcd", 0.6, mcd_sum=np.ones(2), mcd_count=np.zeros(2))
+    np.savez(tmp_path / "p.npz", wer_sum=np.array([1.0, 2.0]), wer_count=np.array([3, 2]))
+    assert score_of(tmp_path / "p.npz", "wer") == (0.6, 2, 2)
+    found = with_arrays(tmp_path, "wer", 0.6, wer_sum=np.ones(2), wer_count=np.zeros(2))
     assert (found.status, "add up to more than 0" in found.detail) == ("broken", True)
 
 

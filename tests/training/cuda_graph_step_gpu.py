@@ -68,7 +68,8 @@ def parted_losses(rule: str, recorded: bool, epochs: int = 6) -> tuple[torch.Ten
             set_learning_rate(optimizer, 1e-2)
             results = (update if recorded else update._update)([feed.batch(part) for part in order.parts(step)])
             found.append(torch.stack([result.loss for result in results]).sum())
-    assert not (update._part._gives_up or update._step._gives_up)
+    assert not update._part._gives_up
+    assert not update._step._gives_up
     recordings = sum(one is not None for one in update._part._met.values())
     return torch.stack(found).cpu(), {n: v.cpu() for n, v in network.state_dict().items()}, recordings
 
