@@ -10,7 +10,6 @@ computes exact attention at each width. `--quick` is the smoke network on a CPU.
 """
 
 import argparse
-import contextlib
 import json
 import statistics
 from collections.abc import Callable
@@ -27,8 +26,8 @@ from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
 from longspan.tasks import diffusion
 from longspan.tasks.super_resolution import colours
-from longspan.training.loop import make_update
 from longspan.training.optimizer import make_optimizer, set_learning_rate
+from longspan.training.update import make_update
 
 MECHANISMS = ("softmax", "abc")
 BLOCKS = 3
@@ -112,37 +111,36 @@ def main() -> None:
         if not told:
             kernels(plan, device)
             told = True
-        feed = plan.task.feed(plan.task.made_up(plan.protocol, arguments.batch), plan.protocol, device)
+        feed: Any = plan.task.feed(plan.task.made_up(plan.protocol, arguments.batch), plan.protocol, device)
         chosen_rows = feed.pictures.rows
         for layout in ("nchw", "nhwc"):
             torch.manual_seed(0)
-            bare = build(plan, device)
+            bare: Any = build(plan, device)
             bare = bare.to(memory_format=torch.channels_last) if layout == "nhwc" else bare
             model, optimizer = fabric.setup(bare, make_optimizer(bare, plan.protocol.recipe))
             set_learning_rate(optimizer, 1e-5)
             meter.reset_peak_memory(device)
             how = (feed, chosen_rows, arguments.steps, device)
-            with contextlib.suppress(torch.OutOfMemoryError):
-                sampled = sampling(plan, model, *how)
-                trained = training(plan, model, optimizer, fabric, *how)
-                for mode in sampled:
-                    row = {
-                        "mechanism": str(plan.mechanism),
-                        "layout": layout,
-                        "mode": mode,
-                        "batch": arguments.batch,
-                        "sampling_steps_per_second": sampled[mode],
-                        "sampling_pictures_per_minute": sampled[mode] * arguments.batch / 2_000 * 60,
-                        "training_steps_per_second": trained[mode],
-                        "peak_gib": (meter.peak_memory_bytes(device) or 0) / 2**30,
-                    }
-                    rows.append(row)
-                    print(
-                        f"{row['mechanism']:20} {layout} {mode:5}  sampling {sampled[mode]:8.2f} steps/s, "
-                        f"{row['sampling_pictures_per_minute']:7.2f} pictures/min;  training {trained[mode]:8.2f} "
-                        f"steps/s of {arguments.batch} pictures;  {row['peak_gib']:.1f} GiB",
-                        flush=True,
-                    )
+            sampled = sampling(plan, model, *how)
+            trained = training(plan, model, optimizer, fabric, *how)
+            for mode in sampled:
+                row = {
+                    "mechanism": str(plan.mechanism),
+                    "layout": layout,
+                    "mode": mode,
+                    "batch": arguments.batch,
+                    "sampling_steps_per_second": sampled[mode],
+                    "sampling_pictures_per_minute": sampled[mode] * arguments.batch / 2_000 * 60,
+                    "training_steps_per_second": trained[mode],
+                    "peak_gib": (meter.peak_memory_bytes(device) or 0) / 2**30,
+                }
+                rows.append(row)
+                print(
+                    f"{row['mechanism']:20} {layout} {mode:5}  sampling {sampled[mode]:8.2f} steps/s, "
+                    f"{row['sampling_pictures_per_minute']:7.2f} pictures/min;  training {trained[mode]:8.2f} "
+                    f"steps/s of {arguments.batch} pictures;  {row['peak_gib']:.1f} GiB",
+                    flush=True,
+                )
             del bare, model, optimizer
     if arguments.json:
         with open(arguments.json, "w") as handle:

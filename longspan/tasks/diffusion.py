@@ -11,14 +11,19 @@ Sampling goes from step T, pure noise, down to 1:
 Betas rise linearly. Schedules are computed in double precision, arithmetic on pictures is in single; the network may
 run in half. The noise of picture i is that of a generator with the seed i, which knows no batch: a picture is the same
 whatever batch it is in. Fewer than T `sampled` steps visit levels that lie evenly between T and 1, with the betas that
-lead from each to the next. Papers: arXiv:2006.11239, arXiv:2104.07636. Departs from them in: nothing.
+lead from each to the next.
+
+`predicts="velocity"` has the network answer gamma e - sqrt(1 - gamma^2) y instead, from which noise and picture follow
+with errors no larger than its own. Taken from predicted noise, an error of the picture is that of the noise times up to
+151, which after short training shows as wrong colours. Papers: arXiv:2006.11239, arXiv:2104.07636, arXiv:2202.00512.
+Departs from them in: nothing.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,12 +40,13 @@ Pictures = Float[Tensor, "b 3 side side"]
 
 @dataclass(frozen=True)
 class Diffusion:
-    """Settings: how many steps there are, from which beta to which, and how many of them are sampled (None is all)."""
+    """Settings: how many steps there are, from which beta to which, how many are sampled (None is all), and of what."""
 
     steps: int = 2_000
     first_beta: float = 1e-6
     last_beta: float = 1e-2
     sampled: int | None = None
+    predicts: Literal["noise", "velocity"] = "noise"
 
     def __post_init__(self):
         if self.steps < 1 or not 0 < self.first_beta <= self.last_beta < 1:
@@ -50,6 +56,16 @@ class Diffusion:
             )
         if self.sampled is not None and not 1 <= self.sampled <= self.steps:
             raise UsageError(f"Of {self.steps} steps 1 to {self.steps} can be sampled, got sampled={self.sampled}.")
+
+    def target(self, picture: Pictures, noise: Pictures, level: Float[Tensor, " b"]) -> Pictures:
+        """What the network should answer."""
+        if self.predicts == "noise":
+            return noise
+        return add_noise(noise, -picture, level)
+
+    def noise_in(self, x: Pictures, answer: Pictures, level: Float[Tensor, " b"]) -> Pictures:
+        """The noise that an answer of the network stands for."""
+        return answer if self.predicts == "noise" else add_noise(answer, x, level)
 
     @cached_property
     def schedule(self) -> "Schedule":
@@ -105,7 +121,10 @@ class Sampler:
     """Pictures from noise, a batch at a time; on a GPU a step is recorded once for each shape of batch."""
 
     def __init__(self, network: Network, diffusion: Diffusion):
-        self.network, self.schedule = network, diffusion.sampling
+        self.schedule = diffusion.sampling
+        self.network: Network = lambda condition, x, level: diffusion.noise_in(
+            x, network(condition, x, level).float(), level
+        )
         self._recorded: dict[torch.Size, tuple[Batch, Callable[[], None]]] = {}
 
     def __call__(self, condition: Pictures, pictures: Int[Tensor, " b"]) -> Pictures:

@@ -126,6 +126,39 @@ def test_a_perfect_network_gives_the_picture_back():
     )
 
 
+@given(st.floats(0.0, 1.0))
+def test_noise_follows_from_the_velocity_at_every_level(level):
+    diffusion, gamma = Diffusion(predicts="velocity"), torch.tensor([level], dtype=torch.float64)
+    picture, noise = (normal(seed, torch.tensor([0]), (3, 4, 4)).double() for seed in (1, 2))
+    velocity = diffusion.target(picture, noise, gamma)
+    torch.testing.assert_close(diffusion.noise_in(add_noise(picture, noise, gamma), velocity, gamma), noise)
+
+
+def test_a_network_that_knows_the_velocity_gives_the_picture_back():
+    truth, diffusion = torch.rand(2, 3, 8, 8) * 2 - 1, Diffusion(sampled=50, predicts="velocity")
+
+    def perfect(condition, x, level):
+        gamma = level[:, None, None, None]
+        return diffusion.target(truth, (x - gamma * truth) / (1 - gamma**2).sqrt(), level)
+
+    found = Sampler(perfect, diffusion)(truth, torch.arange(2))
+    torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)  # single precision at the last levels
+
+
+def test_an_error_of_the_velocity_is_no_larger_in_the_first_picture_that_sampling_makes():
+    """Where one of the noise is 151 times as large, and cut off."""
+    truth = torch.zeros(1, 3, 4, 4)
+    for predicts, least, most in (("noise", 0.99, 1.0), ("velocity", 0.0, 0.0101)):
+        diffusion = Diffusion(sampled=1, predicts=predicts)
+
+        def wrong(condition, x, level, diffusion=diffusion):
+            gamma = level[:, None, None, None]
+            return diffusion.target(truth, (x - gamma * truth) / (1 - gamma**2).sqrt(), level) + 0.01
+
+        found = Sampler(wrong, diffusion)(truth, torch.arange(1))
+        assert least <= float(found.abs().mean()) <= most
+
+
 def test_sampling_leaves_its_inputs_alone():
     condition, numbers = torch.rand(2, 3, 4, 4), torch.arange(2)
     kept = condition.clone()

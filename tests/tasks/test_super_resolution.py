@@ -95,7 +95,8 @@ def test_longspan_shows_as_many_pictures_and_keeps_validation_apart(task):
     cab, longspan = (task.protocol(name, "full") for name in ("cab-2023", "longspan"))
     assert longspan.recipe.steps * longspan.recipe.batch_size == cab.recipe.steps * cab.recipe.batch_size
     assert longspan.data.held_out
-    assert dataclasses.replace(longspan.model, levels="batch") == cab.model
+    assert dataclasses.replace(longspan.model, levels="batch", diffusion=Diffusion()) == cab.model
+    assert longspan.model.diffusion == Diffusion(predicts="velocity")
 
 
 @pytest.mark.parametrize("protocol", ["cab-2023", "longspan"])
