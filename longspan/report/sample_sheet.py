@@ -61,8 +61,9 @@ def _clouds(cloud: CloudSample, places: Sequence[Any]) -> None:
         x, y, near = _seen(((media.few(points) - centre) / size).astype(np.float64))
         order = np.argsort(near)
         shade = np.clip(0.65 + 0.4 * near[order], 0.2, 1)
-        place.scatter(x[order], y[order], s=2, color=COLOURS[hue], alpha=shade, linewidths=0)
-        place.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
+        dot = 2 * min(4.0, media.POINTS / len(x))  # few points are drawn larger
+        place.scatter(x[order], y[order], s=dot, color=COLOURS[hue], alpha=shade, linewidths=0)
+        place.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal")
         place.set_title(f"{side}: {_plain(cloud.category)}", fontsize=7, loc="left", parse_math=False)
         place.set_axis_off()
 

@@ -70,14 +70,15 @@ function paint(cloud, { yaw, pitch }) {
   context.clearRect(0, 0, size, size);
   context.fillStyle = getComputedStyle(canvas).color;
   const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(pitch), Math.sin(pitch)];
-  const scale = size / 2 / 32767 / 1.35;
+  const scale = size / 2 / 32767 / 1.55;
+  const dot = sharp * Math.min(2.2, Math.sqrt(3 * 2048 / cloud.points.length));  // few points are drawn larger
   for (let i = 0; i < cloud.points.length; i += 3) {
     const [x, y, z] = [cloud.points[i], cloud.points[i + 1], cloud.points[i + 2]];
     const across = cy * x + sy * z;
     const away = cy * z - sy * x;
     const up = cp * y - sp * away;
     const near = (cp * away + sp * y) / 32767;
-    const side = sharp * (1.25 + 0.45 * near);
+    const side = dot * (1.25 + 0.45 * near);
     context.globalAlpha = Math.max(0.2, Math.min(1, 0.65 + 0.4 * near));
     context.fillRect(size / 2 + across * scale - side / 2, size / 2 - up * scale - side / 2, side, side);
   }
