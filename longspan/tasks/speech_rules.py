@@ -29,7 +29,7 @@ CAB_RECIPE = Recipe(
 
 LONGSPAN_RECIPE = replace(CAB_RECIPE, steps=20_000, parts="mean", evaluate_every=500, evaluation_batch=16, also_at=None)
 # Parts of 24 clips, each recorded by its width, since a GPU does not notice 6 short ones.
-LITE_RECIPE = replace(LONGSPAN_RECIPE, steps=3_000, warmup=400, accumulate=2)
+LITE_RECIPE = replace(LONGSPAN_RECIPE, steps=2_000, warmup=400, accumulate=2, evaluate_every=250)
 CAB_LITE_RECIPE = replace(CAB_RECIPE, steps=1_000, warmup=100, also_at=None)
 SMOKE_RECIPE = replace(
     LONGSPAN_RECIPE,
@@ -43,7 +43,9 @@ SMOKE_RECIPE = replace(
 )
 
 
-def speech_protocols(cab: Protocol, longspan: Protocol, smoke: Protocol) -> dict[tuple[str, str], Protocol]:
+def speech_protocols(
+    cab: Protocol, longspan: Protocol, smoke: Protocol, *, lite: Recipe = LITE_RECIPE
+) -> dict[tuple[str, str], Protocol]:
     """All tiers of both protocols; lite has the network and the data of full, and minutes instead of hours."""
     quirks = {name: getattr(cab.model, name) for name in ("pads", "together", "heard") if hasattr(cab.model, name)}
     cab_smoke = Protocol(
@@ -54,7 +56,7 @@ def speech_protocols(cab: Protocol, longspan: Protocol, smoke: Protocol) -> dict
     return {
         ("longspan", "smoke"): smoke,
         ("cab-2023", "smoke"): cab_smoke,
-        ("longspan", "lite"): replace(longspan, recipe=LITE_RECIPE),
+        ("longspan", "lite"): replace(longspan, recipe=lite),
         ("longspan", "full"): longspan,
         ("cab-2023", "lite"): replace(cab, recipe=CAB_LITE_RECIPE),
         ("cab-2023", "full"): cab,

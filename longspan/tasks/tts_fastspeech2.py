@@ -8,7 +8,7 @@ errors of log(d + 1), pitch and energy.
 summed and divided by 48; padding is masked in attention only; durations of the Montreal Forced Aligner. The weights
 that are best up to update 20,000, the number in CAB's table, are scored as well. `longspan` fixes what can be fixed
 without another model: 20,000 updates, the plain mean over the parts, padding that no one sees, and durations from
-wherever there are some. Its lite tier has 3,000 updates in 2 parts.
+wherever there are some. Its lite tier has 2,000 updates in 2 parts.
 """
 
 from collections.abc import Mapping
