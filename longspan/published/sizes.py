@@ -55,6 +55,6 @@ def _read(file: str) -> Iterator[PrintedSize]:
             source=f"{content['paper']}, Table {row['table']}",
             protocol=content["protocol"],
             tier=content["tier"],
-            rounded=row.get("rounded", row["table"] in content["rounded"]),
+            rounded=row["rounded"],
             **{name: row[name] for name in ("title", "task", "pattern", "mechanism", "printed", "derived")},
         )
