@@ -89,9 +89,7 @@ LONGSPAN = Protocol(
 LITE = replace(
     LONGSPAN,
     data=DATA["longspan", "lite"],
-    recipe=replace(
-        LONGSPAN.recipe, steps=1_200, batch_size=16, learning_rate=3e-4, warmup=60, average=0.995, evaluate_every=100
-    ),
+    recipe=replace(LONGSPAN.recipe, steps=1_200, batch_size=16, warmup=60, average=0.995, evaluate_every=100),
 )
 CAB_LITE = replace(CAB, data=DATA["cab-2023", "lite"], recipe=replace(CAB.recipe, steps=4_000, evaluate_every=200))
 SMOKE = Protocol(

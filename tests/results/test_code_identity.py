@@ -9,6 +9,7 @@ from longspan.results import card as cards
 from longspan.results.board import board
 from longspan.results.code_identity import code_of, same_code, same_outputs
 from longspan.results.store import Store, newest
+from longspan.results.variant import data_of
 from longspan.results.verify import verify
 from tests.results.factory import make_card
 
@@ -104,8 +105,8 @@ def test_committed_cards_hold_what_they_say_and_stay_on_their_boards():
     for path, card in found.items():
         assert all(check.status != "broken" for check in verify(path)), path
         assert same_code(card["settings"], builtin()), path
-        boards[card["task"], card["protocol"], card["tier"]].append(card)
-    for (task, protocol, tier), own in boards.items():
-        view = board(own, [task], protocol, tier)
+        boards[card["task"], card["protocol"], card["tier"], data_of(card)].append(card)
+    for (task, protocol, tier, data), own in boards.items():
+        view = board(own, [task], protocol, tier, data=data)
         assert all(one.reason.startswith("settings were overridden") for one in view.off)
         assert sum(row.cells[task].seeds for row in (*view.rows, *view.free)) + len(view.off) == len(newest(own))
