@@ -136,6 +136,41 @@ class DecodeState:
 
 
 @dataclass
+class Carry(DecodeState):
+    """What `carried` passes on; where a boolean field says which of it is real, that is what forgetting clears."""
+
+    def detached(self) -> "Carry":
+        """The same without its gradients, as it passes from segment to segment."""
+        return dataclasses.replace(self, **{name: value.detach() for name, value in self._tensors().items()})
+
+    def forget(self, rows: Bool[Tensor, " b"]) -> "Carry":
+        """Nothing is left of the past of these rows."""
+        real = {name: value for name, value in self._tensors().items() if value.dtype == torch.bool}
+        return dataclasses.replace(
+            self, **{name: value & ~rows.to(value.device)[:, None] for name, value in real.items()}
+        )
+
+
+@dataclass
+class Memory(Carry):
+    """The last tokens of each row before this segment, at the right."""
+
+    x: Float[Tensor, "b m d"]
+    mask: Bool[Tensor, "b m"]
+
+    @classmethod
+    def after(
+        cls, memory: "Memory | None", x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int
+    ) -> "Memory":
+        """The last `size` real tokens up to the end of a segment x that follows `memory`."""
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+        if memory is not None:
+            x, mask = torch.cat([memory.x, x], dim=1), torch.cat([memory.mask, mask], dim=1)
+        last = mask.byte().argsort(dim=1, stable=True)[:, max(0, x.shape[1] - size) :]  # padding comes first
+        return cls(x.gather(1, last[..., None].expand(-1, -1, x.shape[2])), mask.gather(1, last))
+
+
+@dataclass
 class History(DecodeState):
     """The fallback state: all tokens so far, left-aligned, and the whole context."""
 
@@ -199,6 +234,8 @@ class Attention(nn.Module, ABC):
 
     meta: ClassVar[AttentionMeta]
     out: nn.Linear  # where there is one
+    carry_type: ClassVar[type[Carry] | None] = None  # of what it carries from segment to segment
+    segment: int | None = None  # tokens that a network gives it at a time, where it carries something between them
     auxiliary_terms: list[Tensor] | None = None  # of the calls since collecting began; None: nobody collects
 
     def __init__(
@@ -251,7 +288,10 @@ class Attention(nn.Module, ABC):
     def carried(
         self, x: Float[Tensor, "b n d"], *inputs: Any, carry: Any = None, **masks: Any
     ) -> tuple[Float[Tensor, "b n d"], Any]:
-        """`forward` for mechanisms that pass something to the next layer or segment; others return `carry` as it is."""
+        """`forward` after what the layer or segment before passed on, and what this one passes on.
+
+        Mechanisms that declare nothing in `meta.carries` return `carry` as it is.
+        """
         return self(x, *inputs, **masks), carry
 
     def with_auxiliary(self, y: Float[Tensor, "..."], term: Float[Tensor, ""]) -> Float[Tensor, "..."]:

@@ -13,6 +13,7 @@ computed nor seen. Unverified: how CAB initialised the backbones with its own mo
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, DecodeState, Pattern
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.greedy import Limits, Stop, greedy
 from longspan.backbones.sizes import check_sizes
@@ -122,16 +124,13 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "b m"], lengths: list[int] | None = None
     ) -> tuple[Float[Tensor, "b m d"], Bool[Tensor, "b m"] | None]:
         """What the decoder looks into, and which of it is real; None where all is."""
-        if lengths is None or min(lengths) == source.shape[1]:
-            x = self.source(source)
-            for layer in self.encoder:
-                x = layer(x, None)
-            return x, None
-        layout = Layout.of_lengths(lengths, source.shape[1], source.device)
+        layout = carry = None
+        if lengths is not None and min(lengths) < source.shape[1]:
+            layout = Layout.of_lengths(lengths, source.shape[1], source.device)
         x = self.source(source, layout)
         for layer in self.encoder:
-            x = layer(x, layout)
-        return layout.unpack(x), layout.mask
+            x, carry = layer(x, layout, carry)
+        return (x, None) if layout is None else (layout.unpack(x), layout.mask)
 
     def prefill(
         self, target: Int[Tensor, "b n"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None = None
@@ -203,10 +202,13 @@ class EncoderLayer(nn.Module):
             self.mlp, self.mlp_norm = MLP(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "*tokens d"], layout: Layout | None) -> Float[Tensor, "*tokens d"]:
-        y = self.attention(x) if layout is None else self.attention.packed(x, layout)
+    def forward(
+        self, x: Float[Tensor, "*tokens d"], layout: Layout | None, carry: Any = None
+    ) -> tuple[Float[Tensor, "*tokens d"], Any]:
+        """The tokens, and what the slot passes to the next layer."""
+        y, carry = carried_by_layers(self.attention, x, layout, None, carry)
         x = self.attention_norm(x + self.dropout(y))
-        return x if self.mlp is None else self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return (x if self.mlp is None else self.mlp_norm(x + self.dropout(self.mlp(x)))), carry
 
 
 class DecoderLayer(nn.Module):

@@ -42,6 +42,7 @@ PROMISES: tuple[Promise, ...] = (
     inputs.another_device,
     inputs.inputs_untouched,
     carried.carried_equals_forward,
+    carried.carry,
     weights.weights_equal_attend,
     declarations.undeclared_patterns,
     declarations.dropout_declaration,

@@ -213,6 +213,15 @@ def _probsparse(s: ProblemSize) -> Work:
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
+def _transformer_xl(s: ProblemSize) -> Work:
+    """Every pair once more by its distance; the maps of distances are those of all rows, and left out."""
+    seen = _all_keys(s)
+    if s["same_length"]:
+        i, w = np.arange(s.n), s["memory"]
+        seen = np.minimum(i, w - 1) + 1 + (0 if s.causal else np.minimum(s.n - 1 - i, w - 1))
+    return Work(pairs=float(seen.sum()), products=2.0 * s.c * float(seen.sum()))
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
@@ -222,6 +231,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
+    "transformer_xl": _transformer_xl,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 
 from longspan.attentions import Pattern
+from longspan.attentions.base import Memory
+from longspan.attentions.transformer_xl import TransformerXL
 from tests.conformance.right import Plain, declare
 
 
@@ -67,6 +69,21 @@ class SilentAuxiliary(Auxiliary):
 
 class UndeclaredAuxiliary(Auxiliary):
     meta = declare(exact=False, patterns=(Pattern.NONCAUSAL_SELF,))
+
+
+class KeepsSecret(Plain):
+    """Carries a mean without saying so."""
+
+    def carried(self, x, *inputs, carry=None, **masks):
+        return self(x, *inputs, **masks), x.mean(dim=1)
+
+
+class MixesWhatItCarries(TransformerXL):
+    """Hands what one row left to another."""
+
+    def carried(self, x, *, mask=None, carry=None):
+        y, passed = super().carried(x, mask=mask, carry=carry)
+        return y, Memory(passed.x.flip(0), passed.mask.flip(0))
 
 
 class OwnsBlock(Plain):

@@ -5,6 +5,8 @@ import pytest
 from tests.conformance.declared import (
     AnotherSurrogate,
     Auxiliary,
+    KeepsSecret,
+    MixesWhatItCarries,
     NoSurrogate,
     OwnsBlock,
     OwnsTooMuch,
@@ -52,6 +54,17 @@ def test_an_auxiliary_loss_is_there_if_and_only_if_it_is_declared(flawed, words)
     result = ask(flawed, "NS", "auxiliary loss")
     assert result.status == "broken"
     assert words in result.detail
+
+
+@pytest.mark.parametrize("pattern", ["CS", "NS"])
+def test_what_is_carried_belongs_to_its_row(pattern):
+    assert ask("transformer_xl(memory=9)", pattern, "carry").status == "kept"
+    assert "rows" in ask(MixesWhatItCarries, pattern, "carry").detail
+
+
+def test_what_is_carried_is_declared():
+    assert ask(Plain, "CS", "carry").status == "not applicable"
+    assert "without saying so" in ask(KeepsSecret, "CS", "carry").detail
 
 
 def test_a_mechanism_that_owns_its_block_may_have_the_parameters_of_an_mlp():

@@ -29,11 +29,14 @@ KINDS = {
     "listops": RECIPE | {"model.dropout": 0.0},
     "auxiliary": RECIPE | {"model.dropout": 0.0},  # whose term is all that some of its parameters are for
     "lm": TEXT | {"model.dropout": 0.0, "model.layers": 1},
+    "streams": TEXT | {"model.dropout": 0.0, "recipe.batch_size": 4, "recipe.order": "streams"},
     "mlm": TEXT | {"model.layers": 1},
     "summarization": RECIPE | PAIRS | {"model.longest": 4, "recipe.label_smoothing": 0.1},
     "forecasting_etth1": RECIPE | {"model.dim": 8, "model.mlp": 8},  # has batch norms
     "parted": RECIPE,  # a loss with several counts
 }
+NAMES = {"auxiliary": "listops", "streams": "lm"}
+MECHANISMS = {"auxiliary": Auxiliary, "streams": attentions.get("transformer_xl(memory=6, segment=4)")}
 WAYS = {
     "whole": {"recipe.accumulate": 1, "recipe.clip": None},
     "whole, clipped": {"recipe.accumulate": 1, "recipe.clip": 0.1},
@@ -59,11 +62,11 @@ def train_all(fabric: Fabric, folder: Path) -> None:
     torch.set_num_threads(1)
     for kind, overrides in KINDS.items():
         for way, changes in ways_of(kind).items():
-            task = Parted() if kind == "parted" else tasks.get("listops" if kind == "auxiliary" else kind)
+            task = Parted() if kind == "parted" else tasks.get(NAMES.get(kind, kind))
             rules = RULES if task.name in ("listops", "parted") else task.protocol("longspan", "smoke")
             rules = rules.override(overrides | changes)
             seed_everything(0)
-            model = task.model(Auxiliary if kind == "auxiliary" else attentions.get("softmax"), rules)
+            model = task.model(MECHANISMS.get(kind) or attentions.get("softmax"), rules)
             place = folder / f"{kind} {way}"
             done = train(task, model, splits_of(task, rules), rules, fabric=fabric, seed=0, folder=place)
             found = {"weights": model.state_dict(), "curve": done.progress.curve, **dataclasses.asdict(done.test)}
