@@ -222,6 +222,15 @@ def _transformer_xl(s: ProblemSize) -> Work:
     return Work(pairs=float(seen.sum()), products=2.0 * s.c * float(seen.sum()))
 
 
+def _luna(s: ProblemSize) -> Work:
+    """Every key into the slots and every query from them; causally by sums of c times slots, twice."""
+    l = s["slots"]  # noqa: E741  the paper's letter
+    if s.causal:
+        return Work(products=2 * s.m * s.c * l + 4 * (s.n + s.m) * s.c * l)
+    between = 2 * l * s.c * s.c * s.heads * (1 if s["tied"] else 2)  # keys and values of what was packed
+    return Work(pairs=(s.n + s.m) * l, products=between)
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
@@ -232,6 +241,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
     "transformer_xl": _transformer_xl,
+    "luna": _luna,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 
