@@ -7,6 +7,10 @@ from longspan.attentions import Pattern
 CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
+    "compressive_transformer": (
+        "compressive_transformer",
+        "compressive_transformer(memory=7, compressed=3, ratio=3, compression=conv)",
+    ),
     "cosformer": ("cosformer",),
     "fnet": ("fnet",),
     "lara": ("lara",),
