@@ -266,4 +266,15 @@ def _luna(s: ProblemSize, batch: int) -> Work:
     return Work(pairs=batch * s.heads * (s.n + s.m) * l, products=mapped)
 
 
-LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d, "luna": _luna}
+def _flash(s: ProblemSize, batch: int) -> Work:
+    """Its maps; the pairs of each group, which no softmax needs twice; sums over groups and queries against them."""
+    d, z, g = s.c * s.heads, s["features"], min(s["group"], s.n)
+    width, whole = int(s["expansion"] * d), s.n // g
+    tokens = whole * g
+    near = (whole * causal_pairs(g, g) + causal_pairs(s.n - tokens, s.n - tokens)) if s.causal else tokens * g
+    far = 4 * s.n * z * width if not s.causal or whole > 1 else 0
+    mapped = 2 * s.n * d * (3 * width + z)
+    return Work(products=batch * (mapped + 2 * near * (z + width) + far))
+
+
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d, "luna": _luna, "flash": _flash}

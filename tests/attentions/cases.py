@@ -12,6 +12,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "compressive_transformer(memory=7, compressed=3, ratio=3, compression=conv)",
     ),
     "cosformer": ("cosformer",),
+    "flash": ("flash", "flash(group=8, features=6, activation=laplace, shift=True)"),
     "fnet": ("fnet",),
     "lara": ("lara",),
     "linear": ("linear",),
