@@ -213,6 +213,15 @@ def _probsparse(s: ProblemSize) -> Work:
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
+def _relative(s: ProblemSize) -> Work:
+    """Every pair once more by its distance; the maps of distances are those of all rows, and left out."""
+    seen = _all_keys(s)
+    if s.options.get("same_length"):
+        i, w = np.arange(s.n), s["memory"]
+        seen = np.minimum(i, w - 1) + 1 + (0 if s.causal else np.minimum(s.n - 1 - i, w - 1))
+    return Work(pairs=float(seen.sum()), products=2.0 * s.c * float(seen.sum()))
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
@@ -222,6 +231,8 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
+    "compressive_transformer": _relative,
+    "transformer_xl": _relative,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 
@@ -245,4 +256,25 @@ def _s4d(s: ProblemSize, batch: int) -> Work:
     return Work(products=kernel + mapped, fixed=transform(rows * points, points, real=True))
 
 
-LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d}
+def _luna(s: ProblemSize, batch: int) -> Work:
+    """Its maps; every key into the slots and every query from them, causally by two sums of c times slots each."""
+    d, l, values = s.c * s.heads, s["slots"], 1 if s["tied"] else 2  # noqa: E741  the paper's letter
+    if s.causal:
+        mapped = 2 * batch * s.n * d * d * (3 + values)
+        return Work(products=mapped + 2 * l * d * d + 10 * batch * s.heads * s.n * s.c * l)
+    mapped = 2 * batch * d * d * (2 * s.n + values * (s.m + l)) + 2 * l * d * d
+    return Work(pairs=batch * s.heads * (s.n + s.m) * l, products=mapped)
+
+
+def _flash(s: ProblemSize, batch: int) -> Work:
+    """Its maps; the pairs of each group, which no softmax needs twice; sums over groups and queries against them."""
+    d, z, g = s.c * s.heads, s["features"], min(s["group"], s.n)
+    width, whole = int(s["expansion"] * d), s.n // g
+    tokens = whole * g
+    near = (whole * causal_pairs(g, g) + causal_pairs(s.n - tokens, s.n - tokens)) if s.causal else tokens * g
+    far = 4 * s.n * z * width if not s.causal or whole > 1 else 0
+    mapped = 2 * s.n * d * (3 * width + z)
+    return Work(products=batch * (mapped + 2 * near * (z + width) + far))
+
+
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d, "luna": _luna, "flash": _flash}

@@ -7,7 +7,12 @@ from longspan.attentions import Pattern
 CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
+    "compressive_transformer": (
+        "compressive_transformer",
+        "compressive_transformer(memory=7, compressed=3, ratio=3, compression=conv)",
+    ),
     "cosformer": ("cosformer",),
+    "flash": ("flash", "flash(group=8, features=6, activation=laplace, shift=True)"),
     "fnet": ("fnet",),
     "lara": ("lara",),
     "linear": ("linear",),
@@ -15,6 +20,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "local": ("local",),
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
     "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
+    "luna": ("luna", "luna(slots=3, tied=False, pack_heads=1)"),
     "none": ("none",),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),
@@ -26,6 +32,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
     "synthesizer": ("synthesizer",),
+    "transformer_xl": ("transformer_xl", "transformer_xl(memory=7, same_length=True)"),
 }
 
 

@@ -34,7 +34,8 @@ def call(spec, pattern, length, train=False):
         q, k, v = (torch.randn(2, 2, length, 16, requires_grad=train) for _ in "qkv")
         return lambda: _run(layer.attend(q, k, v), train)
     x = torch.randn(2, length, width, requires_grad=train)
-    return lambda: _run(layer(x), train)
+    context = (torch.randn(2, length, width, requires_grad=train),) if pattern.cross else ()
+    return lambda: _run(layer(x, *context), train)
 
 
 def _run(y, train):
