@@ -179,6 +179,11 @@ def _abc(s: ProblemSize) -> Work:
     return Work(products=2 * s.m * s.c * s["slots"] * (controls + 2) + 4 * s.n * s.c * s["slots"])
 
 
+def _efficient_attention(s: ProblemSize) -> Work:
+    """Values into a map for each channel, with the sum of its weights; queries against the maps."""
+    return Work(products=2 * s.c * (s.m * (s.c + 1) + s.n * s.c))
+
+
 def _linformer(s: ProblemSize) -> Work:
     return Work(pairs=s.n * s["rank"], products=4 * s.m * s["rank"] * s.c)
 
@@ -218,12 +223,14 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "cosformer": _cosformer,
     "performer": _performer,
     "abc": _abc,
+    "efficient_attention": _efficient_attention,
     "linformer": _linformer,
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
+SUMS |= {"efficient_attention"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads
