@@ -169,6 +169,14 @@ def _cosformer(s: ProblemSize) -> Work:
     return _kernel(s, 2 * s.c, projected=False)
 
 
+def _dpfp(s: ProblemSize) -> Work:
+    """The delta rule reads what it holds for a key before it writes, and has no denominator."""
+    features = 2 * s.c * s["nu"]
+    if s["update"] == "delta" and s.causal:
+        return Work(products=(s.n + 2 * s.m) * 2 * features * s.c)
+    return _kernel(s, features, projected=False)
+
+
 def _performer(s: ProblemSize) -> Work:
     return _kernel(s, s["features"] or max(1, int(s.c * math.log(s.c))), projected=True)
 
@@ -223,6 +231,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "cosformer": _cosformer,
     "performer": _performer,
     "abc": _abc,
+    "dpfp": _dpfp,
     "efficient_attention": _efficient_attention,
     "linformer": _linformer,
     "nystromformer": _nystromformer,
@@ -230,7 +239,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "probsparse": _probsparse,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
-SUMS |= {"efficient_attention"}
+SUMS |= {"dpfp", "efficient_attention"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads

@@ -8,6 +8,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
     "cosformer": ("cosformer",),
+    "dpfp": ("dpfp", "dpfp(update=delta)"),
     "efficient_attention": ("efficient_attention",),
     "fnet": ("fnet",),
     "lara": ("lara",),

@@ -74,6 +74,7 @@ TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("performer(features={r})", (), nothing),
     ("lara(landmarks={r}, proposal=means, weighting=query)", (), nothing),
     ("cosformer", (), nothing),
+    ("dpfp(nu=1)", (), nothing),
     ("efficient_attention", (), nothing),
     ("probsparse(factor={r})", (), nothing),
     ("abc(slots={r})", (), two_maps_to_slots),

@@ -299,6 +299,13 @@ def double_softmax(a: Arrays) -> Tensor:
     return a["q"].softmax(dim=-1) @ (a["k"].masked_fill(hidden, -torch.inf).softmax(dim=-2).mT @ a["v"])
 
 
+def dpfp(a: Arrays, nu: int, eps: float) -> Tensor:
+    u, v = (torch.cat([a[name], -a[name]], dim=-1).relu() for name in "qk")
+    w = sum((u * u.roll(r, -1)) @ (v * v.roll(r, -1)).mT for r in range(1, nu + 1)) / a["q"].shape[-1] ** 0.5
+    w = w.masked_fill(a["key_padding_mask"][:, None, None], 0)
+    return w @ a["v"] / (w.sum(dim=-1, keepdim=True) + eps)
+
+
 def openai_mask(stride: int, bands: int) -> Callable[[Arrays], Tensor]:
     i, j = places(20)
     last = torch.stack([j % stride == stride - 1 - head % bands for head in range(4)])[:, None]
@@ -323,6 +330,7 @@ UNSEEN = [
     ),
     Unseen("abc", "CS", abc_of_the_paper, qkv(1, 3, 11, 11, 5) | {"param_slot_weight": (5, 2)}, {"slots": 2}),
     Unseen("cosformer", "CC", lambda a: cosformer(a, 1e-4), qkv(2, 1, 14, 9, 6), {"eps": 1e-4, "activation": "relu"}),
+    Unseen("dpfp", "CC", lambda a: dpfp(a, 4, 1e-3), qkv(2, 3, 5, 9, 4, 6), {"nu": 4, "eps": 1e-3}, mask=(9, 4)),
     Unseen("efficient_attention", "NC", double_softmax, qkv(2, 3, 7, 12, 5, 4), {"image": [3, 4]}, mask=(12, 5)),
     Unseen("local", "CS", lambda a: window(a, 6, 0), qkv(1, 3, 40, 40, 5), {"window": 7}),
     Unseen("local", "NS", lambda a: window(a, 1, 1), qkv(2, 1, 9, 9, 3), {"window": 1}),

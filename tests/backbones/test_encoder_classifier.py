@@ -92,6 +92,8 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "cab_nystromformer": (8_948_746, 26_530),
     "cab_performer": (8_948_746, 26_530),
     "cosformer": (8_948_746, 26_530),
+    "dpfp": (8_948_746, 26_530),
+    "efficient_attention": (8_948_746, 26_530),
     "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
     "google_performer": (8_948_746, 26_530),
     "hf_reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # as reformer
