@@ -192,6 +192,10 @@ def _efficient_attention(s: ProblemSize) -> Work:
     return Work(products=2 * s.c * (s.m * (s.c + 1) + s.n * s.c))
 
 
+def _flowformer(s: ProblemSize) -> Work:
+    return Work(products=2 * s.c * s.c * (s.n + s.m))
+
+
 def _linformer(s: ProblemSize) -> Work:
     return Work(pairs=s.n * s["rank"], products=4 * s.m * s["rank"] * s.c)
 
@@ -233,13 +237,14 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "abc": _abc,
     "dpfp": _dpfp,
     "efficient_attention": _efficient_attention,
+    "flowformer": _flowformer,
     "linformer": _linformer,
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
-SUMS |= {"dpfp", "efficient_attention"}
+SUMS |= {"dpfp", "efficient_attention", "flowformer"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads

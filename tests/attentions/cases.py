@@ -10,6 +10,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "cosformer": ("cosformer",),
     "dpfp": ("dpfp", "dpfp(update=delta)"),
     "efficient_attention": ("efficient_attention",),
+    "flowformer": ("flowformer",),
     "fnet": ("fnet",),
     "lara": ("lara",),
     "linear": ("linear",),

@@ -76,6 +76,7 @@ TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("cosformer", (), nothing),
     ("dpfp(nu=1)", (), nothing),
     ("efficient_attention", (), nothing),
+    ("flowformer", (), nothing),
     ("probsparse(factor={r})", (), nothing),
     ("abc(slots={r})", (), two_maps_to_slots),
     ("nystromformer(landmarks={r})", (), nothing),

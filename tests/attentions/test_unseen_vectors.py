@@ -306,6 +306,46 @@ def dpfp(a: Arrays, nu: int, eps: float) -> Tensor:
     return w @ a["v"] / (w.sum(dim=-1, keepdim=True) + eps)
 
 
+def flows(q: Tensor, k: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """What each query takes, what each key gives."""
+    take = ((q + eps) * (k.sum(dim=2, keepdim=True) + eps)).sum(dim=-1)
+    return take, ((k + eps) * (q.sum(dim=2, keepdim=True) + eps)).sum(dim=-1)
+
+
+def flow(a: Arrays, eps: float, clamp: float) -> Tensor:
+    q, k = a["q"].sigmoid(), a["k"].sigmoid()
+    n, m = q.shape[2], k.shape[2]
+    take, give = flows(q, k, eps)
+    kept, _ = flows(q, k / give[..., None], eps)
+    _, left = flows(q / take[..., None], k, eps)
+    share = m * left.clamp(-clamp, clamp).softmax(dim=-1)
+    return (kept * n / m).sigmoid()[..., None] * ((q / take[..., None]) @ k.mT * share[:, :, None]) @ a["v"]
+
+
+def causal_flow(a: Arrays, eps: float) -> Tensor:
+    """Token by token."""
+    q, k, y, given, taken, levels, shares = a["q"].sigmoid(), a["k"].sigmoid(), [], [], [], [], []
+    for t in range(q.shape[2]):
+        q_t, k_t, past = q[:, :, t : t + 1], k[:, :, t : t + 1], slice(t + 1)
+        taken.append((t + 1) / flows(q_t, k[:, :, past], eps)[0])
+        given.append((t + 1) / flows(q[:, :, past], k_t, eps)[1])
+        kept = flows(q_t, k[:, :, past] * torch.cat(given, dim=-1)[..., None], eps)[0] / (t + 1)
+        left = flows(q[:, :, past] * torch.cat(taken, dim=-1)[..., None], k_t, eps)[1] / (t + 1)
+        levels.append(left.clamp(-1, 1).exp())
+        shares.append((t + 1) * levels[-1] / sum(levels))
+        w = (q_t @ k[:, :, past].mT) * torch.cat(shares, dim=-1)[:, :, None] * taken[-1][..., None] / (t + 1)
+        y.append(kept.sigmoid()[..., None] * (w @ a["v"][:, :, past]))
+    return torch.cat(y, dim=2)
+
+
+def flow_between_heads(a: Arrays) -> Tensor:
+    q, k, eps = a["q"].relu() + 1e-6, a["k"].relu() + 1e-6, 1e-5
+    take, give = flows(q, k, eps)
+    kept, left = flows(q, k / give[..., None], eps)[0], flows(q / take[..., None], k, eps)[1]
+    share = k.shape[2] * left.softmax(dim=1)
+    return kept.sigmoid()[..., None] * ((q / take[..., None]) @ k.mT * share[:, :, None]) @ a["v"]
+
+
 def openai_mask(stride: int, bands: int) -> Callable[[Arrays], Tensor]:
     i, j = places(20)
     last = torch.stack([j % stride == stride - 1 - head % bands for head in range(4)])[:, None]
@@ -332,6 +372,9 @@ UNSEEN = [
     Unseen("cosformer", "CC", lambda a: cosformer(a, 1e-4), qkv(2, 1, 14, 9, 6), {"eps": 1e-4, "activation": "relu"}),
     Unseen("dpfp", "CC", lambda a: dpfp(a, 4, 1e-3), qkv(2, 3, 5, 9, 4, 6), {"nu": 4, "eps": 1e-3}, mask=(9, 4)),
     Unseen("efficient_attention", "NC", double_softmax, qkv(2, 3, 7, 12, 5, 4), {"image": [3, 4]}, mask=(12, 5)),
+    Unseen("flowformer", "NC", lambda a: flow(a, 1e-4, 0.5), qkv(2, 3, 7, 12, 5, 4), {"eps": 1e-4, "clamp": 0.5}),
+    Unseen("flowformer", "CS", lambda a: causal_flow(a, 1e-3), qkv(1, 3, 9, 9, 4), {"eps": 1e-3, "causal": True}),
+    Unseen("flowformer_lra", "NS", flow_between_heads, qkv(2, 3, 11, 11, 4), {"eps": 1e-5, "feature_map": "relu+1e-6"}),
     Unseen("local", "CS", lambda a: window(a, 6, 0), qkv(1, 3, 40, 40, 5), {"window": 7}),
     Unseen("local", "NS", lambda a: window(a, 1, 1), qkv(2, 1, 9, 9, 3), {"window": 1}),
     Unseen(

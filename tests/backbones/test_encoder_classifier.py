@@ -94,6 +94,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "cosformer": (8_948_746, 26_530),
     "dpfp": (8_948_746, 26_530),
     "efficient_attention": (8_948_746, 26_530),
+    "flowformer": (8_948_746, 26_530),
     "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
     "google_performer": (8_948_746, 26_530),
     "hf_reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # as reformer
@@ -111,6 +112,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         26_530 + 4 * (32 * 4 * 32 + 4 * 16),
     ),
     "lra_bigbird": (8_948_746, 26_530),
+    "lra_flowformer": (8_948_746, 26_530),
     "lra_linear": (8_948_746, 26_530),
     "lra_linformer": (8_948_746 + 4 * 16 * 2_001, 26_530 + 4 * 16 * 1_024),  # one map from length to 16
     "lra_local": (8_948_746, 26_530),
