@@ -230,6 +230,11 @@ def _probsparse(s: ProblemSize) -> Work:
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
+def _xcit(s: ProblemSize) -> Work:
+    """The covariance of channels, and every value mixed by it."""
+    return Work(products=2 * s.c * s.c * (s.n + s.m))
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
@@ -242,9 +247,10 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
+    "xcit": _xcit,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
-SUMS |= {"dpfp", "efficient_attention", "flowformer"}
+SUMS |= {"dpfp", "efficient_attention", "flowformer", "xcit"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads

@@ -7,6 +7,7 @@ What is added to softmax attention of width d with H heads, 4 (d^2 + d) paramete
     Long-Short CS   2 d^2 + 3 d + (d + 1) H             one summary a chunk, relative places
     S4D             c d (N + 1) + 2 d + N + c d^2       c channels, a state of N, in place of all projections
     Nystromformer   H conv
+    XCiT            H
     all others      0
 """
 
@@ -64,6 +65,10 @@ def one_filter_a_head(s: Sizes) -> int:
     return s.H * s.conv
 
 
+def one_a_head(s: Sizes) -> int:
+    return s.H
+
+
 Formula = Callable[[Sizes], int]
 
 # the string of a mechanism as CAB has it, the patterns in which it is tried (all it declares, if none), the formula
@@ -84,6 +89,7 @@ TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("longshort(landmarks={r}, conv={conv})", (NS,), long_short),
     ("cab_longshort", (CS,), causal_long_short),
     ("s4d(init=inv, output=linear, tied=True, bidirectional=False, state={N}, channels={c})", (), state_space),
+    ("xcit", (), one_a_head),
     ("cab_local(window={r})", (), nothing),
     ("cab_performer(features={r})", (), nothing),
     ("cab_lara(landmarks={r})", (), nothing),

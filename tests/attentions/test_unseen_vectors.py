@@ -346,6 +346,21 @@ def flow_between_heads(a: Arrays) -> Tensor:
     return kept.sigmoid()[..., None] * ((q / take[..., None]) @ k.mT * share[:, :, None]) @ a["v"]
 
 
+def channels(a: Arrays) -> Tensor:
+    hidden = a["key_padding_mask"][:, None, :, None]
+    q, k = (F.normalize(a[name].masked_fill(hidden, 0), dim=2) for name in "qk")
+    return a["v"] @ (q.mT @ k * a["param_temperature"]).softmax(dim=-1).mT
+
+
+def causal_channels(a: Arrays) -> Tensor:
+    none = torch.zeros(1, a["q"].shape[2], dtype=torch.bool)
+    rows = []
+    for end in range(1, none.shape[1] + 1):
+        prefix = {name: a[name][:, :, :end] for name in "qkv"} | {"key_padding_mask": none[:, :end]}
+        rows.append(channels(a | prefix)[:, :, -1:])
+    return torch.cat(rows, dim=2)
+
+
 def openai_mask(stride: int, bands: int) -> Callable[[Arrays], Tensor]:
     i, j = places(20)
     last = torch.stack([j % stride == stride - 1 - head % bands for head in range(4)])[:, None]
@@ -375,6 +390,8 @@ UNSEEN = [
     Unseen("flowformer", "NC", lambda a: flow(a, 1e-4, 0.5), qkv(2, 3, 7, 12, 5, 4), {"eps": 1e-4, "clamp": 0.5}),
     Unseen("flowformer", "CS", lambda a: causal_flow(a, 1e-3), qkv(1, 3, 9, 9, 4), {"eps": 1e-3, "causal": True}),
     Unseen("flowformer_lra", "NS", flow_between_heads, qkv(2, 3, 11, 11, 4), {"eps": 1e-5, "feature_map": "relu+1e-6"}),
+    Unseen("xcit", "NS", channels, qkv(3, 2, 9, 9, 5) | {"param_temperature": (2, 1, 1)}, {"heads": 2}, mask=(9, 4, 7)),
+    Unseen("xcit", "CS", causal_channels, qkv(1, 3, 7, 7, 4) | {"param_temperature": (3, 1, 1)}),
     Unseen("local", "CS", lambda a: window(a, 6, 0), qkv(1, 3, 40, 40, 5), {"window": 7}),
     Unseen("local", "NS", lambda a: window(a, 1, 1), qkv(2, 1, 9, 9, 3), {"window": 1}),
     Unseen(

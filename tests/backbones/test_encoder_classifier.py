@@ -142,6 +142,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (2 * 8 * 8 * 2_001 - 2 * 512**2),
         26_530 + 4 * (2 * 4 * 8 * 1_024 - 2 * 32 * 16),
     ),
+    "xcit": (8_948_746 + 4 * 8, 26_530 + 4 * 4),  # a temperature for each head
 }
 
 
