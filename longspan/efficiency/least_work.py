@@ -181,6 +181,12 @@ def _performer(s: ProblemSize) -> Work:
     return _kernel(s, s["features"] or max(1, int(s.c * math.log(s.c))), projected=True)
 
 
+def _rfa(s: ProblemSize) -> Work:
+    """A sine and a cosine of each projection."""
+    projected = (s.n + s.m) * 2 * s.c * s["features"]
+    return Work(products=_kernel(s, 2 * s["features"], projected=False).products, fixed=projected)
+
+
 def _abc(s: ProblemSize) -> Work:
     """Logits of every key, and of every value if they have their own; both into the slots; queries against these."""
     controls = 2 if s["control"] == "separate" else 1
@@ -247,10 +253,11 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
+    "rfa": _rfa,
     "xcit": _xcit,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
-SUMS |= {"dpfp", "efficient_attention", "flowformer", "xcit"}
+SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "xcit"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads

@@ -23,6 +23,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "performer": ("performer",),
     "probsparse": ("probsparse",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
+    "rfa": ("rfa", "rfa(gate=True)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),

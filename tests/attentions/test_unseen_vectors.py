@@ -361,6 +361,31 @@ def causal_channels(a: Arrays) -> Tensor:
     return torch.cat(rows, dim=2)
 
 
+def waves(a: Arrays, *, causal: bool = False) -> Tensor:
+    """The product of two waves is the cosine of the difference of their angles."""
+    w = a["param_sigma"] * a["param_random_matrices"] / WAVES["tau"]
+    q, k = (a[name] / (a[name].norm(dim=-1, keepdim=True) + 1e-3) @ w.mT for name in "qk")
+    weights = WAVES["SCALE"] ** 2 * (q[:, :, :, None] - k[:, :, None]).cos().sum(dim=-1)
+    if causal:
+        weights = weights.tril()
+    else:
+        weights = weights.masked_fill(a["key_padding_mask"][:, None, None], 0)
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights @ a["v"] / (total if causal else total.abs()).clamp(min=WAVES["clamp"])
+
+
+def causal_waves(a: Arrays) -> Tensor:
+    return waves(a, causal=True)
+
+
+def waving(*sizes: int) -> dict[str, tuple[int, ...]]:
+    return qkv(*sizes) | {"param_sigma": (sizes[1], 1, sizes[4])}
+
+
+WAVES = {"features": 5, "tau": 0.9, "SCALE": 0.2, "clamp": 0.3}
+RANDOM = {"param_random_matrices": torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 5, 4)}
+
+
 def openai_mask(stride: int, bands: int) -> Callable[[Arrays], Tensor]:
     i, j = places(20)
     last = torch.stack([j % stride == stride - 1 - head % bands for head in range(4)])[:, None]
@@ -390,6 +415,8 @@ UNSEEN = [
     Unseen("flowformer", "NC", lambda a: flow(a, 1e-4, 0.5), qkv(2, 3, 7, 12, 5, 4), {"eps": 1e-4, "clamp": 0.5}),
     Unseen("flowformer", "CS", lambda a: causal_flow(a, 1e-3), qkv(1, 3, 9, 9, 4), {"eps": 1e-3, "causal": True}),
     Unseen("flowformer_lra", "NS", flow_between_heads, qkv(2, 3, 11, 11, 4), {"eps": 1e-5, "feature_map": "relu+1e-6"}),
+    Unseen("rfa", "CC", waves, waving(2, 3, 6, 11, 4), WAVES, given=RANDOM, mask=(11, 5)),
+    Unseen("rfa", "CS", causal_waves, waving(1, 3, 9, 9, 4), WAVES | {"implementation": "prefix"}, given=RANDOM),
     Unseen("xcit", "NS", channels, qkv(3, 2, 9, 9, 5) | {"param_temperature": (2, 1, 1)}, {"heads": 2}, mask=(9, 4, 7)),
     Unseen("xcit", "CS", causal_channels, qkv(1, 3, 7, 7, 4) | {"param_temperature": (3, 1, 1)}),
     Unseen("local", "CS", lambda a: window(a, 6, 0), qkv(1, 3, 40, 40, 5), {"window": 7}),

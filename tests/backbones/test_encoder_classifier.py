@@ -128,6 +128,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "performer": (8_948_746, 26_530),
     "probsparse": (8_948_746, 26_530),
     "reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # one projection for queries and keys
+    "rfa": (8_948_746 + 4 * 512, 26_530 + 4 * 16),  # a factor for each channel
     "s4": (  # 130 numbers a channel, 192 for all of them, and a map to twice the width, in place of the projections
         8_948_746 + 4 * (512 * 130 + 192 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 130 + 192 + 32 * 64 - 4 * 32 * 16),
