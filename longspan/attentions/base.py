@@ -535,6 +535,23 @@ class HeadwiseAttention(Attention):
         return self.out(y.flatten(1).to(x_t.dtype)), state
 
 
+class GatedValue(nn.Linear):
+    """The projection of values, with the logit of a gate for each head and token as their last channel.
+
+    A headwise mechanism whose gate depends on the token itself takes it as `value`; the gate keeps torch's own
+    initialisation.
+    """
+
+    def __init__(self, dim: int, inner: int, heads: int, *, bias: bool = True):
+        super().__init__(dim, inner, bias=bias)
+        self.heads = heads
+        self.gate = nn.Linear(dim, heads)
+
+    def forward(self, input: Float[Tensor, "*b d"]) -> Float[Tensor, "*b inner_plus_heads"]:
+        v = super().forward(input).unflatten(-1, (self.heads, -1))
+        return torch.cat([v, self.gate(input)[..., None]], dim=-1).flatten(-2)
+
+
 class MaskedAttention(HeadwiseAttention):
     """Softmax attention over the pairs that `visible` allows: its weights, and decoding with all keys so far."""
 

@@ -169,14 +169,37 @@ def _cosformer(s: ProblemSize) -> Work:
     return _kernel(s, 2 * s.c, projected=False)
 
 
+def _dpfp(s: ProblemSize) -> Work:
+    """The delta rule reads what it holds for a key before it writes, and has no denominator."""
+    features = 2 * s.c * s["nu"]
+    if s["update"] == "delta" and s.causal:
+        return Work(products=(s.n + 2 * s.m) * 2 * features * s.c)
+    return _kernel(s, features, projected=False)
+
+
 def _performer(s: ProblemSize) -> Work:
     return _kernel(s, s["features"] or max(1, int(s.c * math.log(s.c))), projected=True)
+
+
+def _rfa(s: ProblemSize) -> Work:
+    """A sine and a cosine of each projection."""
+    projected = (s.n + s.m) * 2 * s.c * s["features"]
+    return Work(products=_kernel(s, 2 * s["features"], projected=False).products, fixed=projected)
 
 
 def _abc(s: ProblemSize) -> Work:
     """Logits of every key, and of every value if they have their own; both into the slots; queries against these."""
     controls = 2 if s["control"] == "separate" else 1
     return Work(products=2 * s.m * s.c * s["slots"] * (controls + 2) + 4 * s.n * s.c * s["slots"])
+
+
+def _efficient_attention(s: ProblemSize) -> Work:
+    """Values into a map for each channel, with the sum of its weights; queries against the maps."""
+    return Work(products=2 * s.c * (s.m * (s.c + 1) + s.n * s.c))
+
+
+def _flowformer(s: ProblemSize) -> Work:
+    return Work(products=2 * s.c * s.c * (s.n + s.m))
 
 
 def _linformer(s: ProblemSize) -> Work:
@@ -222,19 +245,30 @@ def _relative(s: ProblemSize) -> Work:
     return Work(pairs=float(seen.sum()), products=2.0 * s.c * float(seen.sum()))
 
 
+def _xcit(s: ProblemSize) -> Work:
+    """The covariance of channels, and every value mixed by it."""
+    return Work(products=2 * s.c * s.c * (s.n + s.m))
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
     "performer": _performer,
     "abc": _abc,
+    "dpfp": _dpfp,
+    "efficient_attention": _efficient_attention,
+    "flowformer": _flowformer,
     "linformer": _linformer,
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
     "compressive_transformer": _relative,
     "transformer_xl": _relative,
+    "rfa": _rfa,
+    "xcit": _xcit,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
+SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "xcit"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads

@@ -13,6 +13,9 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "cosformer": ("cosformer",),
     "flash": ("flash", "flash(group=8, features=6, activation=laplace, shift=True)"),
+    "dpfp": ("dpfp", "dpfp(update=delta)"),
+    "efficient_attention": ("efficient_attention",),
+    "flowformer": ("flowformer",),
     "fnet": ("fnet",),
     "lara": ("lara",),
     "linear": ("linear",),
@@ -26,6 +29,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "performer": ("performer",),
     "probsparse": ("probsparse",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
+    "rfa": ("rfa", "rfa(gate=True)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),
@@ -33,6 +37,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
     "synthesizer": ("synthesizer",),
     "transformer_xl": ("transformer_xl", "transformer_xl(memory=7, same_length=True)"),
+    "xcit": ("xcit",),
 }
 
 

@@ -7,6 +7,8 @@ What is added to softmax attention of width d with H heads, 4 (d^2 + d) paramete
     Long-Short CS   2 d^2 + 3 d + (d + 1) H             one summary a chunk, relative places
     S4D             c d (N + 1) + 2 d + N + c d^2       c channels, a state of N, in place of all projections
     Nystromformer   H conv
+    RFA             d, with the gate (d + 1) H besides
+    XCiT            H
     all others      0
 """
 
@@ -64,6 +66,18 @@ def one_filter_a_head(s: Sizes) -> int:
     return s.H * s.conv
 
 
+def one_a_channel(s: Sizes) -> int:
+    return s.d
+
+
+def one_a_channel_and_a_gate(s: Sizes) -> int:
+    return s.d + (s.d + 1) * s.H
+
+
+def one_a_head(s: Sizes) -> int:
+    return s.H
+
+
 Formula = Callable[[Sizes], int]
 
 # the string of a mechanism as CAB has it, the patterns in which it is tried (all it declares, if none), the formula
@@ -74,6 +88,9 @@ TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("performer(features={r})", (), nothing),
     ("lara(landmarks={r}, proposal=means, weighting=query)", (), nothing),
     ("cosformer", (), nothing),
+    ("dpfp(nu=1)", (), nothing),
+    ("efficient_attention", (), nothing),
+    ("flowformer", (), nothing),
     ("probsparse(factor={r})", (), nothing),
     ("abc(slots={r})", (), two_maps_to_slots),
     ("nystromformer(landmarks={r})", (), nothing),
@@ -81,6 +98,9 @@ TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("longshort(landmarks={r}, conv={conv})", (NS,), long_short),
     ("cab_longshort", (CS,), causal_long_short),
     ("s4d(init=inv, output=linear, tied=True, bidirectional=False, state={N}, channels={c})", (), state_space),
+    ("rfa(features={r})", (), one_a_channel),
+    ("rfa(features={r}, gate=True)", (CS,), one_a_channel_and_a_gate),
+    ("xcit", (), one_a_head),
     ("cab_local(window={r})", (), nothing),
     ("cab_performer(features={r})", (), nothing),
     ("cab_lara(landmarks={r})", (), nothing),

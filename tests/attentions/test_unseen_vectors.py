@@ -294,6 +294,98 @@ def s4d(a: Arrays) -> Tensor:
     return F.glu(y, dim=-2)
 
 
+def double_softmax(a: Arrays) -> Tensor:
+    hidden = a["key_padding_mask"][:, None, :, None]
+    return a["q"].softmax(dim=-1) @ (a["k"].masked_fill(hidden, -torch.inf).softmax(dim=-2).mT @ a["v"])
+
+
+def dpfp(a: Arrays, nu: int, eps: float) -> Tensor:
+    u, v = (torch.cat([a[name], -a[name]], dim=-1).relu() for name in "qk")
+    w = sum((u * u.roll(r, -1)) @ (v * v.roll(r, -1)).mT for r in range(1, nu + 1)) / a["q"].shape[-1] ** 0.5
+    w = w.masked_fill(a["key_padding_mask"][:, None, None], 0)
+    return w @ a["v"] / (w.sum(dim=-1, keepdim=True) + eps)
+
+
+def flows(q: Tensor, k: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """What each query takes, what each key gives."""
+    take = ((q + eps) * (k.sum(dim=2, keepdim=True) + eps)).sum(dim=-1)
+    return take, ((k + eps) * (q.sum(dim=2, keepdim=True) + eps)).sum(dim=-1)
+
+
+def flow(a: Arrays, eps: float, clamp: float) -> Tensor:
+    q, k = a["q"].sigmoid(), a["k"].sigmoid()
+    n, m = q.shape[2], k.shape[2]
+    take, give = flows(q, k, eps)
+    kept, _ = flows(q, k / give[..., None], eps)
+    _, left = flows(q / take[..., None], k, eps)
+    share = m * left.clamp(-clamp, clamp).softmax(dim=-1)
+    return (kept * n / m).sigmoid()[..., None] * ((q / take[..., None]) @ k.mT * share[:, :, None]) @ a["v"]
+
+
+def causal_flow(a: Arrays, eps: float) -> Tensor:
+    """Token by token."""
+    q, k, y, given, taken, levels, shares = a["q"].sigmoid(), a["k"].sigmoid(), [], [], [], [], []
+    for t in range(q.shape[2]):
+        q_t, k_t, past = q[:, :, t : t + 1], k[:, :, t : t + 1], slice(t + 1)
+        taken.append((t + 1) / flows(q_t, k[:, :, past], eps)[0])
+        given.append((t + 1) / flows(q[:, :, past], k_t, eps)[1])
+        kept = flows(q_t, k[:, :, past] * torch.cat(given, dim=-1)[..., None], eps)[0] / (t + 1)
+        left = flows(q[:, :, past] * torch.cat(taken, dim=-1)[..., None], k_t, eps)[1] / (t + 1)
+        levels.append(left.clamp(-1, 1).exp())
+        shares.append((t + 1) * levels[-1] / sum(levels))
+        w = (q_t @ k[:, :, past].mT) * torch.cat(shares, dim=-1)[:, :, None] * taken[-1][..., None] / (t + 1)
+        y.append(kept.sigmoid()[..., None] * (w @ a["v"][:, :, past]))
+    return torch.cat(y, dim=2)
+
+
+def flow_between_heads(a: Arrays) -> Tensor:
+    q, k, eps = a["q"].relu() + 1e-6, a["k"].relu() + 1e-6, 1e-5
+    take, give = flows(q, k, eps)
+    kept, left = flows(q, k / give[..., None], eps)[0], flows(q / take[..., None], k, eps)[1]
+    share = k.shape[2] * left.softmax(dim=1)
+    return kept.sigmoid()[..., None] * ((q / take[..., None]) @ k.mT * share[:, :, None]) @ a["v"]
+
+
+def channels(a: Arrays) -> Tensor:
+    hidden = a["key_padding_mask"][:, None, :, None]
+    q, k = (F.normalize(a[name].masked_fill(hidden, 0), dim=2) for name in "qk")
+    return a["v"] @ (q.mT @ k * a["param_temperature"]).softmax(dim=-1).mT
+
+
+def causal_channels(a: Arrays) -> Tensor:
+    none = torch.zeros(1, a["q"].shape[2], dtype=torch.bool)
+    rows = []
+    for end in range(1, none.shape[1] + 1):
+        prefix = {name: a[name][:, :, :end] for name in "qkv"} | {"key_padding_mask": none[:, :end]}
+        rows.append(channels(a | prefix)[:, :, -1:])
+    return torch.cat(rows, dim=2)
+
+
+def waves(a: Arrays, *, causal: bool = False) -> Tensor:
+    """The product of two waves is the cosine of the difference of their angles."""
+    w = a["param_sigma"] * a["param_random_matrices"] / WAVES["tau"]
+    q, k = (a[name] / (a[name].norm(dim=-1, keepdim=True) + 1e-3) @ w.mT for name in "qk")
+    weights = WAVES["SCALE"] ** 2 * (q[:, :, :, None] - k[:, :, None]).cos().sum(dim=-1)
+    if causal:
+        weights = weights.tril()
+    else:
+        weights = weights.masked_fill(a["key_padding_mask"][:, None, None], 0)
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights @ a["v"] / (total if causal else total.abs()).clamp(min=WAVES["clamp"])
+
+
+def causal_waves(a: Arrays) -> Tensor:
+    return waves(a, causal=True)
+
+
+def waving(*sizes: int) -> dict[str, tuple[int, ...]]:
+    return qkv(*sizes) | {"param_sigma": (sizes[1], 1, sizes[4])}
+
+
+WAVES = {"features": 5, "tau": 0.9, "SCALE": 0.2, "clamp": 0.3}
+RANDOM = {"param_random_matrices": torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 5, 4)}
+
+
 def openai_mask(stride: int, bands: int) -> Callable[[Arrays], Tensor]:
     i, j = places(20)
     last = torch.stack([j % stride == stride - 1 - head % bands for head in range(4)])[:, None]
@@ -318,6 +410,15 @@ UNSEEN = [
     ),
     Unseen("abc", "CS", abc_of_the_paper, qkv(1, 3, 11, 11, 5) | {"param_slot_weight": (5, 2)}, {"slots": 2}),
     Unseen("cosformer", "CC", lambda a: cosformer(a, 1e-4), qkv(2, 1, 14, 9, 6), {"eps": 1e-4, "activation": "relu"}),
+    Unseen("dpfp", "CC", lambda a: dpfp(a, 4, 1e-3), qkv(2, 3, 5, 9, 4, 6), {"nu": 4, "eps": 1e-3}, mask=(9, 4)),
+    Unseen("efficient_attention", "NC", double_softmax, qkv(2, 3, 7, 12, 5, 4), {"image": [3, 4]}, mask=(12, 5)),
+    Unseen("flowformer", "NC", lambda a: flow(a, 1e-4, 0.5), qkv(2, 3, 7, 12, 5, 4), {"eps": 1e-4, "clamp": 0.5}),
+    Unseen("flowformer", "CS", lambda a: causal_flow(a, 1e-3), qkv(1, 3, 9, 9, 4), {"eps": 1e-3, "causal": True}),
+    Unseen("flowformer_lra", "NS", flow_between_heads, qkv(2, 3, 11, 11, 4), {"eps": 1e-5, "feature_map": "relu+1e-6"}),
+    Unseen("rfa", "CC", waves, waving(2, 3, 6, 11, 4), WAVES, given=RANDOM, mask=(11, 5)),
+    Unseen("rfa", "CS", causal_waves, waving(1, 3, 9, 9, 4), WAVES | {"implementation": "prefix"}, given=RANDOM),
+    Unseen("xcit", "NS", channels, qkv(3, 2, 9, 9, 5) | {"param_temperature": (2, 1, 1)}, {"heads": 2}, mask=(9, 4, 7)),
+    Unseen("xcit", "CS", causal_channels, qkv(1, 3, 7, 7, 4) | {"param_temperature": (3, 1, 1)}),
     Unseen("local", "CS", lambda a: window(a, 6, 0), qkv(1, 3, 40, 40, 5), {"window": 7}),
     Unseen("local", "NS", lambda a: window(a, 1, 1), qkv(2, 1, 9, 9, 3), {"window": 1}),
     Unseen(

@@ -92,6 +92,9 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "cab_nystromformer": (8_948_746, 26_530),
     "cab_performer": (8_948_746, 26_530),
     "cosformer": (8_948_746, 26_530),
+    "dpfp": (8_948_746, 26_530),
+    "efficient_attention": (8_948_746, 26_530),
+    "flowformer": (8_948_746, 26_530),
     "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
     "google_performer": (8_948_746, 26_530),
     "hf_reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # as reformer
@@ -109,6 +112,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         26_530 + 4 * (32 * 4 * 32 + 4 * 16),
     ),
     "lra_bigbird": (8_948_746, 26_530),
+    "lra_flowformer": (8_948_746, 26_530),
     "lra_linear": (8_948_746, 26_530),
     "lra_linformer": (8_948_746 + 4 * 16 * 2_001, 26_530 + 4 * 16 * 1_024),  # one map from length to 16
     "lra_local": (8_948_746, 26_530),
@@ -124,6 +128,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "performer": (8_948_746, 26_530),
     "probsparse": (8_948_746, 26_530),
     "reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # one projection for queries and keys
+    "rfa": (8_948_746 + 4 * 512, 26_530 + 4 * 16),  # a factor for each channel
     "s4": (  # 130 numbers a channel, 192 for all of them, and a map to twice the width, in place of the projections
         8_948_746 + 4 * (512 * 130 + 192 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 130 + 192 + 32 * 64 - 4 * 32 * 16),
@@ -138,6 +143,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (2 * 8 * 8 * 2_001 - 2 * 512**2),
         26_530 + 4 * (2 * 4 * 8 * 1_024 - 2 * 32 * 16),
     ),
+    "xcit": (8_948_746 + 4 * 8, 26_530 + 4 * 4),  # a temperature for each head
 }
 
 

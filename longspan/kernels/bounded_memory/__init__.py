@@ -2,16 +2,19 @@
 
     K_tf = sum_{s <= t} exp(a_sf) k_s / sum_{s <= t} exp(a_sf)      a_s = k_s A      a logit for each token and slot f
     V_tf = sum_{s <= t} exp(b_sf) v_s / sum_{s <= t} exp(b_sf)      b_s = v_s B, or a_s without a control of values
-    y_t  = sum_f softmax_f(q_t . K_tf / sqrt(c)) V_tf
+    y_t  = sum_f softmax_f(q_t . K_tf / sqrt(c)) V_tf      `attend`
+    y_t  = sum_f p_tf V_tf                                 `mix`, with p and b given
 
 over the real keys s; not causal, over all of them. A slot that has seen nothing holds 0. Sums run in float32 or better,
 the result has the type of v, and the slots of all moments are never stored. `reference` defines the answer; where it
 would write out pairs of tokens, `chunked` takes its place. `triton` takes float32 or bfloat16 and up to 64 slots for
-heads up to 64 wide, 32 for heads up to 128, rounds weights to the type of its inputs, and is deterministic.
+heads up to 64 wide, 32 for heads up to 128, rounds weights to the type of its inputs, and is deterministic; it has no
+`mix`.
 """
 
 from typing import Literal
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -21,7 +24,7 @@ from longspan.kernels.bounded_memory.reference import logits, mean, merge, pool
 from longspan.kernels.dispatch import choose, lack_of_room, unsupported_inputs
 from longspan.kernels.precision import at_least_single, without_autocast
 
-__all__ = ["attend", "logits", "mean", "merge", "pool"]
+__all__ = ["attend", "logits", "mean", "merge", "mix", "pool"]
 
 Implementation = Literal["auto", "reference", "chunked", "triton"]
 WIDEST = 128  # channels of a head
@@ -55,6 +58,23 @@ def attend(
         if causal and impl != "reference":
             return chunked.attend(q, k, v, a, b).to(dtype)
         return reference.attend(q, k, v, a, b, causal).to(dtype)
+
+
+def mix(
+    p: Float[Tensor, "b h t r"],
+    b: Float[Tensor, "b h t r"],
+    v: Float[Tensor, "b h t e"],
+    *,
+    key_mask: Bool[Tensor, "b t"] | None = None,
+) -> Float[Tensor, "b h t e"]:
+    """What each token takes from the slots of its own moment, by shares p that need not add up to one.
+
+    >>> y = bounded_memory.mix(q.softmax(dim=-1), k, v, key_mask=mask)
+    """
+    with without_autocast(v):
+        b = at_least_single(b)
+        b = b if key_mask is None else b.masked_fill(~key_mask[:, None, :, None], -torch.inf)
+        return chunked.mix(at_least_single(p), b, at_least_single(v)).to(v.dtype)
 
 
 def _unsupported_reason(

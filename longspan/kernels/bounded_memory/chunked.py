@@ -41,6 +41,16 @@ def attend(
     return rearrange(_mix(scores.softmax(dim=-1), v, of_values), "b h g t e -> b h (g t) e")[:, :, :length]
 
 
+def mix(
+    p: Float[Tensor, "b h t r"], b: Float[Tensor, "b h t r"], v: Float[Tensor, "b h t e"]
+) -> Float[Tensor, "b h t e"]:
+    length = v.shape[2]
+    if length == 0:
+        return v
+    y = _mix(_in_chunks(p), _in_chunks(v), Weights.of(_in_chunks(b, fill=-torch.inf)))
+    return rearrange(y, "b h g t e -> b h (g t) e")[:, :, :length]
+
+
 @dataclass(frozen=True)
 class Weights:
     """The weights exp(a_s - m_t) of a chunked sequence.

@@ -1,0 +1,144 @@
+"""Random feature attention: the Gaussian kernel of normalised queries and keys as a mean of random waves.
+
+    y_i = phi(q_i) S / phi(q_i) z      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)
+    phi(x) = [sin(R x'), cos(R x')] / sqrt(r)      R = (sigma * W) / tau      x' = x / (|x| + 1e-3)
+    E[phi(q) . phi(k)] = exp(-|q' - k'|^2 / (2 tau^2))      at sigma = 1
+
+over the real keys j, in causal self attention over j <= i. W [r, c] is Gaussian for each head, drawn once, saved with
+the weights and never redrawn; sigma is learned, a factor for each channel. `features` is r, of which each gives a sine
+and a cosine.
+
+`gate=True` lets the past of causal self attention fade, by g_t = sigmoid(w x_t + b) for each head; the other patterns
+have no order of tokens, and no gate:
+
+    S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T      z_t = g_t z_{t-1} + (1 - g_t) phi(k_t)
+
+Waves can be negative, and so can the denominator, whose size is kept from falling below `floor` ("signed"). The
+released code has `scale` = 0.1 in place of 1 / sqrt(r), no gate, and a denominator max(z, 1) ("positive") or max(|z|,
+floor) ("absolute"), by the path that computes it; with that scale and a floor of 1 weights may add up to less than one.
+
+It has dim parameters more than softmax attention, with the gate (dim + 1) heads besides. Paper: arXiv:2103.02143.
+Departs from the paper in: W stays, where the authors draw from 500 matrices at every update.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, GatedValue, HeadwiseAttention, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step, with_ones
+from longspan.kernels.precision import at_least_single, without_autocast
+
+
+@dataclass
+class Sums(DecodeState):
+    """S with z as its last column."""
+
+    memory: Float[Tensor, "b h two_r e_plus_1"]
+
+
+class RFA(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="RFA",
+        paper="arXiv:2103.02143",
+        family="kernel",
+        cost="n",
+        rowwise=True,
+        patterns=ALL_PATTERNS,
+        stochastic=True,
+    )
+
+    projection: Float[Tensor, "h r c"]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        features: int = 64,
+        tau: float = 1.0,
+        gate: bool = False,
+        scale: float | None = None,
+        denominator: Literal["signed", "absolute", "positive"] = "signed",
+        floor: float = 1e-6,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if features < 1 or tau <= 0 or floor <= 0:
+            found = f"features={features}, tau={tau} and floor={floor}"
+            raise UsageError(f"rfa needs a feature, and a positive tau and floor, got {found}.")
+        self.tau, self.denominator, self.floor = tau, denominator, floor
+        self.scale = features**-0.5 if scale is None else scale
+        self.gated = gate and self.pattern is Pattern.CAUSAL_SELF
+        if self.gated:
+            self.value = GatedValue(dim, self.inner, heads, bias=self.value.bias is not None)
+        self.sigma = nn.Parameter(torch.ones(heads, 1, self.head_dim))
+        self.register_buffer("projection", torch.randn(heads, features, self.head_dim))
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e_"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        with without_autocast(q):
+            phi_k, values, decay = self._written(k, v)
+            parts = (self.waves(q), phi_k, values)
+            if v.dtype == torch.bfloat16 and decay is None:  # which the kernel takes
+                parts = tuple(x.bfloat16() for x in parts)
+            how = {"causal": self.pattern is Pattern.CAUSAL_SELF, "key_mask": key_mask, "decay": decay}
+            return self._divided(linear_attention(*parts, normalize=False, **how)).to(v.dtype)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e_"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> Sums:
+        with without_autocast(k):
+            phi_k, values, decay = self._written(k, v)
+            return Sums(final_state(phi_k, values, key_mask=key_mask, decay=decay, normalize=False))
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e_"] | None,
+        state: Sums,
+    ) -> tuple[Float[Tensor, "b h e"], Sums]:
+        with without_autocast(q):
+            phi_q = self.waves(q[:, :, None])[:, :, 0]
+            phi_k = values = decay = None
+            if k is not None and v is not None:
+                phi_k, values, decay = self._written(k[:, :, None], v[:, :, None])
+                phi_k, values = phi_k[:, :, 0], values[:, :, 0]
+                decay = None if decay is None else decay[:, :, 0]
+            y, memory = linear_attention_step(phi_q, phi_k, values, state.memory, decay=decay, normalize=False)
+            return self._divided(y).to(q.dtype), Sums(memory)
+
+    def waves(self, x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n two_r"]:
+        """phi in float32 or better."""
+        x = at_least_single(x)
+        angles = x / (x.norm(dim=-1, keepdim=True) + 1e-3) @ (self.sigma * self.projection / self.tau).to(x.dtype).mT
+        return self.scale * torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+    def _written(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e_"]
+    ) -> tuple[Float[Tensor, "b h m two_r"], Float[Tensor, "b h m e_plus_1"], Float[Tensor, "b h m"] | None]:
+        """What each token adds to the sums, phi(k) and (v, 1), and the logarithm of what it leaves of them."""
+        phi_k = self.waves(k)
+        if not self.gated:
+            return phi_k, with_ones(v), None
+        gate = at_least_single(v[..., -1])
+        return phi_k * (-gate).sigmoid()[..., None], with_ones(v[..., :-1]), F.logsigmoid(gate)
+
+    def _divided(self, y: Float[Tensor, "b h *n e_plus_1"]) -> Float[Tensor, "b h *n e"]:
+        z = at_least_single(y[..., -1:])
+        size = (z if self.denominator == "positive" else z.abs()).clamp(min=self.floor)
+        return y[..., :-1] / (torch.where(z < 0, -size, size) if self.denominator == "signed" else size)
