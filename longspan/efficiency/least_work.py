@@ -245,4 +245,14 @@ def _s4d(s: ProblemSize, batch: int) -> Work:
     return Work(products=kernel + mapped, fixed=transform(rows * points, points, real=True))
 
 
-LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d}
+def _mca(s: ProblemSize, batch: int) -> Work:
+    """Blocks into slots, these into keys and values; every query in and out, and against the slots it sees."""
+    d, f = s.c * s.heads, s["factor"]
+    blocks = s.m // f
+    filters = 2 * blocks * f * d * (d if s["dense"] else s.c)
+    seen = (np.arange(s.n) + s["inclusive"]) // f + 1 if s.causal else np.full(s.n, blocks + 1)
+    products = filters + 4 * (blocks + 1) * d * d + 4 * s.n * d * d
+    return Work(pairs=batch * s.heads * float(np.minimum(seen, blocks + 1).sum()), products=batch * products)
+
+
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "mca": _mca, "s4d": _s4d}

@@ -15,6 +15,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "local": ("local",),
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
     "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
+    "mca": ("mca", "mca(factor=5, inclusive=True)"),
     "none": ("none",),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),

@@ -33,8 +33,9 @@ def call(spec, pattern, length, train=False):
     if isinstance(layer, HeadwiseAttention):
         q, k, v = (torch.randn(2, 2, length, 16, requires_grad=train) for _ in "qkv")
         return lambda: _run(layer.attend(q, k, v), train)
-    x = torch.randn(2, length, width, requires_grad=train)
-    return lambda: _run(layer(x), train)
+    x, context = (torch.randn(2, length, width, requires_grad=train) for _ in range(2))
+    inputs = (x, context) if pattern.cross else (x,)
+    return lambda: _run(layer(*inputs), train)
 
 
 def _run(y, train):
