@@ -255,4 +255,12 @@ def _mca(s: ProblemSize, batch: int) -> Work:
     return Work(pairs=batch * s.heads * float(np.minimum(seen, blocks + 1).sum()), products=batch * products)
 
 
-LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "mca": _mca, "s4d": _s4d}
+def _soft(s: ProblemSize, batch: int) -> Work:
+    """Tokens against landmarks three times (distances, into them, out of them), and the inverse of their matrix."""
+    r, c, d = min(s["landmarks"], -(-s.n // s["ratio"])), s.c, s.c * s.heads
+    inverse = s["iterations"] * 4 * r**3 + 4 * r * r * c
+    head = 6 * s.n * r * c + 2 * r * s["ratio"] * c * c + inverse + 2 * s.n * c * s["conv"]
+    return Work(products=batch * (s.heads * head + 6 * s.n * d * d))
+
+
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "mca": _mca, "s4d": _s4d, "soft": _soft}

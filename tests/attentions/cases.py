@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),
+    "soft": ("soft", "soft(landmarks=8, ratio=3)"),  # fewer tokens than the landmarks take, and more
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
     "synthesizer": ("synthesizer",),
