@@ -192,6 +192,13 @@ def _nystromformer(s: ProblemSize) -> Work:
     return Work(products=beside + 2 * r * r * c * 2 + inverse + taps)
 
 
+def _skyformer(s: ProblemSize) -> Work:
+    """Queries and keys against drawn tokens, keys into them, queries out of them, and an inverse."""
+    r, drawn, c = s["landmarks"], s["landmarks"] * s["accumulation"], s.c
+    inverse = s["iterations"] * 4 * 2 * r**3 + 2 * drawn * drawn * c + 2 * r * r * c
+    return Work(products=(s.n + s.m) * 2 * c * (drawn + r) + inverse)
+
+
 def _sinkhorn(s: ProblemSize) -> Work | None:
     block, c = s["block"], s.c
     if s["top"]:
@@ -220,6 +227,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "abc": _abc,
     "linformer": _linformer,
     "nystromformer": _nystromformer,
+    "skyformer": _skyformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
 }

@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),
+    "skyformer": ("skyformer", "skyformer(landmarks=9, accumulation=2)"),
     "soft": ("soft", "soft(landmarks=8, ratio=3)"),  # fewer tokens than the landmarks take, and more
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
