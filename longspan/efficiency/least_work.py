@@ -145,6 +145,7 @@ def _sparse_transformer(s: ProblemSize) -> np.ndarray:
 
 KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "softmax": _all_keys,
+    "global_attention": _all_keys,
     "local": _local,
     "longformer": _longformer,
     "bigbird": _bigbird,

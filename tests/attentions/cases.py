@@ -9,6 +9,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
     "cosformer": ("cosformer",),
     "fnet": ("fnet",),
+    "global_attention": (
+        "global_attention",
+        "global_attention(score=general)",
+        "global_attention(score=concat)",
+    ),
     "lara": ("lara",),
     "linear": ("linear",),
     "linformer": ("linformer",),
