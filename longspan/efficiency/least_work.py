@@ -145,6 +145,7 @@ def _sparse_transformer(s: ProblemSize) -> np.ndarray:
 
 KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "softmax": _all_keys,
+    "global_attention": _all_keys,
     "local": _local,
     "longformer": _longformer,
     "bigbird": _bigbird,
@@ -215,6 +216,13 @@ def _nystromformer(s: ProblemSize) -> Work:
     return Work(products=beside + 2 * r * r * c * 2 + inverse + taps)
 
 
+def _skyformer(s: ProblemSize) -> Work:
+    """Queries and keys against drawn tokens, keys into them, queries out of them, and an inverse."""
+    r, drawn, c = s["landmarks"], s["landmarks"] * s["accumulation"], s.c
+    inverse = s["iterations"] * 4 * 2 * r**3 + 2 * drawn * drawn * c + 2 * r * r * c
+    return Work(products=(s.n + s.m) * 2 * c * (drawn + r) + inverse)
+
+
 def _sinkhorn(s: ProblemSize) -> Work | None:
     block, c = s["block"], s.c
     if s["top"]:
@@ -260,6 +268,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "flowformer": _flowformer,
     "linformer": _linformer,
     "nystromformer": _nystromformer,
+    "skyformer": _skyformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
     "compressive_transformer": _relative,
@@ -311,4 +320,29 @@ def _flash(s: ProblemSize, batch: int) -> Work:
     return Work(products=batch * (mapped + 2 * near * (z + width) + far))
 
 
-LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d, "luna": _luna, "flash": _flash}
+def _mca(s: ProblemSize, batch: int) -> Work:
+    """Blocks into slots, these into keys and values; every query in and out, and against the slots it sees."""
+    d, f = s.c * s.heads, s["factor"]
+    blocks = s.m // f
+    filters = 2 * blocks * f * d * (d if s["dense"] else s.c)
+    seen = (np.arange(s.n) + s["inclusive"]) // f + 1 if s.causal else np.full(s.n, blocks + 1)
+    products = filters + 4 * (blocks + 1) * d * d + 4 * s.n * d * d
+    return Work(pairs=batch * s.heads * float(np.minimum(seen, blocks + 1).sum()), products=batch * products)
+
+
+def _soft(s: ProblemSize, batch: int) -> Work:
+    """Tokens against landmarks three times (distances, into them, out of them), and the inverse of their matrix."""
+    r, c, d = min(s["landmarks"], -(-s.n // s["ratio"])), s.c, s.c * s.heads
+    inverse = s["iterations"] * 4 * r**3 + 4 * r * r * c
+    head = 6 * s.n * r * c + 2 * r * s["ratio"] * c * c + inverse + 2 * s.n * c * s["conv"]
+    return Work(products=batch * (s.heads * head + 6 * s.n * d * d))
+
+
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
+    "flash": _flash,
+    "fnet": _fnet,
+    "luna": _luna,
+    "mca": _mca,
+    "s4d": _s4d,
+    "soft": _soft,
+}

@@ -23,39 +23,54 @@ def masked_attention(
     visible: Bool[Tensor, "#b #h #n m"],
     *,
     dropout: float = 0.0,
+    scale: float | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    """softmax(q k^T / sqrt(c)) v over the visible keys, by torch's fused kernels.
+    """softmax(scale q k^T) v over the visible keys, by torch's fused kernels; the scale is 1 / sqrt(c) unless given.
 
     Kernels disagree about rows with nothing to see, in value and in gradient. Such a row sees everything here, which is
     finite, and is then set to 0.
     """
     blind = ~visible.any(dim=-1, keepdim=True)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible | blind, dropout_p=dropout).masked_fill(blind, 0)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | blind, dropout_p=dropout, scale=scale)
+    return y.masked_fill(blind, 0)
 
 
 def masked_weights(
-    q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], visible: Bool[Tensor, "*#b n m"]
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h m c"],
+    visible: Bool[Tensor, "*#b n m"],
+    *,
+    scale: float | None = None,
 ) -> Float[Tensor, "b h n m"]:
-    """softmax(q k^T / sqrt(c)) over the visible keys, computed in float32 or better."""
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
+    """The weights of `masked_attention`, computed in float32 or better."""
+    scores = (q @ k.mT / _divisor(q, scale)).masked_fill(~visible, -torch.inf)
     p = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32))
     return p.masked_fill(~visible, 0).to(q.dtype)  # also turns the NaN of an empty row into 0
 
 
 def attend_once(
-    q: Float[Tensor, "b h c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], visible: Bool[Tensor, "b #h m"]
+    q: Float[Tensor, "b h c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
+    visible: Bool[Tensor, "b #h m"],
+    *,
+    scale: float | None = None,
 ) -> Float[Tensor, "b h e"]:
     """One query of each row and head over the visible keys.
 
     On a GPU long rows are split: torch's fused kernels leave a row with a mask to one program.
     """
     if k.shape[2] < LONG or not landmark.is_faster(q[:, :, None], k, v):
-        return masked_attention(q[:, :, None], k, v, visible[:, :, None])[:, :, 0]
-    b, h, c = q.shape
+        return masked_attention(q[:, :, None], k, v, visible[:, :, None], scale=scale)[:, :, 0]
+    b, h, _ = q.shape
     if visible.shape[1] > 1:  # heads that see different keys are rows of their own
         q, k, v, visible = (u.flatten(0, 1)[:, None] for u in (q, k, v, visible))
-    y, _ = landmark.landmark_pool(at_least_single(q)[:, :, None] / c**0.5, k, v, key_mask=visible[:, 0])
+    y, _ = landmark.landmark_pool(at_least_single(q)[:, :, None] / _divisor(q, scale), k, v, key_mask=visible[:, 0])
     return y.reshape(b, h, -1).to(v.dtype)
+
+
+def _divisor(q: Float[Tensor, "... c"], scale: float | None) -> float:
+    return q.shape[-1] ** 0.5 if scale is None else 1 / scale
 
 
 def lowered_attention(

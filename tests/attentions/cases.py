@@ -17,6 +17,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "efficient_attention": ("efficient_attention",),
     "flowformer": ("flowformer",),
     "fnet": ("fnet",),
+    "global_attention": (
+        "global_attention",
+        "global_attention(score=general)",
+        "global_attention(score=concat)",
+    ),
     "lara": ("lara",),
     "linear": ("linear",),
     "linformer": ("linformer",),
@@ -24,6 +29,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
     "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
     "luna": ("luna", "luna(slots=3, tied=False, pack_heads=1)"),
+    "mca": ("mca", "mca(factor=5, inclusive=True)"),
     "none": ("none",),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),
@@ -33,6 +39,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),
+    "skyformer": ("skyformer", "skyformer(landmarks=9, accumulation=2)"),
+    "soft": ("soft", "soft(landmarks=8, ratio=3)"),  # fewer tokens than the landmarks take, and more
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
     "synthesizer": ("synthesizer",),
