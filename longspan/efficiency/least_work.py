@@ -143,12 +143,20 @@ def _sparse_transformer(s: ProblemSize) -> np.ndarray:
     return {"both": near + far - both, "near": near, "far": far + np.zeros_like(i)}[s["part"]]
 
 
+def _logsparse(s: ProblemSize) -> np.ndarray:
+    lag = np.arange(s.n) % (s["restart"] or s.n)
+    seen = ((lag & (lag - 1)) == 0) | (lag < s["local"])
+    past = seen.cumsum()  # as many keys as there are such distances up to i
+    return past if s.causal else past + past[::-1] - 1
+
+
 KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "softmax": _all_keys,
     "local": _local,
     "longformer": _longformer,
     "bigbird": _bigbird,
     "sparse_transformer": _sparse_transformer,
+    "logsparse": _logsparse,
 }
 
 

@@ -13,6 +13,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "linear": ("linear",),
     "linformer": ("linformer",),
     "local": ("local",),
+    "logsparse": ("logsparse", "logsparse(local=5)"),
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
     "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
     "none": ("none",),

@@ -82,6 +82,8 @@ def test_who_ignores_the_tokens_need_only_write_zeros(mode, tensors):
             "sparse_transformer(stride=5,kind=strided)",
             "sparse_transformer(stride=6,summary=2,part=far)",
             "sparse_transformer(stride=6,part=near)",
+            "logsparse",
+            "logsparse(local=3,restart=7)",
         ]
     ),
 )
