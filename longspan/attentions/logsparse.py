@@ -5,13 +5,13 @@
     q_i = sum_{r < kernel} W_q^r x_{i-r}      k_i = sum_{r < kernel} W_k^r x_{i-r}      v_i = W_v x_i
 
 over the real keys: n (log2 n + 1) pairs, and floor(log2 n) + 1 layers join any two tokens. `local` adds the last few
-tokens to A(i), so many; with `restart` = L the pattern is repeated every L tokens, so that i - j is taken modulo L (that
-is n / L times the pairs: choose L in proportion to n). Queries and keys come from causal convolutions over `kernel`
-tokens, which start with zeros, as padding is; the paper tries 1, 2, 3, 6 and 9. Each tap beyond the first adds 2 d^2
-parameters to those of softmax attention; with one there is none. Paper: arXiv:1907.00235. Departs from the paper in: one tap by
-default, as compared models have one size; a non-causal form, which takes |i - j| and centres the convolution; and the
-pattern never depends on the length at hand (the port in circulation does, see `flow_forecast_logsparse`). There is no
-cross form: distances between two sequences mean nothing.
+tokens to A(i), so many; with `restart` = L the pattern is repeated every L tokens, so that i - j is taken modulo L
+(that is n / L times the pairs: choose L in proportion to n). Queries and keys come from causal convolutions over
+`kernel` tokens, which start with zeros, as padding is; the paper tries 1, 2, 3, 6 and 9. Each tap beyond the first adds
+2 d^2 parameters to those of softmax attention; with one there is none. Paper: arXiv:1907.00235. Departs from the paper
+in: one tap by default, as compared models have one size; a non-causal form, which takes |i - j| and centres the
+convolution; and the pattern never depends on the length at hand (the port in circulation does, see
+`flow_forecast_logsparse`). There is no cross form: distances between two sequences mean nothing.
 """
 
 from dataclasses import dataclass

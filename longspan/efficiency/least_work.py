@@ -221,6 +221,21 @@ def _probsparse(s: ProblemSize) -> Work:
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
+def _axial(s: ProblemSize, batch: int) -> Work:
+    """The maps of every axis (keys and values of shared ones once), and each token with those of its lines."""
+    columns = max(1, round(math.sqrt(s.n)))
+    shape = s["shape"] or (-(-s.n // columns), columns)
+    after, seen = 1, 0
+    for size in reversed(shape):
+        place = np.arange(s.n) // after % size
+        behind = (s.n - 1 - np.arange(s.n)) // after  # tokens of the line that follow
+        seen += int((place + 1 + (0 if s.causal else np.minimum(behind, size - 1 - place))).sum())
+        after *= size
+    d = s.c * s.heads
+    apart = len(shape) if s["combine"] != "sum" or s["projections"] == "own" else 1
+    return Work(pairs=batch * s.heads * seen, products=2 * batch * s.n * 4 * d * d * apart)
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
@@ -253,4 +268,4 @@ def _s4d(s: ProblemSize, batch: int) -> Work:
     return Work(products=kernel + mapped, fixed=transform(rows * points, points, real=True))
 
 
-LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d}
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d, "axial": _axial}

@@ -6,6 +6,7 @@ from longspan.attentions import Pattern
 # name: the strings under which it is tested, the default first
 CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
+    "axial": ("axial", "axial(combine=chain)"),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
     "cosformer": ("cosformer",),
     "fnet": ("fnet",),

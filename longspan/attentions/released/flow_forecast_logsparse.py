@@ -4,7 +4,8 @@
 
 With N = `max_length`, s = `sub_length` and L = ceil(log2 s), A(i) is everything up to i while i < 2 L floor(N / s).
 Afterwards it is, for the anchors a = i, i - s, i - 2 s ..., the last L tokens up to a and a - L + 1 - 2^r for r < L
-where that is at most s before a. An anchor with fewer than L tokens up to it takes 0 ... a - 1, without a, and is the last.
+where that is at most s before a. An anchor with fewer than L tokens up to it takes 0 ... a - 1, without a, and is the
+last.
 
 The paper (`logsparse`) has the powers of two alone, at every place. Here the rule depends on the length that the layer
 was built for. No code of the authors was found. Code: AIStream-Peelout/flow-forecast,
