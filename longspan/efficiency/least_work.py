@@ -150,6 +150,16 @@ def _logsparse(s: ProblemSize) -> np.ndarray:
     return past if s.causal else past + past[::-1] - 1
 
 
+def _etc(s: ProblemSize) -> np.ndarray:
+    i, radius = np.arange(s.n), s["radius"]
+    stride = s["stride"] or -(-s.n // max(s["global_tokens"], 1))
+    is_global = (i % stride == 0) & (i < s["global_tokens"] * stride)
+    upto = np.concatenate([[0], is_global.cumsum()])  # global tokens before each place
+    left, end = np.maximum(i - radius, 0), i + 1 if s.causal else np.minimum(i + radius + 1, s.n)
+    far = upto[left] if s.causal else upto[left] + upto[-1] - upto[end]
+    return np.where(is_global, i + 1 if s.causal else s.n, end - left + far)
+
+
 KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "softmax": _all_keys,
     "local": _local,
@@ -157,6 +167,7 @@ KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "bigbird": _bigbird,
     "sparse_transformer": _sparse_transformer,
     "logsparse": _logsparse,
+    "etc": _etc,
 }
 
 

@@ -9,6 +9,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "axial": ("axial", "axial(combine=chain)"),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
     "cosformer": ("cosformer",),
+    "etc": ("etc", "etc(radius=3, global_tokens=4)"),
     "fnet": ("fnet",),
     "lara": ("lara",),
     "linear": ("linear",),

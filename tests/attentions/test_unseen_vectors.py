@@ -199,6 +199,18 @@ def port_of_logsparse(a: Arrays, longest: int, sub: int) -> Tensor:
     return seen(a, allowed[:n, :n])
 
 
+def etc(a: Arrays, globals_: int, radius: int, m: int) -> Tensor:
+    """Labels of global and ordinary tokens in one table."""
+    i, j = places(a["q"].shape[2])
+    one, other = i < globals_, j < globals_
+    label = torch.where(j >= i, (j - i).clamp(max=m), m + (i - j).clamp(max=m))
+    label = torch.where(one == other, label, torch.where(one, 2 * m + 2, 2 * m + 1))
+    table, bias = a["param_relative_emb_table"], a["param_relative_bias_table"]
+    scores = a["q"] @ a["k"].mT + torch.einsum("bhnc,nmhc->bhnm", a["q"], table[label])
+    scores = (scores + bias[label].movedim(-1, 0)) / a["q"].shape[-1] ** 0.5 + hidden(a)
+    return scores.masked_fill(~(one | other | ((i - j).abs() <= radius)), -1e32).softmax(dim=-1) @ a["v"]
+
+
 def synthetic(a: Arrays, scores: Tensor, causal: bool = False) -> Tensor:
     n = a["q"].shape[2]
     scores = scores[:, :n, :n].expand(len(a["q"]), -1, -1, -1)
@@ -486,6 +498,14 @@ UNSEEN = [
     ),
     Unseen(
         "logsparse", "CS", lambda a: port_of_logsparse(a, 44, 11), qkv(2, 3, 41, 41, 5), {"sub_len": 11, "win_len": 44}
+    ),
+    Unseen(
+        "etc",
+        "NS",
+        lambda a: etc(a, 4, 2, 3),
+        qkv(2, 3, 17, 17, 5) | {"param_relative_emb_table": (9, 3, 5), "param_relative_bias_table": (9, 3)},
+        {"global_len": 4, "long_len": 13, "local_radius": 2, "max_distance": 3},
+        mask=(17, 9),
     ),
     Unseen("fnet", "NS", lambda a: torch.fft.fft2(a["x"]).real, {"x": (1, 13, 7)}),
 ]
