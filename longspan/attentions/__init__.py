@@ -17,6 +17,7 @@ from longspan.attentions.base import (
     SHELL,
     Attention,
     AttentionMeta,
+    Carry,
     DecodeState,
     HeadwiseAttention,
     Pattern,
@@ -32,7 +33,7 @@ FORMER_OPTIONS: dict[tuple[str, str, Value], str] = {("probsparse", "released", 
 MAX_NAME = 500  # characters of a mechanism with its options, as long as a text on a card may be
 
 registry = Registry(
-    "attention", __name__, f"{__name__}.base:Attention", ("base", "bypass", "state_space"), ("released",)
+    "attention", __name__, f"{__name__}.base:Attention", ("auxiliary", "base", "bypass", "state_space"), ("released",)
 )
 
 
@@ -108,6 +109,7 @@ __all__ = [
     "SELF_PATTERNS",
     "Attention",
     "AttentionMeta",
+    "Carry",
     "DecodeState",
     "HeadwiseAttention",
     "Mechanism",

@@ -23,6 +23,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from longspan.attentions.auxiliary import tied
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, WrongShape, did_you_mean
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once, masked_weights
@@ -89,6 +90,10 @@ class AttentionMeta:
     places: Literal["tokens", "distances", "positions"] = "tokens"  # what windows and blocks count (see below)
     spatial: bool = False  # uses the two axes of an image, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
+    surrogate_gradient: bool = False  # its gradient is defined by the paper, not by calculus: `surrogate` says how
+    auxiliary_loss: bool = False  # adds a term to the loss while training (`with_auxiliary`)
+    owns_block: bool = False  # takes the place of attention and MLP: networks leave the MLP out
+    carries: Literal["", "layers", "segments"] = ""  # what `carried` passes on: to the next layer, or segment
     limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
     fidelity: bool = False  # a bug-compatible twin of released code: shown apart, never ranked
     remark: str = ""  # one sentence, such as a disagreement with a published table
@@ -128,6 +133,41 @@ class DecodeState:
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
+
+
+@dataclass
+class Carry(DecodeState):
+    """What `carried` passes on; where a boolean field says which of it is real, that is what forgetting clears."""
+
+    def detached(self) -> "Carry":
+        """The same without its gradients, as it passes from segment to segment."""
+        return dataclasses.replace(self, **{name: value.detach() for name, value in self._tensors().items()})
+
+    def forget(self, rows: Bool[Tensor, " b"]) -> "Carry":
+        """Nothing is left of the past of these rows."""
+        real = {name: value for name, value in self._tensors().items() if value.dtype == torch.bool}
+        return dataclasses.replace(
+            self, **{name: value & ~rows.to(value.device)[:, None] for name, value in real.items()}
+        )
+
+
+@dataclass
+class Memory(Carry):
+    """The last tokens of each row before this segment, at the right."""
+
+    x: Float[Tensor, "b m d"]
+    mask: Bool[Tensor, "b m"]
+
+    @classmethod
+    def after(
+        cls, memory: "Memory | None", x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int
+    ) -> "Memory":
+        """The last `size` real tokens up to the end of a segment x that follows `memory`."""
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+        if memory is not None:
+            x, mask = torch.cat([memory.x, x], dim=1), torch.cat([memory.mask, mask], dim=1)
+        last = mask.byte().argsort(dim=1, stable=True)[:, max(0, x.shape[1] - size) :]  # padding comes first
+        return cls(x.gather(1, last[..., None].expand(-1, -1, x.shape[2])), mask.gather(1, last))
 
 
 @dataclass
@@ -194,6 +234,9 @@ class Attention(nn.Module, ABC):
 
     meta: ClassVar[AttentionMeta]
     out: nn.Linear  # where there is one
+    carry_type: ClassVar[type[Carry] | None] = None  # of what it carries from segment to segment
+    segment: int | None = None  # tokens that a network gives it at a time, where it carries something between them
+    auxiliary_terms: list[Tensor] | None = None  # of the calls since collecting began; None: nobody collects
 
     def __init__(
         self,
@@ -245,8 +288,25 @@ class Attention(nn.Module, ABC):
     def carried(
         self, x: Float[Tensor, "b n d"], *inputs: Any, carry: Any = None, **masks: Any
     ) -> tuple[Float[Tensor, "b n d"], Any]:
-        """`forward` for mechanisms that pass something to the next layer or segment; others return `carry` as it is."""
+        """`forward` after what the layer or segment before passed on, and what this one passes on.
+
+        Mechanisms that declare nothing in `meta.carries` return `carry` as it is.
+        """
         return self(x, *inputs, **masks), carry
+
+    def with_auxiliary(self, y: Float[Tensor, "..."], term: Float[Tensor, ""]) -> Float[Tensor, "..."]:
+        """The output y as it is; `term`, weighted as the paper says, is added to the loss if this is training."""
+        if not self.training or self.auxiliary_terms is None:
+            return y
+        self.auxiliary_terms.append(term)
+        return tied(y, term)
+
+    def auxiliary_loss(self) -> Float[Tensor, ""] | None:
+        """What the layer adds to the loss: the mean over its calls since collecting began; None where there is none.
+
+        The loop collects (`attentions/auxiliary.py`), so that a layer that nobody asks keeps no graph alive.
+        """
+        return torch.stack(self.auxiliary_terms).mean() if self.auxiliary_terms else None
 
     def prefill(
         self,

@@ -14,7 +14,7 @@ length and computed whole; attention is told which tokens are padding; they are 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +23,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout, Rows
 
@@ -120,14 +121,14 @@ class EncoderClassifier(nn.Module):
         else:
             layout = Layout.of_rows(lengths, tokens.shape[1])
             x = self._embed(layout.pack(tokens)) + self.positions[layout.index % tokens.shape[1]]
-        x = self.dropout(x)
+        x, carry = self.dropout(x), None
         for block in self.blocks[: len(self.blocks) - self._early]:
             if self._compiled and layout is not None:
                 for tokens_of_any_number in (x, layout.index):
                     torch._dynamo.maybe_mark_dynamic(tokens_of_any_number, 0)
-            x = block(x, layout, mask)
+            x, carry = block(x, layout, mask, carry)
         if self._early:
-            return self.norm(self.blocks[-1](x, layout, mask, first=True))
+            return self.norm(self.blocks[-1](x, layout, mask, carry, first=True)[0])
         return self._pool(self.norm(x), layout)
 
     @property
@@ -183,14 +184,16 @@ class Block(nn.Module):
         shell = {"inner": sizes.inner, "bias": False, "dropout": sizes.attention_dropout, "max_length": length}
         self.attention_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
-        self.mlp_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
-        self.mlp = nn.Sequential(
-            nn.Linear(sizes.dim, sizes.mlp),
-            nn.GELU(approximate="tanh"),
-            nn.Dropout(sizes.dropout),
-            nn.Linear(sizes.mlp, sizes.dim),
-            nn.Dropout(sizes.dropout),
-        )
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
+            self.mlp = nn.Sequential(
+                nn.Linear(sizes.dim, sizes.mlp),
+                nn.GELU(approximate="tanh"),
+                nn.Dropout(sizes.dropout),
+                nn.Linear(sizes.mlp, sizes.dim),
+                nn.Dropout(sizes.dropout),
+            )
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
@@ -198,17 +201,15 @@ class Block(nn.Module):
         x: Float[Tensor, "*tokens d"],
         layout: Layout | None,
         mask: Bool[Tensor, "b n"] | None,
+        carry: Any = None,
         first: bool = False,
-    ) -> Float[Tensor, "*rows d"]:
-        """Every token, or the first of each row alone."""
-        h = self.attention_norm(x)
+    ) -> tuple[Float[Tensor, "*rows d"], Any]:
+        """Every token, or the first of each row alone, and what the slot passes to the next layer."""
+        y, carry = carried_by_layers(self.attention, self.attention_norm(x), layout, mask, carry, first=first)
         if first:
-            y = self.attention.first(h, mask=mask) if layout is None else self.attention.first_packed(h, layout)
             x = x[:, 0] if layout is None else x[layout.cu_seqlens[:-1].long()]
-        else:
-            y = self.attention(h, mask=mask) if layout is None else self.attention.packed(h, layout)
         x = x + self.dropout(y)
-        return x + self.mlp(self.mlp_norm(x))
+        return (x if self.mlp is None else x + self.mlp(self.mlp_norm(x))), carry
 
 
 def head(sizes: Sizes, classes: int) -> Iterator[nn.Module]:
@@ -232,7 +233,7 @@ def initialise(module: nn.Module) -> None:
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
     elif isinstance(module, Block):
-        for layer in module.mlp:
+        for layer in module.mlp or ():
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.normal_(layer.bias, std=1e-6)

@@ -5,22 +5,28 @@
 Paper: arXiv:2210.07661 (LM), after fairseq's `transformer_lm_gpt`. Positions are sinusoids, so there are some for any
 length: those of the Transformer's paper, or with `sinusoid="fairseq"` those of fairseq (`fairseq_sinusoid.py`). Departs
 from fairseq in: nothing else.
+
+A mechanism that carries something from segment to segment reads a row segment by segment, each after what the ones
+before left in its layer, without their gradients. A row begins with nothing unless `carry` says otherwise.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions import Attention, Pattern
+from longspan.attentions import Attention, Carry, Pattern
+from longspan.backbones.carrying import detached, joined, segment_of
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.fairseq_sinusoid import fairseq_sinusoid
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
 
@@ -65,6 +71,24 @@ class Decoding:
         return sum(state.nbytes for state in self.slots)
 
 
+@dataclass
+class SegmentDecoding:
+    """The same where a row is read in segments: what each layer carries, and the segment at hand as it came in."""
+
+    carries: list[Carry | None]
+    x: Float[Tensor, "b t d"]
+    begun: int  # tokens before that segment
+
+    def select(self, rows: Int[Tensor, " r"]) -> "SegmentDecoding":
+        """Keep these rows, in this order."""
+        carries: list[Any] = [None if carry is None else carry.select(rows) for carry in self.carries]
+        return SegmentDecoding(carries, self.x.index_select(0, rows.to(self.x.device)), self.begun)
+
+    @property
+    def nbytes(self) -> int:
+        return self.x.nbytes + sum(carry.nbytes for carry in self.carries if carry is not None)
+
+
 class GPT2(nn.Module):
     def __init__(self, attention: AttentionFactory, sizes: GPT2Sizes, *, vocabulary: int, length: int):
         super().__init__()
@@ -75,20 +99,50 @@ class GPT2(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
         self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.dim)
+        self.segment = segment_of([block.attention for block in self.blocks])  # type: ignore[misc]
         self.apply(initialise)
 
     def forward(
-        self, tokens: Int[Tensor, "b n"], target: Int[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n v"] | Float[Tensor, "b n"]:
-        """Logits of the token after each one; with targets, their negative log-likelihood in nats instead."""
-        x = self._embed(tokens, 0)
-        for block in self.blocks:
-            x = block(x)
-        x = self.norm(x)
-        return self._logits(x) if target is None else chunked_cross_entropy(x, self.embedding.weight, target)
+        self,
+        tokens: Int[Tensor, "b n"],
+        target: Int[Tensor, "b n"] | None = None,
+        carry: Sequence[Carry | None] | None = None,
+    ) -> Any:
+        """Logits of the token after each one; with targets, their negative log-likelihood in nats instead.
 
-    def prefill(self, tokens: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n v"], Decoding]:
+        With `carry`, what each layer has from the rows before these or None, also what it has after them: a pair. A
+        target below 0 is then padding, which is not carried.
+        """
+        x = self._embed(tokens, 0)
+        if carry is None and self.segment is None:
+            for block in self.blocks:
+                x = block(x)
+            after: list[Carry | None] = []
+        else:
+            mask = None if carry is None or target is None else target >= 0
+            x, after = self._in_segments(x, [None] * len(self.blocks) if carry is None else list(carry), mask)
+        x = self.norm(x)
+        y = self._logits(x) if target is None else chunked_cross_entropy(x, self.embedding.weight, target)
+        return y if carry is None else (y, after)
+
+    def _in_segments(
+        self, x: Float[Tensor, "b n d"], carry: list[Carry | None], mask: Bool[Tensor, "b n"] | None = None
+    ) -> tuple[Float[Tensor, "b n d"], list[Carry | None]]:
+        """The blocks on one segment after the other, and what they have for the next."""
+        parts, length = [], self.segment or x.shape[1]
+        for first in range(0, x.shape[1], length):
+            part, own = x[:, first : first + length], None if mask is None else mask[:, first : first + length]
+            for layer, block in enumerate(self.blocks):
+                assert isinstance(block, Block)
+                part, carry[layer] = block.carried(part, carry[layer], own)
+            parts.append(part)
+            carry = detached(carry)
+        return joined(parts), carry
+
+    def prefill(self, tokens: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n v"], Any]:
         """`forward` of a prefix (which may be empty), and the state from which `step` goes on."""
+        if self.segment is not None:
+            return self._prefill_segments(tokens, self.segment)
         x, slots = self._embed(tokens, 0), []
         for block in self.blocks:
             assert isinstance(block, Block)
@@ -96,14 +150,41 @@ class GPT2(nn.Module):
             slots.append(state)
         return self._logits(self.norm(x)), Decoding(slots, tokens.shape[1])
 
-    def step(self, token: Int[Tensor, " b"], state: Decoding) -> tuple[Float[Tensor, "b v"], Decoding]:
+    def step(self, token: Int[Tensor, " b"], state: Any) -> tuple[Float[Tensor, "b v"], Any]:
         """The logits after one more token of each row."""
+        if isinstance(state, SegmentDecoding):
+            return self._step_in_segment(token, state)
         x, slots = self._embed(token[:, None], state.length)[:, 0], []
         for block, slot in zip(self.blocks, state.slots, strict=True):
             assert isinstance(block, Block)
             x, slot = block.step(x, slot)
             slots.append(slot)
         return self._logits(self.norm(x)), Decoding(slots, state.length + 1)
+
+    def _prefill_segments(
+        self, tokens: Int[Tensor, "b n"], length: int
+    ) -> tuple[Float[Tensor, "b n v"], SegmentDecoding]:
+        x, whole = self._embed(tokens, 0), tokens.shape[1] // length * length
+        state = SegmentDecoding([None] * len(self.blocks), x[:, whole:], whole)
+        parts = [x[:, :0]]
+        if whole:
+            y, state.carries = self._in_segments(x[:, :whole], state.carries)
+            parts.append(y)
+        if whole < tokens.shape[1]:
+            parts.append(self._in_segments(state.x, list(state.carries))[0])
+        return self._logits(self.norm(joined(parts))), state
+
+    def _step_in_segment(
+        self, token: Int[Tensor, " b"], state: SegmentDecoding
+    ) -> tuple[Float[Tensor, "b v"], SegmentDecoding]:
+        """By running the segment at hand again, which is right but slow."""
+        x = torch.cat([state.x, self._embed(token[:, None], state.begun + state.x.shape[1])], dim=1)
+        y, after = self._in_segments(x, list(state.carries))
+        if x.shape[1] == self.segment:
+            state = SegmentDecoding(after, x[:, :0], state.begun + x.shape[1])
+        else:
+            state = SegmentDecoding(state.carries, x, state.begun)
+        return self._logits(self.norm(y[:, -1])), state
 
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block; a mechanism that cannot be compiled runs as it is, with a warning."""
@@ -129,12 +210,21 @@ class Block(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": length}
         self.attention_norm = nn.LayerNorm(sizes.dim)
         self.attention = attention(sizes.dim, sizes.heads, Pattern.CAUSAL_SELF, **shell)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp_norm = nn.LayerNorm(sizes.dim)
+            self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         return self._rest(x, self.attention(self.attention_norm(x)))
+
+    def carried(
+        self, x: Float[Tensor, "b n d"], carry: Any, mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b n d"], Any]:
+        """`forward` of a segment, and what the slot has for the next one."""
+        y, carry = self.attention.carried(self.attention_norm(x), carry=carry, mask=mask)
+        return self._rest(x, y), carry
 
     def prefill(self, x: Float[Tensor, "b n d"]) -> tuple[Float[Tensor, "b n d"], Any]:
         y, state = self.attention.prefill(self.attention_norm(x))
@@ -147,7 +237,7 @@ class Block(nn.Module):
     def _rest(self, x: Float[Tensor, "*tokens d"], y: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens d"]:
         """Everything after the slot, position by position."""
         x = x + self.dropout(y)
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return x if self.mlp is None else x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
 def initialise(module: nn.Module) -> None:

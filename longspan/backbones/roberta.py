@@ -8,6 +8,7 @@ padding in fairseq, stay unused and are counted. Departs from fairseq in: nothin
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.gpt2 import Sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
@@ -64,9 +66,9 @@ class RoBERTa(nn.Module):
                 f"The network learned {self.length} positions, got a row of {n} tokens; cut it, or train a longer one."
             )
         x = self.embedding(tokens) + self.positions.weight[OFFSET : OFFSET + n]
-        x = self.dropout(self.norm(x))
+        x, carry = self.dropout(self.norm(x)), None
         for block in self.blocks:
-            x = block(x, mask)
+            x, carry = block(x, mask, carry)
         return x
 
     def compile_parts(self) -> None:
@@ -82,13 +84,19 @@ class Block(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": length}
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
         self.attention_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
+            self.mlp_norm = nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
-        x = self.attention_norm(x + self.dropout(self.attention(x, mask=mask)))
-        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None, carry: Any = None
+    ) -> tuple[Float[Tensor, "b n d"], Any]:
+        """The tokens, and what the slot passes to the next layer."""
+        y, carry = carried_by_layers(self.attention, x, None, mask, carry)
+        x = self.attention_norm(x + self.dropout(y))
+        return (x if self.mlp is None else self.mlp_norm(x + self.dropout(self.mlp(x)))), carry
 
 
 def initialise(module: nn.Module) -> None:
@@ -100,7 +108,7 @@ def initialise(module: nn.Module) -> None:
     if isinstance(module, Attention):
         layers = module.projections()
     elif isinstance(module, Block | RoBERTa):
-        layers = module.mlp if isinstance(module, Block) else module.head
+        layers = (module.mlp or ()) if isinstance(module, Block) else module.head
     for layer in layers:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.02)

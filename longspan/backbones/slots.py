@@ -36,10 +36,24 @@ class Slots:
         return {pattern: attentions.get(self.others.get(pattern, "softmax")) for pattern in Pattern}
 
 
+def mlp_beside(*slots: Attention) -> bool:
+    """Whether a layer with these slots has an MLP as well, which a mechanism that owns its block takes the place of."""
+    return not any(slot.meta.owns_block for slot in slots)
+
+
 def filled(model: nn.Module) -> dict[str, str]:
     """What sits in every slot of a network, by the name of the module: {"blocks.0.attention": "Abc (causal_self)"}."""
-    found: dict[str, str] = {}
+    return {name: f"{type(slot).__name__} ({slot.pattern})" for name, slot in _by_name(model).items()}
+
+
+def slots_of(model: nn.Module) -> list[Attention]:
+    """What sits in every slot of a network, in the order of its layers."""
+    return list(_by_name(model).values())
+
+
+def _by_name(model: nn.Module) -> dict[str, Attention]:
+    found: dict[str, Attention] = {}
     for name, module in model.named_modules():
         if isinstance(module, Attention) and not any(name.startswith(f"{slot}.") for slot in found):
-            found[name] = f"{type(module).__name__} ({module.pattern})"
+            found[name] = module
     return found

@@ -13,6 +13,7 @@ computed nor seen. Unverified: how CAB initialised the backbones with its own mo
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +21,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, DecodeState, Pattern
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.greedy import Limits, Stop, greedy
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout
 
@@ -122,16 +124,13 @@ class Transformer(nn.Module):
         self, source: Int[Tensor, "b m"], lengths: list[int] | None = None
     ) -> tuple[Float[Tensor, "b m d"], Bool[Tensor, "b m"] | None]:
         """What the decoder looks into, and which of it is real; None where all is."""
-        if lengths is None or min(lengths) == source.shape[1]:
-            x = self.source(source)
-            for layer in self.encoder:
-                x = layer(x, None)
-            return x, None
-        layout = Layout.of_lengths(lengths, source.shape[1], source.device)
+        layout = carry = None
+        if lengths is not None and min(lengths) < source.shape[1]:
+            layout = Layout.of_lengths(lengths, source.shape[1], source.device)
         x = self.source(source, layout)
         for layer in self.encoder:
-            x = layer(x, layout)
-        return layout.unpack(x), layout.mask
+            x, carry = layer(x, layout, carry)
+        return (x, None) if layout is None else (layout.unpack(x), layout.mask)
 
     def prefill(
         self, target: Int[Tensor, "b n"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None = None
@@ -198,14 +197,18 @@ class EncoderLayer(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": sizes.source_places}
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
         self.attention_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = MLP(sizes)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp, self.mlp_norm = MLP(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "*tokens d"], layout: Layout | None) -> Float[Tensor, "*tokens d"]:
-        y = self.attention(x) if layout is None else self.attention.packed(x, layout)
+    def forward(
+        self, x: Float[Tensor, "*tokens d"], layout: Layout | None, carry: Any = None
+    ) -> tuple[Float[Tensor, "*tokens d"], Any]:
+        """The tokens, and what the slot passes to the next layer."""
+        y, carry = carried_by_layers(self.attention, x, layout, None, carry)
         x = self.attention_norm(x + self.dropout(y))
-        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return (x if self.mlp is None else self.mlp_norm(x + self.dropout(self.mlp(x)))), carry
 
 
 class DecoderLayer(nn.Module):
@@ -221,8 +224,9 @@ class DecoderLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(sizes.dim)
         self.cross = attention(sizes.dim, sizes.heads, Pattern.CAUSAL_CROSS, max_context=sizes.source_places, **shell)
         self.cross_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = MLP(sizes)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention, self.cross):
+            self.mlp, self.mlp_norm = MLP(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
@@ -230,7 +234,7 @@ class DecoderLayer(nn.Module):
     ) -> Float[Tensor, "b n d"]:
         y = self.attention_norm(y + self.dropout(self.attention(y)))
         y = self.cross_norm(y + self.dropout(self.cross(y, memory, context_mask=mask)))
-        return self.mlp_norm(y + self.dropout(self.mlp(y)))
+        return self._rest(y)
 
     def prefill(
         self, y: Float[Tensor, "b n d"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
@@ -240,7 +244,7 @@ class DecoderLayer(nn.Module):
         y = self.attention_norm(y + self.dropout(seen))
         seen, cross = self.cross.prefill(y, memory, context_mask=mask)
         y = self.cross_norm(y + self.dropout(seen))
-        return self.mlp_norm(y + self.dropout(self.mlp(y))), (own, cross)
+        return self._rest(y), (own, cross)
 
     def step(
         self, y_t: Float[Tensor, "b d"], states: tuple[DecodeState, DecodeState]
@@ -250,7 +254,11 @@ class DecoderLayer(nn.Module):
         y_t = self.attention_norm(y_t + self.dropout(seen))
         seen, cross = self.cross.step(y_t, states[1])
         y_t = self.cross_norm(y_t + self.dropout(seen))
-        return self.mlp_norm(y_t + self.dropout(self.mlp(y_t))), (own, cross)
+        return self._rest(y_t), (own, cross)
+
+    def _rest(self, y: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens d"]:
+        """Everything after the slots, position by position."""
+        return y if self.mlp is None else self.mlp_norm(y + self.dropout(self.mlp(y)))
 
 
 class MLP(nn.Module):

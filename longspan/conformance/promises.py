@@ -2,6 +2,7 @@
 
 from longspan.conformance import (
     at_length,
+    auxiliary,
     carried,
     causality,
     compiled,
@@ -41,9 +42,11 @@ PROMISES: tuple[Promise, ...] = (
     inputs.another_device,
     inputs.inputs_untouched,
     carried.carried_equals_forward,
+    carried.carry,
     weights.weights_equal_attend,
     declarations.undeclared_patterns,
     declarations.dropout_declaration,
+    auxiliary.auxiliary_loss,
     gradients.gradient_flow,
     gradients.gradcheck,
     at_length.derivative_at_length,

@@ -232,19 +232,22 @@ def _probsparse(s: ProblemSize) -> Work:
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
-def _axial(s: ProblemSize, batch: int) -> Work:
-    """The maps of every axis (keys and values of shared ones once), and each token with those of its lines."""
-    columns = max(1, round(math.sqrt(s.n)))
-    shape = s["shape"] or (-(-s.n // columns), columns)
-    after, seen = 1, 0
-    for size in reversed(shape):
-        place = np.arange(s.n) // after % size
-        behind = (s.n - 1 - np.arange(s.n)) // after  # tokens of the line that follow
-        seen += int((place + 1 + (0 if s.causal else np.minimum(behind, size - 1 - place))).sum())
-        after *= size
-    d = s.c * s.heads
-    apart = len(shape) if s["combine"] != "sum" or s["projections"] == "own" else 1
-    return Work(pairs=batch * s.heads * seen, products=2 * batch * s.n * 4 * d * d * apart)
+def _transformer_xl(s: ProblemSize) -> Work:
+    """Every pair once more by its distance; the maps of distances are those of all rows, and left out."""
+    seen = _all_keys(s)
+    if s["same_length"]:
+        i, w = np.arange(s.n), s["memory"]
+        seen = np.minimum(i, w - 1) + 1 + (0 if s.causal else np.minimum(s.n - 1 - i, w - 1))
+    return Work(pairs=float(seen.sum()), products=2.0 * s.c * float(seen.sum()))
+
+
+def _luna(s: ProblemSize) -> Work:
+    """Every key into the slots and every query from them; causally by sums of c times slots, twice."""
+    l = s["slots"]  # noqa: E741  the paper's letter
+    if s.causal:
+        return Work(products=2 * s.m * s.c * l + 4 * (s.n + s.m) * s.c * l)
+    between = 2 * l * s.c * s.c * s.heads * (1 if s["tied"] else 2)  # keys and values of what was packed
+    return Work(pairs=(s.n + s.m) * l, products=between)
 
 
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
@@ -256,6 +259,8 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
+    "transformer_xl": _transformer_xl,
+    "luna": _luna,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 
@@ -277,6 +282,21 @@ def _s4d(s: ProblemSize, batch: int) -> Work:
     width = {"glu": 2 * d, "linear": d, "none": 0}[s["output"]]
     mapped = 2 * batch * s.n * s["channels"] * d * width
     return Work(products=kernel + mapped, fixed=transform(rows * points, points, real=True))
+
+
+def _axial(s: ProblemSize, batch: int) -> Work:
+    """The maps of every axis (keys and values of shared ones once), and each token with those of its lines."""
+    columns = max(1, round(math.sqrt(s.n)))
+    shape = s["shape"] or (-(-s.n // columns), columns)
+    after, seen = 1, 0
+    for size in reversed(shape):
+        place = np.arange(s.n) // after % size
+        behind = (s.n - 1 - np.arange(s.n)) // after  # tokens of the line that follow
+        seen += int((place + 1 + (0 if s.causal else np.minimum(behind, size - 1 - place))).sum())
+        after *= size
+    d = s.c * s.heads
+    apart = len(shape) if s["combine"] != "sum" or s["projections"] == "own" else 1
+    return Work(pairs=batch * s.heads * seen, products=2 * batch * s.n * 4 * d * d * apart)
 
 
 LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d, "axial": _axial}

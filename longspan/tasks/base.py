@@ -30,7 +30,8 @@ class Recipe:
 
     `order` "shuffled" draws every batch from all rows; "by_length" sorts the rows once by `Feed.lengths`, ties at
     random, cuts them into groups of one part each, and shuffles the groups in every epoch, whose last update may have
-    fewer of them.
+    fewer of them. "streams" reads the rows of a text in their order, each row of a batch in a share of its own, so that
+    a mechanism carries from step to step what it passes between segments.
 
     `selection` says which weights are reported: those of the best evaluation on the validation split, of the last one,
     or the mean of those at the last `averaged` evaluations. `also_at` selects a second time among the evaluations up to
@@ -62,7 +63,7 @@ class Recipe:
     drop_last: bool = False  # an epoch has whole batches only; else a batch may hold the border of two epochs
     averaged: int = 5  # evaluations whose weights `mean_of_last` averages
     parts: Literal["counts", "mean", "sum_over_samples"] = "counts"  # how the parts of a batch are joined
-    order: Literal["shuffled", "by_length"] = "shuffled"
+    order: Literal["shuffled", "by_length", "streams"] = "shuffled"
     also_at: int | None = None  # a step up to which the best evaluation is selected and scored as well
 
     def __post_init__(self):
@@ -211,6 +212,7 @@ class StepResult:
     sums: dict[str, Tensor]
     count: int | Tensor
     terms: Mapping[str, tuple[Tensor, int | Tensor]] = dataclasses.field(default_factory=dict)
+    carry: Any = None  # what each layer has for the rows that follow these, where a batch came with a `carry`
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,7 @@ class Task(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Preset]]] = {}  # by protocol and plain name of a mechanism
     dataset: ClassVar[str]
     texts: ClassVar[int] = 1  # in one example
+    streams: ClassVar[bool] = False  # rows are those of one text, and its batches have a field `carry`
 
     @property
     def name(self) -> str:
@@ -367,6 +370,10 @@ class Feed(ABC):
 
     @abstractmethod
     def batch(self, rows: np.ndarray) -> Any: ...
+
+    def follows(self, rows: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Whether each row goes on where the one before it ended; False where rows are no text."""
+        return np.zeros(len(rows), bool)
 
     @abstractmethod
     def in_batches(self, rows: np.ndarray, size: int) -> Iterable[tuple[np.ndarray, Any]]:

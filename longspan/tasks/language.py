@@ -51,6 +51,9 @@ class StreamFeed(Feed):
         before = (start + place < 0).to(self.device, non_blocking=True)
         return tokens.masked_fill(past, PAD).masked_fill(before, END)
 
+    def follows(self, rows: np.ndarray, before: np.ndarray) -> np.ndarray:
+        return self.starts[rows] == self.starts[before] + self.lengths[before]
+
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Any]]:
         order = np.argsort(self.lengths[rows], kind="stable")
         for first in range(0, len(order), size):
@@ -97,8 +100,10 @@ class LanguageTask(Task):
                 f"{self.name} is scored by the loss it descends, so recipe.label_smoothing must be 0, got {smoothing}."
             )
         question, counts = self.pose(batch, settled=False)
-        total, count = model(*question).sum(), int(counts.sum())
-        return StepResult(total / count, {"loss": total.detach()}, count)
+        answer, count = model(*question), int(counts.sum())
+        nats, carry = answer if isinstance(answer, tuple) else (answer, None)
+        total = nats.sum()
+        return StepResult(total / count, {"loss": total.detach()}, count, carry=carry)
 
     def evaluate(self, model: nn.Module, feed: Feed, rows: np.ndarray, batch_size: int) -> Evaluation:
         nats, tokens = np.zeros(len(rows)), np.zeros(len(rows), np.int64)

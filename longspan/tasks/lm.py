@@ -1,6 +1,8 @@
 """Language modelling of CAB: predict the next piece of a book, with GPT-2 over 8,192 tokens of PG-19.
 
-Every token of a split is predicted once, from the tokens before it in its own block; the score is the perplexity of
+Every token of a split is predicted once, from the tokens before it in its own block (a mechanism that carries something
+from segment to segment begins every block with nothing, so that contexts are equal; `recipe.order=streams` trains it on
+blocks in the order of the text, and is off the boards like every override); the score is the perplexity of
 pieces, so that it compares only within one vocabulary. `cab-2023` follows the benchmark: GPT-2's pieces (the files are
 the user's; in the smoke tier the pieces are learned), fairseq's sinusoids, inverse square root schedule, no clipping.
 `longspan` learns its pieces from the training books, none of which is then unknown, has the sinusoids of the
@@ -9,6 +11,7 @@ days on one GPU: a network of 23 million numbers, pieces of a vocabulary of 8,19
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,11 +81,15 @@ CAB_SMOKE = Protocol(
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens and the one after each; a target of -1 is padding. `counts` are the targets of each row."""
+    """Tokens and the one after each; a target of -1 is padding. `counts` are the targets of each row.
+
+    `carry` is what each layer has from the rows before these, where the order of a recipe is that of the text.
+    """
 
     tokens: Int[Tensor, "b n"]
     target: Int[Tensor, "b n"]
     counts: np.ndarray
+    carry: Any = None
 
 
 class BlockFeed(StreamFeed):
@@ -103,6 +110,7 @@ class LanguageModelling(LanguageTask):
         **CAB.tiers("cab-2023"),
     }
     presets = {"cab-2023": cab_presets("lm")}
+    streams = True
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.data.length
@@ -114,5 +122,6 @@ class LanguageModelling(LanguageTask):
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> BlockFeed:
         return BlockFeed(split, device, protocol.data.length)
 
-    def pose(self, batch: Batch, *, settled: bool) -> tuple[tuple[Tensor, Tensor], np.ndarray]:
-        return (batch.tokens, batch.target), batch.counts
+    def pose(self, batch: Batch, *, settled: bool) -> tuple[tuple[Any, ...], np.ndarray]:
+        carry = () if batch.carry is None else (batch.carry,)
+        return (batch.tokens, batch.target, *carry), batch.counts

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from lightning.fabric import Fabric
 from safetensors.torch import save
@@ -31,6 +32,7 @@ from longspan.training.order import order_of
 from longspan.training.progress import Progress
 from longspan.training.resume import Resumable
 from longspan.training.selection import Selection, Weights
+from longspan.training.streams import Streams
 from longspan.training.update import make_update
 
 NOTHING = Belongs()
@@ -94,6 +96,14 @@ def train(
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
     )
     order = order_of(train_feed, recipe, seed, fabric.world_size)
+
+    def rows_of(step: int) -> list[np.ndarray]:
+        """The rows of a step in its parts, those of this process."""
+        return [rows[fabric.global_rank :: fabric.world_size] for rows in order.parts(step)]
+
+    streams = Streams(task, bare, train_feed, fabric) if recipe.order == "streams" else None
+    if streams is not None and resumable.carry:
+        streams.load(resumable.carry, rows_of(progress.step - 1))
     device = str(fabric.device)
     whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
     spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
@@ -107,8 +117,9 @@ def train(
     def save() -> None:
         nonlocal pause
         since_save.restart()
+        carry = [] if streams is None else streams.state()
         if fabric.is_global_zero:
-            resumable.save(progress)
+            resumable.save(progress, carry)
         if save_every_seconds > 0:
             pause = max(save_every_seconds, 20 * since_save.elapsed())
         since_save.restart()
@@ -122,9 +133,13 @@ def train(
             step = progress.step
             set_learning_rate(optimizer, learning_rate(recipe, step))
             torch.manual_seed(derive(seed, "batch", step))  # what is drawn for a row is the same in every process
-            parts = [train_feed.batch(rows[fabric.global_rank :: fabric.world_size]) for rows in order.parts(step)]
+            rows = rows_of(step)
+            parts = [train_feed.batch(own) for own in rows]
             torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
-            for result in update(parts):
+            results = update(parts if streams is None else streams.before(parts, rows))
+            if streams is not None:
+                streams.after(rows, results)
+            for result in results:
                 sums.add(result)
             progress.step = step + 1
             average.update(progress.step)

@@ -19,6 +19,8 @@ def order_of(feed: Feed, recipe: Recipe, seed: int, processes: int) -> Order:
     """The order that a recipe asks for."""
     if recipe.order == "by_length":
         return LengthOrder(getattr(feed, "lengths", None), recipe, seed, processes)
+    if recipe.order == "streams":
+        return StreamOrder(len(feed), recipe.batch_size, recipe.accumulate)
     return ExampleOrder(len(feed), recipe.batch_size, seed, drop_last=recipe.drop_last, accumulate=recipe.accumulate)
 
 
@@ -59,6 +61,22 @@ class ExampleOrder:
             self._epoch = epoch
             self._shuffle = np.random.default_rng(derive(self.seed, "epoch", epoch)).permutation(self.count)
         return self._shuffle
+
+
+class StreamOrder:
+    """Every row of a batch is a lane that reads its own share of the text, row after row, and then begins again."""
+
+    def __init__(self, count: int, batch_size: int, accumulate: int = 1):
+        if count < batch_size:
+            raise UsageError(
+                f"Streams need a row of the text for every row of a batch, got {count} rows for {batch_size}; choose a "
+                "smaller batch_size."
+            )
+        self.borders, self.accumulate = np.linspace(0, count, batch_size + 1).astype(np.int64), accumulate
+
+    def parts(self, step: int) -> list[np.ndarray]:
+        first, lengths = self.borders[:-1], np.diff(self.borders)
+        return np.split(first + step % lengths, self.accumulate)
 
 
 class LengthOrder:

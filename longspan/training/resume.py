@@ -6,7 +6,7 @@ starts from an earlier one or from the beginning. Nothing is loaded in part.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from longspan.training.progress import Progress
 from longspan.training.selection import Selection
 
 PARTS = {"belongs", "model", "optimizer", "average", "best", "also", "sum", "progress"}
+CARRY = "carry"  # one part more, where rows are read as streams
 OWN = {"lr", "fused", "capturable"}  # of a parameter group: decided anew on every device
 
 
-@dataclass(frozen=True)
+@dataclass
 class Resumable:
     """What a checkpoint holds of a run, and what it must fit to be used again."""
 
@@ -38,9 +39,10 @@ class Resumable:
     average: RunningAverage
     recipe: Recipe
     selection: Selection
+    carry: list[Any] = field(default_factory=list)  # what the checkpoint held of it
 
-    def save(self, progress: Progress) -> None:
-        state = {
+    def save(self, progress: Progress, carry: list[Any] | None = None) -> None:
+        state: dict[str, Any] = {
             "belongs": dict(self.belongs.facts),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -50,6 +52,8 @@ class Resumable:
             "sum": self.selection.mean.sum,
             "progress": asdict(progress),
         }
+        if carry:
+            state[CARRY] = carry
         checkpoint.save(self.folder, progress.step, state)
 
     def resume(self, fabric: Fabric) -> Progress:
@@ -71,6 +75,7 @@ class Resumable:
         self.average.load(state["average"])
         self.selection.best, self.selection.also = state["best"], state["also"]
         self.selection.mean.load(state["sum"], self.device)
+        self.carry = state.get(CARRY, [])
         progress = Progress(**state["progress"])
         progress.resumed += 1
         return progress
@@ -81,7 +86,7 @@ class Resumable:
 
     def fault(self, path: Path, state: Any) -> str | None:
         """Why a state cannot be used: words that follow "The checkpoint ..."; None if it can."""
-        if not isinstance(state, dict) or set(state) != PARTS:
+        if not isinstance(state, dict) or set(state) - {CARRY} != PARTS:
             return "is of another version of longspan, or not of longspan"
         if different := list(self.belongs.differences(state["belongs"])):
             more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
@@ -93,6 +98,8 @@ class Resumable:
             yield "has other weights than the model"
         if not fits_optimizer(state["optimizer"], self.optimizer):
             yield "has a state that does not fit the optimiser"
+        if not _is_carry(state.get(CARRY)):
+            yield "carries something else than tensors from its last step"
         if not _fits_list(state["average"], self.average.mean):
             yield "has running averages that do not fit the model"
         if wrong := unsound_progress(state["progress"], self.recipe, self.selection.metric):
@@ -187,6 +194,15 @@ def _unsound_curve(curve: Any, step: int, recipe: Recipe, score: str) -> str | N
     if [point["step"] for point in curve] != recipe.evaluations(step):
         return f"a learning curve of other steps than those up to {step}"
     return None
+
+
+def _is_carry(saved: Any) -> bool:
+    """Whether this is what processes, parts and layers carry, by the names of tensors."""
+    if saved is None:
+        return True
+    if isinstance(saved, list):
+        return all(map(_is_carry, saved))
+    return isinstance(saved, dict) and all(isinstance(value, Tensor) for value in saved.values())
 
 
 def _fits_list(saved: Any, own: list[Tensor]) -> bool:

@@ -18,6 +18,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "logsparse": ("logsparse", "logsparse(local=5)"),
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
     "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
+    "luna": ("luna", "luna(slots=3, tied=False, pack_heads=1)"),
     "none": ("none",),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),
@@ -29,6 +30,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
     "synthesizer": ("synthesizer",),
+    "transformer_xl": ("transformer_xl", "transformer_xl(memory=7, same_length=True)"),
 }
 
 
