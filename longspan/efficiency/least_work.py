@@ -299,4 +299,24 @@ def _axial(s: ProblemSize, batch: int) -> Work:
     return Work(pairs=batch * s.heads * seen, products=2 * batch * s.n * 4 * d * d * apart)
 
 
-LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {"fnet": _fnet, "s4d": _s4d, "axial": _axial}
+def _routing_transformer(s: ProblemSize, batch: int) -> Work:
+    """The maps, s of every token, and the pairs within clusters; causally if all clusters are of one size."""
+    d, clusters = s.c * s.heads, s["clusters"] or max(1, round(math.sqrt(s.n)))
+    window = min(s["window"] or -(-s.n // clusters), s.n)
+    keys = min(s["context_window"] or -(-s.m // clusters), s.m) if s.pattern.cross else window
+    pairs, maps = clusters * window * (keys + s["memory"]), 4
+    if s.causal:
+        rank, maps = np.arange(s.n) // clusters, 3
+        pairs = int(np.minimum(np.maximum(rank, 1), window - 1).sum())
+    elif s.pattern is Pattern.CAUSAL_CROSS:
+        pairs = s.n * keys
+    routed = 2 * s.c * clusters * (s.n if s.causal else s.n + s.m)
+    return Work(batch * s.heads * pairs, 2 * batch * s.n * maps * d * d, choices=batch * s.heads * routed)
+
+
+LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
+    "fnet": _fnet,
+    "s4d": _s4d,
+    "axial": _axial,
+    "routing_transformer": _routing_transformer,
+}

@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "performer": ("performer",),
     "probsparse": ("probsparse",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
+    "routing_transformer": ("routing_transformer", "routing_transformer(clusters=3, window=5, context_window=7)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),

@@ -33,8 +33,8 @@ def call(spec, pattern, length, train=False):
     if isinstance(layer, HeadwiseAttention):
         q, k, v = (torch.randn(2, 2, length, 16, requires_grad=train) for _ in "qkv")
         return lambda: _run(layer.attend(q, k, v), train)
-    x = torch.randn(2, length, width, requires_grad=train)
-    return lambda: _run(layer(x), train)
+    inputs = [torch.randn(2, length, width, requires_grad=train) for _ in range(1 + pattern.cross)]
+    return lambda: _run(layer(*inputs), train)
 
 
 def _run(y, train):
