@@ -314,9 +314,28 @@ def _routing_transformer(s: ProblemSize, batch: int) -> Work:
     return Work(batch * s.heads * pairs, 2 * batch * s.n * maps * d * d, choices=batch * s.heads * routed)
 
 
+def _cluster_former(s: ProblemSize, batch: int) -> Work:
+    """The maps, the distances to all centroids, and windows of sorted tokens; causally if clusters are of one size."""
+    d, clusters = s.c * s.heads, s["clusters"] or min(64, max(1, s.n // 16))
+    i = np.arange(s.n)
+    if s.causal or s["strict"]:
+        left, right = (s["window"] - 1, 0) if s.causal else (s["window"] // 2, s["window"] // 2)
+        size = -(-s.n // clusters)
+        start, end = i // size * size, np.minimum(i // size * size + size, s.n) - 1
+    else:
+        block, left, right = s["window"] - s["overlap"], s["overlap"] // 2, s["overlap"] // 2
+        start, end, i = 0, s.n - 1, i // block * block
+        right += block - 1
+    seen = np.minimum(i + right, end) - np.maximum(i - left, start) + 1
+    return Work(
+        batch * s.heads * float(seen.sum()), 2 * batch * s.n * 4 * d * d, choices=2 * batch * s.n * d * clusters
+    )
+
+
 LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
     "fnet": _fnet,
     "s4d": _s4d,
     "axial": _axial,
     "routing_transformer": _routing_transformer,
+    "cluster_former": _cluster_former,
 }

@@ -8,6 +8,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
     "axial": ("axial", "axial(combine=chain)"),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
+    "cluster_former": ("cluster_former", "cluster_former(clusters=3, window=6, overlap=2, strict=True)"),
     "cosformer": ("cosformer",),
     "etc": ("etc", "etc(radius=3, global_tokens=4)"),
     "fnet": ("fnet",),
