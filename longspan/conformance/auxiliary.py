@@ -28,17 +28,32 @@ def auxiliary_loss(subject: Subject) -> Outcome:
         return broken("it declares an auxiliary loss, but adds nothing to the loss in training")
     if term.ndim or not finite(term):
         return broken(f"what it adds to the loss is not a finite number, but {term.detach().cpu().tolist()}"[:200])
-    parameters = {name: p for name, p in layer.named_parameters() if p.requires_grad}
-    gradients = torch.autograd.grad(term, list(parameters.values()), allow_unused=True)
-    reached = [name for name, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())]
-    if not reached:
+    parameters = _parameters_of(term, layer)
+    if not parameters:
         return broken("what it adds to the loss has no gradient for any of its parameters")
     filled = batch.with_padding_filled(subject.batch(3, LONG, draw="content", scale=CONTENT))
     again, _ = _term(subject, filled, training=True)
     apart = difference(torch.zeros(()) if again is None else again.cpu(), term.cpu())
     if not apart <= subject.tolerance:
         return broken(f"the content of padding changes what it adds to the loss by {spell(apart)}")
-    return kept(f"{float(term.detach()):.3g}, with a gradient for {', '.join(reached)}; none in evaluation")
+    return kept(f"{float(term.detach()):.3g}, with a gradient for {', '.join(parameters)}; none in evaluation")
+
+
+def reached(subject: Subject, layer: Attention, batch: Batch) -> list[str]:
+    """The parameters that have a gradient by the auxiliary loss of a layer, where it declares one."""
+    if not subject.meta.auxiliary_loss:
+        return []
+    training, layer.auxiliary_terms = layer.training, []
+    subject.run(layer.train(), batch)
+    term = layer.auxiliary_loss()
+    layer.train(training).auxiliary_terms = None
+    return [] if term is None else _parameters_of(term, layer)
+
+
+def _parameters_of(term: Tensor, layer: Attention) -> list[str]:
+    parameters = {name: p for name, p in layer.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad(term, list(parameters.values()), allow_unused=True)
+    return [name for name, g in zip(parameters, gradients, strict=True) if g is not None and bool(g.any())]
 
 
 def _term(subject: Subject, batch: Batch, *, training: bool) -> tuple[Tensor | None, Attention]:

@@ -9,6 +9,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from longspan.attentions import Attention, HeadwiseAttention
 from longspan.attentions.base import SHELL
+from longspan.conformance.auxiliary import reached
 from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Outcome, broken, kept, not_applicable
@@ -22,7 +23,10 @@ REFERENCES = ("plain", "reference", "naive")  # choices of an option that mean: 
 
 @promise("gradients")
 def gradient_flow(subject: Subject) -> Outcome:
-    """Gradients are finite, and reach every input and every parameter that has a say in the output."""
+    """Gradients are finite, and reach every input and every parameter that has a say in the output.
+
+    Where an auxiliary loss is declared, its gradient will do: a parameter may decide by a choice, which has none.
+    """
     unused: set[str] = set()
     for batch in (subject.batch(2, LONG), subject.padded_batch(LONG)):
         layer = subject.layer(longest=LONG + 5)
@@ -32,6 +36,7 @@ def gradient_flow(subject: Subject) -> Outcome:
             return broken(f"the gradient is not finite for {', '.join(wild)} at length {LONG}")
         # the gradient of a bias may vanish by symmetry, as that of the keys does under a softmax
         silent = [name for name, g in found.items() if g is None or (g.ndim > 1 and not g.any())]
+        silent = [name for name in silent if name not in reached(subject, layer, batch)]
         cut_off = [name for name in silent if _matters(subject, layer, batch, name)]
         if cut_off:
             return broken(f"no gradient reaches {', '.join(cut_off)}, though the output depends on it")

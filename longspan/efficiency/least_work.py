@@ -143,6 +143,23 @@ def _sparse_transformer(s: ProblemSize) -> np.ndarray:
     return {"both": near + far - both, "near": near, "far": far + np.zeros_like(i)}[s["part"]]
 
 
+def _logsparse(s: ProblemSize) -> np.ndarray:
+    lag = np.arange(s.n) % (s["restart"] or s.n)
+    seen = ((lag & (lag - 1)) == 0) | (lag < s["local"])
+    past = seen.cumsum()  # as many keys as there are such distances up to i
+    return past if s.causal else past + past[::-1] - 1
+
+
+def _etc(s: ProblemSize) -> np.ndarray:
+    i, radius = np.arange(s.n), s["radius"]
+    stride = s["stride"] or -(-s.n // max(s["global_tokens"], 1))
+    is_global = (i % stride == 0) & (i < s["global_tokens"] * stride)
+    upto = np.concatenate([[0], is_global.cumsum()])  # global tokens before each place
+    left, end = np.maximum(i - radius, 0), i + 1 if s.causal else np.minimum(i + radius + 1, s.n)
+    far = upto[left] if s.causal else upto[left] + upto[-1] - upto[end]
+    return np.where(is_global, i + 1 if s.causal else s.n, end - left + far)
+
+
 KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "softmax": _all_keys,
     "global_attention": _all_keys,
@@ -150,6 +167,8 @@ KEYS: dict[str, Callable[[ProblemSize], np.ndarray]] = {
     "longformer": _longformer,
     "bigbird": _bigbird,
     "sparse_transformer": _sparse_transformer,
+    "logsparse": _logsparse,
+    "etc": _etc,
 }
 
 
@@ -338,11 +357,62 @@ def _soft(s: ProblemSize, batch: int) -> Work:
     return Work(products=batch * (s.heads * head + 6 * s.n * d * d))
 
 
+def _axial(s: ProblemSize, batch: int) -> Work:
+    """The maps of every axis (keys and values of shared ones once), and each token with those of its lines."""
+    columns = max(1, round(math.sqrt(s.n)))
+    shape = s["shape"] or (-(-s.n // columns), columns)
+    after, seen = 1, 0
+    for size in reversed(shape):
+        place = np.arange(s.n) // after % size
+        behind = (s.n - 1 - np.arange(s.n)) // after  # tokens of the line that follow
+        seen += int((place + 1 + (0 if s.causal else np.minimum(behind, size - 1 - place))).sum())
+        after *= size
+    d = s.c * s.heads
+    apart = len(shape) if s["combine"] != "sum" or s["projections"] == "own" else 1
+    return Work(pairs=batch * s.heads * seen, products=2 * batch * s.n * 4 * d * d * apart)
+
+
+def _routing_transformer(s: ProblemSize, batch: int) -> Work:
+    """The maps, s of every token, and the pairs within clusters; causally if all clusters are of one size."""
+    d, clusters = s.c * s.heads, s["clusters"] or max(1, round(math.sqrt(s.n)))
+    window = min(s["window"] or -(-s.n // clusters), s.n)
+    keys = min(s["context_window"] or -(-s.m // clusters), s.m) if s.pattern.cross else window
+    pairs, maps = clusters * window * (keys + s["memory"]), 4
+    if s.causal:
+        rank, maps = np.arange(s.n) // clusters, 3
+        pairs = int(np.minimum(np.maximum(rank, 1), window - 1).sum())
+    elif s.pattern is Pattern.CAUSAL_CROSS:
+        pairs = s.n * keys
+    routed = 2 * s.c * clusters * (s.n if s.causal else s.n + s.m)
+    return Work(batch * s.heads * pairs, 2 * batch * s.n * maps * d * d, choices=batch * s.heads * routed)
+
+
+def _cluster_former(s: ProblemSize, batch: int) -> Work:
+    """The maps, the distances to all centroids, and windows of sorted tokens; causally if clusters are of one size."""
+    d, clusters = s.c * s.heads, s["clusters"] or min(64, max(1, s.n // 16))
+    i = np.arange(s.n)
+    if s.causal or s["strict"]:
+        left, right = (s["window"] - 1, 0) if s.causal else (s["window"] // 2, s["window"] // 2)
+        size = -(-s.n // clusters)
+        start, end = i // size * size, np.minimum(i // size * size + size, s.n) - 1
+    else:
+        block, left, right = s["window"] - s["overlap"], s["overlap"] // 2, s["overlap"] // 2
+        start, end, i = 0, s.n - 1, i // block * block
+        right += block - 1
+    seen = np.minimum(i + right, end) - np.maximum(i - left, start) + 1
+    return Work(
+        batch * s.heads * float(seen.sum()), 2 * batch * s.n * 4 * d * d, choices=2 * batch * s.n * d * clusters
+    )
+
+
 LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
+    "axial": _axial,
+    "cluster_former": _cluster_former,
     "flash": _flash,
     "fnet": _fnet,
     "luna": _luna,
     "mca": _mca,
+    "routing_transformer": _routing_transformer,
     "s4d": _s4d,
     "soft": _soft,
 }

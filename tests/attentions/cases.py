@@ -6,6 +6,7 @@ from longspan.attentions import Pattern
 # name: the strings under which it is tested, the default first
 CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
+    "axial": ("axial", "axial(combine=chain)"),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
     "compressive_transformer": (
         "compressive_transformer",
@@ -16,6 +17,9 @@ CASES: dict[str, tuple[str, ...]] = {
     "dpfp": ("dpfp", "dpfp(update=delta)"),
     "efficient_attention": ("efficient_attention",),
     "flowformer": ("flowformer",),
+    "cluster_former": ("cluster_former", "cluster_former(clusters=3, window=6, overlap=2, strict=True)"),
+    "cosformer": ("cosformer",),
+    "etc": ("etc", "etc(radius=3, global_tokens=4)"),
     "fnet": ("fnet",),
     "global_attention": (
         "global_attention",
@@ -26,6 +30,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "linear": ("linear",),
     "linformer": ("linformer",),
     "local": ("local",),
+    "logsparse": ("logsparse", "logsparse(local=5)"),
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
     "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
     "luna": ("luna", "luna(slots=3, tied=False, pack_heads=1)"),
@@ -36,6 +41,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "probsparse": ("probsparse",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
     "rfa": ("rfa", "rfa(gate=True)"),
+    "routing_transformer": ("routing_transformer", "routing_transformer(clusters=3, window=5, context_window=7)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
     "sinkhorn": ("sinkhorn",),

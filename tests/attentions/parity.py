@@ -18,6 +18,7 @@ Outputs and all recorded gradients are compared, within the tolerance that the v
 
 import importlib
 import json
+import math
 import operator
 import zipfile
 import zlib
@@ -122,6 +123,8 @@ def read(path: Path) -> Vector:
         raise Unreadable(f"no vector can be read from it: {_said(error)}") from error
     if not isinstance(meta, dict) or "mechanism" not in meta:
         raise Unreadable("its meta does not say which mechanism it is of")
+    if arrays.keys() == {"mask"}:  # a file of a mask alone
+        arrays["out"] = arrays["mask"]
     return Vector(path.stem, meta, arrays)
 
 
@@ -200,7 +203,8 @@ def _contradictions(settings: Settings, vector: Vector) -> Iterator[str]:
         sizes["length"], sizes["value_dim"] = sizes["queries"], vector.arrays["v"].shape[-1]
         sizes["keys"] = vector.arrays["k" if "k" in vector.arrays else "q"].shape[2]
     elif "x" in vector.arrays:
-        sizes["batch"], sizes["length"], _ = vector.arrays["x"].shape
+        sizes["batch"], *grid, _ = vector.arrays["x"].shape
+        sizes["length"], sizes["shape"] = math.prod(grid), grid
     elif "u" in vector.arrays:
         sizes["batch"], _, sizes["length"] = vector.arrays["u"].shape
     elif vector.arrays["out"].dim() == 3:  # a bare mask

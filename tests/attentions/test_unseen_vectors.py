@@ -177,6 +177,40 @@ def strided(a: Arrays, stride: int, near: bool = True) -> Tensor:
     return seen(a, (j <= i) & ((i - j < stride) & near | ((i - j) % stride == 0)))
 
 
+def port_of_logsparse(a: Arrays, longest: int, sub: int) -> Tensor:
+    """Row by row as the port lists it."""
+    n, width = a["q"].shape[2], math.ceil(math.log2(sub))
+    allowed = torch.zeros(longest, longest, dtype=torch.bool)
+    for i in range(longest):
+        if longest // sub * 2 * width > i:
+            allowed[i, : i + 1] = True
+            continue
+        anchor = i
+        while anchor >= 0:
+            if anchor - width + 1 < 0:
+                allowed[i, :anchor] = True
+                break
+            allowed[i, anchor - width + 1 : anchor + 1] = True
+            for r in range(width):
+                place = anchor - width + 1 - 2**r
+                if anchor - place <= sub and place >= 0:
+                    allowed[i, place] = True
+            anchor -= sub
+    return seen(a, allowed[:n, :n])
+
+
+def etc(a: Arrays, globals_: int, radius: int, m: int) -> Tensor:
+    """Labels of global and ordinary tokens in one table."""
+    i, j = places(a["q"].shape[2])
+    one, other = i < globals_, j < globals_
+    label = torch.where(j >= i, (j - i).clamp(max=m), m + (i - j).clamp(max=m))
+    label = torch.where(one == other, label, torch.where(one, 2 * m + 2, 2 * m + 1))
+    table, bias = a["param_relative_emb_table"], a["param_relative_bias_table"]
+    scores = a["q"] @ a["k"].mT + torch.einsum("bhnc,nmhc->bhnm", a["q"], table[label])
+    scores = (scores + bias[label].movedim(-1, 0)) / a["q"].shape[-1] ** 0.5 + hidden(a)
+    return scores.masked_fill(~(one | other | ((i - j).abs() <= radius)), -1e32).softmax(dim=-1) @ a["v"]
+
+
 def synthetic(a: Arrays, scores: Tensor, causal: bool = False) -> Tensor:
     n = a["q"].shape[2]
     scores = scores[:, :n, :n].expand(len(a["q"]), -1, -1, -1)
@@ -562,6 +596,17 @@ UNSEEN = [
         qkv(2, 3, 18, 18, 4) | {"param_bias_table": (3, 5, 9)},
         {"window": 5, "extra_each_side": 2, "overlap": True, "relative_bias": True},
         mask=(18, 11),
+    ),
+    Unseen(
+        "logsparse", "CS", lambda a: port_of_logsparse(a, 44, 11), qkv(2, 3, 41, 41, 5), {"sub_len": 11, "win_len": 44}
+    ),
+    Unseen(
+        "etc",
+        "NS",
+        lambda a: etc(a, 4, 2, 3),
+        qkv(2, 3, 17, 17, 5) | {"param_relative_emb_table": (9, 3, 5), "param_relative_bias_table": (9, 3)},
+        {"global_len": 4, "long_len": 13, "local_radius": 2, "max_distance": 3},
+        mask=(17, 9),
     ),
     Unseen("fnet", "NS", lambda a: torch.fft.fft2(a["x"]).real, {"x": (1, 13, 7)}),
 ]

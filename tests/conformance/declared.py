@@ -62,6 +62,17 @@ class Auxiliary(Plain):
         return self.with_auxiliary(y, self.weight * (mean - self.extra).square().mean())
 
 
+class Choosing(Auxiliary):
+    """Its `extra` weights decide by their sign, which has no gradient, but their own loss moves them."""
+
+    def attend(self, q, k, v, **masks):
+        return super().attend(q, k, torch.where(self.extra.detach() > 0, v, -v), **masks)
+
+
+class ChoosingBlindly(Choosing):
+    meta = declare(exact=False, patterns=(Pattern.NONCAUSAL_SELF,))
+
+
 class SilentAuxiliary(Auxiliary):
     def attend(self, q, k, v, **masks):
         return Plain.attend(self, q, k, v, **masks)

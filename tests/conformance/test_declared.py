@@ -5,6 +5,8 @@ import pytest
 from tests.conformance.declared import (
     AnotherSurrogate,
     Auxiliary,
+    Choosing,
+    ChoosingBlindly,
     KeepsSecret,
     MixesWhatItCarries,
     NoSurrogate,
@@ -39,6 +41,13 @@ def test_a_surrogate_without_a_definition_is_refused_with_a_sentence():
         meta = Surrogate.meta
 
     assert "has no method surrogate" in ask(Undefined, "NS", "gradcheck").detail
+
+
+def test_the_gradient_of_a_parameter_that_chooses_may_be_that_of_the_auxiliary_loss():
+    assert ask(Choosing, "NS", "gradients").status == "kept"
+    result = ask(ChoosingBlindly, "NS", "gradients")
+    assert result.status == "broken"
+    assert "no gradient reaches extra" in result.detail
 
 
 def test_an_auxiliary_loss_is_a_finite_number_with_a_gradient():

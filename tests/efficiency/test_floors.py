@@ -83,6 +83,10 @@ def test_who_ignores_the_tokens_need_only_write_zeros(mode, tensors):
             "sparse_transformer(stride=5,kind=strided)",
             "sparse_transformer(stride=6,summary=2,part=far)",
             "sparse_transformer(stride=6,part=near)",
+            "logsparse",
+            "logsparse(local=3,restart=7)",
+            "etc(radius=3,global_tokens=4,stride=7)",
+            "etc(radius=5,global_tokens=40)",
         ]
     ),
 )

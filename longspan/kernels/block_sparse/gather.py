@@ -126,7 +126,8 @@ def windows(
     """Tiles of about `size` queries, each with a copy of its keys: the block of `step` tokens, and those beside it.
 
     The first m - n keys stand before the first query. `extra` are keys and values beside them, and who sees them.
-    `bias` is added to the scores: of near keys by how far they lie before the query, of extra keys one by one.
+    `bias` is added to the scores: of near keys by how far they lie before the one at i + right, of extra keys one by
+    one.
     """
     n, m = q.shape[2], k.shape[2]
     # by comparing: min() would stay a formula in a graph compiled for any length
@@ -162,7 +163,7 @@ def windows(
         y = masked_attention(q, k, v, visible, dropout=dropout)
     else:
         by_near, by_extra = (rearrange(fill_up(x, n + missing), "b h (g s) w -> (b g) h s w", s=tile) for x in bias)
-        scores = torch.cat([by_extra, at_distance(by_near, i - j)], dim=-1)
+        scores = torch.cat([by_extra, at_distance(by_near, i - j + right)], dim=-1)
         blind = ~visible.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~(visible | blind), -torch.inf).to(q.dtype)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout).masked_fill(blind, 0)

@@ -1,0 +1,180 @@
+"""ETC: every token sees a window around it and a fixed number of global tokens, and these see everything.
+
+    y_i = sum_{j in A(i)} p_ij v_j      p_i = softmax_{j in A(i)}((q_i . (k_j + a_l(i,j)) + b_l(i,j)) / sqrt(c))
+
+    A(i) = {j : |i - j| <= radius} and all global tokens        for an ordinary query
+    A(i) = everything                                           for a global one
+
+over the real keys, and only those up to i when causal. The label l(i, j) is the distance between two ordinary tokens,
+or between two global ones counted among themselves, cut at `max_distance` to either side, and else that of the pair
+global and ordinary. Ordinary and global queries have tables a [labels h c] and b [labels h] of their own, all heads
+together 2 (2 max_distance + 2) (d + h) parameters beside those of softmax attention; with `max_distance` = 0 there is
+none. Global are the tokens 0, s, 2 s ..., at most `global_tokens` of them, with s = `stride`; without one s is the
+greatest length divided by their number, rounded up, or 64 when no length is named. So a token in front, such as that of
+a class, is global, and the cost is linear in the length, not quadratic as for one global token a segment. Causally a
+global token sums up all before it, and later ones read that: the global stream stays causal through all layers.
+
+Paper: arXiv:2004.08483. Departs from the paper in: global tokens are tokens of the row, as it says nothing of rows
+without structure, so both streams share every map (with `stride` = 1 the first tokens are global, as in its own
+inputs); no labels of structure; global tokens may be padding, and are then not seen; a causal form, for ETC is an
+encoder. There is no cross form: windows need one order of tokens, and reading through global tokens alone would be
+another mechanism.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
+from longspan.core.errors import UsageError
+from longspan.kernels.block_sparse.gather import windows
+from longspan.kernels.packing import real
+from longspan.kernels.precision import at_least_single, without_autocast
+
+STRIDE = 64  # where nothing says how long sequences may get
+
+
+class ETC(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="ETC",
+        paper="arXiv:2004.08483",
+        family="sparse",
+        cost="n",
+        patterns=SELF_PATTERNS,
+        length_bound=True,
+        positions=True,
+        places="positions",
+        dropout="weights",
+        limit="radius=4096, max_distance=0",
+        remark="Linear at a fixed number of global tokens; CAB grants it causal self attention, the paper has none.",
+    )
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        radius: int = 84,
+        global_tokens: int = 64,
+        stride: int | None = None,
+        max_distance: int = 12,
+        **shell: Any,
+    ):
+        super().__init__(dim, heads, pattern, **shell)
+        if min(radius, global_tokens, max_distance) < 0 or (stride is not None and stride < 1):
+            raise UsageError(
+                "etc needs radius, global_tokens and max_distance of at least 0 and a stride of at least 1, got "
+                f"{radius}, {global_tokens}, {max_distance} and {stride}."
+            )
+        if stride is None:
+            stride = STRIDE if self.max_length is None else -(-self.max_length // max(global_tokens, 1))
+        self.radius, self.stride, self.global_tokens, self.max_distance = radius, stride, global_tokens, max_distance
+        if max_distance:
+            labels = 2 * max_distance + 2
+            tables = (torch.empty(labels, heads, self.head_dim) for _ in range(2))
+            self.a, self.a_global = (nn.Parameter(nn.init.trunc_normal_(table, std=0.5)) for table in tables)
+            self.b, self.b_global = (nn.Parameter(torch.zeros(labels, heads)) for _ in range(2))
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        (b, _, n, _), causal = q.shape, self.pattern.causal
+        mask = q.new_ones(b, n, dtype=torch.bool) if key_mask is None else key_mask
+        place = torch.arange(n, device=q.device)
+        chosen, is_global = place[: self._reach(n) : self.stride], self._is_global(place)
+        seen = mask[:, None, chosen].expand(-1, n, -1)
+        seen = seen & (chosen <= place[:, None]) if causal else seen
+        right = 0 if causal else self.radius
+        bias = self._near_bias(q, len(chosen), right) if self.max_distance else None
+        y = windows(
+            q, k, v, left=self.radius, right=right, causal=causal, key_mask=mask & ~is_global,
+            extra=(k[:, :, chosen], v[:, :, chosen], seen), bias=bias, dropout=self.active_dropout,
+        )  # fmt: skip
+        if len(chosen):
+            rows = self._dense(q[:, :, chosen], k, chosen[None], mask)
+            rows = F.dropout(rows, self.active_dropout).to(v.dtype) @ v
+            y = y.to(v.dtype).index_copy(2, chosen, rows)
+        return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
+
+    def weights(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        mask = q.new_ones(len(q), k.shape[2], dtype=torch.bool) if key_mask is None else key_mask
+        return self._dense(q, k, torch.arange(q.shape[2], device=q.device)[None], mask).to(q.dtype)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> KeyValueCache:
+        return KeyValueCache.of(k, v, key_mask)  # all of them: a global token sees everything
+
+    def advance(
+        self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
+    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
+        t, state = state.lengths, state.plus(k, v)
+        p = self._dense(q[:, :, None], state.k, t[:, None], real(state.lengths, state.k.shape[2]))
+        return (p.to(state.v.dtype) @ state.v)[:, :, 0], state
+
+    def _dense(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        i: Int[Tensor, "_b n"],
+        mask: Bool[Tensor, "b m"],
+    ) -> Float[Tensor, "b h n m"]:
+        """The weights of queries at places i over all keys."""
+        i, j = i[..., None], torch.arange(k.shape[2], device=k.device)
+        asks, answers = self._is_global(i), self._is_global(j)
+        visible = asks | answers | ((i - j).abs() <= self.radius)
+        visible = (visible & (j <= i) if self.pattern.causal else visible) & mask[:, None]
+        with without_autocast(q):
+            q, k = at_least_single(q), at_least_single(k)
+            scores = q @ k.mT
+            if self.max_distance:
+                label = torch.where(asks, (j - i) // self.stride, j - i).clamp(-self.max_distance, self.max_distance)
+                label = torch.where(label >= 0, label, self.max_distance - label)
+                label = torch.where(asks == answers, label, 2 * self.max_distance + 1)
+                terms = [self._terms(q, a, b) for a, b in ((self.a, self.b), (self.a_global, self.b_global))]
+                index = label[:, None].expand(*scores.shape)
+                scores = scores + torch.where(asks[:, None], terms[1], terms[0]).gather(-1, index)
+            scores = (scores / q.shape[-1] ** 0.5).masked_fill(~visible[:, None], torch.finfo(q.dtype).min)
+            return scores.softmax(dim=-1).masked_fill(~visible[:, None], 0)
+
+    def _near_bias(
+        self, q: Float[Tensor, "b h n c"], globals_: int, right: int
+    ) -> tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n f"]]:
+        """What labels add to the scores of an ordinary query: by distance from `right` ahead on, and of global keys."""
+        with without_autocast(q):
+            terms = self._terms(at_least_single(q), self.a, self.b) / q.shape[-1] ** 0.5
+        ahead = torch.arange(right, -self.radius - 1, -1, device=q.device).clamp(-self.max_distance, self.max_distance)
+        near = terms[..., torch.where(ahead >= 0, ahead, self.max_distance - ahead)]
+        return near, terms[..., -1:].expand(*terms.shape[:3], globals_)
+
+    def _terms(
+        self, q: Float[Tensor, "b h n c"], a: Float[Tensor, "l h c"], b: Float[Tensor, "l h"]
+    ) -> Float[Tensor, "b h n l"]:
+        """q . a + b for every label."""
+        return einsum(q, a.to(q.dtype), "b h n c, l h c -> b h n l") + rearrange(b, "l h -> 1 h 1 l").to(q.dtype)
+
+    def _reach(self, n: int) -> int:
+        """The place after the last that may be global."""
+        end = self.global_tokens * self.stride
+        return end if end < n else n
+
+    def _is_global(self, place: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        return (place % self.stride == 0) & (place < self.global_tokens * self.stride)

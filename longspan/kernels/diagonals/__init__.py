@@ -1,0 +1,51 @@
+"""Exact attention over few diagonals: query i sees the keys i - o for a list of offsets o, negative ones lie ahead.
+
+    y_i = sum_o p_io v_{i-o}      p_i = softmax_o(q_i . k_{i-o} / sqrt(c))
+
+over the real keys that exist; a row that sees none gives 0. One pass over the tokens for each offset: time grows with n
+times the number of offsets, memory with n alone, for neither scores nor copies of keys are kept. `reference` defines
+the answer and keeps the scores; `triton` meets all keys of a tile of queries in one program.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from longspan.kernels.diagonals import operator, reference
+from longspan.kernels.dispatch import Implementation, choose
+from longspan.kernels.precision import without_autocast
+
+WIDEST = 128  # channels of a head that a program of the Triton kernel can hold
+
+
+def diagonals(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h n c"],
+    v: Float[Tensor, "b h n e"],
+    offsets: list[int],
+    *,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    rows: Int[Tensor, "b n"] | None = None,
+    dropout: float = 0.0,
+    impl: Implementation = "auto",
+) -> Float[Tensor, "b h n e"]:
+    """Softmax attention over the keys at these offsets, less than n each; tokens of different `rows` never meet.
+
+    Without the kernel `auto` takes one offset after the other, and the reference only for dropout.
+    """
+    if impl == "reference" or dropout:
+        return reference.diagonals(q, k, v, offsets, key_mask=key_mask, rows=rows, dropout=dropout)
+    fast = choose(impl, "diagonals", q, _unsupported_reason(q, v)) == "triton"
+    with without_autocast(q):
+        return operator.forward(q, k.to(q.dtype), v, offsets, key_mask, rows, fast)[0]
+
+
+def _unsupported_reason(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]) -> str:
+    if q.dtype != v.dtype or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"it takes q, k and v all in float32 or half precision, got {q.dtype} and {v.dtype}"
+    if max(q.shape[3], v.shape[3]) > WIDEST:
+        return f"heads must be at most {WIDEST} wide, got {q.shape[3]} and {v.shape[3]}"
+    return "" if v.numel() else "there are no tokens"
+
+
+__all__ = ["diagonals"]

@@ -1,0 +1,28 @@
+"""Vectors of ETC: the authors' layers with shared projections, whose first tokens are the global ones."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tests.attentions.parity import Replay, Vector, agree, headwise
+
+
+def replay(vector: Vector) -> Replay:
+    sizes = vector.meta["hyperparameters"]
+    globals_, radius, distance = sizes["global_len"], sizes["local_radius"], sizes["max_distance"] or 0
+    agree(vector, long_len=vector.arrays["q"].shape[2] - globals_)
+    sizes.read.add("long_len")
+    spec = f"etc(radius={radius}, global_tokens={globals_}, stride=1, max_distance={distance})"
+    if not distance:
+        return headwise(spec, vector)
+    replayed = headwise(spec, vector, {name: name for name in ("a", "b", "a_global", "b_global")})
+
+    def run(arrays: Mapping[str, Tensor]) -> Tensor:
+        # one table for both streams: the distances, then an ordinary query and a global key, then the other way round
+        both = {"a": arrays["param_relative_emb_table"], "b": arrays["param_relative_bias_table"]}
+        tables = {name: table[:-1] for name, table in both.items()}
+        tables |= {f"{name}_global": torch.cat([table[:-2], table[-1:]]) for name, table in both.items()}
+        return replayed.run({**arrays, **tables})
+
+    return Replay(spec, run)
