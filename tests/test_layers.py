@@ -30,7 +30,7 @@ LAYERS = [
 SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows its suite and the published rows
 SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one that trains
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
-    "attentions": {"base", "bypass", "state_space"},
+    "attentions": {"auxiliary", "base", "bypass", "state_space"},
     "tasks": {
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "language"),
         *("lra_models", "speech", "speech_feed", "speech_rules", "speech_sound", "widths"),

@@ -32,7 +32,7 @@ FORMER_OPTIONS: dict[tuple[str, str, Value], str] = {("probsparse", "released", 
 MAX_NAME = 500  # characters of a mechanism with its options, as long as a text on a card may be
 
 registry = Registry(
-    "attention", __name__, f"{__name__}.base:Attention", ("base", "bypass", "state_space"), ("released",)
+    "attention", __name__, f"{__name__}.base:Attention", ("auxiliary", "base", "bypass", "state_space"), ("released",)
 )
 
 

@@ -23,6 +23,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from longspan.attentions.auxiliary import tied
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, WrongShape, did_you_mean
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once, masked_weights
@@ -89,6 +90,10 @@ class AttentionMeta:
     places: Literal["tokens", "distances", "positions"] = "tokens"  # what windows and blocks count (see below)
     spatial: bool = False  # uses the two axes of an image, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
+    surrogate_gradient: bool = False  # its gradient is defined by the paper, not by calculus: `surrogate` says how
+    auxiliary_loss: bool = False  # adds a term to the loss while training (`with_auxiliary`)
+    owns_block: bool = False  # takes the place of attention and MLP: networks leave the MLP out
+    carries: Literal["", "layers", "segments"] = ""  # what `carried` passes on: to the next layer, or segment
     limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
     fidelity: bool = False  # a bug-compatible twin of released code: shown apart, never ranked
     remark: str = ""  # one sentence, such as a disagreement with a published table
@@ -194,6 +199,7 @@ class Attention(nn.Module, ABC):
 
     meta: ClassVar[AttentionMeta]
     out: nn.Linear  # where there is one
+    auxiliary_terms: list[Tensor] | None = None  # of the calls since collecting began; None: nobody collects
 
     def __init__(
         self,
@@ -247,6 +253,20 @@ class Attention(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "b n d"], Any]:
         """`forward` for mechanisms that pass something to the next layer or segment; others return `carry` as it is."""
         return self(x, *inputs, **masks), carry
+
+    def with_auxiliary(self, y: Float[Tensor, "..."], term: Float[Tensor, ""]) -> Float[Tensor, "..."]:
+        """The output y as it is; `term`, weighted as the paper says, is added to the loss if this is training."""
+        if not self.training or self.auxiliary_terms is None:
+            return y
+        self.auxiliary_terms.append(term)
+        return tied(y, term)
+
+    def auxiliary_loss(self) -> Float[Tensor, ""] | None:
+        """What the layer adds to the loss: the mean over its calls since collecting began; None where there is none.
+
+        The loop collects (`attentions/auxiliary.py`), so that a layer that nobody asks keeps no graph alive.
+        """
+        return torch.stack(self.auxiliary_terms).mean() if self.auxiliary_terms else None
 
     def prefill(
         self,

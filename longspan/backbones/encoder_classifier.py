@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from longspan.attentions import Attention, Pattern
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout, Rows
 
@@ -183,14 +183,16 @@ class Block(nn.Module):
         shell = {"inner": sizes.inner, "bias": False, "dropout": sizes.attention_dropout, "max_length": length}
         self.attention_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
-        self.mlp_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
-        self.mlp = nn.Sequential(
-            nn.Linear(sizes.dim, sizes.mlp),
-            nn.GELU(approximate="tanh"),
-            nn.Dropout(sizes.dropout),
-            nn.Linear(sizes.mlp, sizes.dim),
-            nn.Dropout(sizes.dropout),
-        )
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
+            self.mlp = nn.Sequential(
+                nn.Linear(sizes.dim, sizes.mlp),
+                nn.GELU(approximate="tanh"),
+                nn.Dropout(sizes.dropout),
+                nn.Linear(sizes.mlp, sizes.dim),
+                nn.Dropout(sizes.dropout),
+            )
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
@@ -208,7 +210,7 @@ class Block(nn.Module):
         else:
             y = self.attention(h, mask=mask) if layout is None else self.attention.packed(h, layout)
         x = x + self.dropout(y)
-        return x + self.mlp(self.mlp_norm(x))
+        return x if self.mlp is None else x + self.mlp(self.mlp_norm(x))
 
 
 def head(sizes: Sizes, classes: int) -> Iterator[nn.Module]:
@@ -232,7 +234,7 @@ def initialise(module: nn.Module) -> None:
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
     elif isinstance(module, Block):
-        for layer in module.mlp:
+        for layer in module.mlp or ():
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.normal_(layer.bias, std=1e-6)

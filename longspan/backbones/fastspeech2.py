@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from longspan.attentions import Pattern
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.backbones.speech_layers import Convolution, Pads, ScaledPositions, initialise_attention
 from longspan.kernels.packing import real
 from longspan.kernels.precision import at_least_single
@@ -132,9 +132,11 @@ class Block(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": places}
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
         self.attention_norm = nn.LayerNorm(sizes.dim)
-        self.widen = Convolution(sizes.dim, sizes.mlp, sizes.width)
-        self.narrow = Convolution(sizes.mlp, sizes.dim, sizes.width)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.narrow = None
+        if mlp_beside(self.attention):
+            self.widen = Convolution(sizes.dim, sizes.mlp, sizes.width)
+            self.narrow = Convolution(sizes.mlp, sizes.dim, sizes.width)
+            self.mlp_norm = nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
@@ -142,6 +144,8 @@ class Block(nn.Module):
     ) -> Float[Tensor, "b n d"]:
         """`mask` is for the slot, `seen` for the convolutions."""
         x = self.attention_norm(x + self.attention(x, mask=mask))
+        if self.narrow is None:
+            return x
         return self.mlp_norm(x + self.dropout(self.narrow(F.relu(self.widen(x, seen)), seen)))
 
 

@@ -20,7 +20,7 @@ from longspan.backbones.compiling import compile_each
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.fairseq_sinusoid import fairseq_sinusoid
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
 
@@ -129,8 +129,10 @@ class Block(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": length}
         self.attention_norm = nn.LayerNorm(sizes.dim)
         self.attention = attention(sizes.dim, sizes.heads, Pattern.CAUSAL_SELF, **shell)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp_norm = nn.LayerNorm(sizes.dim)
+            self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
@@ -147,7 +149,7 @@ class Block(nn.Module):
     def _rest(self, x: Float[Tensor, "*tokens d"], y: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens d"]:
         """Everything after the slot, position by position."""
         x = x + self.dropout(y)
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        return x if self.mlp is None else x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
 def initialise(module: nn.Module) -> None:

@@ -32,7 +32,7 @@ from longspan.attentions import Attention, Pattern
 from longspan.backbones.batch_norm import BatchNorm
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,14 @@ class EncoderLayer(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": length}
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
         self.attention_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = perceptron(sizes)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp, self.mlp_norm = perceptron(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         x = self.attention_norm(x + self.dropout(self.attention(x)))
-        return self.mlp_norm(x + self.mlp(x))
+        return x if self.mlp is None else self.mlp_norm(x + self.mlp(x))
 
 
 class DecoderLayer(nn.Module):
@@ -150,14 +151,15 @@ class DecoderLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(sizes.dim)
         self.cross = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_CROSS, **shell, max_context=context)
         self.cross_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = perceptron(sizes)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention, self.cross):
+            self.mlp, self.mlp_norm = perceptron(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, y: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"]) -> Float[Tensor, "b n d"]:
         y = self.attention_norm(y + self.dropout(self.attention(y)))
         y = self.cross_norm(y + self.dropout(self.cross(y, context)))
-        return self.mlp_norm(y + self.mlp(y))
+        return y if self.mlp is None else self.mlp_norm(y + self.mlp(y))
 
 
 def perceptron(sizes: Sizes) -> nn.Sequential:

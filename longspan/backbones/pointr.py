@@ -37,7 +37,7 @@ from longspan.attentions import Attention, Pattern
 from longspan.backbones.batch_norm import BatchNorm
 from longspan.backbones.point_proxies import PROXY_WIDTH, SLOPE, Grouper, Pointwise
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.point_cloud import Skip, farthest_points, k_nearest, take
 from longspan.kernels.precision import at_least_single, without_autocast
@@ -159,12 +159,12 @@ class EncoderBlock(nn.Module):
         self.norm = nn.LayerNorm(sizes.dim)
         self.attention = slot(attention, sizes, Pattern.NONCAUSAL_SELF, max_length=sizes.proxies)
         self.geometry = Geometry(sizes.dim, used=first)
-        self.mlp = mlp(sizes)
+        self.mlp = mlp(sizes) if mlp_beside(self.attention) else None
 
     def forward(self, x: Float[Tensor, "b n d"], near: Int[Tensor, "b n k"]) -> Float[Tensor, "b n d"]:
         n = self.norm(x)
         x = x + self.geometry(self.attention(n), n, n, near)
-        return x + self.mlp(x)
+        return x if self.mlp is None else x + self.mlp(x)
 
 
 class DecoderBlock(nn.Module):
@@ -176,7 +176,7 @@ class DecoderBlock(nn.Module):
         self.geometry = Geometry(sizes.dim, used=first)
         self.cross = slot(attention, sizes, Pattern.NONCAUSAL_CROSS, **lengths, max_context=sizes.proxies)
         self.cross_geometry = Geometry(sizes.dim, used=first)
-        self.mlp = mlp(sizes)
+        self.mlp = mlp(sizes) if mlp_beside(self.attention, self.cross) else None
 
     def forward(
         self,
@@ -189,7 +189,7 @@ class DecoderBlock(nn.Module):
         q = q + self.geometry(self.attention(n), n, n, near)
         n, m = self.query_norm(q), self.memory_norm(memory)
         q = q + self.cross_geometry(self.cross(n, m), n, m, near_memory)
-        return q + self.mlp(q)
+        return q if self.mlp is None else q + self.mlp(q)
 
 
 class Geometry(nn.Module):

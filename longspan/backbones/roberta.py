@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from longspan.attentions import Attention, Pattern
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.gpt2 import Sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
@@ -82,13 +82,15 @@ class Block(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": length}
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
         self.attention_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
+            self.mlp_norm = nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         x = self.attention_norm(x + self.dropout(self.attention(x, mask=mask)))
-        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return x if self.mlp is None else self.mlp_norm(x + self.dropout(self.mlp(x)))
 
 
 def initialise(module: nn.Module) -> None:
@@ -100,7 +102,7 @@ def initialise(module: nn.Module) -> None:
     if isinstance(module, Attention):
         layers = module.projections()
     elif isinstance(module, Block | RoBERTa):
-        layers = module.mlp if isinstance(module, Block) else module.head
+        layers = (module.mlp or ()) if isinstance(module, Block) else module.head
     for layer in layers:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.02)

@@ -36,6 +36,11 @@ class Slots:
         return {pattern: attentions.get(self.others.get(pattern, "softmax")) for pattern in Pattern}
 
 
+def mlp_beside(*slots: Attention) -> bool:
+    """Whether a layer with these slots has an MLP as well, which a mechanism that owns its block takes the place of."""
+    return not any(slot.meta.owns_block for slot in slots)
+
+
 def filled(model: nn.Module) -> dict[str, str]:
     """What sits in every slot of a network, by the name of the module: {"blocks.0.attention": "Abc (causal_self)"}."""
     found: dict[str, str] = {}

@@ -23,7 +23,7 @@ from longspan.attentions import Attention, DecodeState, Pattern
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.greedy import Limits, Stop, greedy
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout
 
@@ -198,14 +198,15 @@ class EncoderLayer(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": sizes.source_places}
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
         self.attention_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = MLP(sizes)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp, self.mlp_norm = MLP(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Float[Tensor, "*tokens d"], layout: Layout | None) -> Float[Tensor, "*tokens d"]:
         y = self.attention(x) if layout is None else self.attention.packed(x, layout)
         x = self.attention_norm(x + self.dropout(y))
-        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+        return x if self.mlp is None else self.mlp_norm(x + self.dropout(self.mlp(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -221,8 +222,9 @@ class DecoderLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(sizes.dim)
         self.cross = attention(sizes.dim, sizes.heads, Pattern.CAUSAL_CROSS, max_context=sizes.source_places, **shell)
         self.cross_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = MLP(sizes)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
+        self.mlp = None
+        if mlp_beside(self.attention, self.cross):
+            self.mlp, self.mlp_norm = MLP(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
@@ -230,7 +232,7 @@ class DecoderLayer(nn.Module):
     ) -> Float[Tensor, "b n d"]:
         y = self.attention_norm(y + self.dropout(self.attention(y)))
         y = self.cross_norm(y + self.dropout(self.cross(y, memory, context_mask=mask)))
-        return self.mlp_norm(y + self.dropout(self.mlp(y)))
+        return self._rest(y)
 
     def prefill(
         self, y: Float[Tensor, "b n d"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
@@ -240,7 +242,7 @@ class DecoderLayer(nn.Module):
         y = self.attention_norm(y + self.dropout(seen))
         seen, cross = self.cross.prefill(y, memory, context_mask=mask)
         y = self.cross_norm(y + self.dropout(seen))
-        return self.mlp_norm(y + self.dropout(self.mlp(y))), (own, cross)
+        return self._rest(y), (own, cross)
 
     def step(
         self, y_t: Float[Tensor, "b d"], states: tuple[DecodeState, DecodeState]
@@ -250,7 +252,11 @@ class DecoderLayer(nn.Module):
         y_t = self.attention_norm(y_t + self.dropout(seen))
         seen, cross = self.cross.step(y_t, states[1])
         y_t = self.cross_norm(y_t + self.dropout(seen))
-        return self.mlp_norm(y_t + self.dropout(self.mlp(y_t))), (own, cross)
+        return self._rest(y_t), (own, cross)
+
+    def _rest(self, y: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens d"]:
+        """Everything after the slots, position by position."""
+        return y if self.mlp is None else self.mlp_norm(y + self.dropout(self.mlp(y)))
 
 
 class MLP(nn.Module):

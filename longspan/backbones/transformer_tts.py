@@ -29,7 +29,7 @@ from longspan.backbones.batch_norm import BatchNorm
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.continuous import Ending, generate
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.backbones.speech_layers import Convolution, Pads, ScaledPositions, initialise_attention
 from longspan.kernels.packing import real
 from longspan.kernels.row_noise import row_noise
@@ -266,13 +266,14 @@ class EncoderLayer(nn.Module):
         shell = {"dropout": sizes.attention_dropout, "max_length": sizes.source_places}
         self.attention_norm = nn.LayerNorm(sizes.dim)
         self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = perceptron(sizes)
+        self.mlp = None
+        if mlp_beside(self.attention):
+            self.mlp_norm, self.mlp = nn.LayerNorm(sizes.dim), perceptron(sizes)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
         x = x + self.dropout(self.attention(self.attention_norm(x), mask=mask))
-        return x + self.mlp(self.mlp_norm(x))
+        return x if self.mlp is None else x + self.mlp(self.mlp_norm(x))
 
 
 class DecoderLayer(nn.Module):
@@ -288,8 +289,9 @@ class DecoderLayer(nn.Module):
         self.attention = attention(sizes.dim, sizes.heads, Pattern.CAUSAL_SELF, **shell)
         self.cross_norm = nn.LayerNorm(sizes.dim)
         self.cross = attention(sizes.dim, sizes.heads, Pattern.CAUSAL_CROSS, max_context=sizes.source_places, **shell)
-        self.mlp_norm = nn.LayerNorm(sizes.dim)
-        self.mlp = perceptron(sizes)
+        self.mlp = None
+        if mlp_beside(self.attention, self.cross):
+            self.mlp_norm, self.mlp = nn.LayerNorm(sizes.dim), perceptron(sizes)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
@@ -297,7 +299,7 @@ class DecoderLayer(nn.Module):
     ) -> Float[Tensor, "b s d"]:
         y = y + self.dropout(self.attention(self.attention_norm(y)))
         y = y + self.dropout(self.cross(self.cross_norm(y), memory, context_mask=mask))
-        return y + self.mlp(self.mlp_norm(y))
+        return self._rest(y)
 
     def prefill(
         self, y: Float[Tensor, "b s d"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"]
@@ -307,7 +309,7 @@ class DecoderLayer(nn.Module):
         y = y + self.dropout(seen)
         seen, cross = self.cross.prefill(self.cross_norm(y), memory, context_mask=mask)
         y = y + self.dropout(seen)
-        return y + self.mlp(self.mlp_norm(y)), (own, cross)
+        return self._rest(y), (own, cross)
 
     def step(
         self, y_t: Float[Tensor, "b d"], states: tuple[DecodeState, DecodeState]
@@ -317,7 +319,11 @@ class DecoderLayer(nn.Module):
         y_t = y_t + self.dropout(seen)
         seen, cross = self.cross.step(self.cross_norm(y_t), states[1])
         y_t = y_t + self.dropout(seen)
-        return y_t + self.mlp(self.mlp_norm(y_t)), (own, cross)
+        return self._rest(y_t), (own, cross)
+
+    def _rest(self, y: Float[Tensor, "*steps d"]) -> Float[Tensor, "*steps d"]:
+        """Everything after the slots, step by step."""
+        return y if self.mlp is None else y + self.mlp(self.mlp_norm(y))
 
 
 def perceptron(sizes: Sizes) -> nn.Sequential:

@@ -11,10 +11,10 @@ from torch import Tensor
 from longspan.attentions.base import SHELL
 from longspan.conformance.causality import NOT_CAUSAL
 from longspan.conformance.difference import difference, spell
-from longspan.conformance.gradients import gradients_of
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import Batch, Subject
+from longspan.conformance.surrogate import compared, gradients_of
 from longspan.core.registry import own_options
 
 FAR, FARTHEST = 1100, 2300  # the second bounds what a large window may ask for
@@ -100,6 +100,9 @@ def derivative_at_length(subject: Subject) -> Outcome:
         return not_applicable("finite differences need float64, which is checked on a cpu")
     n, apart = far(subject), 0.0
     layer, batch = subject.layer(longest=n + 5), subject.batch(1, n)
+    if subject.meta.surrogate_gradient:
+        wrong = compared(subject, layer, batch)
+        return broken(wrong) if wrong else kept(f"agrees with its own definition at length {n}")
     named = {**batch.leaves(), **{name: p for name, p in layer.named_parameters() if p.requires_grad}}
     gradients = {name: g for name, g in gradients_of(subject, layer, batch).items() if g is not None}
     size = float(sum(g.square().sum() for g in gradients.values())) ** 0.5 or 1.0

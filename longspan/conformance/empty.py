@@ -8,10 +8,10 @@ from torch import Tensor
 
 from longspan.attentions import Pattern
 from longspan.conformance.difference import finite, spell
-from longspan.conformance.gradients import gradients_of
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, SHORT, Batch, Subject
+from longspan.conformance.surrogate import gradients_of
 
 
 @promise("empty rows")

@@ -13,6 +13,7 @@ from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Outcome, broken, kept, not_applicable
 from longspan.conformance.subject import LONG, Batch, Subject
+from longspan.conformance.surrogate import compared, gradients_of
 from longspan.core.registry import own_options
 from longspan.core.spec import Spec
 
@@ -57,10 +58,14 @@ def _matters(subject: Subject, layer: Attention, batch: Batch, name: str) -> boo
 
 @promise("gradcheck")
 def gradcheck(subject: Subject) -> Outcome:
-    """The gradients of inputs and parameters are the derivatives found by finite differences in float64."""
-    if not subject.on_cpu:
+    """The gradients of inputs and parameters are the derivatives found by finite differences in float64.
+
+    Where a surrogate gradient is declared, they are what the mechanism defines, and not those derivatives.
+    """
+    surrogate = subject.meta.surrogate_gradient
+    if not subject.on_cpu and not surrogate:
         return not_applicable("finite differences need float64, which is checked on a cpu")
-    checked = []
+    checked, by_calculus = [], surrogate and subject.on_cpu
     for n, rows in ((5, 2),) if subject.quick else ((1, 1), (5, 2), (9, 3), (70, 1)):
         layer = subject.layer(dim=4, longest=80)
         batch = subject.batch(rows, n, dim=4)
@@ -68,6 +73,8 @@ def gradcheck(subject: Subject) -> Outcome:
             lengths = [n] + [n - 2] * (rows - 1)
             context = None if batch.context is None else subject.right(batch.context.shape[1], lengths)
             batch = Batch(batch.x, batch.context, subject.right(n, lengths), context)
+        if surrogate and (wrong := compared(subject, layer, batch)):
+            return broken(wrong)
         names = [name for name, parameter in layer.named_parameters() if parameter.requires_grad]
         values = [dict(layer.named_parameters())[name].detach().clone().requires_grad_() for name in names]
         inputs = list(batch.requiring_grad().leaves().values())
@@ -80,11 +87,19 @@ def gradcheck(subject: Subject) -> Outcome:
             return y if batch.mask is None else y[batch.mask]
 
         try:
-            torch.autograd.gradcheck(outputs, (*inputs, *values), fast_mode=True, nondet_tol=1e-10)
+            if subject.on_cpu:
+                torch.autograd.gradcheck(outputs, (*inputs, *values), fast_mode=True, nondet_tol=1e-10)
         except GradcheckError as error:
+            by_calculus = False
+            if surrogate:
+                checked.append(f"{rows}x{n}")
+                continue
             return broken(f"at length {n} with {rows} rows: {_mismatch(error, [*batch.leaves(), *names])}")
         checked.append(f"{rows}x{n}")
-    return kept(f"agrees with finite differences at {', '.join(checked)} (rows x length)")
+    if by_calculus:
+        return broken("a surrogate gradient is declared, but its gradients are the derivatives themselves")
+    what = "its own definition" if surrogate else "finite differences"
+    return kept(f"agrees with {what} at {', '.join(checked)} (rows x length)")
 
 
 def _mismatch(error: GradcheckError, names: list[str]) -> str:
@@ -126,18 +141,6 @@ def reference_agreement(subject: Subject) -> Outcome:
                 if not apart <= subject.tolerance:
                     return broken(f"the gradient of {name} differs from {how} by {spell(apart)} at length {n}")
     return kept(f"largest difference from {how} {spell(worst)}")
-
-
-def gradients_of(subject: Subject, layer: Attention, batch: Batch) -> dict[str, Tensor | None]:
-    """The gradient of a fixed random projection of the real outputs, for every input and parameter by name."""
-    batch = batch.requiring_grad()
-    y = subject.run(layer, batch)
-    direction = subject.noise(*y.shape, draw="direction", dtype=y.dtype)
-    if batch.mask is not None:
-        direction = direction * batch.mask[..., None]
-    named = {**batch.leaves(), **{n: p for n, p in layer.named_parameters() if p.requires_grad}}
-    gradients = torch.autograd.grad((y * direction).sum(), list(named.values()), allow_unused=True)
-    return dict(zip(named, gradients, strict=True))
 
 
 def _reference_layer(subject: Subject) -> tuple[Attention, str] | None:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from longspan.attentions import Mechanism
 from longspan.conformance.difference import difference, finite, spell
-from longspan.conformance.gradients import gradients_of
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, SHORT, Subject
+from longspan.conformance.surrogate import gradients_of
 
 ODD = (1, 2, 63, 1000)
 

@@ -2,6 +2,7 @@
 
 from longspan.conformance import (
     at_length,
+    auxiliary,
     carried,
     causality,
     compiled,
@@ -44,6 +45,7 @@ PROMISES: tuple[Promise, ...] = (
     weights.weights_equal_attend,
     declarations.undeclared_patterns,
     declarations.dropout_declaration,
+    auxiliary.auxiliary_loss,
     gradients.gradient_flow,
     gradients.gradcheck,
     at_length.derivative_at_length,

@@ -143,14 +143,17 @@ class TimedBlock(nn.Module):
     def __init__(self, attention: Attention):
         super().__init__()
         dim = attention.dim
-        self.attention_norm, self.attention, self.mlp_norm = nn.LayerNorm(dim), attention, nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
+        self.attention_norm, self.attention = nn.LayerNorm(dim), attention
+        self.mlp = None
+        if not attention.meta.owns_block:
+            self.mlp_norm = nn.LayerNorm(dim)
+            self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
 
     def forward(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"] | None = None
     ) -> Float[Tensor, "b n d"]:
         x = x + self.attention(self.attention_norm(x), context)
-        return x + self.mlp(self.mlp_norm(x))
+        return x if self.mlp is None else x + self.mlp(self.mlp_norm(x))
 
 
 def module_of(mechanism: Mechanism, pattern: Pattern, setup: Setup, longest: int) -> nn.Module:

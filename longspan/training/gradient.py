@@ -9,20 +9,26 @@ loss of part p, all processes together, and n_p what that mean is over:
 
 Several processes have a share of every part. Their gradients are averaged when the last part is done, hence the factor
 `world_size` in what is descended.
+
+An auxiliary loss of the mechanisms is part of the mean loss of its part. Where a loss has terms it is one more of them,
+which counts parts.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from longspan.attentions.auxiliary import auxiliary_loss, collecting, layers_with_auxiliary
 from longspan.core.errors import PluginError
 from longspan.tasks.base import Recipe, StepResult, Task
 
 Counts = Mapping[str, int | Tensor]
+AUXILIARY = "auxiliary_loss"
 
 
 @dataclass(frozen=True)
@@ -39,15 +45,23 @@ class Gradient:
         if self.recipe.parts != "counts" or len(parts) == 1:
             return {}
         each = [self.task.counts(part) for part in parts]
+        if each[0] and self._has_auxiliary:
+            each = [{**counts, AUXILIARY: 1} for counts in each]
         return self._over_processes({name: sum(one[name] for one in each) for name in each[0]})
 
     def part(self, part: Any, totals: Counts, *, last: bool, alone: bool) -> StepResult:
         """One forward and backward pass; `alone` is a part that is the whole batch."""
         with self.fabric.no_backward_sync(self.model, enabled=not last):
-            result = self.task.loss(self.model, part, smoothing=self.recipe.label_smoothing)
+            with collecting(self.model) as layers:
+                result = self.task.loss(self.model, part, smoothing=self.recipe.label_smoothing)
+                result = _with_auxiliary(result, auxiliary_loss(layers)) if layers else result
             self.fabric.backward(self._objective(result, totals, alone))
         terms = {name: (mean.detach(), count) for name, (mean, count) in result.terms.items()}
         return replace(result, loss=result.loss.detach(), terms=terms)
+
+    @cached_property
+    def _has_auxiliary(self) -> bool:
+        return bool(layers_with_auxiliary(self.model))
 
     def _objective(self, result: StepResult, totals: Counts, alone: bool) -> Tensor:
         """What is descended, so that the sum over processes and parts is the loss of the batch up to `finish`."""
@@ -97,3 +111,11 @@ class Gradient:
         device = self.fabric.device
         mine = torch.stack([torch.as_tensor(n, dtype=torch.float64, device=device) for n in counts.values()])
         return dict(zip(counts, self.fabric.all_reduce(mine, reduce_op="sum"), strict=True))  # type: ignore[arg-type]
+
+
+def _with_auxiliary(result: StepResult, term: Tensor | float) -> StepResult:
+    """The result with what the mechanisms add to its loss, which the learning curve shows by itself."""
+    term = torch.as_tensor(term, device=result.loss.device)
+    terms = {**result.terms, AUXILIARY: (term, 1)} if result.terms else result.terms
+    sums = {**result.sums, AUXILIARY: term.detach() * result.count}
+    return replace(result, loss=result.loss + term, sums=sums, terms=terms)

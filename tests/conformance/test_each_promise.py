@@ -14,6 +14,7 @@ from longspan.conformance import check
 from longspan.conformance.promises import FIRST, PROMISES
 from longspan.kernels.packing import Layout, real
 from tests.conformance import promises_gpu, test_promises_at_length, test_training_promises
+from tests.conformance.declared import SilentAuxiliary
 from tests.conformance.one_promise import ask
 from tests.conformance.right import Plain, declare
 from tests.conformance.test_path_promises import PROMISES as ON_PATHS
@@ -304,6 +305,7 @@ FLAWS = [
     (UndeclaredDropout, NS, "dropout declaration"),
     (RandomWithDropout, NS, "dropout declaration"),
     (DropoutThatIsNot, NS, "dropout declaration"),
+    (SilentAuxiliary, NS, "auxiliary loss"),
     (CutOff, NC, "gradients"),
     (WrongBackward, NS, "gradcheck"),
     (FastIsNotPlain, CC, "reference agreement"),

@@ -15,6 +15,7 @@ from longspan.datasets.bpe import END
 from longspan.datasets.multi_news import Clusters
 from longspan.tasks.base import Protocol, Task
 from longspan.training.loop import train
+from tests.conformance.declared import Auxiliary
 from tests.training.parted import Parted
 from tests.training.small import RULES, small_splits
 
@@ -26,6 +27,7 @@ TEXT = RECIPE | {"data.length": 9, "data.vocabulary": 260, "model.dim": 8, "mode
 PAIRS = {"data.source": 12, "data.target": 9, "data.size": 260, "model.dim": 8, "model.heads": 2, "model.mlp": 8}
 KINDS = {
     "listops": RECIPE | {"model.dropout": 0.0},
+    "auxiliary": RECIPE | {"model.dropout": 0.0},  # whose term is all that some of its parameters are for
     "lm": TEXT | {"model.dropout": 0.0, "model.layers": 1},
     "mlm": TEXT | {"model.layers": 1},
     "summarization": RECIPE | PAIRS | {"model.longest": 4, "recipe.label_smoothing": 0.1},
@@ -57,11 +59,11 @@ def train_all(fabric: Fabric, folder: Path) -> None:
     torch.set_num_threads(1)
     for kind, overrides in KINDS.items():
         for way, changes in ways_of(kind).items():
-            task = Parted() if kind == "parted" else tasks.get(kind)
-            rules = RULES if kind in ("listops", "parted") else task.protocol("longspan", "smoke")
+            task = Parted() if kind == "parted" else tasks.get("listops" if kind == "auxiliary" else kind)
+            rules = RULES if task.name in ("listops", "parted") else task.protocol("longspan", "smoke")
             rules = rules.override(overrides | changes)
             seed_everything(0)
-            model = task.model(attentions.get("softmax"), rules)
+            model = task.model(Auxiliary if kind == "auxiliary" else attentions.get("softmax"), rules)
             place = folder / f"{kind} {way}"
             done = train(task, model, splits_of(task, rules), rules, fabric=fabric, seed=0, folder=place)
             found = {"weights": model.state_dict(), "curve": done.progress.curve, **dataclasses.asdict(done.test)}
