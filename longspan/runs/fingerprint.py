@@ -7,7 +7,8 @@ A fingerprint holds, for each declared pattern, the root mean square of the outp
 and the same of the gradient with respect to the inputs: a float64 layer on the CPU, two rows of 600 tokens of which one
 is padded, weights from a fixed seed. The numbers are stored and compared with a tolerance (`results/code_identity.py`)
 rather than hashed: a hash of rounded numbers changes whenever one of them lies near a rounding boundary, which it would
-on another machine or with another version of torch.
+on another machine or with another version of torch. Mechanisms draw their weights by what all versions of torch draw
+alike (`normal_`, `uniform_`), which `trunc_normal_` is not.
 
 It sees initialisation, forward and backward in evaluation mode, not what a mechanism does in training mode alone.
 """
