@@ -8,18 +8,17 @@ CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
     "axial": ("axial", "axial(combine=chain)"),
     "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
+    "cluster_former": ("cluster_former", "cluster_former(clusters=3, window=6, overlap=2, strict=True)"),
     "compressive_transformer": (
         "compressive_transformer",
         "compressive_transformer(memory=7, compressed=3, ratio=3, compression=conv)",
     ),
     "cosformer": ("cosformer",),
-    "flash": ("flash", "flash(group=8, features=6, activation=laplace, shift=True)"),
     "dpfp": ("dpfp", "dpfp(update=delta)"),
     "efficient_attention": ("efficient_attention",),
-    "flowformer": ("flowformer",),
-    "cluster_former": ("cluster_former", "cluster_former(clusters=3, window=6, overlap=2, strict=True)"),
-    "cosformer": ("cosformer",),
     "etc": ("etc", "etc(radius=3, global_tokens=4)"),
+    "flash": ("flash", "flash(group=8, features=6, activation=laplace, shift=True)"),
+    "flowformer": ("flowformer",),
     "fnet": ("fnet",),
     "global_attention": (
         "global_attention",
