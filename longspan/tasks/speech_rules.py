@@ -49,7 +49,7 @@ def speech_protocols(
     """All tiers of both protocols; lite has the network and the data of full, and minutes instead of hours."""
     quirks = {name: getattr(cab.model, name) for name in ("pads", "together", "heard") if hasattr(cab.model, name)}
     cab_smoke = Protocol(
-        data=replace(smoke.data, durations=cab.data.durations),
+        data=smoke.data,
         model=replace(smoke.model, **quirks),
         recipe=replace(smoke.recipe, parts=cab.recipe.parts),
     )
