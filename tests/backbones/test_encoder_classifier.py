@@ -103,6 +103,14 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * 2 * (64**2 + 3 * 64),
         26_530 + 4 * 2 * (4**2 + 3 * 4),
     ),
+    "compressive_transformer": (  # a map of distances, two biases, and a filter of two taps for each channel
+        8_948_746 + 4 * (512**2 + 2 * 512 + 3 * 512),
+        26_530 + 4 * (32 * 16 + 2 * 16 + 3 * 32),
+    ),
+    "flash": (  # one unit in the place of four projections, a norm and an MLP
+        8_948_746 + 4 * (6 * 512**2 + 128 * 512 + 1_056 - 4 * 512**2 - 2 * 512 * 1_024 - 1_024 - 3 * 512),
+        26_530 + 4 * (6 * 32**2 + 128 * 32 + 1_056 - 4 * 32 * 16 - 2 * 32 * 32 - 32 - 3 * 32),
+    ),
     "linear": (8_948_746, 26_530),
     "linformer": (8_948_746 + 4 * 256 * 2_001, 26_530 + 4 * 256 * 1_024),  # one map from length to 256
     "local": (8_948_746, 26_530),
@@ -123,6 +131,10 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "lra_softmax": (8_948_746, 26_530),
     "lra_sparse_transformer": (8_948_746, 26_530),
     "lra_synthesizer": (8_948_746 + 4 * 8 * 2_001**2, 26_530 + 4 * 4 * 1_024**2),  # a full matrix for each head
+    "luna": (  # one map more, 16 slots and a norm; where queries are narrower, a map from what is packed
+        8_948_746 + 4 * (512**2 + 16 * 512 + 2 * 512),
+        26_530 + 4 * (16**2 + 32 * 16 + 16 * 32 + 2 * 32),
+    ),
     "none": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # nothing at all
     "nystromformer": (8_948_746, 26_530),
     "performer": (8_948_746, 26_530),
@@ -144,6 +156,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         26_530 + 4 * (2 * 4 * 8 * 1_024 - 2 * 32 * 16),
     ),
     "xcit": (8_948_746 + 4 * 8, 26_530 + 4 * 4),  # a temperature for each head
+    "transformer_xl": (8_948_746 + 4 * (512**2 + 2 * 512), 26_530 + 4 * (32 * 16 + 2 * 16)),
 }
 
 
