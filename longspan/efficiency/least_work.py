@@ -272,6 +272,12 @@ def _relative(s: ProblemSize) -> Work:
     return Work(pairs=float(seen.sum()), products=2.0 * s.c * float(seen.sum()))
 
 
+def _set_transformer(s: ProblemSize) -> Work:
+    """Tokens into pools, queries against pools; maps of pools, which in causal form can be part of the projections."""
+    r, c = s["points"], s.c
+    return Work(products=4 * r * c * (s.n + s.m) + (0 if s.pattern.causal else 4 * r * c * c))
+
+
 def _xcit(s: ProblemSize) -> Work:
     """The covariance of channels, and every value mixed by it."""
     return Work(products=2 * s.c * s.c * (s.n + s.m))
@@ -293,10 +299,11 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "compressive_transformer": _relative,
     "transformer_xl": _relative,
     "rfa": _rfa,
+    "set_transformer": _set_transformer,
     "xcit": _xcit,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
-SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "xcit"}
+SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "set_transformer", "xcit"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads

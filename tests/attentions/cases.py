@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "routing_transformer": ("routing_transformer", "routing_transformer(clusters=3, window=5, context_window=7)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
+    "set_transformer": ("set_transformer",),
     "sinkhorn": ("sinkhorn",),
     "skyformer": ("skyformer", "skyformer(landmarks=9, accumulation=2)"),
     "soft": ("soft", "soft(landmarks=8, ratio=3)"),  # fewer tokens than the landmarks take, and more
