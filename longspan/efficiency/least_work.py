@@ -356,6 +356,25 @@ def _mca(s: ProblemSize, batch: int) -> Work:
     return Work(pairs=batch * s.heads * float(np.minimum(seen, blocks + 1).sum()), products=batch * products)
 
 
+def _poolingformer(s: ProblemSize, batch: int) -> Work:
+    """Keys of the window and slots of the wider one; projections of both levels, and weights of the slots."""
+    d, i, slots = s.c * s.heads, np.arange(s.n), np.arange(0, s.n, s["stride"])
+    near = np.minimum(i + 1, s["window"]) if s.causal else _around(i, s["window"] // 2, i)
+    half, wide = s["kernel"] // 2, s["pooled_window"]
+    if s.causal:
+        far = np.searchsorted(slots, i - half, side="right") - np.searchsorted(slots, i - wide, side="right")
+    else:
+        far = _around(i, wide // 2, slots)
+    weights = 2 * len(slots) * s.c * s["kernel"] * s.heads if s["pool"] == "dynamic" else 0
+    products = 8 * s.n * d * d + 6 * s.n * d * (d if s["dense"] else s.c) + weights
+    return Work(pairs=batch * s.heads * float((near + np.maximum(far, 0)).sum()), products=batch * products)
+
+
+def _around(i: np.ndarray, reach: int, places: np.ndarray) -> np.ndarray:
+    """How many of these places, in rising order, lie within reach of each i."""
+    return np.searchsorted(places, i + reach, side="right") - np.searchsorted(places, i - reach)
+
+
 def _soft(s: ProblemSize, batch: int) -> Work:
     """Tokens against landmarks three times (distances, into them, out of them), and the inverse of their matrix."""
     r, c, d = min(s["landmarks"], -(-s.n // s["ratio"])), s.c, s.c * s.heads
@@ -419,6 +438,7 @@ LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
     "fnet": _fnet,
     "luna": _luna,
     "mca": _mca,
+    "poolingformer": _poolingformer,
     "routing_transformer": _routing_transformer,
     "s4d": _s4d,
     "soft": _soft,

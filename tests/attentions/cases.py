@@ -37,6 +37,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "none": ("none",),
     "nystromformer": ("nystromformer",),
     "performer": ("performer",),
+    "poolingformer": ("poolingformer", "poolingformer(window=6, pooled_window=20)"),
     "probsparse": ("probsparse",),
     "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
     "rfa": ("rfa", "rfa(gate=True)"),
