@@ -28,6 +28,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "routing_transformer": ("routing_transformer", "routing_transformer(clusters=3, window=5, context_window=7)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
+    "sac": ("sac", "sac(edges=3, width=8)"),
     "sinkhorn": ("sinkhorn",),
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
