@@ -431,6 +431,15 @@ def _cluster_former(s: ProblemSize, batch: int) -> Work:
     )
 
 
+def _sac(s: ProblemSize, batch: int) -> Work:
+    """The maps, the predictor and its scores of all pairs, and the edges."""
+    d, r = s.c * s.heads, s["width"]
+    allowed = np.arange(1, s.n + 1) if s.causal else np.full(s.n, s.n)
+    seen = np.minimum(allowed, s["edges"] + 1).sum()
+    predictor = 2 * batch * (s.n * (4 * r * (d + r) + r * d) + int(allowed.sum()) * r)
+    return Work(batch * s.heads * float(seen), 2 * batch * s.n * 4 * d * d, choices=predictor)
+
+
 LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
     "axial": _axial,
     "cluster_former": _cluster_former,
@@ -442,4 +451,5 @@ LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
     "routing_transformer": _routing_transformer,
     "s4d": _s4d,
     "soft": _soft,
+    "sac": _sac,
 }

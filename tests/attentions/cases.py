@@ -45,6 +45,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "s4": ("s4",),
     "s4d": ("s4d",),
     "set_transformer": ("set_transformer",),
+    "sac": ("sac", "sac(edges=3, width=8)"),
     "sinkhorn": ("sinkhorn",),
     "skyformer": ("skyformer", "skyformer(landmarks=9, accumulation=2)"),
     "soft": ("soft", "soft(landmarks=8, ratio=3)"),  # fewer tokens than the landmarks take, and more
