@@ -9,7 +9,7 @@ card and on the board.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -82,8 +82,7 @@ class Corpus(Dataset):
             split = self.standin_view(Split.of_rows(tokens, edges, labels), data)
         else:
             split = self.load(data, real=True).train
-        rng = np.random.Generator(np.random.PCG64(derive(seed, self.name, "samples")))
-        rows = rng.choice(len(split), min(count, len(split)), replace=False)
+        rows = self._drawn(len(split), count, seed)
         return [Sample(self.shown(split.example(row)), int(split.labels[row])) for row in rows]
 
     def prepare(
@@ -159,6 +158,18 @@ class Corpus(Dataset):
     def _fetch(self, downloads: Path, data: Any, progress: bool) -> Any:
         """Download what `convert` reads, as far as these settings need it."""
         return self.obtain(downloads, progress=progress)
+
+    def _made_once(self, data: Any, root: Path | str | None, fill: Callable[[Path], dict]) -> Splits:
+        """A stand-in, which `fill` writes where it is not on disk yet."""
+        target = self.folder(data, root)
+        if not (target / "manifest.json").exists():
+            self._publish(target, fill, replace=False)
+        return self._viewed(*self._open(target, data), data)
+
+    def _drawn(self, rows: int, count: int, seed: int) -> list[int]:
+        """A few of so many rows, to be shown to people."""
+        rng = np.random.Generator(np.random.PCG64(derive(seed, self.name, "samples")))
+        return rng.choice(rows, min(count, rows), replace=False).tolist()
 
     def _check(self, variant: str | None) -> None:
         known = ("official", "imported", *self.substitutes, "standin")

@@ -212,10 +212,7 @@ class Faces(Corpus):
                 arrays = _write(folder, shards, counts, data.low, data.high)
             return self._manifest(data, "standin", counts, {}, arrays)
 
-        target = self.folder(data, root)
-        if not (target / "manifest.json").exists():
-            self._publish(target, fill, replace=False)
-        return self._viewed(*self._open(target, data), data)
+        return self._made_once(data, root, fill)
 
 
 def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:

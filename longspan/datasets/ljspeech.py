@@ -269,33 +269,26 @@ class LJSpeech(Corpus):
             arrays = store.write(folder, utterances, LEXICON, aligned=True)
             return self._manifest(data, "standin", counts, {}, arrays, phonemes="made up", durations="made up")
 
-        target = self.folder(data, root)
-        if not (target / "manifest.json").exists():
-            self._publish(target, fill, replace=False)
-        return self._viewed(*self._open(target, data), data)
+        return self._made_once(data, root, fill)
 
     # What people see
 
     def samples(self, data: Data | None = None, count: int = 8, seed: int = 0) -> list[Sample]:
         """A few training clips by number: what is said, how long it is, and its phones with their frames."""
         speech = self._shown(data)
-        return [Sample(_in_words(speech, i), i) for i in self._chosen(speech, count, seed)]
+        return [Sample(_in_words(speech, i), i) for i in self._drawn(len(speech), count, seed)]
 
     def draw_samples(self, data: Data | None, count: int, path: Path | str, seed: int = 0) -> Path:
         """The log mels of a few clips with the edges of their phones, as a PNG file."""
         from matplotlib.figure import Figure
 
         speech = self._shown(data)
-        chosen = self._chosen(speech, count, seed)
+        chosen = self._drawn(len(speech), count, seed)
         figure = Figure(figsize=(10, 2.2 * len(chosen)), layout="constrained")
         for axes, i in zip(np.ravel(figure.subplots(len(chosen), 1, squeeze=False)), chosen, strict=True):
             _draw(axes, speech, i)
         figure.savefig(path, format="png", dpi=100)
         return Path(path)
-
-    def _chosen(self, speech: Speech, count: int, seed: int) -> list[int]:
-        rng = np.random.Generator(np.random.PCG64(derive(seed, self.name, "samples")))
-        return rng.choice(len(speech), min(count, len(speech)), replace=False).tolist()
 
     def _shown(self, data: Data | None) -> Speech:
         """The training clips; nothing is written for stand-ins."""

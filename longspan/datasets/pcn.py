@@ -175,14 +175,14 @@ class Pcn(Corpus):
     def samples(self, data: Data | None = None, count: int = 8, seed: int = 0) -> list[Sample]:
         """A few training models by number, in words."""
         clouds = self._shown(data)
-        return [Sample(_in_words(clouds, i), i) for i in self._picked(clouds, count, seed)]
+        return [Sample(_in_words(clouds, i), i) for i in self._drawn(len(clouds), count, seed)]
 
     def draw_samples(self, data: Data | None, count: int, path: Path | str, seed: int = 0) -> Path:
         """A few training models, a partial view beside the whole, as a PNG file."""
         from matplotlib.figure import Figure
 
         clouds = self._shown(data)
-        rows = self._picked(clouds, count, seed)
+        rows = self._drawn(len(clouds), count, seed)
         figure = Figure(figsize=(6, 3 * len(rows)), layout="constrained")
         for place, i in enumerate(rows):
             for column, (title, points) in enumerate((("partial", clouds.view(i)), ("complete", clouds.complete[i]))):
@@ -194,10 +194,6 @@ class Pcn(Corpus):
                 axes.set_title(f"{clouds.categories[clouds.category[i]]} {i}, {title}", fontsize=8)
         figure.savefig(path, format="png", dpi=100)
         return Path(path)
-
-    def _picked(self, clouds: Clouds, count: int, seed: int) -> list[int]:
-        rng = np.random.default_rng(derive(seed, self.name, "samples"))
-        return rng.choice(len(clouds), min(count, len(clouds)), replace=False).tolist()
 
     def _shown(self, data: Data | None) -> Clouds:
         """Training models; nothing is written for stand-ins."""
@@ -230,10 +226,7 @@ class Pcn(Corpus):
                     arrays |= _write(folder, split, solids, Path(scratch))[0]
             return self._manifest(data, "standin", counts, {}, arrays)
 
-        target = self.folder(data, root)
-        if not (target / "manifest.json").exists():
-            self._publish(target, fill, replace=False)
-        return self._viewed(*self._open(target, data), data)
+        return self._made_once(data, root, fill)
 
 
 def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:

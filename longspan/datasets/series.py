@@ -228,10 +228,7 @@ class Series(Corpus):
             arrays = _write(folder, values, seconds, np.array(self._standin_borders(data), np.int64))
             return self._manifest(data, "standin", self.counts(data), {}, arrays)
 
-        target = self.folder(data, root)
-        if not (target / "manifest.json").exists():
-            self._publish(target, fill, replace=False)
-        return self._viewed(*self._open(target, data), data)
+        return self._made_once(data, root, fill)
 
     def _shown(self, data: Data | None) -> tuple[Windows, Mapping[str, np.ndarray]]:
         """Training windows and the arrays behind them; nothing is written for stand-ins."""
