@@ -236,6 +236,12 @@ def _probsparse(s: ProblemSize) -> Work:
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
+def _set_transformer(s: ProblemSize) -> Work:
+    """Tokens into pools, queries against pools; maps of pools, which in causal form can be part of the projections."""
+    r, c = s["points"], s.c
+    return Work(products=4 * r * c * (s.n + s.m) + (0 if s.pattern.causal else 4 * r * c * c))
+
+
 def _xcit(s: ProblemSize) -> Work:
     """The covariance of channels, and every value mixed by it."""
     return Work(products=2 * s.c * s.c * (s.n + s.m))
@@ -254,10 +260,11 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
     "rfa": _rfa,
+    "set_transformer": _set_transformer,
     "xcit": _xcit,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
-SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "xcit"}
+SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "set_transformer", "xcit"}
 
 
 # ------------------------------------------------------------------------------------------------- layers without heads

@@ -26,6 +26,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "rfa": ("rfa", "rfa(gate=True)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
+    "set_transformer": ("set_transformer",),
     "sinkhorn": ("sinkhorn",),
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),

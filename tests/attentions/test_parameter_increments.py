@@ -7,6 +7,7 @@ What is added to softmax attention of width d with H heads, 4 (d^2 + d) paramete
     Long-Short CS   2 d^2 + 3 d + (d + 1) H             one summary a chunk, relative places
     S4D             c d (N + 1) + 2 d + N + c d^2       c channels, a state of N, in place of all projections
     Nystromformer   H conv
+    Set Transformer r d + 2 d^2 / H                     r inducing points
     RFA             d, with the gate (d + 1) H besides
     XCiT            H
     all others      0
@@ -66,6 +67,10 @@ def one_filter_a_head(s: Sizes) -> int:
     return s.H * s.conv
 
 
+def points_and_two_maps_a_head(s: Sizes) -> int:
+    return s.r * s.d + 2 * s.d**2 // s.H
+
+
 def one_a_channel(s: Sizes) -> int:
     return s.d
 
@@ -100,6 +105,7 @@ TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("s4d(init=inv, output=linear, tied=True, bidirectional=False, state={N}, channels={c})", (), state_space),
     ("rfa(features={r})", (), one_a_channel),
     ("rfa(features={r}, gate=True)", (CS,), one_a_channel_and_a_gate),
+    ("set_transformer(points={r})", (), points_and_two_maps_a_head),
     ("xcit", (), one_a_head),
     ("cab_local(window={r})", (), nothing),
     ("cab_performer(features={r})", (), nothing),

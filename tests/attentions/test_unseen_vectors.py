@@ -417,6 +417,13 @@ UNSEEN = [
     Unseen("flowformer_lra", "NS", flow_between_heads, qkv(2, 3, 11, 11, 4), {"eps": 1e-5, "feature_map": "relu+1e-6"}),
     Unseen("rfa", "CC", waves, waving(2, 3, 6, 11, 4), WAVES, given=RANDOM, mask=(11, 5)),
     Unseen("rfa", "CS", causal_waves, waving(1, 3, 9, 9, 4), WAVES | {"implementation": "prefix"}, given=RANDOM),
+    Unseen(
+        "set_transformer",
+        "NC",
+        lambda a: a["q"] + torch.softmax(a["q"] @ a["k"].mT / 12**0.5, dim=-1) @ a["v"],
+        qkv(2, 3, 7, 9, 4),
+        {"kind": "mab_core", "heads": 3},
+    ),
     Unseen("xcit", "NS", channels, qkv(3, 2, 9, 9, 5) | {"param_temperature": (2, 1, 1)}, {"heads": 2}, mask=(9, 4, 7)),
     Unseen("xcit", "CS", causal_channels, qkv(1, 3, 7, 7, 4) | {"param_temperature": (3, 1, 1)}),
     Unseen("local", "CS", lambda a: window(a, 6, 0), qkv(1, 3, 40, 40, 5), {"window": 7}),

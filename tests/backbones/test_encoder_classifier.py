@@ -85,6 +85,10 @@ def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
 MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-released: a change changes every result
     "abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # 32 slots for each channel of a head
     "authors_lara": (8_948_746 + 4 * 2 * (64**2 + 3 * 64), 26_530 + 4 * 2 * (4**2 + 3 * 4)),  # as lara
+    "authors_set_transformer": (  # four maps of the inner width more (five where it is another), and 32 points
+        8_948_746 + 4 * (4 * 512**2 + 32 * 512),
+        26_530 + 4 * (5 * 16**2 + 32 * 16),
+    ),
     "bigbird": (8_948_746, 26_530),
     "cab_abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # as abc
     "cab_lara": (8_948_746, 26_530),
@@ -136,6 +140,10 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "s4d": (  # 194 numbers a channel, and a map to twice the width, in place of the projections
         8_948_746 + 4 * (512 * 194 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 194 + 32 * 64 - 4 * 32 * 16),
+    ),
+    "set_transformer": (  # 32 inducing points, and two maps between the channels of a head
+        8_948_746 + 4 * (32 * 512 + 2 * 8 * 64**2),
+        26_530 + 4 * (32 * 16 + 2 * 4 * 4**2),
     ),
     "sinkhorn": (8_948_746 + 4 * 512 * 32, 26_530 + 4 * 16 * 16),  # from each channel to 32 and 16 blocks
     "sparse_transformer": (8_948_746, 26_530),
@@ -248,7 +256,9 @@ def test_twins_of_released_code_train_on_full_and_on_padded_batches(mechanism, p
         model = build(mechanism, dataclasses.replace(SMALL, pooling=pooling))
         model(torch.randint(1, 17, (3, 11)), lengths).sum().backward()
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-        assert model.blocks[0].attention.value.weight.grad.any()
+        attention = model.blocks[0].attention
+        value = attention.value if hasattr(attention, "value") else attention.mab0.fc_v
+        assert value.weight.grad.any()
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -24,7 +24,7 @@ from longspan.kernels.bounded_memory.reference import logits, mean, merge, pool
 from longspan.kernels.dispatch import choose, lack_of_room, unsupported_inputs
 from longspan.kernels.precision import at_least_single, without_autocast
 
-__all__ = ["attend", "logits", "mean", "merge", "mix", "pool"]
+__all__ = ["attend", "attend_by_logits", "logits", "mean", "merge", "mix", "pool"]
 
 Implementation = Literal["auto", "reference", "chunked", "triton"]
 WIDEST = 128  # channels of a head
@@ -58,6 +58,13 @@ def attend(
         if causal and impl != "reference":
             return chunked.attend(q, k, v, a, b).to(dtype)
         return reference.attend(q, k, v, a, b, causal).to(dtype)
+
+
+def attend_by_logits(
+    q: Float[Tensor, "b h t c"], k: Float[Tensor, "b h t c"], v: Float[Tensor, "b h t e"], a: Float[Tensor, "b h t r"]
+) -> Float[Tensor, "b h t e"]:
+    """The causal `attend` with one logit given for both memories, -inf for padding; all in float32 or better."""
+    return chunked.attend(q, k, v, a, a)
 
 
 def mix(
