@@ -269,7 +269,9 @@ def test_twins_of_released_code_train_on_full_and_on_padded_batches(mechanism, p
         model = build(mechanism, dataclasses.replace(SMALL, pooling=pooling))
         model(torch.randint(1, 17, (3, 11)), lengths).sum().backward()
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-        assert model.blocks[0].attention.value.weight.grad.any()
+        attention = model.blocks[0].attention
+        value = attention.value if hasattr(attention, "value") else attention.mab0.fc_v
+        assert value.weight.grad.any()
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
