@@ -1,9 +1,10 @@
 """Every option in use keeps the promises of its mechanism, or belongs to a twin, which is never ranked.
 
 Options are collected from the table of cases, tasks, published tables, documentation and golden vectors. Sizes
-(integers) are left out: they change how much a mechanism computes, not whether it keeps its promises. So are the cases
-of the table, which `test_promises.py` checks in every pattern. Every other value of an option is checked here in one
-pattern, causal where there is one, for then most is promised; `make test-full` checks all combinations in all patterns.
+(integers, and shapes of them) are left out: they change how much a mechanism computes, not whether it keeps its
+promises. So are the cases of the table, which `test_promises.py` checks in every pattern. Every other value of an
+option is checked here in one pattern, causal where there is one, for then most is promised; `make test-full` checks all
+combinations in all patterns.
 """
 
 import importlib
@@ -55,7 +56,7 @@ def written() -> set[str]:
 
 def without_sizes(spec: str) -> str:
     mechanism = attentions.get(spec)
-    options = {name: value for name, value in mechanism.options.items() if type(value) is not int}
+    options = {name: value for name, value in mechanism.options.items() if type(value) not in (int, tuple)}
     return str(Spec(mechanism.target, options))
 
 

@@ -100,11 +100,11 @@ def test_means_move_towards_their_tokens_only_while_the_loss_is_collected(patter
     layer(x, context)
     assert torch.equal(layer.means, before)
     losses = []
-    for _ in range(300):
+    for _ in range(150):
         with collecting(layer) as layers:
             layer(x, context)
             losses.append(torch.as_tensor(auxiliary_loss(layers)).item())
-    assert losses[-1] < 0.9 * losses[0]
+    assert losses[-1] < 0.95 * losses[0]
     layer.eval()
     with collecting(layer) as layers:
         moved = layer.means.clone()

@@ -12,7 +12,6 @@ def replay(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
     globals_, radius, distance = sizes["global_len"], sizes["local_radius"], sizes["max_distance"] or 0
     agree(vector, long_len=vector.arrays["q"].shape[2] - globals_)
-    sizes.read.add("long_len")
     spec = f"etc(radius={radius}, global_tokens={globals_}, stride=1, max_distance={distance})"
     if not distance:
         return headwise(spec, vector)
