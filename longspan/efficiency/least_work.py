@@ -213,6 +213,12 @@ def _probsparse(s: ProblemSize) -> Work:
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
+def _yoso(s: ProblemSize) -> Work:
+    """A cosine for every pair, and its value; weights are no softmax and can be kept."""
+    pairs = causal_pairs(s.n, s.m) if s.causal else s.n * s.m
+    return Work(products=4 * s.c * pairs + 2 * s.m * s.c * s["conv"])
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
@@ -222,6 +228,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "nystromformer": _nystromformer,
     "sinkhorn": _sinkhorn,
     "probsparse": _probsparse,
+    "yoso": _yoso,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 

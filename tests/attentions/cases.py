@@ -26,6 +26,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
     "synthesizer": ("synthesizer",),
+    "yoso": ("yoso",),
 }
 
 

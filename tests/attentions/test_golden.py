@@ -21,7 +21,14 @@ def test_a_golden_vector_is_matched_in_every_gradient_and_row_or_exempt_by_name(
     assert gradients or "w" not in vector.arrays, "what has a cotangent has gradients"
     valid = vector.arrays.get("rows_valid")
     left_out = 0 if valid is None else int((~valid).sum()) * vector.arrays["out"].shape[1]
-    assert verdict.open_rows == left_out if path.stem in IN_PART else verdict.open_rows == 0
+    allowed = {left_out} if path.stem in IN_PART else {0, padded_queries(vector)}
+    assert verdict.open_rows in allowed
+
+
+def padded_queries(vector):
+    """Rows of the output, in all heads, that many recordings leave open."""
+    padded = vector.arrays.get("key_padding_mask")
+    return 0 if padded is None or vector.pattern.cross else int(padded.sum()) * vector.arrays["out"].shape[1:-2].numel()
 
 
 def test_every_reason_belongs_to_something():

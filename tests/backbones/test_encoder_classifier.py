@@ -85,6 +85,7 @@ def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
 MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-released: a change changes every result
     "abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # 32 slots for each channel of a head
     "authors_lara": (8_948_746 + 4 * 2 * (64**2 + 3 * 64), 26_530 + 4 * 2 * (4**2 + 3 * 4)),  # as lara
+    "authors_yoso": (8_948_746, 26_530),
     "bigbird": (8_948_746, 26_530),
     "cab_abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # as abc
     "cab_lara": (8_948_746, 26_530),
@@ -138,6 +139,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (2 * 8 * 8 * 2_001 - 2 * 512**2),
         26_530 + 4 * (2 * 4 * 8 * 1_024 - 2 * 32 * 16),
     ),
+    "yoso": (8_948_746, 26_530),
 }
 
 
