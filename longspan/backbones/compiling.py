@@ -7,6 +7,9 @@ import torch
 from einops import rearrange
 from torch import nn
 
+# For graphs of any length: that analysis is not for lengths that vary, and some versions of torch fail in it.
+ANY_LENGTH = {"triton.coalesce_tiling_analysis": False}
+
 
 def compile_each(blocks: Iterable[nn.Module], **rules: Any) -> None:
     """Let torch.compile fuse each block by these rules; one that cannot be compiled runs as it is, with a warning."""

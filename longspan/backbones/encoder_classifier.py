@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
 from longspan.backbones.carrying import carried_by_layers
-from longspan.backbones.compiling import compile_each
+from longspan.backbones.compiling import ANY_LENGTH, compile_each
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
@@ -154,9 +154,7 @@ class EncoderClassifier(nn.Module):
         mechanism that cannot be compiled, with torch's warning.
         """
         self._compiled = True
-        # that analysis is not for lengths that vary, and some versions of torch fail in it
-        options = {"triton.coalesce_tiling_analysis": False}
-        compile_each((self._early and self.blocks[:-1]) or self.blocks, options=options)
+        compile_each((self._early and self.blocks[:-1]) or self.blocks, options=ANY_LENGTH)
 
     @property
     def _early(self) -> bool:

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Pattern
-from longspan.backbones.compiling import compile_each
+from longspan.backbones.compiling import ANY_LENGTH, compile_each
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.backbones.speech_layers import Convolution, Pads, ScaledPositions, initialise_attention
@@ -69,7 +69,7 @@ class Spoken(NamedTuple):
 class FastSpeech2(nn.Module):
     def __init__(self, attention: AttentionFactory, sizes: Sizes, *, vocabulary: int):
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self._compiled = sizes, False
         self.embedding = nn.Embedding(vocabulary, sizes.dim, padding_idx=PAD)
         nn.init.normal_(self.embedding.weight, std=sizes.dim**-0.5)
         self.phone_positions = ScaledPositions(sizes.source_places, sizes.dim)
@@ -101,8 +101,7 @@ class FastSpeech2(nn.Module):
         mask = real(lengths, tokens.shape[1])
         seen = mask if self.sizes.pads == "hidden" else None
         x = self.dropout(self.phone_positions(self.embedding(tokens), mask))
-        for block in self.encoder:
-            x = block(x, mask, seen)
+        x = self._through(self.encoder, x, mask)
         log_durations, says_pitch = self.duration(x, seen), self.pitch(x, seen)
         x = x + self.pitch_rows(bins(says_pitch if pitch is None else pitch, tops[0], self.sizes.bins))
         says_energy = self.energy(x, seen)
@@ -113,15 +112,27 @@ class FastSpeech2(nn.Module):
         frames = ends[:, -1]
         y = repeat_states(x, ends, max(1, int(frames.max())) if width is None else width)
         mask = real(frames, y.shape[1])
-        seen = mask if self.sizes.pads == "hidden" else None
-        y = self.frame_positions(y, mask)
-        for block in self.decoder:
-            y = block(y, mask, seen)
+        y = self._through(self.decoder, self.frame_positions(y, mask), mask)
         return Spoken(self.out(y), frames, log_durations, says_pitch, says_energy)
 
+    def _through(
+        self, blocks: nn.ModuleList, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "b n d"]:
+        for block in blocks:
+            if self._compiled:
+                for any_number_of_places in (x, mask):
+                    torch._dynamo.maybe_mark_dynamic(any_number_of_places, 1)
+            x = block(x, mask, mask if self.sizes.pads == "hidden" else None)
+        return x
+
     def compile_parts(self) -> None:
-        """Let torch.compile fuse each block, for any number of places."""
-        compile_each((*self.encoder, *self.decoder), dynamic=True)
+        """Let torch.compile fuse each block, for any number of places.
+
+        That number is the only unknown of its graph, as in the encoder of Long Range Arena, where formulas of rows as
+        well kept the compiler busy for minutes. The rows are equally many in every part of a batch.
+        """
+        self._compiled = True
+        compile_each((*self.encoder, *self.decoder), options=ANY_LENGTH)
 
 
 class Block(nn.Module):

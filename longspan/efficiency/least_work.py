@@ -283,6 +283,12 @@ def _xcit(s: ProblemSize) -> Work:
     return Work(products=2 * s.c * s.c * (s.n + s.m))
 
 
+def _yoso(s: ProblemSize) -> Work:
+    """A cosine for every pair, and its value; weights are no softmax and can be kept."""
+    pairs = causal_pairs(s.n, s.m) if s.causal else s.n * s.m
+    return Work(products=4 * s.c * pairs + 2 * s.m * s.c * s["conv"])
+
+
 CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "linear": _linear,
     "cosformer": _cosformer,
@@ -301,6 +307,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "rfa": _rfa,
     "set_transformer": _set_transformer,
     "xcit": _xcit,
+    "yoso": _yoso,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "set_transformer", "xcit"}

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "synthesizer": ("synthesizer",),
     "transformer_xl": ("transformer_xl", "transformer_xl(memory=7, same_length=True)"),
     "xcit": ("xcit",),
+    "yoso": ("yoso",),
 }
 
 

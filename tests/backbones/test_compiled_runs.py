@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from longspan import attentions
-from longspan.backbones import transformer
+from longspan.backbones import fastspeech2, transformer
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.kernels.packing import Rows
 from longspan.runs.fabric import WORTH_COMPILING, compile_long_runs
@@ -93,6 +93,29 @@ def describe_writer(name: str) -> None:
     print(json.dumps({"graphs": len(graphs)}))
 
 
+def describe_speaker(name: str) -> None:
+    """Train FastSpeech 2 on batches of several widths as a GPU would, whose kernels compute nothing here."""
+    from longspan.kernels import state_space
+    from longspan.kernels.state_space import operator
+
+    graphs = keep_graphs()
+    state_space.choose = lambda impl, name, x, unsupported_reason: "triton"
+    operator.forward.register_kernel("cpu")(lambda *x: tuple(y.zero_() for y in operator._empty(*x)))
+    operator.backward.register_kernel("cpu")(lambda *x: tuple(y.zero_() for y in operator._empty_gradients(*x)))
+    sizes = fastspeech2.Sizes(dim=16, heads=2, mlp=16, encoder_layers=2, decoder_layers=2)
+    model = fastspeech2.FastSpeech2(attentions.get(name), sizes, vocabulary=VOCABULARY)
+    compile_long_runs(model, "cuda", steps=WORTH_COMPILING)
+    torch._dynamo.config.suppress_errors = False
+    for frames, phones in ((512, 80), (448, 64), (640, 96), (320, 32), (576, 80)):
+        tokens, per_phone = torch.randint(2, VOCABULARY, (6, phones)), torch.ones(6, phones)
+        lengths, durations = torch.tensor([phones] + 5 * [phones - 3]), (frames // phones * per_phone).long()
+        known = durations, per_phone, per_phone
+        model(tokens, lengths, torch.ones(2), *known, width=frames).mel.square().sum().backward()
+    sizes = [size.node.expr for graph in graphs for size in formulas(graph)]
+    unknowns = {str(symbol) for size in sizes for symbol in size.free_symbols}
+    print(json.dumps({"graphs": len(graphs), "unknowns": len(unknowns)}))
+
+
 def run_apart(call: str) -> list[dict]:
     code = f"from tests.backbones.test_compiled_runs import *; {call}"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -117,3 +140,11 @@ def test_a_run_compiles_one_graph_whose_only_unknown_is_the_number_of_tokens(nam
 @pytest.mark.parametrize("name", ["softmax", "linear", "sinkhorn"])
 def test_an_encoder_and_decoder_compile_one_graph_each_for_batches_of_any_width(name):
     assert run_apart(f"describe_writer({name!r})") == [{"graphs": 2}]
+
+
+@pytest.mark.parametrize(
+    "name, graphs",
+    [pytest.param("softmax", 1, marks=pytest.mark.full), ("s4d", 2)],  # s4d: for one chunk of tokens, and for several
+)
+def test_a_speaker_compiles_for_batches_of_any_width_with_the_number_of_places_unknown(name, graphs):
+    assert run_apart(f"describe_speaker({name!r})") == [{"graphs": graphs, "unknowns": 1}]

@@ -89,6 +89,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (4 * 512**2 + 32 * 512),
         26_530 + 4 * (5 * 16**2 + 32 * 16),
     ),
+    "authors_yoso": (8_948_746, 26_530),
     "bigbird": (8_948_746, 26_530),
     "cab_abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # as abc
     "cab_lara": (8_948_746, 26_530),
@@ -165,6 +166,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     ),
     "xcit": (8_948_746 + 4 * 8, 26_530 + 4 * 4),  # a temperature for each head
     "transformer_xl": (8_948_746 + 4 * (512**2 + 2 * 512), 26_530 + 4 * (32 * 16 + 2 * 16)),
+    "yoso": (8_948_746, 26_530),
 }
 
 
