@@ -2,7 +2,7 @@
 # make test       lint, then all tests but the long ones          make test-full   the long ones too
 # make test-gpu   the tests of kernels and recorded steps on one GPU, with GPU_PYTHON as the interpreter that has CUDA
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
-# make generated  the files that are made from the code: gallery, catalogue, drawing of the packages
+# make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages
 
 PYTHON ?= python3
 VENV := .venv
@@ -42,6 +42,7 @@ lint: $(VENV)/.installed-dev
 generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/python docs/make_architecture.py
+	$(BIN)/python docs/make_taxonomy.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
 
 docs: $(VENV)/.installed-docs
