@@ -362,6 +362,10 @@ def declarations(entry: Entry) -> list[tuple[str, str]]:
         ("positions", "brings its own" if entry["positions"] else "left to the network"),
         ("attention dropout", "acts on the weights" if entry["dropout"] == "weights" else "none"),
         ("knows rows and columns", "yes" if entry["spatial"] else "no"),
+        ("gradient", "defined by the paper, not by calculus" if entry["surrogate_gradient"] else "its derivative"),
+        ("adds to the loss", "a term while training" if entry["auxiliary_loss"] else "nothing"),
+        ("takes the place of", "attention and MLP" if entry["owns_block"] else "attention"),
+        ("carries on", f"to the next {entry['carries'].removesuffix('s')}" if entry["carries"] else "nothing"),
     ]
 
 

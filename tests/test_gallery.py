@@ -68,6 +68,22 @@ def test_a_page_has_the_formula_and_all_options_and_is_the_same_each_time(name, 
     assert f"longspan show {name}\n" in first
 
 
+@pytest.mark.parametrize(
+    "name, declaration",
+    [
+        ("yoso", "| gradient | defined by the paper, not by calculus |"),
+        ("sac", "| adds to the loss | a term while training |"),
+        ("flash", "| takes the place of | attention and MLP |"),
+        ("luna", "| carries on | to the next layer |"),
+        ("transformer_xl", "| carries on | to the next segment |"),
+        ("linear", "| carries on | nothing |"),
+    ],
+)
+def test_a_page_says_what_a_mechanism_asks_of_a_network_or_of_training(name, declaration):
+    one = gallery.Exhibit(describe("attentions", name), states={}, parameters=0, recorded=(), unshipped=False, results={})
+    assert declaration in gallery.page(one, [])
+
+
 def test_the_state_of_softmax_grows_by_a_key_and_a_value_for_each_token_and_that_of_linear_stays():
     softmax = gallery.decoding_states("softmax")["CS"]
     assert softmax.long - softmax.short == (gallery.LONG - gallery.SHORT) * 2 * gallery.WIDTH * 4

@@ -150,12 +150,14 @@ def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if kind == "attentions":
         claims = ("exact", "stochastic", "length_bound", "positions", "fidelity")
+        claims += ("surrogate_gradient", "auxiliary_loss", "owns_block")
         facts += [
             ("patterns", ", ".join(entry["patterns"])),
             (
                 "claims",
-                ", ".join(name.replace("_", " ") for name in claims if entry[name]) or "none",
+                ", ".join(name.replace("_", " ") for name in claims if entry.get(name)) or "none",
             ),
+            ("carries", {"layers": "to the next layer", "segments": "to the next segment"}.get(entry.get("carries"), "")),
             ("dropout", {"weights": "on the weights", "none": "none"}[entry["dropout"]]),
             ("softmax when", entry["limit"]),
             ("remark", entry["remark"]),

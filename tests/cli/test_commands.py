@@ -143,6 +143,10 @@ def test_one_kind_can_be_listed_alone():
     "name, words",
     [
         ("softmax(kernel=plain)", ["softmax", "arXiv:1706.03762", "causal_cross", "kernel", "n^2"]),
+        ("yoso", ["surrogate gradient"]),
+        ("flash", ["owns block"]),
+        ("luna", ["to the next layer"]),
+        ("compressive_transformer", ["auxiliary loss", "to the next segment"]),
         ("listops", ["evaluate a nested bracket expression", "lra-paper", "max_depth"]),  # the task and the dataset
         ("encoder_classifier", ["pre-norm"]),
         ("starter", ["listops, pathfinder"]),

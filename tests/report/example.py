@@ -27,6 +27,7 @@ CATALOGUE = {
             "options": [{"name": "features", "type": "int", "default": 64}] if name == "performer" else [],
             "formula": f"{title}.\n\n    y_i = sum_j a_ij v_j    <b>not bold</b>",
             "fidelity": False,
+            "carries": "segments" if name == "never_run" else "",
         }
         for name, title, paper, family, cost in (
             ("softmax", "Softmax", "arXiv:1706.03762", "exact", "n^2"),

@@ -98,7 +98,10 @@ def test_a_mechanism_page_has_its_formula_options_promises_and_runs(site):
     ):
         assert expected in text
     assert text.index("<h1") < text.index("<pre") < text.index("<h2>Promises") < text.index("<h2>Runs")
-    assert "Not run yet" in (site / "mechanism" / "never_run.html").read_text(encoding="utf-8")
+    other = (site / "mechanism" / "never_run.html").read_text(encoding="utf-8")
+    assert "Not run yet" in other
+    assert "to the next segment" in other  # what it carries
+    assert "to the next segment" not in text
 
 
 # ----------------------------------------------------------------------------------------------- the matrix of promises
