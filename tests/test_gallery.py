@@ -80,7 +80,8 @@ def test_a_page_has_the_formula_and_all_options_and_is_the_same_each_time(name, 
     ],
 )
 def test_a_page_says_what_a_mechanism_asks_of_a_network_or_of_training(name, declaration):
-    one = gallery.Exhibit(describe("attentions", name), states={}, parameters=0, recorded=(), unshipped=False, results={})
+    entry = describe("attentions", name)
+    one = gallery.Exhibit(entry, states={}, parameters=0, recorded=(), unshipped=False, results={})
     assert declaration in gallery.page(one, [])
 
 
