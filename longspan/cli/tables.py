@@ -157,7 +157,7 @@ def _facts(kind: str, entry: Mapping[str, Any]) -> list[tuple[str, str]]:
                 "claims",
                 ", ".join(name.replace("_", " ") for name in claims if entry.get(name)) or "none",
             ),
-            ("carries", {"layers": "to the next layer", "segments": "to the next segment"}.get(entry.get("carries"), "")),
+            ("carries", f"to the next {carries.removesuffix('s')}" if (carries := entry.get("carries")) else ""),
             ("dropout", {"weights": "on the weights", "none": "none"}[entry["dropout"]]),
             ("softmax when", entry["limit"]),
             ("remark", entry["remark"]),
