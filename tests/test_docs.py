@@ -213,6 +213,15 @@ def test_the_drawing_of_the_packages_is_that_of_the_imports():
     assert make_architecture.DRAWING.read_text() == make_architecture.draw(), "run: make generated"
 
 
+def test_the_page_on_kernels_names_every_mechanism_that_imports_an_engine():
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", (ROOT / "docs" / "kernels.md").read_text(), re.MULTILINE)
+    named = {engine: set(re.findall(r"\w+", users)) for engine, users in rows}
+    for path in sorted((ROOT / "longspan" / "attentions").glob("[!_]*.py")):
+        engines = set(re.findall(r"^from longspan\.kernels\.(\w+)", path.read_text(), re.MULTILINE)) & set(named)
+        missing = [engine for engine in engines if path.stem not in named[engine] | {"state_space"}]
+        assert not missing, f"docs/kernels.md lacks {path.stem} in the row of {', '.join(missing)}"
+
+
 def test_the_pages_name_files_that_exist():
     """`runs/cell.py` in the page on architecture is longspan/runs/cell.py."""
     text = (ROOT / "docs" / "architecture.md").read_text()
