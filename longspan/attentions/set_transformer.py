@@ -10,7 +10,7 @@ It has points dim + 2 dim^2 / heads parameters more than softmax attention. Pape
 paper in: this is the attention alone. Residuals, feed-forward layers and norms around both steps belong to a backbone
 (`authors_set_transformer` has them as released, and without them a causal form costs no more than this), A and B act
 within heads, logits are divided by the root of the width of a head and not of the whole layer, and I stands for its own
-projection. The causal form is not in the paper.
+projection, standard normal at the start. The causal form is not in the paper.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class SetTransformer(HeadwiseAttention):
             raise UsageError(f"set_transformer needs at least one inducing point, got points={points}.")
         self.inducing = nn.Parameter(torch.empty(points, self.inner))
         self.key_map, self.value_map = (nn.Parameter(torch.empty(heads, self.head_dim, self.head_dim)) for _ in "AB")
-        nn.init.xavier_uniform_(self.inducing)
+        nn.init.normal_(self.inducing)  # as large as projected tokens: from small points all pools would begin alike
         for maps in (self.key_map, self.value_map):
             nn.init.uniform_(maps, -((3 / self.head_dim) ** 0.5), (3 / self.head_dim) ** 0.5)  # Xavier's, in each head
 

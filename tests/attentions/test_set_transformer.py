@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.core.errors import UsageError
 from tests.attentions.agreement import PATTERNS, assert_attend_is, assert_steps_continue, headwise
@@ -30,8 +31,13 @@ def dense(layer):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_it_is_the_dense_formula(pattern, n, m, points, masked):
     layer = headwise(f"set_transformer(points={points})", pattern)
-    torch.nn.init.normal_(layer.inducing)
     assert_attend_is(dense(layer), layer, n=n, m=m, masked=masked)
+
+
+def test_the_points_of_a_new_layer_score_keys_as_differently_as_queries_do():
+    layer = attentions.get("set_transformer")(64, 2, Pattern.NONCAUSAL_SELF)
+    scores = layer.inducing[:, :32] @ torch.randn(200, 32).mT / 32**0.5
+    assert 0.7 < scores.std(dim=1).mean() < 1.3  # else all pools begin alike, and smoke ListOps is not learnt
 
 
 @pytest.mark.parametrize("pattern", CAUSAL)

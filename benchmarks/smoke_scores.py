@@ -1,11 +1,11 @@
-"""Which mechanisms learn smoke ListOps: the scores of a folder of cards, added to the file that the gallery reads.
+"""Which mechanisms learn a smoke tier: the scores of a folder of cards, added to a file that the gallery reads.
 
     longspan run listops -a linear performer --tier smoke --device cpu
-    python benchmarks/smoke_listops.py out/cards results/cpu/benchmarks/smoke-listops.json
+    python benchmarks/smoke_scores.py listops out/cards results/cpu/benchmarks/smoke-listops.json
     python docs/make_gallery.py
 
-A mechanism that is scored already gets the new score; the others stay. `--quick` reads the committed cards and writes
-nothing but a temporary file.
+The same with `lm` and `smoke-lm.json` for causal mechanisms. A mechanism that is scored already gets the new score; the
+others stay. `--quick` reads the committed cards and writes nothing but a temporary file.
 """
 
 import json
@@ -17,19 +17,19 @@ from typing import Any
 from longspan.core import atomic
 from longspan.results.store import Store
 
-CELL = {"task": "listops", "protocol": "longspan", "tier": "smoke", "seed": 0, "status": "ok", "overrides": {}}
+CELL = {"protocol": "longspan", "tier": "smoke", "seed": 0, "status": "ok", "overrides": {}}
 
 
 def main(arguments: list[str]) -> int:
     if arguments == ["--quick"]:
         with tempfile.TemporaryDirectory() as place:
-            return main(["results", f"{place}/scores.json"])
-    if len(arguments) != 2:
+            return main(["listops", "results", f"{place}/scores.json"])
+    if len(arguments) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    folder, file = map(Path, arguments)
+    task, folder, file = arguments[0], *map(Path, arguments[1:])
     scores: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    for card in Store(folder).find(**CELL):
+    for card in Store(folder).find(task=task, **CELL):
         score = {name: card["score"][name] for name in ("value", "count", "chance")}
         scores[card["mechanism"]] = score | {"card": card["sha256"]}
     atomic.write_json(file, scores)
