@@ -40,11 +40,22 @@ def test_the_committed_table_has_every_mechanism_with_its_patterns_and_cost():
 def test_every_mechanism_learns_or_has_a_reason_not_to():
     scores = json.loads(gallery.SCORES.read_text())
     ranked = [name for name in BUILT_IN if not attentions.get(name).meta.fidelity]
-    assert {Spec.parse(spec).target for spec in scores} == set(ranked), "run it, then benchmarks/smoke_listops.py"
+    assert {Spec.parse(spec).target for spec in scores} == set(ranked), "run it, then benchmarks/smoke_scores.py"
     above = {name for name, score in scores.items() if is_above_chance(score["value"], score["chance"], score["count"])}
     assert set(ranked) - above == set(gallery.BELOW), "a reason for each that does not learn, and for no other"
     committed = (gallery.FOLDER / "index.md").read_text()
     assert all(f"| `{name}` | {100 * scores[name]['value']:.1f} |" in committed for name in ranked), REMEDY
+
+
+def test_every_causal_mechanism_learns_to_predict_text():
+    perplexities = json.loads(gallery.PERPLEXITIES.read_text())
+    causal = {
+        name
+        for name in BUILT_IN
+        if Pattern.CAUSAL_SELF in (meta := attentions.get(name).meta).patterns and not meta.fidelity
+    }
+    assert set(perplexities) == causal, "run it on lm, then benchmarks/smoke_scores.py"
+    assert all(score["value"] < score["chance"] / 2 for score in perplexities.values())
 
 
 def test_every_mechanism_has_a_committed_page_and_no_page_is_left_over():
