@@ -30,6 +30,7 @@ from longspan.conformance import parameters
 from longspan.core import atomic
 from longspan.core.errors import LongspanError, PluginError
 from longspan.core.spec import Spec
+from longspan.published.bibliography import bibtex
 from longspan.report.templating import paper_link
 from longspan.results import conformance
 from longspan.results.board import CHANCE_ERRORS, is_above_chance
@@ -355,6 +356,8 @@ def page(one: Exhibit, tasks: Sequence[Entry]) -> str:
         *_vectors(one),
         "## Promises",
         *_promises(one),
+        "## Cite",
+        f"```text\n{bibtex(entry['paper'])}\n```",
         "All of them: [mechanisms](index.md).",
     )
 

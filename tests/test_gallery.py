@@ -77,6 +77,7 @@ def test_a_page_has_the_formula_and_all_options_and_is_the_same_each_time(name, 
     assert entry["paper"] in first
     assert all(f"| `{option['name']}` |" in first for option in entry["options"])
     assert f"longspan show {name}\n" in first
+    assert f"eprint = {{{entry['paper'].removeprefix('arXiv:')}}}" in first
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def show(
         Path | None, typer.Option("--audio", metavar="DIR", help="Write the speech beside a card to WAV files.")
     ] = None,
     changes: Changes = None,
+    as_bibtex: Annotated[bool, typer.Option("--bibtex", help="Print how to cite its paper, and no more.")] = False,
 ) -> None:
     """Show everything about one of them: formula, options, patterns, paper, cost, settings, examples. Of a card: what
     was run, its score, and what the model made of a few test examples.
@@ -51,6 +52,7 @@ def show(
     \b
     Examples:
       longspan show "performer(features=64)"
+      longspan show performer --bibtex >> references.bib
       longspan show listops --samples 3
       longspan show pathfinder --samples 8 -o x.png --set size=64
       longspan show image --samples 8 -o x.png
@@ -69,6 +71,12 @@ def show(
         raise UsageError(f"--audio writes the speech beside a card, and {name} is not a .json file; name a card.")
     if (output or changes) and not samples:
         raise UsageError("-o and --set need --samples N, which was not given; add it.")
+    if as_bibtex:
+        from longspan.published.bibliography import bibtex
+
+        for paper in dict.fromkeys(entry.get("paper", "") for entry in _entries(name).values()):
+            print(bibtex(paper))
+        return
     if not samples:
         for kind, entry in _entries(name).items():
             tables.print_entry(kind, entry, tables.console())

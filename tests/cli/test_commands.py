@@ -159,6 +159,14 @@ def test_show_says_everything_about_one_thing(name, words):
     assert all(word in result.stdout for word in words), result.stdout
 
 
+def test_show_prints_the_bibtex_entry_of_a_paper_and_no_more():
+    result = call("show", "performer", "--bibtex")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("@inproceedings{choromanski2021rethinking,")
+    assert result.stdout.endswith("}\n")
+    assert call("show", "listops", "--bibtex").stdout.count("@") == 1  # the task and the data are of one paper
+
+
 def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
     lines = call("show", "listops", "--samples", 3, "--set", "longer_than=10", "--set", "shorter_than=60").stdout
     assert len(lines.splitlines()) == 3

@@ -1,0 +1,50 @@
+"""Every mechanism can be cited: its paper has a BibTeX entry, and no entry is without a mechanism."""
+
+import re
+
+import pytest
+
+from longspan import attentions
+from longspan.core.errors import DataMissing
+from longspan.published.bibliography import bibtex, entries
+from longspan.published.taxonomy import taxonomy
+
+CITED_OTHERWISE = {"xcit", "s4d", "softmax"}  # a first name for a family name, and papers of two other mechanisms
+PAPERS = {attentions.get(name).meta.paper for name in attentions.registry._own()}
+
+
+@pytest.mark.parametrize("paper", sorted(PAPERS))
+def test_the_paper_of_every_mechanism_has_an_entry(paper):
+    assert f"eprint = {{{paper.removeprefix('arXiv:')}}}" in bibtex(paper)
+
+
+def test_every_entry_belongs_to_a_mechanism_and_has_a_key_of_its_own():
+    assert set(entries()) == PAPERS
+    keys = [re.match(r"@\w+{(\w+),", entry)[1] for entry in entries().values()]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("paper", sorted(entries()))
+def test_an_entry_has_what_a_citation_needs(paper):
+    entry = entries()[paper]
+    kind = re.match(r"@(\w+){", entry)[1]
+    place = {"inproceedings": {"booktitle"}, "article": {"journal"}, "misc": set()}[kind]
+    fields = dict(re.findall(r"^  (\w+) = {(.+)},?$", entry, re.MULTILINE))
+    assert set(fields) == {"author", "title", "year", "eprint", "archivePrefix"} | place
+    assert entry.count("{") == entry.count("}")
+    assert entry.isascii()  # BibTeX itself reads no other letters
+    assert all(re.fullmatch(r"\S.*, \S.*", author) for author in fields["author"].split(" and "))
+    assert int(fields["year"]) >= 2000 + int(fields["eprint"][:2])
+
+
+@pytest.mark.parametrize("row", taxonomy().rows, ids=lambda row: row.mechanism)
+def test_the_first_author_and_the_year_are_those_that_cab_cites(row):
+    entry = bibtex(attentions.get(row.mechanism).meta.paper)
+    family, year = (re.findall(pattern, entry)[0] for pattern in (r"author = {([^,]+),", r"year = {(\d+)}"))
+    agrees = row.cited.startswith(f"{family} et al., {year}")
+    assert agrees != (row.mechanism in CITED_OTHERWISE)
+
+
+def test_a_paper_that_is_not_there_is_refused_with_a_sentence():
+    with pytest.raises(DataMissing, match=r"No BibTeX entry of arXiv:9999\.00001 is here"):
+        bibtex("arXiv:9999.00001")
