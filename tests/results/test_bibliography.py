@@ -20,14 +20,14 @@ def test_the_paper_of_every_mechanism_has_an_entry(paper):
 
 def test_every_entry_belongs_to_a_mechanism_and_has_a_key_of_its_own():
     assert set(entries()) == PAPERS
-    keys = [re.match(r"@\w+{(\w+),", entry)[1] for entry in entries().values()]
+    keys = [re.findall(r"^@\w+{(\w+),", entry)[0] for entry in entries().values()]
     assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize("paper", sorted(entries()))
 def test_an_entry_has_what_a_citation_needs(paper):
     entry = entries()[paper]
-    kind = re.match(r"@(\w+){", entry)[1]
+    kind = re.findall(r"^@(\w+){", entry)[0]
     place = {"inproceedings": {"booktitle"}, "article": {"journal"}, "misc": set()}[kind]
     fields = dict(re.findall(r"^  (\w+) = {(.+)},?$", entry, re.MULTILINE))
     assert set(fields) == {"author", "title", "year", "eprint", "archivePrefix"} | place
