@@ -36,7 +36,7 @@ def test_it_is_the_dense_formula(pattern, n, m, points, masked):
 
 def test_the_points_of_a_new_layer_score_keys_as_differently_as_queries_do():
     layer = attentions.get("set_transformer")(64, 2, Pattern.NONCAUSAL_SELF)
-    scores = layer.inducing[:, :32] @ torch.randn(200, 32).mT / 32**0.5
+    scores = dict(layer.named_parameters())["inducing"][:, :32] @ torch.randn(200, 32).mT / 32**0.5
     assert 0.7 < scores.std(dim=1).mean() < 1.3  # else all pools begin alike, and smoke ListOps is not learnt
 
 
