@@ -84,7 +84,7 @@ class Flash(Attention):
         self.beta = nn.Parameter(torch.zeros(4, features))
         self.bias = nn.Parameter(
             torch.randn(BUCKETS) * 0.02
-        )  # small too: squared and summed, it would drown the scores
+        )  # small too: squared and summed it drowns all scores
         self.register_buffer("buckets", buckets(group, self.pattern.causal), persistent=False)
 
     def forward(
