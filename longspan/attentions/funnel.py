@@ -90,8 +90,8 @@ class Funnel(Attention):
         y = repeat(y, "b s d -> b (s stride) d", stride=self.stride)[:, self._front : self._front + x.shape[1]]
         if mask is None:
             return y
-        place = (mask.cumsum(dim=1) - 1).clamp(min=0)[..., None]  # back to where the tokens were, nothing elsewhere
-        return y.take_along_dim(place, dim=1).masked_fill(~mask[..., None], 0)
+        rows = torch.arange(len(x), device=x.device)[:, None]  # back to where the tokens were, nothing elsewhere
+        return y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
 
     def shortened(
         self,
@@ -118,10 +118,12 @@ class Funnel(Attention):
         self, x: Float[Tensor, "b n d"], tokens: Bool[Tensor, "b n"] | None = None
     ) -> tuple[Float[Tensor, "b s d"], Bool[Tensor, "#b s"]]:
         """The pools of left-aligned tokens, and which of them hold any."""
-        missing = (self._front, -(self._front + x.shape[1]) % self.stride)
-        tokens = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device) if tokens is None else tokens
-        exists = F.pad(tokens, missing).unflatten(1, (-1, self.stride))
-        near = at_least_single(F.pad(x, (0, 0, *missing)).unflatten(1, (-1, self.stride)))  # [b s stride d]
+        n, front = x.shape[1], self._front
+        slots = (front + n + self.stride - 1) // self.stride
+        missing, runs = (front, slots * self.stride - front - n), (slots, self.stride)
+        tokens = torch.ones(1, n, dtype=torch.bool, device=x.device) if tokens is None else tokens
+        exists = F.pad(tokens, missing).unflatten(1, runs)
+        near = at_least_single(F.pad(x, (0, 0, *missing)).unflatten(1, runs))  # [b s stride d]
         near = near.masked_fill(~exists[..., None], torch.finfo(near.dtype).min if self.pool == "max" else 0)
         filled = exists.any(dim=2)
         if self.pool == "max":

@@ -684,7 +684,7 @@ def test_a_bare_mask_of_other_options_is_matched(tmp_path):
 ROWS = {"q", "k", "v", "x", "u", "mem", "out", "w", "key_padding_mask", "rows_valid"}  # arrays with a row for each
 ROWS |= {"param_noise", "param_landmark_logits", "param_uniform", "param_global_mask"}
 ROWS |= {f"param_{x}_global" for x in "qkv"}
-ROWS |= {"x_pooled", "token_type_mat"}
+ROWS |= {"x_pooled", "token_type_mat", "cmem"}
 
 
 @pytest.mark.parametrize("path", parity.vectors(), ids=lambda path: path.stem)
