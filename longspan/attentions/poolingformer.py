@@ -109,8 +109,8 @@ class Poolingformer(Attention):
         z = self._second(q2, pooled_k, pooled_v, None if mask is None else lengths)
         total = rearrange(y + z, "b h n c -> b n (h c)")
         if mask is not None:  # back to where the tokens were, nothing elsewhere
-            place = (mask.cumsum(dim=1) - 1).clamp(min=0)[..., None]
-            total = total.take_along_dim(place, dim=1).masked_fill(~mask[..., None], 0)
+            rows = torch.arange(len(x), device=x.device)[:, None]
+            total = total[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
         return self.out(total), (k, v, torch.cat([y, k2, v2], dim=-1), torch.cat([pooled_k, pooled_v], dim=-1))
 
     def _again(self, y: Float[Tensor, "b h n c"]) -> tuple[Tensor, ...]:

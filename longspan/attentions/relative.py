@@ -93,11 +93,8 @@ class RelativeAttention(HeadwiseAttention):
         return self._place(torch.arange(m - 1, last - 1, -1, device=self.u.device))
 
     def _place(self, distance: Int[Tensor, " distances"]) -> Float[Tensor, "h distances c"]:
-        dtype = torch.promote_types(self.u.dtype, torch.float32)
-        frequency = 10_000 ** (-torch.arange(0, self.dim, 2, device=distance.device, dtype=dtype) / self.dim)
-        angle = distance[:, None].to(dtype) * frequency
-        waves = torch.cat([angle.sin(), angle.cos()], dim=-1)[:, : self.dim]
-        return self.distance(waves.to(self.u.dtype)).unflatten(-1, (self.heads, -1)).transpose(0, 1)
+        rho = waves(distance, self.dim, self.u.dtype)
+        return self.distance(rho).unflatten(-1, (self.heads, -1)).transpose(0, 1)
 
     def _softmax(
         self,
@@ -107,11 +104,8 @@ class RelativeAttention(HeadwiseAttention):
         bias: Float[Tensor, "b h n m"],
         visible: Bool[Tensor, "#b 1 n m"],
     ) -> Float[Tensor, "b h n e"]:
-        blind = ~visible.any(dim=-1, keepdim=True)  # which sees everything, so that all is finite, and is set to 0
-        bias = (bias / q.shape[-1] ** 0.5).masked_fill(~(visible | blind), -torch.inf).to(q.dtype)
         q = q + self.u[:, None].to(q.dtype)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.active_dropout)
-        return y.masked_fill(blind, 0)
+        return biased_attention(q, k, v, bias, visible, dropout=self.active_dropout)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
@@ -136,11 +130,39 @@ class RelativeAttention(HeadwiseAttention):
         return self._softmax(q[:, :, None], state.k, state.v, bias[:, :, None], seen[:, None, None])[:, :, 0], state
 
 
-def shifted(scores: Float[Tensor, "b h n distances"], m: int) -> Float[Tensor, "b h n m"]:
-    """Column n - 1 - i + j of row i as column j: from distances, the largest first, to keys.
+def waves(distance: Int[Tensor, " distances"], width: int, dtype: torch.dtype) -> Float[Tensor, "distances width"]:
+    """rho: the sines and then the cosines of each distance, computed in float32 or better."""
+    wide = torch.promote_types(dtype, torch.float32)
+    frequency = 10_000 ** (-torch.arange(0, width, 2, device=distance.device, dtype=wide) / width)
+    angle = distance[:, None].to(wide) * frequency
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)[:, :width].to(dtype)
+
+
+def biased_attention(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
+    bias: Float[Tensor, "b h n m"],
+    visible: Bool[Tensor, "#b 1 #n m"] | None,
+    *,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h n e"]:
+    """softmax((q k^T + bias) / sqrt(c)) v over the visible keys, 0 for a query that sees none."""
+    bias = (bias / q.shape[-1] ** 0.5).to(q.dtype)
+    if visible is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+    blind = ~visible.any(dim=-1, keepdim=True)  # which sees everything, so that all is finite, and is set to 0
+    bias = bias.masked_fill(~(visible | blind), -torch.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout).masked_fill(blind, 0)
+
+
+def shifted(scores: Float[Tensor, "b h n distances"], m: int, *, step: int = 1) -> Float[Tensor, "b h n m"]:
+    """Column (n - 1 - i) step + j of row i as column j: from distances, the largest first, to keys.
 
     Where the distances end at 0, what stands for later keys belongs to other rows, and is for the mask to hide.
     """
     n, distances = scores.shape[-2:]
-    flat = F.pad(scores, (0, 1)).flatten(-2)[..., n - 1 : n - 1 + n * distances]  # which moves row i by -i
-    return flat.unflatten(-1, (n, distances))[..., :m]
+    scores = F.pad(scores, (0, max(0, m + step - distances)))  # so that as much as m columns is left of a row
+    width = scores.shape[-1] - step  # rows of this width, which moves row i by -i step
+    start = (n - 1) * step
+    return scores.flatten(-2)[..., start : start + n * width].unflatten(-1, (n, width))[..., :m]

@@ -382,6 +382,15 @@ def _around(i: np.ndarray, reach: int, places: np.ndarray) -> np.ndarray:
     return np.searchsorted(places, i + reach, side="right") - np.searchsorted(places, i - reach)
 
 
+def _funnel(s: ProblemSize, batch: int) -> Work:
+    """The maps of pools in and out and of keys and values; every pair once more by its distance, where there is one."""
+    d, apart = s.c * s.heads, int(s["separate_cls"])
+    pools, keys = (apart + -(-(x - apart) // s["stride"]) for x in (s.n, s.m))
+    keys = s.m if s["pool_q_only"] else keys
+    pairs = batch * s.heads * pools * keys
+    return Work(pairs, 4 * batch * d * d * (pools + keys) + (0 if s.pattern.cross else 2 * s.c * pairs))
+
+
 def _soft(s: ProblemSize, batch: int) -> Work:
     """Tokens against landmarks three times (distances, into them, out of them), and the inverse of their matrix."""
     r, c, d = min(s["landmarks"], -(-s.n // s["ratio"])), s.c, s.c * s.heads
@@ -452,6 +461,7 @@ LAYERS: dict[str, Callable[[ProblemSize, int], Work]] = {
     "cluster_former": _cluster_former,
     "flash": _flash,
     "fnet": _fnet,
+    "funnel": _funnel,
     "luna": _luna,
     "mca": _mca,
     "poolingformer": _poolingformer,

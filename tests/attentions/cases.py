@@ -20,6 +20,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "flash": ("flash", "flash(group=8, features=6, activation=laplace, shift=True)"),
     "flowformer": ("flowformer",),
     "fnet": ("fnet",),
+    "funnel": (
+        "funnel",
+        "funnel(stride=3, pool=max, separate_cls=False)",
+        "funnel(pool_q_only=False)",
+    ),
     "global_attention": (
         "global_attention",
         "global_attention(score=general)",

@@ -420,6 +420,45 @@ WAVES = {"features": 5, "tau": 0.9, "SCALE": 0.2, "clamp": 0.3}
 RANDOM = {"param_random_matrices": torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 5, 4)}
 
 
+def funnel(a: Arrays, places: Tensor, keys: Tensor) -> Tensor:
+    """The angle of every pair by itself; the first token, where it stands apart, has no place and no type."""
+    width, per_head = a["param_r_kernel"].shape[0], a["q"].shape[-1] ** 0.5
+    angle = (places[:, None] - keys)[..., None] * 10_000 ** (-torch.arange(0, width, 2).double() / width)
+    r = torch.einsum("ijd,dhc->hijc", torch.cat([angle.sin(), angle.cos()], dim=-1), a["param_r_kernel"])
+    q, u, w, z = a["q"], *(a[f"param_r_{x}_bias"][:, None] for x in "wrs")
+    other, same = torch.einsum("bhic,thc->tbhi", q + z, a["param_seg_embed"])[..., None]
+    beside = torch.einsum("bhic,hijc->bhij", q + w, r) + torch.where(a["token_type_mat"][:, None], same, other)
+    scores = ((q + u) @ a["k"].mT + beside * a.get("cls_mask", 1.0)) / per_head + hidden(a)
+    return scores.softmax(dim=-1) @ a["v"]
+
+
+def funnelled(pattern: str, form: str, places: Tensor, keys: Tensor, **settings: Any) -> Unseen:
+    """Of width 12 with 3 heads of 5 channels: `places` are those of the queries in the text, `keys` those of keys."""
+    n, m, drawn = len(places), len(keys), torch.Generator().manual_seed(1)
+    given = {"token_type_mat": torch.rand(2, n, m, generator=drawn) < 0.5}
+    frequency = 10_000 ** (-torch.arange(6).double() / 6)
+    if form == "factorized":
+        sines, cosines = ([f(x[:, None] * frequency) for x in (places, keys)] for f in (torch.sin, torch.cos))
+        given |= {"param_phi": sines[0].repeat(1, 2), "param_pi": cosines[0].repeat(1, 2)}
+        given |= {"param_psi": torch.cat([cosines[1], sines[1]], dim=1)}
+        given |= {"param_omega": torch.cat([-sines[1], cosines[1]], dim=1)}
+    else:
+        distance, given["rel_index"] = (places[:, None] - keys).unique(return_inverse=True)
+        angle = distance[:, None] * frequency
+        given["param_R"] = torch.cat([angle.sin(), angle.cos()], dim=1)
+    if settings["separate_cls"]:
+        given["cls_mask"] = F.pad(torch.ones(n - 1, m - 1).double(), (1, 0, 1, 0))
+    learned = {"param_r_kernel": (12, 3, 5), "param_seg_embed": (2, 3, 5)}
+    learned |= {f"param_r_{x}_bias": (3, 5) for x in "wrs"}
+    options = settings | {"heads": 3, "attention_type": form, "truncate_seq": True}
+    law = lambda a: funnel(a, places, keys)  # noqa: E731
+    return Unseen("funnel", pattern, law, qkv(2, 3, n, m, 5) | learned, options, given, mask=(m, m - 4))
+
+
+def every(step: int, count: int, first: int = 0) -> Tensor:
+    return first + step * torch.arange(count).double()
+
+
 def openai_mask(stride: int, bands: int) -> Callable[[Arrays], Tensor]:
     i, j = places(20)
     last = torch.stack([j % stride == stride - 1 - head % bands for head in range(4)])[:, None]
@@ -449,6 +488,12 @@ UNSEEN = [
     Unseen("flowformer", "NC", lambda a: flow(a, 1e-4, 0.5), qkv(2, 3, 7, 12, 5, 4), {"eps": 1e-4, "clamp": 0.5}),
     Unseen("flowformer", "CS", lambda a: causal_flow(a, 1e-3), qkv(1, 3, 9, 9, 4), {"eps": 1e-3, "causal": True}),
     Unseen("flowformer_lra", "NS", flow_between_heads, qkv(2, 3, 11, 11, 4), {"eps": 1e-5, "feature_map": "relu+1e-6"}),
+    funnelled(
+        "NC", "relative_shift", every(4, 6, -3), every(2, 11, -1), block_index=2, separate_cls=True, pool_q_only=True
+    ),
+    funnelled("NC", "factorized", every(2, 6), every(1, 11), block_index=1, separate_cls=False, pool_q_only=True),
+    funnelled("NS", "factorized", every(4, 9), every(4, 9), block_index=2, separate_cls=False, pool_q_only=True),
+    funnelled("NS", "relative_shift", every(2, 9), every(2, 9), block_index=1, separate_cls=True, pool_q_only=False),
     Unseen("rfa", "CC", waves, waving(2, 3, 6, 11, 4), WAVES, given=RANDOM, mask=(11, 5)),
     Unseen("rfa", "CS", causal_waves, waving(1, 3, 9, 9, 4), WAVES | {"implementation": "prefix"}, given=RANDOM),
     Unseen(
@@ -639,6 +684,7 @@ def test_a_bare_mask_of_other_options_is_matched(tmp_path):
 ROWS = {"q", "k", "v", "x", "u", "mem", "out", "w", "key_padding_mask", "rows_valid"}  # arrays with a row for each
 ROWS |= {"param_noise", "param_landmark_logits", "param_uniform", "param_global_mask"}
 ROWS |= {f"param_{x}_global" for x in "qkv"}
+ROWS |= {"x_pooled", "token_type_mat", "cmem"}
 
 
 @pytest.mark.parametrize("path", parity.vectors(), ids=lambda path: path.stem)

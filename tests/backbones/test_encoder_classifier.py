@@ -113,6 +113,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "flowformer": (8_948_746, 26_530),
     "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
     "global_attention": (8_948_746, 26_530),
+    "funnel": (8_948_746 + 4 * (512**2 + 2 * 512), 26_530 + 4 * (32 * 16 + 2 * 16)),  # a map of distances, two biases
     "google_performer": (8_948_746, 26_530),
     "hf_reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # as reformer
     "informer_probsparse": (8_948_746, 26_530),
