@@ -17,7 +17,7 @@ by itself and what follows its end does not come to the post-net.
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from longspan.attentions import DecodeState, Pattern
 from longspan.backbones.batch_norm import BatchNorm
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.continuous import Ending, generate
 from longspan.backbones.sizes import check_sizes
@@ -159,8 +160,9 @@ class TransformerTTS(nn.Module):
         mask = real(lengths, tokens.shape[1])
         x = self.convolutions(self.embedding(tokens), mask if self.sizes.pads == "hidden" else None)
         x = self.dropout(self.source_positions(self.source(x), mask))
+        carry = None
         for layer in self.encoder:
-            x = layer(x, mask)
+            x, carry = layer(x, mask, carry)
         return self.encoder_norm(x), mask
 
     def prefill(
@@ -271,9 +273,13 @@ class EncoderLayer(nn.Module):
             self.mlp_norm, self.mlp = nn.LayerNorm(sizes.dim), perceptron(sizes)
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask=mask))
-        return x if self.mlp is None else x + self.mlp(self.mlp_norm(x))
+    def forward(
+        self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"], carry: Any = None
+    ) -> tuple[Float[Tensor, "b m d"], Any]:
+        """The tokens, and what the slot passes to the next layer."""
+        y, carry = carried_by_layers(self.attention, self.attention_norm(x), None, mask, carry)
+        x = x + self.dropout(y)
+        return (x if self.mlp is None else x + self.mlp(self.mlp_norm(x))), carry
 
 
 class DecoderLayer(nn.Module):
