@@ -236,7 +236,7 @@ class Attention(nn.Module, ABC):
     out: nn.Linear  # where there is one
     carry_type: ClassVar[type[Carry] | None] = None  # of what it carries from segment to segment
     segment: int | None = None  # tokens that a network gives it at a time, where it carries something between them
-    auxiliary_terms: list[Tensor] | None = None  # of the calls since collecting began; None: nobody collects
+    auxiliary_terms: list[tuple[Tensor, Tensor]] | None = None  # with weights, of calls since collecting began, if any
 
     def __init__(
         self,
@@ -294,11 +294,16 @@ class Attention(nn.Module, ABC):
         """
         return self(x, *inputs, **masks), carry
 
-    def with_auxiliary(self, y: Float[Tensor, "..."], term: Float[Tensor, ""]) -> Float[Tensor, "..."]:
-        """The output y as it is; `term`, weighted as the paper says, is added to the loss if this is training."""
+    def with_auxiliary(
+        self, y: Float[Tensor, "..."], term: Float[Tensor, ""], count: Tensor | int = 1
+    ) -> Float[Tensor, "..."]:
+        """The output y as it is; `term`, weighted as the paper says, is added to the loss if this is training.
+
+        `count` is what the term is a mean over, where a layer is called several times for one loss.
+        """
         if not self.training or self.auxiliary_terms is None:
             return y
-        self.auxiliary_terms.append(term)
+        self.auxiliary_terms.append((term, torch.as_tensor(count, dtype=term.dtype, device=term.device)))
         return tied(y, term)
 
     def auxiliary_loss(self) -> Float[Tensor, ""] | None:
@@ -306,7 +311,10 @@ class Attention(nn.Module, ABC):
 
         The loop collects (`attentions/auxiliary.py`), so that a layer that nobody asks keeps no graph alive.
         """
-        return torch.stack(self.auxiliary_terms).mean() if self.auxiliary_terms else None
+        if not self.auxiliary_terms:
+            return None
+        terms, counts = (torch.stack(each) for each in zip(*self.auxiliary_terms, strict=True))
+        return (terms * counts).sum() / counts.sum().clamp(min=1)
 
     def prefill(
         self,

@@ -105,8 +105,8 @@ class CompressiveTransformer(RelativeAttention):
         if evicted.shape[1]:
             new, new_mask = self.squeeze(evicted.detach()), evicted_mask[:, :: self.ratio]
             if self.training and self.compression in ("conv", "channels"):
-                loss = self.reconstruction(x.detach(), mask, evicted.detach(), evicted_mask, new, new_mask)
-                y = self.with_auxiliary(y, self.auxiliary * loss)
+                loss, asked = self.reconstruction(x.detach(), mask, evicted.detach(), evicted_mask, new, new_mask)
+                y = self.with_auxiliary(y, self.auxiliary * loss, asked)
             old = Memory.after(old, new, new_mask, self.compressed)
         return y, Memories(kept.x, kept.mask, old.x, old.mask)
 
@@ -137,8 +137,8 @@ class CompressiveTransformer(RelativeAttention):
         evicted_mask: Bool[Tensor, "b e"],
         new: Float[Tensor, "b o d"],
         new_mask: Bool[Tensor, "b o"],
-    ) -> Float[Tensor, ""]:
-        """How far attention to what was compressed is from attention to what it was made of."""
+    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+        """How far attention to what was compressed is from attention to what it was made of, over how many queries."""
         q = self._split(fixed(self.query, x))
 
         def read(tokens: Float[Tensor, "b e d"], seen: Bool[Tensor, "b e"]) -> Float[Tensor, "b h n c"]:
@@ -148,7 +148,8 @@ class CompressiveTransformer(RelativeAttention):
         apart = at_least_single(read(evicted, evicted_mask) - read(new, new_mask)).square().mean(dim=(1, 3))
         asked = evicted_mask.any(dim=1, keepdim=True).expand(x.shape[:2])
         asked = asked if mask is None else asked & mask
-        return apart.masked_fill(~asked, 0).sum() / asked.sum().clamp(min=1)
+        count = asked.sum()
+        return apart.masked_fill(~asked, 0).sum() / count.clamp(min=1), count
 
 
 def fixed(project: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:

@@ -13,7 +13,7 @@ with `pads="hidden"` a row does not depend on how far it is padded (`speech_laye
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Pattern
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import ANY_LENGTH, compile_each
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory, mlp_beside
@@ -118,11 +119,12 @@ class FastSpeech2(nn.Module):
     def _through(
         self, blocks: nn.ModuleList, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]
     ) -> Float[Tensor, "b n d"]:
+        carry = None
         for block in blocks:
             if self._compiled:
                 for any_number_of_places in (x, mask):
                     torch._dynamo.maybe_mark_dynamic(any_number_of_places, 1)
-            x = block(x, mask, mask if self.sizes.pads == "hidden" else None)
+            x, carry = block(x, mask, mask if self.sizes.pads == "hidden" else None, carry)
         return x
 
     def compile_parts(self) -> None:
@@ -151,13 +153,14 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"], seen: Bool[Tensor, "b n"] | None
-    ) -> Float[Tensor, "b n d"]:
-        """`mask` is for the slot, `seen` for the convolutions."""
-        x = self.attention_norm(x + self.attention(x, mask=mask))
-        if self.narrow is None:
-            return x
-        return self.mlp_norm(x + self.dropout(self.narrow(F.relu(self.widen(x, seen)), seen)))
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"], seen: Bool[Tensor, "b n"] | None, carry: Any = None
+    ) -> tuple[Float[Tensor, "b n d"], Any]:
+        """The tokens, and what the slot passes to the next block; `mask` is for the slot, `seen` for convolutions."""
+        y, carry = carried_by_layers(self.attention, x, None, mask, carry)
+        x = self.attention_norm(x + y)
+        if self.narrow is not None:
+            x = self.mlp_norm(x + self.dropout(self.narrow(F.relu(self.widen(x, seen)), seen)))
+        return x, carry
 
 
 class Predictor(nn.Module):

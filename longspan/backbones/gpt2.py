@@ -26,7 +26,7 @@ from longspan.backbones.compiling import compile_each
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.fairseq_sinusoid import fairseq_sinusoid
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory, mlp_beside
+from longspan.backbones.slots import AttentionFactory, adds_loss, mlp_beside
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
 
@@ -114,12 +114,14 @@ class GPT2(nn.Module):
         target below 0 is then padding, which is not carried.
         """
         x = self._embed(tokens, 0)
+        mask = None  # padding stands at the end, where no output sees it
+        if target is not None and (carry is not None or adds_loss(self)):
+            mask = target >= 0
         if carry is None and self.segment is None:
             for block in self.blocks:
-                x = block(x)
+                x = block(x, mask)
             after: list[Carry | None] = []
         else:
-            mask = None if carry is None or target is None else target >= 0
             x, after = self._in_segments(x, [None] * len(self.blocks) if carry is None else list(carry), mask)
         x = self.norm(x)
         y = self._logits(x) if target is None else chunked_cross_entropy(x, self.embedding.weight, target)
@@ -216,8 +218,8 @@ class Block(nn.Module):
             self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        return self._rest(x, self.attention(self.attention_norm(x)))
+    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
+        return self._rest(x, self.attention(self.attention_norm(x), mask=mask))
 
     def carried(
         self, x: Float[Tensor, "b n d"], carry: Any, mask: Bool[Tensor, "b n"] | None

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from longspan.attentions import Attention, Pattern
 from longspan.backbones.batch_norm import BatchNorm
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory, mlp_beside
@@ -87,8 +88,10 @@ class Informer(nn.Module):
     ) -> Float[Tensor, "b horizon variables"]:
         """The forecast from past values and the time features of past and future."""
         x = self.past_embedding(values, times[:, : self.past])
+        carry = None
         for layer, distil in zip(self.encoder, [*self.distil, nn.Identity()], strict=True):
-            x = distil(layer(x))
+            x, carry = layer(x, carry)
+            x = distil(x)
         context = self.encoder_norm(x)
         start = self.past - self.prefix
         y = self.future_embedding(F.pad(values[:, start:], (0, 0, 0, self.horizon)), times[:, start:])
@@ -138,9 +141,11 @@ class EncoderLayer(nn.Module):
             self.mlp, self.mlp_norm = perceptron(sizes), nn.LayerNorm(sizes.dim)
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        x = self.attention_norm(x + self.dropout(self.attention(x)))
-        return x if self.mlp is None else self.mlp_norm(x + self.mlp(x))
+    def forward(self, x: Float[Tensor, "b n d"], carry: Any = None) -> tuple[Float[Tensor, "b n d"], Any]:
+        """The tokens, and what the slot passes to the next layer."""
+        y, carry = carried_by_layers(self.attention, x, carry=carry)
+        x = self.attention_norm(x + self.dropout(y))
+        return (x if self.mlp is None else self.mlp_norm(x + self.mlp(x))), carry
 
 
 class DecoderLayer(nn.Module):

@@ -24,7 +24,7 @@ from that code in: neighbours are found by squared differences instead of the ex
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from longspan import attentions
 from longspan.attentions import Attention, Pattern
 from longspan.backbones.batch_norm import BatchNorm
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.point_proxies import PROXY_WIDTH, SLOPE, Grouper, Pointwise
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory, mlp_beside
@@ -119,8 +120,9 @@ class PoinTr(nn.Module):
         proxies, x = self.encode(points, chosen[:, : sizes.sample])
         centres, q = self.ask(x)
         near, near_proxies = (k_nearest(centres, cloud, sizes.geometry) for cloud in (centres, proxies))
+        carry = None
         for block in self.decoder:
-            q = block(q, x, near, near_proxies)
+            q, carry = block(q, x, near, near_proxies, carry)
         known = take(points, chosen[:, : sizes.queries]) if sampled else points
         return torch.cat([centres, known], dim=1), torch.cat([self.rebuild(centres, q), points], dim=1)
 
@@ -132,8 +134,9 @@ class PoinTr(nn.Module):
             proxies, features = self.grouper(points, chosen)
             position = self.position(proxies)
         x, near = self.embedding(features), k_nearest(proxies, proxies, self.sizes.geometry)
+        carry = None
         for block in self.encoder:
-            x = block(x + position, near)
+            x, carry = block(x + position, near, carry)
         return proxies, x
 
     def ask(self, x: Float[Tensor, "b proxies d"]) -> tuple[Float[Tensor, "b q 3"], Float[Tensor, "b q d"]]:
@@ -161,10 +164,14 @@ class EncoderBlock(nn.Module):
         self.geometry = Geometry(sizes.dim, used=first)
         self.mlp = mlp(sizes) if mlp_beside(self.attention) else None
 
-    def forward(self, x: Float[Tensor, "b n d"], near: Int[Tensor, "b n k"]) -> Float[Tensor, "b n d"]:
+    def forward(
+        self, x: Float[Tensor, "b n d"], near: Int[Tensor, "b n k"], carry: Any = None
+    ) -> tuple[Float[Tensor, "b n d"], Any]:
+        """The tokens, and what the slot passes to the next block."""
         n = self.norm(x)
-        x = x + self.geometry(self.attention(n), n, n, near)
-        return x if self.mlp is None else x + self.mlp(x)
+        y, carry = carried_by_layers(self.attention, n, carry=carry)
+        x = x + self.geometry(y, n, n, near)
+        return (x if self.mlp is None else x + self.mlp(x)), carry
 
 
 class DecoderBlock(nn.Module):
@@ -184,12 +191,15 @@ class DecoderBlock(nn.Module):
         memory: Float[Tensor, "b m d"],
         near: Int[Tensor, "b n k"],
         near_memory: Int[Tensor, "b n k"],
-    ) -> Float[Tensor, "b n d"]:
+        carry: Any = None,
+    ) -> tuple[Float[Tensor, "b n d"], Any]:
+        """The queries, and what their own slot passes to the next block."""
         n = self.norm(q)
-        q = q + self.geometry(self.attention(n), n, n, near)
+        y, carry = carried_by_layers(self.attention, n, carry=carry)
+        q = q + self.geometry(y, n, n, near)
         n, m = self.query_norm(q), self.memory_norm(memory)
         q = q + self.cross_geometry(self.cross(n, m), n, m, near_memory)
-        return q if self.mlp is None else q + self.mlp(q)
+        return (q if self.mlp is None else q + self.mlp(q)), carry
 
 
 class Geometry(nn.Module):

@@ -41,6 +41,11 @@ def mlp_beside(*slots: Attention) -> bool:
     return not any(slot.meta.owns_block for slot in slots)
 
 
+def adds_loss(model: nn.Module) -> bool:
+    """Whether a slot of a network in training adds a loss of its own, which must be told what is padding."""
+    return model.training and any(slot.meta.auxiliary_loss for slot in slots_of(model))
+
+
 def filled(model: nn.Module) -> dict[str, str]:
     """What sits in every slot of a network, by the name of the module: {"blocks.0.attention": "Abc (causal_self)"}."""
     return {name: f"{type(slot).__name__} ({slot.pattern})" for name, slot in _by_name(model).items()}

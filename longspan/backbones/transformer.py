@@ -25,7 +25,7 @@ from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.greedy import Limits, Stop, greedy
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory, mlp_beside
+from longspan.backbones.slots import AttentionFactory, adds_loss, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import Layout
 
@@ -113,12 +113,13 @@ class Transformer(nn.Module):
                 raise UsageError("The network was given neither a target nor the limits of what to write; give one.")
             first = source.new_full((len(source), 1), begin)
             return greedy(*self.prefill(first, memory, mask), self.step, limits)
-        y = self.target(target)
-        for layer in self.decoder:
-            y = layer(y, memory, mask)
+        y, layout = self.target(target), None
         if target_lengths is not None:
-            y = Layout.of_lengths(target_lengths, target.shape[1], y.device).pack(y)
-        return self.out(y)
+            layout = Layout.of_lengths(target_lengths, target.shape[1], y.device)
+        written = layout.mask if layout is not None and adds_loss(self.decoder) else None
+        for layer in self.decoder:
+            y = layer(y, memory, mask, written)
+        return self.out(y if layout is None else layout.pack(y))
 
     def encode(
         self, source: Int[Tensor, "b m"], lengths: list[int] | None = None
@@ -230,10 +231,15 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
-        self, y: Float[Tensor, "b n d"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
+        self,
+        y: Float[Tensor, "b n d"],
+        memory: Float[Tensor, "b m d"],
+        mask: Bool[Tensor, "b m"] | None,
+        written: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b n d"]:
-        y = self.attention_norm(y + self.dropout(self.attention(y)))
-        y = self.cross_norm(y + self.dropout(self.cross(y, memory, context_mask=mask)))
+        """`mask` belongs to the memory; `written` to y, whose padding stands at the end, where no output sees it."""
+        y = self.attention_norm(y + self.dropout(self.attention(y, mask=written)))
+        y = self.cross_norm(y + self.dropout(self.cross(y, memory, mask=written, context_mask=mask)))
         return self._rest(y)
 
     def prefill(

@@ -17,7 +17,7 @@ by itself and what follows its end does not come to the post-net.
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from longspan.attentions import DecodeState, Pattern
 from longspan.backbones.batch_norm import BatchNorm
+from longspan.backbones.carrying import carried_by_layers
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.continuous import Ending, generate
 from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory, mlp_beside
+from longspan.backbones.slots import AttentionFactory, adds_loss, mlp_beside
 from longspan.backbones.speech_layers import Convolution, Pads, ScaledPositions, initialise_attention
 from longspan.kernels.packing import real
 from longspan.kernels.row_noise import row_noise
@@ -146,10 +147,12 @@ class TransformerTTS(nn.Module):
             made, made_lengths = generate(first, state, self.step, ending)
             kept = None if ending.together else real(made_lengths, made.shape[1])
             return Generated(made + self.postnet(made, kept), made_lengths)
-        before, stop = self._read(self._enter(F.pad(target[:, :-1], (0, 0, 1, 0)), rows), memory, mask)
-        kept = None
-        if self.sizes.pads == "hidden" and target_lengths is not None:
-            kept = real(target_lengths, target.shape[1])
+        spoken = None if target_lengths is None else real(target_lengths, target.shape[1])
+        y = self._enter(F.pad(target[:, :-1], (0, 0, 1, 0)), rows)
+        for layer in self.decoder:
+            y = layer(y, memory, mask, spoken if adds_loss(self.decoder) else None)
+        before, stop = self._leave(y)
+        kept = spoken if self.sizes.pads == "hidden" else None
         return Steps(before, before + self.postnet(before, kept), stop)
 
     def encode(
@@ -159,8 +162,9 @@ class TransformerTTS(nn.Module):
         mask = real(lengths, tokens.shape[1])
         x = self.convolutions(self.embedding(tokens), mask if self.sizes.pads == "hidden" else None)
         x = self.dropout(self.source_positions(self.source(x), mask))
+        carry = None
         for layer in self.encoder:
-            x = layer(x, mask)
+            x, carry = layer(x, mask, carry)
         return self.encoder_norm(x), mask
 
     def prefill(
@@ -197,13 +201,6 @@ class TransformerTTS(nn.Module):
         self, previous: Float[Tensor, "b s f"], rows: Int[Tensor, " b"], *, first: int = 0
     ) -> Float[Tensor, "b s d"]:
         return self.dropout(self.target_positions(self.target(self.prenet(previous, rows, first)), first=first))
-
-    def _read(
-        self, y: Float[Tensor, "b s d"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"]
-    ) -> tuple[Float[Tensor, "b s f"], Float[Tensor, "b s"]]:
-        for layer in self.decoder:
-            y = layer(y, memory, mask)
-        return self._leave(y)
 
     def _leave(self, y: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b f"], Float[Tensor, "*b"]]:
         y = self.decoder_norm(y)
@@ -271,9 +268,13 @@ class EncoderLayer(nn.Module):
             self.mlp_norm, self.mlp = nn.LayerNorm(sizes.dim), perceptron(sizes)
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask=mask))
-        return x if self.mlp is None else x + self.mlp(self.mlp_norm(x))
+    def forward(
+        self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"], carry: Any = None
+    ) -> tuple[Float[Tensor, "b m d"], Any]:
+        """The tokens, and what the slot passes to the next layer."""
+        y, carry = carried_by_layers(self.attention, self.attention_norm(x), None, mask, carry)
+        x = x + self.dropout(y)
+        return (x if self.mlp is None else x + self.mlp(self.mlp_norm(x))), carry
 
 
 class DecoderLayer(nn.Module):
@@ -295,10 +296,15 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(
-        self, y: Float[Tensor, "b s d"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"]
+        self,
+        y: Float[Tensor, "b s d"],
+        memory: Float[Tensor, "b m d"],
+        mask: Bool[Tensor, "b m"],
+        spoken: Bool[Tensor, "b s"] | None = None,
     ) -> Float[Tensor, "b s d"]:
-        y = y + self.dropout(self.attention(self.attention_norm(y)))
-        y = y + self.dropout(self.cross(self.cross_norm(y), memory, context_mask=mask))
+        """`spoken` says which of y is real, to a slot with a loss of its own."""
+        y = y + self.dropout(self.attention(self.attention_norm(y), mask=spoken))
+        y = y + self.dropout(self.cross(self.cross_norm(y), memory, mask=spoken, context_mask=mask))
         return self._rest(y)
 
     def prefill(

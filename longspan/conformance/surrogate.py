@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 from longspan.attentions import Attention, HeadwiseAttention
 from longspan.conformance.difference import spell
@@ -42,10 +43,30 @@ def by_definition(layer: Attention) -> Attention:
 
     def defined(*inputs: Any, **masks: Any) -> Tensor:
         s = surrogate(*inputs, **masks)
+        if (node := _with_own_backward(s)) is not None:
+            raise PluginError(
+                f"The surrogate of {type(layer).__name__} has a backward of its own ({node}), which would be compared "
+                "with itself; write it in plain PyTorch, whose derivative is the gradient the paper defines."
+            )
         return value(*inputs, **masks).detach() + (s - s.detach())
 
     setattr(twin, name, defined)
     return twin
+
+
+def _with_own_backward(s: Tensor) -> str | None:
+    """The name of a custom autograd function or operator in the graph that computed s; None where there is none."""
+    met: set[Any] = set()
+    waiting = [s.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in met:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return node.name()
+        met.add(node)
+        waiting.extend(after for after, _ in node.next_functions)
+    return None
 
 
 def apart_from_definition(subject: Subject, layer: Attention, batch: Batch) -> tuple[float, str]:

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-CHUNK = 64
+CHUNK = 64  # tokens, and fewer where heads are wide:
+WRITTEN = 2**18  # numbers of the covariances of one head that are written out at a time, so that they stay in a cache
 SMALLEST = 1e-12  # of a norm, as in torch.nn.functional.normalize
 
 Sums = tuple[Float[Tensor, "b h c c"], Float[Tensor, "b h c"], Float[Tensor, "b h c"]]  # of q k^T, q^2 and k^2
@@ -32,8 +33,8 @@ def running_covariance(
     state: Any = sums or (q.new_zeros(b, h, c, c), q.new_zeros(b, h, c), q.new_zeros(b, h, c))
     if length == 0:
         return v, state
-    y = []
-    for tokens in zip(*(x.split(CHUNK, dim=2) for x in (q, k, v)), strict=True):
+    y, chunk = [], min(CHUNK, max(4, WRITTEN // (c * c)))
+    for tokens in zip(*(x.split(chunk, dim=2) for x in (q, k, v)), strict=True):
         found: Any = checkpoint(_chunk, *tokens, temperature, *state, use_reentrant=False, preserve_rng_state=False)
         y.append(found[0])
         state = found[1:]

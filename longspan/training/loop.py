@@ -89,7 +89,7 @@ def train(
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)
     selection = Selection(task.meta, recipe)
-    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection)
+    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection, fabric.world_size)
     progress = resumable.resume(fabric)
     model, optimizer = fabric.setup(model, optimizer)
     train_feed, valid_feed, test_feed = (

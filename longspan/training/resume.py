@@ -15,6 +15,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from longspan.backbones.slots import slots_of
 from longspan.tasks.base import Recipe
 from longspan.training import checkpoint
 from longspan.training.belongs import Belongs
@@ -39,6 +40,7 @@ class Resumable:
     average: RunningAverage
     recipe: Recipe
     selection: Selection
+    processes: int = 1
     carry: list[Any] = field(default_factory=list)  # what the checkpoint held of it
 
     def save(self, progress: Progress, carry: list[Any] | None = None) -> None:
@@ -98,8 +100,8 @@ class Resumable:
             yield "has other weights than the model"
         if not fits_optimizer(state["optimizer"], self.optimizer):
             yield "has a state that does not fit the optimiser"
-        if not _is_carry(state.get(CARRY)):
-            yield "carries something else than tensors from its last step"
+        if not self._fits_carry(state.get(CARRY)):
+            yield "carries something else than its network does from step to step"
         if not _fits_list(state["average"], self.average.mean):
             yield "has running averages that do not fit the model"
         if wrong := unsound_progress(state["progress"], self.recipe, self.selection.metric):
@@ -108,6 +110,26 @@ class Resumable:
             yield f"is of step {state['progress']['step']}, which is not that of its name"
         else:
             yield from self._unselected(state)
+
+    def _fits_carry(self, saved: Any) -> bool:
+        """Whether this is what processes, parts and layers carry, by the names of tensors; nothing without streams."""
+        if self.recipe.order != "streams":
+            return saved is None
+        lanes = self.recipe.batch_size // self.recipe.accumulate
+        rows = [len(range(rank, lanes, self.processes)) for rank in range(self.processes)]
+        return _is_list(saved, self.processes) and all(
+            _is_list(own, self.recipe.accumulate) and all(self._fits_part(part, n) for part in own)
+            for own, n in zip(saved, rows, strict=True)
+        )
+
+    def _fits_part(self, saved: Any, rows: int) -> bool:
+        slots = slots_of(self.model)
+        return _is_list(saved, len(slots)) and all(
+            isinstance(layer, dict)
+            and layer.keys() == ({one.name for one in fields(slot.carry_type)} if slot.carry_type else set())
+            and all(isinstance(value, Tensor) and value.shape[:1] == (rows,) for value in layer.values())
+            for layer, slot in zip(saved, slots, strict=True)
+        )
 
     def _unselected(self, state: dict[str, Any]) -> Iterator[str]:
         """What is wrong with the weights selected so far, of which the progress says which there are."""
@@ -196,13 +218,8 @@ def _unsound_curve(curve: Any, step: int, recipe: Recipe, score: str) -> str | N
     return None
 
 
-def _is_carry(saved: Any) -> bool:
-    """Whether this is what processes, parts and layers carry, by the names of tensors."""
-    if saved is None:
-        return True
-    if isinstance(saved, list):
-        return all(map(_is_carry, saved))
-    return isinstance(saved, dict) and all(isinstance(value, Tensor) for value in saved.values())
+def _is_list(saved: Any, length: int) -> bool:
+    return isinstance(saved, list) and len(saved) == length
 
 
 def _fits_list(saved: Any, own: list[Tensor]) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.conformance import check
-from tests.attentions.cases import CASES, each_case
+from tests.attentions.cases import CASES, LARGER, each_case
 
 
 def quick(spec: str, pattern: Pattern) -> bool:
@@ -27,7 +27,8 @@ def quick(spec: str, pattern: Pattern) -> bool:
 )
 def test_every_mechanism_keeps_its_promises(spec, pattern):
     (report,) = check(spec, [pattern], profile="quick")
-    assert report.ok, "\n".join(f"{f.promise}: {f.detail}" for f in report.broken)
+    broken = {f.promise: f.detail for f in report.broken}
+    assert broken.keys() == ({"parameter overhead"} if spec in LARGER else set()), broken
     assert report.status_of("holes") == "kept"  # of ours, which hole is a place is declared, not found
 
 

@@ -681,8 +681,9 @@ def test_a_bare_mask_of_other_options_is_matched(tmp_path):
         assert parity.examine(tmp_path / "m.npz").status == status
 
 
-ROWS = {"q", "k", "v", "x", "u", "mem", "out", "w", "key_padding_mask", "rows_valid"}  # arrays with a row for each
-ROWS |= {"param_noise", "param_landmark_logits", "param_uniform", "param_global_mask"}
+ROWS = {"q", "k", "v", "x", "u", "p", "context", "mem", "cmem", "out", "w"}  # arrays with a row for each
+ROWS |= {"key_padding_mask", "rows_valid", "param_noise", "param_landmark_logits", "param_uniform", "param_global_mask"}
+ROWS |= {"param_sketching_matrix", "param_random_sign"}
 ROWS |= {f"param_{x}_global" for x in "qkv"}
 ROWS |= {"x_pooled", "token_type_mat", "cmem"}
 

@@ -10,12 +10,14 @@ from longspan.attentions import Pattern
 from tests.attentions.cases import each_case
 
 LENGTH = 160  # long enough for a kernel to be chosen where it takes such heads
+# where every token has a softmax over all pairs of channels, 80 million of them at that length, which nothing shortens
+LENGTHS = {("xcit", Pattern.CAUSAL_SELF): 20}
 
 
-def inputs(pattern: Pattern, width: int) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+def inputs(pattern: Pattern, width: int, length: int = LENGTH) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
-    draw = lambda: torch.randn(2, LENGTH, width, generator=generator)  # noqa: E731
-    mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 50]])
+    draw = lambda: torch.randn(2, length, width, generator=generator)  # noqa: E731
+    mask = torch.arange(length) < torch.tensor([[length], [length * 2 // 3]])
     given, masks = [draw()], {"mask": mask}
     if pattern.cross:
         given.append(draw())
@@ -40,7 +42,7 @@ def made(spec: str, pattern: Pattern, width: int):
 
 @pytest.mark.parametrize(("spec", "pattern"), each_case(), ids=str)
 def test_a_head_of_512_channels_is_as_exact_as_any(spec, pattern):
-    layer, (given, masks) = made(spec, pattern, 512), inputs(pattern, 512)
+    layer, (given, masks) = made(spec, pattern, 512), inputs(pattern, 512, LENGTHS.get((spec, pattern), LENGTH))
     exact = outputs(copy.deepcopy(layer).double(), given, masks, "cpu", torch.float64)
     for found, wanted in zip(outputs(layer, given, masks, "cpu", torch.float32), exact, strict=True):
         assert (found - wanted).norm() <= 1e-4 * wanted.norm()

@@ -5,6 +5,7 @@ import torch
 
 from longspan import attentions, tasks
 from longspan.attentions import Pattern
+from longspan.attentions.auxiliary import auxiliary_loss, collecting
 from longspan.backbones.gpt2 import GPT2, GPT2Sizes
 
 SIZES = GPT2Sizes(dim=16, heads=2, layers=2, mlp=16, attention_dropout=0.0)
@@ -97,3 +98,21 @@ def test_encoders_compute_as_before_where_nothing_is_carried(name):
     feed = task.feed(task.made_up(rules, 2), rules, "cpu")
     assert torch.isfinite(task.loss(model, feed.batch(torch.arange(2).numpy())).loss)
     assert Pattern.NONCAUSAL_SELF in task.meta.slots.values()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("real, n", [(9, 11), (8, 12)])  # segments with padding, and one of nothing else
+@pytest.mark.parametrize("spec", ["sac(edges=3)", "compressive_transformer(memory=3, compressed=2, segment=4)"])
+def test_the_padding_of_a_row_is_not_in_the_auxiliary_loss(spec, real, n, streams):
+    model, row = language_model(spec).train(), tokens(n)
+    target = torch.zeros_like(row)
+    target[:, real:] = -1
+
+    def term(row, target):
+        with collecting(model) as layers:
+            model(row, target, *([[None, None]] if streams else []))
+            return auxiliary_loss(layers)
+
+    expected = term(row[:, :real], target[:, :real])
+    assert expected > 0
+    torch.testing.assert_close(term(row, target), expected)

@@ -1,12 +1,17 @@
 """What a mechanism carries goes from layer to layer of an encoder, whichever way its rows are computed."""
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from longspan import attentions, tasks
+from longspan.attentions import Pattern
+from longspan.attentions.luna import Luna
 from longspan.backbones.encoder_classifier import EncoderClassifier
+from longspan.backbones.slots import slots_of
 
 
 def tokens(n, rows=2):
@@ -48,3 +53,38 @@ def test_the_last_block_reads_what_was_carried_where_only_its_first_row_is_compu
     early = model.encode(tokens(9), [9, 5])
     model.whole = True
     torch.testing.assert_close(model.encode(tokens(9), [9, 5]), early)
+
+
+DEEP = {"model.encoder_layers": 2, "model.decoder_layers": 2}
+STACKS = {  # how many stacks of noncausal self slots a network has, and settings with which each has several
+    "listops": (1, {}),
+    "mlm": (1, {}),
+    "summarization": (1, {"model.layers": 2}),
+    "forecasting_etth1": (1, {}),
+    "point_cloud_completion": (2, DEEP | {"model.decoder_self": "trial"}),
+    "tts_transformer": (1, {"model.layers": 2}),
+    "tts_fastspeech2": (2, DEEP),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_every_stack_begins_with_nothing_and_passes_on_what_it_carries(name, monkeypatch):
+    given, carried = [], Luna.carried
+
+    def watched(self, *inputs, carry=None, **masks):
+        y, after = carried(self, *inputs, carry=carry, **masks)
+        given.append((carry, after))
+        return y, after
+
+    monkeypatch.setattr(Luna, "carried", watched)
+    task = tasks.get(name)
+    stacks, settings = STACKS[name]
+    rules = task.protocol("longspan", "smoke").override(settings)
+    torch.manual_seed(0)
+    model = task.model(attentions.get("luna(slots=3)"), rules)
+    slots = [slot for slot in slots_of(model) if slot.pattern is Pattern.NONCAUSAL_SELF]
+    task.loss(model, task.feed(task.made_up(rules, 2), rules, "cpu").batch(np.arange(2)))
+    assert len(given) == len(slots)
+    assert sum(carry is None for carry, _ in given) == stacks < len(slots)
+    for (_, before), (carry, _) in pairwise(given):
+        assert carry is None or carry is before

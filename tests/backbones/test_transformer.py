@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from longspan import attentions
 from longspan.attentions import Attention, Pattern
+from longspan.attentions.auxiliary import auxiliary_loss, collecting
 from longspan.backbones.greedy import Limits
 from longspan.backbones.slots import Slots, filled
 from longspan.backbones.transformer import Sizes, Transformer
@@ -210,3 +211,16 @@ def test_sizes_that_cannot_be_are_refused(changes, sentence):
 
 def test_every_slot_is_an_attention():
     assert all(isinstance(build().get_submodule(name), Attention) for name in filled(build()))
+
+
+@pytest.mark.parametrize("spec, pattern", [("sac(edges=3)", CS), ("routing_transformer(clusters=2)", CC)])
+def test_the_padding_of_a_target_is_not_in_the_auxiliary_loss(spec, pattern):
+    model = build(spec, pattern).train()
+    source, target = tokens(2, 9, 1), tokens(2, 12, 2)
+
+    def term(width):
+        with collecting(model) as layers:
+            model(source, [9, 6], target[:, :width], [8, 5])
+            return auxiliary_loss(layers)
+
+    torch.testing.assert_close(term(12), term(8))

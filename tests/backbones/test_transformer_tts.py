@@ -7,6 +7,7 @@ import torch
 
 from longspan import attentions
 from longspan.attentions import Pattern
+from longspan.attentions.auxiliary import auxiliary_loss, collecting
 from longspan.backbones.batch_norm import BatchNorm
 from longspan.backbones.continuous import Ending
 from longspan.backbones.slots import Slots, filled
@@ -227,3 +228,16 @@ def test_training_does_not_see_how_far_rows_are_padded_unless_it_is_told_to(pads
         sizes = replace(TINY, pads=pads, prenet_dropout=0.0, convolution_dropout=0.0)
         outcomes.append(build(sizes=sizes).train()(tokens, lengths, frames, steps).after[1, :4])
     assert bool((outcomes[0] - outcomes[1]).abs().max() > 1e-6) == differs
+
+
+def test_the_padding_of_a_target_is_not_in_the_auxiliary_loss():
+    model = build("sac(edges=3)", CS, sizes=replace(TINY, prenet_dropout=0.0)).train()
+    text, lengths, target = some()
+
+    def term(steps):
+        torch.manual_seed(0)  # of the dropout in convolutions
+        with collecting(model) as layers:
+            model(text, lengths, target[:, :steps], torch.tensor([6, 4, 5]))
+            return auxiliary_loss(layers)
+
+    torch.testing.assert_close(term(9), term(6))

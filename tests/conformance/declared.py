@@ -38,6 +38,13 @@ class AnotherSurrogate(Surrogate):
         return Plain.attend(self, q, k, v, **masks) / 3
 
 
+class WrongSurrogate(Surrogate):
+    """Defines its gradient by the very function whose backward is wrong, so that both agree."""
+
+    def surrogate(self, q, k, v, **masks):
+        return Surrogate.attend(self, q, k, v, **masks)
+
+
 class NoSurrogate(Plain):
     """Declares a surrogate gradient, and has the true one."""
 
@@ -71,6 +78,13 @@ class Choosing(Auxiliary):
 
 class ChoosingBlindly(Choosing):
     meta = declare(exact=False, patterns=(Pattern.NONCAUSAL_SELF,))
+
+
+class Scaling(Auxiliary):
+    """Its `extra` weights scale the values, but the loss of the task does not move them: their own loss alone does."""
+
+    def attend(self, q, k, v, **masks):
+        return super().attend(q, k, self.extra.detach() * v, **masks)
 
 
 class SilentAuxiliary(Auxiliary):

@@ -12,9 +12,11 @@ from tests.conformance.declared import (
     NoSurrogate,
     OwnsBlock,
     OwnsTooMuch,
+    Scaling,
     SilentAuxiliary,
     Surrogate,
     UndeclaredAuxiliary,
+    WrongSurrogate,
 )
 from tests.conformance.one_promise import ask
 from tests.conformance.right import Plain
@@ -36,6 +38,13 @@ def test_a_surrogate_gradient_that_is_the_true_one_is_no_surrogate():
     assert "derivatives themselves" in result.detail
 
 
+@pytest.mark.parametrize("promise", DERIVATIVES)
+def test_a_surrogate_with_a_backward_of_its_own_defines_nothing(promise):
+    result = ask(WrongSurrogate, "NS", promise)
+    assert result.status == "broken"
+    assert "plain PyTorch" in result.detail
+
+
 def test_a_surrogate_without_a_definition_is_refused_with_a_sentence():
     class Undefined(Plain):
         meta = Surrogate.meta
@@ -46,6 +55,14 @@ def test_a_surrogate_without_a_definition_is_refused_with_a_sentence():
 def test_the_gradient_of_a_parameter_that_chooses_may_be_that_of_the_auxiliary_loss():
     assert ask(Choosing, "NS", "gradients").status == "kept"
     result = ask(ChoosingBlindly, "NS", "gradients")
+    assert result.status == "broken"
+    assert "no gradient reaches extra" in result.detail
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_auxiliary_loss_is_no_excuse_for_a_gradient_that_is_missing(dtype):
+    assert ask(Choosing, "NS", "gradients", dtype=dtype).status == "kept"
+    result = ask(Scaling, "NS", "gradients", dtype=dtype)
     assert result.status == "broken"
     assert "no gradient reaches extra" in result.detail
 

@@ -55,6 +55,14 @@ def test_no_formula_asks_for_more_than_the_code_does(spec, pattern):
         assert 0 < least <= 1.01 * count_operations(call(spec, pattern, 192, train))
 
 
+def test_a_formula_is_of_a_core_where_there_are_heads_and_of_a_layer_elsewhere():
+    """A formula in the wrong table would be ignored, or counted with projections that it already has."""
+    headwise = {name: issubclass(attentions.get(name).cls, HeadwiseAttention) for name in FORMULAS}
+    assert all(headwise[name] for name in (*least_work.KEYS, *least_work.CORES))
+    assert not any(headwise[name] for name in least_work.LAYERS)
+    assert len(FORMULAS) == len(set(FORMULAS))
+
+
 @pytest.mark.parametrize("spec", ["softmax(kernel=plain)", "linear", "linformer", "performer", "abc", "fnet"])
 def test_where_the_code_does_no_more_than_needed_formula_and_count_agree(spec):
     pattern = Pattern.NONCAUSAL_SELF

@@ -105,3 +105,30 @@ def test_a_task_whose_rows_are_no_text_is_refused_with_a_sentence(tmp_path):
 def test_a_mechanism_that_carries_nothing_reads_streams_too(tmp_path):
     done, _ = run(tmp_path, replace(RULES), spec="softmax")
     assert np.isfinite(done.test.metrics["perplexity"])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda carry: None,
+        lambda carry: [],
+        lambda carry: [*carry, *carry],  # of two processes
+        lambda carry: [[part[:1] for part in carry[0]]],  # of fewer layers
+        lambda carry: [[[{"x": layer["x"]} for layer in part] for part in carry[0]]],
+        lambda carry: [[[{n: t[:1] for n, t in layer.items()} for layer in part] for part in carry[0]]],
+    ],
+)
+def test_a_checkpoint_that_lost_what_it_carried_is_set_aside(tmp_path, capsys, spoil):
+    def watch(progress, steps):
+        if progress.step == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path, watch=watch, save_every_seconds=-1.0)
+    for path in checkpoint.newest_first(tmp_path):
+        state = checkpoint.load(path)
+        carry = spoil(state.pop("carry"))
+        checkpoint.save(tmp_path, state["progress"]["step"], state | ({} if carry is None else {"carry": carry}))
+    resumed, _ = run(tmp_path)
+    assert "carries something else" in capsys.readouterr().err
+    assert resumed.progress.resumed == 0
