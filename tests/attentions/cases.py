@@ -44,6 +44,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "routing_transformer": ("routing_transformer", "routing_transformer(clusters=3, window=5, context_window=7)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
+    "scatterbrain": ("scatterbrain", "scatterbrain(window=5, features=8, buckets=4)"),
     "set_transformer": ("set_transformer",),
     "sac": ("sac", "sac(edges=3, width=8)"),
     "sinkhorn": ("sinkhorn",),

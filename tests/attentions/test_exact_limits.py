@@ -20,6 +20,7 @@ LIMITS = [
     f"probsparse(factor={N})",
     f"longformer(window={2 * N})",
     f"longformer(window=2, global_tokens={N})",
+    f"scatterbrain(window={2 * N}, features=4, buckets=1)",
     "bigbird(block=64)",
     "bigbird(block=11)",
     "bigbird(block=4, random=9)",

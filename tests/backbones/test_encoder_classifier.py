@@ -154,6 +154,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (512 * 194 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 194 + 32 * 64 - 4 * 32 * 16),
     ),
+    "scatterbrain": (8_948_746, 26_530),
     "set_transformer": (  # 32 inducing points, and two maps between the channels of a head
         8_948_746 + 4 * (32 * 512 + 2 * 8 * 64**2),
         26_530 + 4 * (32 * 16 + 2 * 4 * 4**2),
