@@ -295,6 +295,12 @@ def _xcit(s: ProblemSize) -> Work:
 
 
 def _yoso(s: ProblemSize) -> Work:
+    """The signs of every token; values are only added up. What the backward needs depends on how many keys collide."""
+    signs = 2 * (s.n + s.m) * s.c * s["hashes"] * s["bits"]
+    return Work(products=2 * s.m * s.c * s["conv"], choices=signs)
+
+
+def _yoso_e(s: ProblemSize) -> Work:
     """A cosine for every pair, and its value; weights are no softmax and can be kept."""
     pairs = causal_pairs(s.n, s.m) if s.causal else s.n * s.m
     return Work(products=4 * s.c * pairs + 2 * s.m * s.c * s["conv"])
@@ -320,6 +326,7 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "set_transformer": _set_transformer,
     "xcit": _xcit,
     "yoso": _yoso,
+    "yoso_e": _yoso_e,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "set_transformer", "xcit"}

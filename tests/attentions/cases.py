@@ -55,7 +55,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "synthesizer": ("synthesizer",),
     "transformer_xl": ("transformer_xl", "transformer_xl(memory=7, same_length=True)"),
     "xcit": ("xcit",),
-    "yoso": ("yoso",),
+    "yoso": ("yoso", "yoso(hashes=3, bits=3)"),
+    "yoso_e": ("yoso_e",),
 }
 
 

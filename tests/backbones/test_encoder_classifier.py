@@ -168,6 +168,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "xcit": (8_948_746 + 4 * 8, 26_530 + 4 * 4),  # a temperature for each head
     "transformer_xl": (8_948_746 + 4 * (512**2 + 2 * 512), 26_530 + 4 * (32 * 16 + 2 * 16)),
     "yoso": (8_948_746, 26_530),
+    "yoso_e": (8_948_746, 26_530),
 }
 
 
