@@ -1,60 +1,91 @@
-"""YOSO, you only sample once: a pair weighs as much as it is likely that random hyperplanes do not separate it.
+"""YOSO, you only sample once: a query sums the values of the keys that have the same hash, over a number of hashes.
 
-    y_i = u_i / |u_i|      u_i = sum_j w_ij v_j      w_ij = (1 - arccos(x_ij) / pi)^bits
+    y_i = u_i / |u_i|      u_i = 1 / s sum_{h <= s} sum_{j : f_h(k_j) = f_h(q_i)} v_j      f_h(x) = sign(x P_h)
 
-with x_ij the cosine of the angle between q_i and k_j, over the real keys j, in causal self attention over j <= i. So w
-is the chance that q_i and k_j have the same hash of `bits` signs. The length of u takes the place of a sum of weights.
-The derivative of w by x has no bound where q and k point the same way, so the paper defines the gradient by a lower
-bound of it instead:
+with s = `hashes` and Gaussian P_h of `bits` columns, over the real keys j, in causal self attention over j <= i. So a
+pair weighs w_ij, the share of hashes that agree on it: a Bernoulli sample of (1 - arccos(x_ij) / pi)^bits, where x_ij
+is the cosine of the angle between q_i and k_j. The error of u falls as 1 / sqrt(s); `yoso_e` is the limit. The length
+of u takes the place of a sum of weights; where nothing collides, y is 0. A sample has no derivative by x, and that of
+its expectation has no bound, so the paper defines the gradient by a lower bound of it, sampled by the same hashes:
 
     dw / dx := (bits / 2) w      all other derivatives are what they are
 
 `conv` > 0 adds a depth-wise convolution of v along the tokens, with that many taps, one filter per head; being centred,
-it is for noncausal self attention alone.
+it is for noncausal self attention alone. No parameters but those of `conv`.
 
-This is the expectation over all hashes, which the authors call YOSO-E: every pair is weighed, in single precision at
-least. Sampling some hashes instead makes the cost linear and y an estimate. No parameters but those of `conv`. Paper:
-arXiv:2111.09714. Departs from the paper in: x is kept within [-1, 1], beyond which rounding would give NaN; and padding
-is honoured, which the port of Hugging Face ignores. The authors' second version (`authors_yoso`) shrinks x instead.
+Time and memory are linear in the length: values are summed for each bucket, and in the backward pass products of values
+and keys. Decoding keeps the sums of all buckets, hashes * 2^bits * c numbers a head. Hashes are taken in single
+precision also under autocast. Paper: arXiv:2111.09714. Departs from the paper in: P is drawn once, saved with the
+weights, and never redrawn, while the authors draw it at every call, in evaluation too; padding is honoured; causal and
+cross attention, which no public code has. The authors' second version, in expectation, is `authors_yoso`.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.attentions.base import (
     ALL_PATTERNS,
     AttentionMeta,
+    DecodeState,
     HeadwiseAttention,
-    KeyValueCache,
     Pattern,
     centred_conv,
 )
 from longspan.core.errors import UsageError
+from longspan.kernels.lsh_attention.bucket_sums import bucket_sums
 from longspan.kernels.precision import at_least_single, without_autocast
+
+MOST_BITS = 24
+
+
+@dataclass
+class Tables(DecodeState):
+    """The sum of values in every bucket of every hash."""
+
+    sums: Float[Tensor, "b h s codes e"]
 
 
 class YOSO(HeadwiseAttention):
     meta = AttentionMeta(
-        title="YOSO-E",
+        title="YOSO",
         paper="arXiv:2111.09714",
         family="hashing",
-        cost="n^2",
+        cost="n",
         patterns=ALL_PATTERNS,
+        stochastic=True,
         surrogate_gradient=True,
-        remark="The expectation over hashes, which is quadratic; no public code has cross or causal attention.",
+        remark="No public code has cross or causal attention; the authors draw new hashes at every call.",
     )
 
-    def __init__(self, dim: int, heads: int, pattern: Pattern, *, bits: int = 9, conv: int = 0, **shell: Any):
+    planes: Float[Tensor, "c s bits"]
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern,
+        *,
+        hashes: int = 32,
+        bits: int = 9,
+        conv: int = 0,
+        **shell: Any,
+    ):
         super().__init__(dim, heads, pattern, **shell)
-        if bits < 1:
-            raise UsageError(f"A hash has at least one bit, got bits={bits}.")
+        if hashes < 1 or not 1 <= bits <= MOST_BITS:
+            raise UsageError(
+                f"yoso needs at least 1 hash of 1 to {MOST_BITS} bits, got hashes={hashes} and bits={bits}; "
+                "for the expectation over all hashes take yoso_e."
+            )
         if conv and self.pattern is not Pattern.NONCAUSAL_SELF:
             raise UsageError(f"conv={conv} looks to both sides of a query's own value; leave it out as {self.pattern}.")
-        self.bits, self.conv = bits, centred_conv(heads, conv)
+        self.hashes, self.bits, self.conv = hashes, bits, centred_conv(heads, conv)
+        self.register_buffer("planes", torch.randn(self.head_dim, hashes, bits))
 
     def attend(
         self,
@@ -66,14 +97,10 @@ class YOSO(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            cosine, values = _cosines(q, k), _erase(at_least_single(v), key_mask)
-            # times 1, by whose derivative w has the gradient of the paper
-            w = self._collision(cosine.detach()) * (1 + self.bits / 2 * (cosine - cosine.detach()))
-            y = F.normalize(self._hide(w, key_mask) @ values, dim=-1)
-            if self.conv is not None:
-                weight = self.conv.weight.to(values.dtype)
-                y = y + F.conv2d(values, weight, padding="same", groups=self.heads)
-        return y.to(v.dtype)
+            q, k, values = _unit(q), _unit(k), _erase(at_least_single(v), key_mask)
+            causal = self.pattern is Pattern.CAUSAL_SELF
+            u = _sampled(q, k, values, self.hash(q), self.hash(k), self.bits / 2, causal)
+            return self._with_conv(F.normalize(u, dim=-1), values).to(v.dtype)
 
     def surrogate(
         self,
@@ -86,46 +113,92 @@ class YOSO(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         """u with constant weights, plus their bound times x for constant values, through the slope of the norm at u."""
         with without_autocast(q):
-            cosine, values = _cosines(q, k), _erase(at_least_single(v), key_mask)
-            w = self._hide(self._collision(cosine.detach()), key_mask)
+            q, k, values = _unit(q), _unit(k), _erase(at_least_single(v), key_mask)
+            w = self.sample(q, k)
             u, length = (w @ values).detach(), (w @ values).detach().norm(dim=-1, keepdim=True).clamp(min=1e-12)
-            moved = w @ values + (self.bits / 2 * w * cosine) @ values.detach()
+            moved = w @ values + (self.bits / 2 * w * (q @ k.mT)) @ values.detach()
             along = (moved * u).sum(dim=-1, keepdim=True) / length
-            y = (moved - along * u / length) / length
-            if self.conv is not None:
-                y = y + F.conv2d(values, self.conv.weight.to(values.dtype), padding="same", groups=self.heads)
-        return y.to(v.dtype)
+            return self._with_conv((moved - along * u / length) / length, values).to(v.dtype)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
-    ) -> KeyValueCache:
-        return KeyValueCache.of(k, v, key_mask)
+    ) -> Tables:
+        with without_autocast(k):
+            values, every = _erase(at_least_single(v), key_mask), torch.arange(2**self.bits, device=k.device)
+            every = every[:, None].expand(*k.shape[:2], -1, 1)
+            codes = self.hash(k).split(1, dim=3)
+            sums = [bucket_sums(None, None, values, every, code) for code in codes]
+            return Tables(torch.stack(sums, dim=2))
 
     def advance(
         self,
         q: Float[Tensor, "b h c"],
         k: Float[Tensor, "b h c"] | None,
         v: Float[Tensor, "b h e"] | None,
-        state: KeyValueCache,
-    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
-        state = state if k is None or v is None else state.plus(k, v)
-        there = torch.arange(state.k.shape[2], device=q.device) < state.lengths[:, None]
+        state: Tables,
+    ) -> tuple[Float[Tensor, "b h e"], Tables]:
         with without_autocast(q):
-            w = self._collision(_cosines(q[:, :, None], state.k)) * there[:, None, None]
-            y = F.normalize(w @ _erase(at_least_single(state.v), there), dim=-1)
-        return y[:, :, 0].to(q.dtype), state
+            if k is not None and v is not None:
+                index, value = self._rows(k, state), at_least_single(v)[:, :, None, None]
+                state = replace(state, sums=state.sums.scatter_add(3, index, value.expand_as(index)))
+            u = state.sums.gather(3, self._rows(q, state)).mean(dim=2)[:, :, 0]
+            return F.normalize(u, dim=-1).to(q.dtype), state
 
-    def _collision(self, cosine: Float[Tensor, "b h n m"]) -> Float[Tensor, "b h n m"]:
-        return (1 - cosine.clamp(-1, 1).acos() / torch.pi) ** self.bits
+    @torch.no_grad()
+    def hash(self, x: Float[Tensor, "b h n c"]) -> Int[Tensor, "b h n s"]:
+        """The code of each token in each hash: its signs as the digits of a number."""
+        signs = (at_least_single(x) @ self.planes.flatten(1).to(x.dtype) > 0).unflatten(3, (self.hashes, self.bits))
+        return (signs.long() << torch.arange(self.bits, device=x.device)).sum(dim=-1)
 
-    def _hide(self, w: Float[Tensor, "b h n m"], key_mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h n m"]:
-        if self.pattern is Pattern.CAUSAL_SELF:
-            w = w.tril()
-        return w if key_mask is None else w * key_mask[:, None, None]
+    @torch.no_grad()
+    def sample(self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h n m"]:
+        """w of all pairs that may see each other: the share of hashes that agree, as a matrix."""
+        w = q.new_zeros(*q.shape[:3], k.shape[2])
+        for i, j in zip(self.hash(q).unbind(dim=3), self.hash(k).unbind(dim=3), strict=True):
+            w += (i[..., None] == j[:, :, None]) / self.hashes
+        return w.tril() if self.pattern is Pattern.CAUSAL_SELF else w
+
+    def _rows(self, x: Float[Tensor, "b h c"], state: Tables) -> Int[Tensor, "b h s 1 e"]:
+        """Where the buckets of a token are in the tables."""
+        code = rearrange(self.hash(at_least_single(x)[:, :, None]), "b h 1 s -> b h s 1 1")
+        return code.expand(-1, -1, -1, -1, state.sums.shape[4])
+
+    def _with_conv(self, y: Float[Tensor, "b h n e"], values: Float[Tensor, "b h m e"]) -> Float[Tensor, "b h n e"]:
+        if self.conv is None:
+            return y
+        return y + F.conv2d(values, self.conv.weight.to(values.dtype), padding="same", groups=self.heads)
 
 
-def _cosines(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h n m"]:
-    return F.normalize(at_least_single(q), dim=-1) @ F.normalize(at_least_single(k), dim=-1).mT
+class _Sampled(torch.autograd.Function):
+    """u, and the gradient that the paper defines."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, slope: float, causal: bool
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, of_q, of_k)
+        ctx.slope, ctx.causal = slope, causal
+        return bucket_sums(None, None, v, of_q, of_k, causal=causal) / of_q.shape[3]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, of_q, of_k = ctx.saved_tensors
+        g, causal = gradients[0] / of_q.shape[3], ctx.causal
+        dq = ctx.slope * bucket_sums(g, v, k, of_q, of_k, causal=causal)
+        if causal:  # a key is seen by the queries after it: by those before it, if time is turned round
+            q, v, g, of_q, of_k = (x.flip(2) for x in (q, v, g, of_q, of_k))
+        dk = ctx.slope * bucket_sums(v, g, q, of_k, of_q, causal=causal)
+        dv = bucket_sums(None, None, g, of_k, of_q, causal=causal)
+        if causal:
+            dk, dv = dk.flip(2), dv.flip(2)
+        return dq, dk, dv, None, None, None, None
+
+
+_sampled: Any = _Sampled.apply
+
+
+def _unit(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
+    return F.normalize(at_least_single(x), dim=-1)
 
 
 def _erase(x: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h m e"]:

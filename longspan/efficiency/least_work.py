@@ -201,6 +201,17 @@ def _performer(s: ProblemSize) -> Work:
     return _kernel(s, s["features"] or max(1, int(s.c * math.log(s.c))), projected=True)
 
 
+def _scatterbrain(s: ProblemSize) -> Work:
+    """Features for all, exact weights for the pairs near each other, by lsh if all buckets are of one size."""
+    features = s["features"] or max(2, int(s.c * math.log(s.c)) // 2 * 2)  # in pairs, of which one is projected
+    far = replace(_kernel(s, features, projected=False), fixed=(s.n + s.m) * s.c * features)
+    if s["support"] == "lsh" or s.pattern.cross:
+        return replace(far, pairs=s.n * min(s["window"], -(-s.m // s["buckets"])))
+    i, w = np.arange(s.n), s["window"]
+    left = i - (w - 1 if s.causal else w // 2)
+    return replace(far, pairs=float((np.minimum(left + w, s.n) - np.maximum(left, 0)).sum()))
+
+
 def _rfa(s: ProblemSize) -> Work:
     """A sine and a cosine of each projection."""
     projected = (s.n + s.m) * 2 * s.c * s["features"]
@@ -284,6 +295,12 @@ def _xcit(s: ProblemSize) -> Work:
 
 
 def _yoso(s: ProblemSize) -> Work:
+    """The signs of every token; values are only added up. What the backward needs depends on how many keys collide."""
+    signs = 2 * (s.n + s.m) * s.c * s["hashes"] * s["bits"]
+    return Work(products=2 * s.m * s.c * s["conv"], choices=signs)
+
+
+def _yoso_e(s: ProblemSize) -> Work:
     """A cosine for every pair, and its value; weights are no softmax and can be kept."""
     pairs = causal_pairs(s.n, s.m) if s.causal else s.n * s.m
     return Work(products=4 * s.c * pairs + 2 * s.m * s.c * s["conv"])
@@ -305,9 +322,11 @@ CORES: dict[str, Callable[[ProblemSize], Work | None]] = {
     "compressive_transformer": _relative,
     "transformer_xl": _relative,
     "rfa": _rfa,
+    "scatterbrain": _scatterbrain,
     "set_transformer": _set_transformer,
     "xcit": _xcit,
     "yoso": _yoso,
+    "yoso_e": _yoso_e,
 }
 SUMS = {"linear", "cosformer", "performer", "abc", "linformer"}  # whose state is a summary of fixed size
 SUMS |= {"dpfp", "efficient_attention", "flowformer", "rfa", "set_transformer", "xcit"}

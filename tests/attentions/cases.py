@@ -49,6 +49,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "routing_transformer": ("routing_transformer", "routing_transformer(clusters=3, window=5, context_window=7)"),
     "s4": ("s4",),
     "s4d": ("s4d",),
+    "scatterbrain": ("scatterbrain", "scatterbrain(window=5, features=8, buckets=4)"),
     "set_transformer": ("set_transformer",),
     "sac": ("sac", "sac(edges=3, width=8)"),
     "sinkhorn": ("sinkhorn",),
@@ -59,7 +60,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "synthesizer": ("synthesizer",),
     "transformer_xl": ("transformer_xl", "transformer_xl(memory=7, same_length=True)"),
     "xcit": ("xcit",),
-    "yoso": ("yoso",),
+    "yoso": ("yoso", "yoso(hashes=3, bits=3)"),
+    "yoso_e": ("yoso_e",),
 }
 
 # strings of the table whose options ask for more parameters than the ten per cent of a comparison

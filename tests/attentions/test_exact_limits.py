@@ -26,6 +26,7 @@ LIMITS = [
     f"logsparse(local={N})",
     "logsparse(restart=1)",
     f"sac(edges={N - 1})",
+    f"scatterbrain(window={2 * N}, features=4, buckets=1)",
     "bigbird(block=64)",
     "bigbird(block=11)",
     "bigbird(block=4, random=9)",

@@ -122,6 +122,19 @@ def window(a: Arrays, left: int, right: int) -> Tensor:
     return seen(a, (j >= i - left) & (j <= i + right))
 
 
+def near_exact_far_random(a: Arrays, width: int, temperature: float) -> Tensor:
+    """Exact weights on a band, hyperbolic features elsewhere."""
+    (i, j), w = places(a["q"].shape[2]), a["param_projection_matrix"]
+    q, k = (a[x] * temperature**0.5 for x in "qk")
+    logs = [torch.cat([x @ w.T, -x @ w.T], dim=-1) - x.square().sum(dim=-1, keepdim=True) / 2 for x in (q, k)]
+    features = logs[0].exp() @ logs[1].exp().mT / (2 * len(w))
+    near = (j >= i - width // 2) & (j < i - width // 2 + width)
+    weights = torch.where(near, (q @ k.mT).exp(), features)
+    if "key_padding_mask" in a:
+        weights = weights * ~a["key_padding_mask"][:, None, None]
+    return weights @ a["v"] / weights.sum(dim=-1, keepdim=True)
+
+
 def blocks(a: Arrays, block: int, more: int) -> Tensor:
     i, j = places(a["q"].shape[2])
     start = i // block * block
@@ -514,6 +527,15 @@ UNSEEN = [
         qkv(2, 3, 22, 22, 4),
         {"window": 5, "extra_each_side": 2, "relative_bias": False},
         mask=(22, 13),
+    ),
+    Unseen(
+        "scatterbrain",
+        "NS",
+        lambda a: near_exact_far_random(a, 7, 0.3),
+        qkv(2, 3, 150, 150, 5, 4),
+        {"heads": 3, "local_context": 7, "nb_features": 11, "softmax_temp": 0.3},  # an odd number, rounded down
+        given={"param_projection_matrix": torch.randn(5, 5, generator=torch.Generator().manual_seed(2)).double()},
+        mask=(150, 90),
     ),
     Unseen("longformer", "NS", lambda a: window(a, 5, 5), qkv(1, 3, 30, 30, 4), {"attention_window": 10}, mask=(24,)),
     Unseen(

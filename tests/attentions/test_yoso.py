@@ -1,56 +1,84 @@
-"""YOSO against the dense formula and the chance that hashes agree, and its gradient against the paper's."""
+"""YOSO against dense samples and the expectation they tend to, and its gradient against the paper's."""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from longspan.attentions import Pattern
 from longspan.attentions.yoso import YOSO
 from longspan.core.errors import UsageError
 from tests.attentions.agreement import PATTERNS, assert_steps_continue, headwise, random_mask
 
+CAUSAL = [Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS]
 
+
+def agreeing(layer: YOSO, q, k):
+    """The share of hashes whose signs all agree, pair by pair."""
+    q, k = ((x @ layer.planes.flatten(1)).sign().unflatten(-1, (layer.hashes, layer.bits)) for x in (q, k))
+    w = (q[:, :, :, None] == k[:, :, None]).all(dim=-1).double().mean(dim=-1)
+    return w.tril() if layer.pattern is Pattern.CAUSAL_SELF else w
+
+
+@settings(max_examples=4, deadline=None)
+@given(n=st.integers(1, 90), m=st.integers(1, 90), bits=st.integers(1, 5))
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_outputs_and_gradients_are_those_of_the_paper(pattern):
+def test_outputs_and_gradients_are_those_of_the_paper(pattern, n, m, bits):
     """dq_i = sum_j (g_i . v_j) w_ij (bits / 2) k_j for unit vectors, where g is the gradient of u."""
-    layer = headwise("yoso(bits=5)", pattern, heads=1)
-    q, k, v = (F.normalize(torch.randn(2, 1, 9, 6).double(), dim=-1).requires_grad_() for _ in range(3))
-    mask = random_mask(9)[:2]
+    layer, m = headwise(f"yoso(hashes=4, bits={bits})", pattern), m if pattern.cross else n
+    assert isinstance(layer, YOSO)
+    q, k, v = (F.normalize(torch.randn(3, 2, t, 6).double(), dim=-1).requires_grad_() for t in (n, m, m))
+    mask = random_mask(m)
     y = layer.attend(q, k, v, key_mask=mask)
     dy = torch.randn_like(y)
     dq, dk, dv = torch.autograd.grad(y, (q, k, v), dy)
     q, k, v = (x.detach() for x in (q, k, v))
-    w = (1 - (q @ k.mT).acos() / torch.pi) ** 5 * mask[:, None, None]
-    w = w.tril() if pattern is Pattern.CAUSAL_SELF else w
+    w = agreeing(layer, q, k) * mask[:, None, None]
     u = w @ v
     torch.testing.assert_close(y, F.normalize(u, dim=-1))
     length = u.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-    g = (dy - (dy * u / length).sum(dim=-1, keepdim=True) * u / length) / length
-    through = (g @ v.mT) * w * 5 / 2
+    g = (dy - (dy * u / length).sum(dim=-1, keepdim=True) * u / length) / length * (u != 0)
+    through = (g @ v.mT) * w * bits / 2
     for found, expected, unit in ((dq, through @ k, q), (dk, through.mT @ q, k)):
         expected = expected - (expected * unit).sum(dim=-1, keepdim=True) * unit  # q and k are made unit vectors first
         torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(dv, w.mT @ g)
+    torch.testing.assert_close(dv[mask[:, None].expand(-1, 2, -1)], (w.mT @ g)[mask[:, None].expand(-1, 2, -1)])
 
 
-def test_a_weight_is_the_chance_that_all_bits_of_a_hash_agree():
-    torch.manual_seed(0)
-    layer, (q, k) = headwise("yoso(bits=3)", Pattern.NONCAUSAL_SELF, heads=1), torch.randn(2, 1, 1, 1, 6).double()
-    planes = torch.randn(6, 40_000, 3).double()
-    same = (torch.tensordot(q[0, 0, 0], planes, 1).sign() == torch.tensordot(k[0, 0, 0], planes, 1).sign()).all(dim=-1)
-    chance = same.double().mean()
-    assert isinstance(layer, YOSO)
-    w = layer._collision(torch.cosine_similarity(q, k, dim=-1)[..., None])
-    assert abs(w.item() - chance.item()) < 4 * (chance * (1 - chance) / 40_000) ** 0.5
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_error_falls_as_one_over_the_root_of_the_number_of_hashes(pattern):
+    """Of weights, whose deviation is that of a share of independent hashes."""
+    torch.manual_seed(3)
+    q, k = torch.randn(2, 1, 1, 40, 6).double()
+    cosine = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+    chance = (1 - cosine.acos() / torch.pi) ** 4
+    chance = chance.tril() if pattern is Pattern.CAUSAL_SELF else chance
+    for hashes in (16, 256, 4096):
+        layer = headwise(f"yoso(hashes={hashes}, bits=4)", pattern, heads=1)
+        assert isinstance(layer, YOSO)
+        error = (layer.sample(q, k) - chance).norm()
+        typical = (chance * (1 - chance) / hashes).sum().sqrt()
+        assert 0.5 * typical < error < 2 * typical
 
 
-@pytest.mark.parametrize("pattern", [Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS])
+def test_many_hashes_give_the_expectation():
+    q, k, v = torch.randn(3, 1, 1, 50, 6).double()
+    expected = headwise("yoso_e(bits=4)", Pattern.CAUSAL_SELF, heads=1).attend(q, k, v)
+    apart = [
+        (headwise(f"yoso(hashes={hashes}, bits=4)", Pattern.CAUSAL_SELF, heads=1).attend(q, k, v) - expected).norm()
+        for hashes in (8, 2048)
+    ]
+    assert apart[1] < apart[0] / 6  # 256 times as many: about a sixteenth
+
+
+@pytest.mark.parametrize("pattern", CAUSAL)
 def test_decoding_continues_any_prefix(pattern):
-    assert_steps_continue(headwise("yoso", pattern))
+    assert_steps_continue(headwise("yoso(hashes=3, bits=4)", pattern))
 
 
 def test_equal_queries_and_keys_have_finite_outputs_and_gradients():
-    layer = headwise("yoso", Pattern.NONCAUSAL_SELF, heads=1).float()
+    layer = headwise("yoso(hashes=4)", Pattern.NONCAUSAL_SELF, heads=1).float()
     x = torch.randn(4, 1, 64, 6, requires_grad=True)
     y = layer.attend(x, x, x)
     y.sum().backward()
@@ -59,7 +87,23 @@ def test_equal_queries_and_keys_have_finite_outputs_and_gradients():
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("options", ["bits=0", "conv=4"])
+def test_a_query_without_a_collision_gives_zero():
+    layer = headwise("yoso(hashes=1, bits=2)", Pattern.NONCAUSAL_CROSS, heads=1)
+    x = torch.randn(1, 1, 1, 6).double()
+    y = layer.attend(x, -x, torch.randn(1, 1, 1, 6).double())
+    assert (y == 0).all()
+
+
+def test_one_huge_token_changes_no_other_bucket():
+    """Sums of buckets are kept apart, not taken as differences of a running sum over all of them."""
+    layer = headwise("yoso(hashes=2, bits=3)", Pattern.CAUSAL_SELF, heads=1).float()
+    q, k, v = torch.randn(3, 1, 1, 400, 6)
+    huge = v.clone()
+    huge[:, :, -1] = 1e30
+    assert torch.equal(layer.attend(q, k, v)[:, :, :-1], layer.attend(q, k, huge)[:, :, :-1])
+
+
+@pytest.mark.parametrize("options", ["bits=0", "bits=99", "hashes=0", "conv=4"])
 def test_options_without_a_meaning_are_refused(options):
     with pytest.raises(UsageError):
         headwise(f"yoso({options})", Pattern.NONCAUSAL_SELF)

@@ -183,6 +183,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * 32 * (4 * (512 + 32 + 2) + 512 + 33),
         26_530 + 4 * 32 * (4 * (32 + 32 + 2) + 32 + 33),
     ),
+    "scatterbrain": (8_948_746, 26_530),
     "set_transformer": (  # 32 inducing points, and two maps between the channels of a head
         8_948_746 + 4 * (32 * 512 + 2 * 8 * 64**2),
         26_530 + 4 * (32 * 16 + 2 * 4 * 4**2),
@@ -201,6 +202,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "xcit": (8_948_746 + 4 * 8, 26_530 + 4 * 4),  # a temperature for each head
     "transformer_xl": (8_948_746 + 4 * (512**2 + 2 * 512), 26_530 + 4 * (32 * 16 + 2 * 16)),
     "yoso": (8_948_746, 26_530),
+    "yoso_e": (8_948_746, 26_530),
 }
 
 

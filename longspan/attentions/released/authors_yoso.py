@@ -3,7 +3,7 @@
     y_i = u_i / |u_i| + (conv * v)_i      u_i = sum_j w_ij v_j      w_ij = (1 - arccos(0.98 x_ij) / pi)^bits
 
 with x_ij the cosine of the angle between q_i and k_j. The factor keeps the derivative of the arc cosine finite, so that
-the surrogate gradient of the paper (`yoso`) is not needed; a pair of equal vectors no longer weighs 1. `conv` > 0 is
+the surrogate gradient of the paper (`yoso_e`) is not needed; a pair of equal vectors no longer weighs 1. `conv` > 0 is
 the number of taps of a filter along the values, one per head.
 
 Code: mlpen/YOSO, yoso_v2/yoso.py, without its hashes. Departs from it in: nothing.

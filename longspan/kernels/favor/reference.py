@@ -78,7 +78,7 @@ def scale_by_feature(logs: Float[Tensor, "b h m r"]) -> tuple[Float[Tensor, "b h
     return (logs - largest[:, :, None]).exp(), largest
 
 
-def scale_by_token(logs: Float[Tensor, "b h n r"]) -> tuple[Float[Tensor, "b h n r"], Float[Tensor, "b h n"]]:
+def scale_by_token(logs: Float[Tensor, "*n r"]) -> tuple[Float[Tensor, "*n r"], Float[Tensor, "*n"]]:
     """The features of each token divided by their maximum, which carries no gradient; also the logarithm of that."""
     largest = logs.detach().amax(dim=-1).clamp(min=log_of_nothing(logs.dtype))
     return (logs - largest[..., None]).exp(), largest

@@ -2,7 +2,7 @@
 
 from tests.attentions.parity import Replay, Vector, headwise
 
-VERSIONS = {1: "yoso", 2: "authors_yoso"}
+VERSIONS = {1: "yoso_e", 2: "authors_yoso"}
 
 
 def replay(vector: Vector) -> Replay:

@@ -1,0 +1,132 @@
+"""YOSO-E, the expectation of YOSO: a pair weighs as much as it is likely that random hyperplanes do not separate it.
+
+    y_i = u_i / |u_i|      u_i = sum_j w_ij v_j      w_ij = (1 - arccos(x_ij) / pi)^bits
+
+with x_ij the cosine of the angle between q_i and k_j, over the real keys j, in causal self attention over j <= i. So w
+is the chance that q_i and k_j have the same hash of `bits` signs. The length of u takes the place of a sum of weights.
+The derivative of w by x has no bound where q and k point the same way, so the paper defines the gradient by a lower
+bound of it instead:
+
+    dw / dx := (bits / 2) w      all other derivatives are what they are
+
+`conv` > 0 adds a depth-wise convolution of v along the tokens, with that many taps, one filter per head; being centred,
+it is for noncausal self attention alone.
+
+Every pair is weighed, in single precision at least; `yoso` samples some hashes instead, which makes the cost linear and
+y an estimate. No parameters but those of `conv`. Paper: arXiv:2111.09714. Departs from the paper in: x is kept within
+[-1, 1], beyond which rounding would give NaN; and padding is honoured, which the port of Hugging Face ignores. The
+authors' second version (`authors_yoso`) shrinks x instead.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from longspan.attentions.base import (
+    ALL_PATTERNS,
+    AttentionMeta,
+    HeadwiseAttention,
+    KeyValueCache,
+    Pattern,
+    centred_conv,
+)
+from longspan.core.errors import UsageError
+from longspan.kernels.precision import at_least_single, without_autocast
+
+
+class YOSOE(HeadwiseAttention):
+    meta = AttentionMeta(
+        title="YOSO-E",
+        paper="arXiv:2111.09714",
+        family="hashing",
+        cost="n^2",
+        patterns=ALL_PATTERNS,
+        surrogate_gradient=True,
+        remark="The expectation over hashes, which is quadratic; no public code has cross or causal attention.",
+    )
+
+    def __init__(self, dim: int, heads: int, pattern: Pattern, *, bits: int = 9, conv: int = 0, **shell: Any):
+        super().__init__(dim, heads, pattern, **shell)
+        if bits < 1:
+            raise UsageError(f"A hash has at least one bit, got bits={bits}.")
+        if conv and self.pattern is not Pattern.NONCAUSAL_SELF:
+            raise UsageError(f"conv={conv} looks to both sides of a query's own value; leave it out as {self.pattern}.")
+        self.bits, self.conv = bits, centred_conv(heads, conv)
+
+    def attend(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        with without_autocast(q):
+            cosine, values = _cosines(q, k), _erase(at_least_single(v), key_mask)
+            # times 1, by whose derivative w has the gradient of the paper
+            w = self._collision(cosine.detach()) * (1 + self.bits / 2 * (cosine - cosine.detach()))
+            y = F.normalize(self._hide(w, key_mask) @ values, dim=-1)
+            if self.conv is not None:
+                weight = self.conv.weight.to(values.dtype)
+                y = y + F.conv2d(values, weight, padding="same", groups=self.heads)
+        return y.to(v.dtype)
+
+    def surrogate(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n e"]:
+        """u with constant weights, plus their bound times x for constant values, through the slope of the norm at u."""
+        with without_autocast(q):
+            cosine, values = _cosines(q, k), _erase(at_least_single(v), key_mask)
+            w = self._hide(self._collision(cosine.detach()), key_mask)
+            u, length = (w @ values).detach(), (w @ values).detach().norm(dim=-1, keepdim=True).clamp(min=1e-12)
+            moved = w @ values + (self.bits / 2 * w * cosine) @ values.detach()
+            along = (moved * u).sum(dim=-1, keepdim=True) / length
+            y = (moved - along * u / length) / length
+            if self.conv is not None:
+                y = y + F.conv2d(values, self.conv.weight.to(values.dtype), padding="same", groups=self.heads)
+        return y.to(v.dtype)
+
+    def begin(
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
+    ) -> KeyValueCache:
+        return KeyValueCache.of(k, v, key_mask)
+
+    def advance(
+        self,
+        q: Float[Tensor, "b h c"],
+        k: Float[Tensor, "b h c"] | None,
+        v: Float[Tensor, "b h e"] | None,
+        state: KeyValueCache,
+    ) -> tuple[Float[Tensor, "b h e"], KeyValueCache]:
+        state = state if k is None or v is None else state.plus(k, v)
+        there = torch.arange(state.k.shape[2], device=q.device) < state.lengths[:, None]
+        with without_autocast(q):
+            w = self._collision(_cosines(q[:, :, None], state.k)) * there[:, None, None]
+            y = F.normalize(w @ _erase(at_least_single(state.v), there), dim=-1)
+        return y[:, :, 0].to(q.dtype), state
+
+    def _collision(self, cosine: Float[Tensor, "b h n m"]) -> Float[Tensor, "b h n m"]:
+        return (1 - cosine.clamp(-1, 1).acos() / torch.pi) ** self.bits
+
+    def _hide(self, w: Float[Tensor, "b h n m"], key_mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h n m"]:
+        if self.pattern is Pattern.CAUSAL_SELF:
+            w = w.tril()
+        return w if key_mask is None else w * key_mask[:, None, None]
+
+
+def _cosines(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h n m"]:
+    return F.normalize(at_least_single(q), dim=-1) @ F.normalize(at_least_single(k), dim=-1).mT
+
+
+def _erase(x: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h m e"]:
+    return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)

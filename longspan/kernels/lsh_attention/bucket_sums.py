@@ -1,0 +1,97 @@
+"""Sums over the tokens that share a query's bucket, over several hashes, linear in the length whatever the buckets.
+
+    y_i = sum_s sum_{j : code_s(k_j) = code_s(q_i)} (a_i . b_j) v_j      when causal over j <= i
+
+Without a and b their product is 1. For each hash queries and keys are sorted by code together, a key before the query
+of its time, and cut into blocks. Pairs are formed within a block alone. What lies in other blocks can only have the
+first code of the block, if before it, or its last, if after it: their products b v^T are summed along the blocks. So
+nothing of a bucket meets another, to the last bit. A few hashes at a time, so that memory does not grow with their
+number. Deterministic.
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from longspan.kernels.lsh_attention.blocks import in_slots
+from longspan.kernels.running_sum import before, rescaled_sum
+
+BLOCK = 32  # tokens
+ROOM = 2**21  # numbers a head, of all hashes that are done at once
+APART = 1e4  # exponents of neighbouring codes: exp(-APART) is 0
+
+
+def bucket_sums(
+    a: Float[Tensor, "b h n r"] | None,
+    b: Float[Tensor, "b h m r"] | None,
+    v: Float[Tensor, "b h m e"],
+    query_codes: Int[Tensor, "b h n s"],
+    key_codes: Int[Tensor, "b h m s"],
+    *,
+    causal: bool = False,
+) -> Float[Tensor, "b h n e"]:
+    """y as above, in the precision of v.
+
+    >>> ones, codes = torch.ones(1, 1, 4, 1), torch.tensor([5, 7, 5, 5]).view(1, 1, 4, 1)
+    >>> bucket_sums(None, None, ones, codes, codes, causal=True).flatten().tolist()
+    [1.0, 1.0, 2.0, 3.0]
+    """
+    a = v.new_ones(*query_codes.shape[:3], 1) if a is None else a
+    b = v.new_ones(*v.shape[:3], 1) if b is None else b
+    r, e = b.shape[3], v.shape[3]
+    room = (a.shape[2] + v.shape[2]) * (BLOCK + 2 * r + e + r * e // BLOCK)
+    y, together = v.new_zeros(*a.shape[:3], e), max(1, ROOM // max(room, 1))
+    for some in zip(query_codes.split(together, dim=3), key_codes.split(together, dim=3), strict=True):
+        of_query, of_key = (rearrange(code, "b h n s -> b (h s) n") for code in some)
+        of_each = [repeat(x, "b h n c -> b (h s) n c", s=some[0].shape[3]) for x in (a, b, v)]
+        found = _one_hash_each(of_each[0], of_each[1], of_each[2], of_query, of_key, causal)
+        y = y + found.unflatten(1, (a.shape[1], -1)).sum(dim=2)
+    return y
+
+
+def _one_hash_each(
+    a: Float[Tensor, "b h n r"],
+    b: Float[Tensor, "b h m r"],
+    v: Float[Tensor, "b h m e"],
+    query_code: Int[Tensor, "b h n"],
+    key_code: Int[Tensor, "b h m"],
+    causal: bool,
+) -> Float[Tensor, "b h n e"]:
+    n, m = a.shape[2], b.shape[2]
+    if causal:  # key 0, query 0, key 1, query 1...
+        code = torch.stack([key_code, query_code], dim=3).flatten(2)
+    else:
+        code = torch.cat([key_code, query_code], dim=2)
+    code, order = code.sort(dim=2, stable=True)
+    slot = torch.zeros_like(order).scatter(2, order, torch.arange(n + m, device=v.device).expand_as(order))
+    of_key, of_query = (slot[..., ::2], slot[..., 1::2]) if causal else (slot[..., :m], slot[..., m:])
+    blocks = -(-(n + m) // BLOCK)
+    code = torch.cat([code, code[..., -1:].expand(-1, -1, blocks * BLOCK - n - m)], dim=2).unflatten(2, (-1, BLOCK))
+    a, b, v = (in_slots(x, at, blocks, BLOCK) for x, at in ((a, of_query), (b, of_key), (v, of_key)))
+    pairs = (a @ b.mT).masked_fill(code[..., :, None] != code[..., None, :], 0)
+    y = (pairs.tril() if causal else pairs) @ v
+    y = y + _from_before(a, b, v, code, takes=code[..., 0], gives=code[..., -1])
+    if not causal:  # the blocks after a block are before it in the opposite order
+        a, b, v, code = (x.flip(2) for x in (a, b, v, code))
+        y = y + _from_before(a, b, v, code, takes=code[..., -1], gives=code[..., 0]).flip(2)
+    return y.flatten(2, 3).take_along_dim(of_query[..., None], dim=2)
+
+
+def _from_before(
+    a: Float[Tensor, "b h g t r"],
+    b: Float[Tensor, "b h g t r"],
+    v: Float[Tensor, "b h g t e"],
+    code: Int[Tensor, "b h g t"],
+    takes: Int[Tensor, "b h g"],
+    gives: Int[Tensor, "b h g"],
+) -> Float[Tensor, "b h g t e"]:
+    """What queries get from the blocks before their own; each block gives sums of one code and takes those of one."""
+    products = b.masked_fill((code != gives[..., None])[..., None], 0).mT @ v
+    new = F.pad(gives[..., 1:] != gives[..., :-1], (1, 0))
+    lse = APART * new.cumsum(dim=2)[..., None].to(v.dtype)
+    sums = before(rescaled_sum(products.flatten(3)[:, :, :, None], lse))
+    known = F.pad(gives[..., :-1] == takes[..., 1:], (1, 0))
+    sums = sums.masked_fill(~known[..., None, None], 0).view(products.shape)
+    return a.masked_fill((code != takes[..., None])[..., None], 0) @ sums
