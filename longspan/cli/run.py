@@ -1,4 +1,4 @@
-"""`run` trains and scores, `runs` shows unfinished runs, `params` counts parameters."""
+"""`run` trains and scores, `params` counts parameters."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -191,29 +191,6 @@ def _board_of(tasks: set[str], protocol: str) -> str:
         return next(iter(tasks))
     holding = [suite for suite in suites.SUITES.values() if tasks <= set(suite.tasks_under(protocol))]
     return min(holding, key=lambda suite: len(suite.tasks)).name if holding else sorted(tasks)[0]
-
-
-@app.command("runs")
-def runs_(
-    clean: Annotated[bool, typer.Option("--clean", help="Remove them.")] = False,
-    out: Out = Path("out"),
-) -> None:
-    """Show unfinished runs, which the same `run` command resumes; --clean also removes checkpoints set aside.
-
-    \b
-    Example:
-      longspan runs --clean
-    """
-    from longspan import runs
-    from longspan.cli import tables
-
-    if clean:
-        removed = runs.clean(out)
-        say(f"Removed: {', '.join(path.name for path in removed)}." if removed else "There is nothing to remove.")
-    elif found := runs.unfinished(out):
-        tables.console().print(tables.unfinished_table(found))
-    else:
-        say(f"No unfinished runs in {out / 'runs'}.")
 
 
 @app.command(cls=SeveralValues)

@@ -52,6 +52,11 @@ def describe() -> dict[str, str | int | float]:
     return found
 
 
+def hardware(device: str) -> str:
+    """What `cpu` or `cuda` is here: the name of the processor or of the GPU."""
+    return str(describe()["gpu" if device == "cuda" else "cpu"])
+
+
 def installed(library: str) -> str | None:
     try:
         return version(library)
