@@ -56,10 +56,10 @@ class MissingCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells that are missing, most informative per minute first, how many are there, and what is left out."""
+    """The cells that are missing, best first; of each task, how many are there; what is left out."""
 
     cells: tuple[MissingCell, ...]
-    present: int
+    present: Mapping[str, int]
     notes: tuple[str, ...]
 
 
@@ -86,7 +86,7 @@ def missing(
     names = _tasks(suite, protocol, known)
     wanted = list(dict.fromkeys(mechanisms or [name for name, one in entries.items() if not one["fidelity"]]))
     there = {_card_key(card) for card in cards if _counts(card, known, entries, protocol, tier)}
-    found, notes, present = [], [], 0
+    found, notes, present = [], [], {}
     for task in names:
         entry = known[task]
         if f"{protocol}/{tier}" not in entry["settings"]:
@@ -101,12 +101,13 @@ def missing(
         if cannot and mechanisms:
             notes.append(f"Cannot run as {filled}, which {task} needs: {', '.join(cannot)}.")
         steps = entry["settings"][f"{protocol}/{tier}"]["recipe"]["steps"]
+        present[task] = 0
         for name in (one for one in wanted if one not in cannot):
             expected = times.of(task, name, filled, protocol, tier, steps)
             for seed in range(seeds):
                 cell = Cell(task, name, pattern, protocol, tier, seed)
                 if (task, name, filled, seed) in there:
-                    present += 1
+                    present[task] += 1
                 else:
                     done = (begun or {}).get(cell_key(cell), 0.0)
                     found.append(MissingCell(cell, filled, _information(name, seed), expected, done))

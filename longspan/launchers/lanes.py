@@ -12,7 +12,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from longspan.core.cell import Cell
@@ -39,13 +39,18 @@ class Budget:
 
 
 class Lanes:
-    """As many supervisors as cells may run at once; `how` are the arguments of `runs.run`."""
+    """As many supervisors as cells may run at once; `how` are the arguments of `runs.run`.
 
-    def __init__(self, count: int, limits: Limits, budget: Budget, *, debug: bool = False, **how: Any):
+    `slowdown` is how many times longer a cell is expected to take among the others than alone.
+    """
+
+    def __init__(
+        self, count: int, limits: Limits, budget: Budget, *, slowdown: float = 1.0, debug: bool = False, **how: Any
+    ):
         memory = None if limits.memory_bytes is None else limits.memory_bytes // count
         each, adopted = dataclasses.replace(limits, memory_bytes=memory), Adopted()
         common = {"debug": debug, "deadline": budget.deadline, "adopted": adopted}
-        self.budget = budget
+        self.budget, self.slowdown = budget, slowdown
         self.launchers = [Launcher(each, **common, **how) for _ in range(count)]
         self._open = contextlib.ExitStack()
         self._stopped: int | None = None
@@ -57,6 +62,10 @@ class Lanes:
 
     def __exit__(self, *error: Any) -> None:
         self._open.__exit__(*error)
+
+    def plan(self, cells: Sequence[Cell]) -> None:
+        """Refuse a wrong request before anything is trained."""
+        self.launchers[0].plan(cells)
 
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
         """Each cell with what became of it, as they end."""
