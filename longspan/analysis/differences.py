@@ -129,7 +129,8 @@ def paired_interval(one: np.ndarray, other: np.ndarray, draws: int = DRAWS) -> t
     differences = []
     for begin in range(0, draws, size := max(1, AT_ONCE // examples)):
         count = min(size, draws - begin)
-        weights = random.multinomial(examples, np.full(examples, 1 / examples), size=count) / examples
+        drawn = random.integers(examples, size=(count, examples)) + examples * np.arange(count)[:, None]
+        weights = np.bincount(drawn.ravel(), minlength=count * examples).reshape(count, examples) / examples
         means = []
         for scores in (one, other):
             seeds = random.integers(len(scores), size=(count, len(scores)))

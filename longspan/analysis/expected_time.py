@@ -12,7 +12,7 @@ nothing of what it is faster: the rest of the network and the launches take thei
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from longspan.results.board import device_of
@@ -26,11 +26,12 @@ LONGEST = 4096  # tokens of measurements that are like those of the tasks
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds, None where no card tells; what they come from, and whether that is a guess."""
+    """Seconds, None where no card tells; what they come from; whether they are a guess, and among other work."""
 
     seconds: float | None
     source: str
     guess: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,30 @@ class Times:
                 exact = setting.tier == tier
                 return Expected(seconds * steps, "measured" if exact else f"from {setting.tier}", guess=not exact)
             if (seconds := self.shared.get(setting, {}).get(mechanism)) is not None:
-                return Expected(seconds * steps, f"guess: {setting.tier} on a shared device", guess=True)
-        others = [one for one in self.steps if (one.task, one.pattern) == (task, pattern) and one.tier in _like(tier)]
-        for setting in (*settings, *sorted(others, key=lambda one: (one.tier != tier, one.protocol))):
-            if own := self.steps.get(setting):
-                ratio = self.ratio(mechanism, pattern)
+                return Expected(seconds * steps, f"guess: {setting.tier} on a shared device", guess=True, shared=True)
+        for shared in (False, True):
+            found = self._guess(self.shared if shared else self.steps, settings, mechanism)
+            if found is not None:
+                source = f"{found[1]}, on a shared device" if shared else found[1]
+                return Expected(found[0] * steps, source, guess=True, shared=shared)
+        return Expected(None, f"no card of {task} on {self.device}", guess=True)
+
+    def _guess(
+        self, known: Mapping[Setting, Mapping[str, float]], settings: Sequence[Setting], mechanism: str
+    ) -> tuple[float, str] | None:
+        """Seconds of a step from the other mechanisms of the task, under another protocol if need be; and in words."""
+        first, tiers = settings[0], [setting.tier for setting in settings]
+        others = [one for one in known if (one.task, one.pattern) == (first.task, first.pattern) and one.tier in tiers]
+        for setting in (*settings, *sorted(others, key=lambda one: (one.tier != first.tier, one.protocol))):
+            if own := known.get(setting):
+                ratio = self.ratio(mechanism, setting.pattern)
                 softmax = statistics.geometric_mean(
-                    seconds / (self.ratio(name, pattern) or 1.0) for name, seconds in own.items()
+                    seconds / (self.ratio(name, setting.pattern) or 1.0) for name, seconds in own.items()
                 )
                 words = "as softmax" if ratio is None else f"{ratio:.2g} x softmax"
-                where = "" if setting == settings[0] else f" of {setting.protocol}/{setting.tier}"
-                return Expected((ratio or 1.0) * softmax * steps, f"guess: {words}{where}", guess=True)
-        return Expected(None, f"no card of {task} on {self.device}", guess=True)
+                where = "" if setting == first else f" of {setting.protocol}/{setting.tier}"
+                return (ratio or 1.0) * softmax, f"guess: {words}{where}"
+        return None
 
     def ratio(self, mechanism: str, pattern: str) -> float | None:
         """The time of a step over that with softmax; None where no card tells."""

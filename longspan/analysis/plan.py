@@ -47,11 +47,14 @@ class MissingCell:
     def per_minute(self) -> float:
         """Information per minute.
 
-        Where nobody knows how long a cell takes, softmax tells it for the others, which wait.
+        Where nobody knows how long a cell takes, softmax tells it for the others, which wait unless they were begun.
         """
-        if self.seconds is None and self.cell.mechanism != BASELINE:
-            return 0.0
-        return 60 * self.information / (START_SECONDS + (UNKNOWN_SECONDS if self.seconds is None else self.seconds))
+        seconds = self.seconds
+        if seconds is None:
+            if self.cell.mechanism != BASELINE and not self.done:
+                return 0.0
+            seconds = UNKNOWN_SECONDS * (1 - self.done)
+        return 60 * self.information / (START_SECONDS + seconds)
 
 
 @dataclass(frozen=True)
@@ -179,4 +182,8 @@ class Queue:
         return gone
 
     def _takes(self, one: MissingCell) -> float:
-        return float("inf") if one.seconds is None else one.seconds * self.slowdown + START_SECONDS
+        return float("inf") if one.seconds is None else one.seconds * self.slowdown_of(one) + START_SECONDS
+
+    def slowdown_of(self, one: MissingCell) -> float:
+        """1 where the time is that of a run that shared the device already."""
+        return 1.0 if one.expected.shared else self.slowdown

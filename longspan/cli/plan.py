@@ -189,7 +189,7 @@ def _run(cells: Sequence[Any], share: int, budget: str | None, debug: bool, how:
             if one.seconds is None:
                 return ""
             guess = ", a guess" if one.expected.guess else ""
-            return f" · about {tables.duration(one.seconds * lanes.slowdown)}{guess}"
+            return f" · about {tables.duration(one.seconds * queue.slowdown_of(one))}{guess}"
 
         def ended(cell: Any, outcome: Any) -> None:
             if outcome.code == 3:  # its data are not here, nor are they for its other cells

@@ -81,7 +81,6 @@ def say_what_is_left(ran: Ran, waiting: int) -> None:
     """Where a budget ended: what was stopped, what was not begun, and how to go on."""
     if not (ran.unfinished or waiting):
         return
-    stopped = ", ".join(f"{cell.task} {cell.mechanism} seed {cell.seed}" for cell in ran.unfinished) or "none"
-    say(
-        f"The budget is spent. Stopped with the state saved: {stopped}. Not begun: {waiting}. The same command goes on."
-    )
+    stopped = ", ".join(f"{cell.task} {cell.mechanism} seed {cell.seed}" for cell in ran.unfinished)
+    saved = f" Stopped, with the state saved: {stopped}." if stopped else ""
+    say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.")

@@ -74,6 +74,8 @@ def _import(out: Path, file: Path) -> None:
     for one in runs.restore(out, file):
         if one.placed:
             say(f"Taken over: {one.path.name}, {one.step:,} steps done.")
+            if one.other_commit is not None:
+                say(f"It was begun by commit {one.other_commit[:40]}: with other code it starts over.", error=True)
         else:
             say(f"Left as it is: {one.path.name}, which has {one.step:,} steps done here.")
     say("The command that began a run resumes it; longspan plan SUITE --run resumes those of a board.")

@@ -56,6 +56,7 @@ def begin(folder: Path, cell: Cell, steps: int, hardware: str, *, shared: bool) 
     before = _record(folder / CELL) if newest_first(folder) else {}
     shared |= before.get("shared") is True or before.get("hardware", hardware) != hardware
     record = {"cell": as_json(asdict(cell)), "steps": steps, "hardware": hardware, "shared": shared}
+    record["commit"] = environment.code_version()["commit"]
     write_json(folder / CELL, record)
     return shared
 
@@ -63,6 +64,12 @@ def begin(folder: Path, cell: Cell, steps: int, hardware: str, *, shared: bool) 
 def mark_shared(folder: Path) -> None:
     """Write down that other work shares the device, for the case that the run is interrupted."""
     write_json(folder / CELL, _record(folder / CELL) | {"shared": True})
+
+
+def begun_by(folder: Path) -> str | None:
+    """The commit of the code that began the run, which alone goes on with it; None where that is not known."""
+    commit = _record(folder / CELL).get("commit")
+    return commit if isinstance(commit, str) else None
 
 
 def _record(path: Path) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longspan.core import archive, litter
+from longspan.core import archive, environment, litter
 from longspan.core.atomic import hidden, storage_errors
 from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lock import Busy, only_one
 from longspan.runs.export import CHUNK, KIND, MANIFEST, MAX_PARTS, SCHEMA, Piece
-from longspan.runs.folder import CELL
+from longspan.runs.folder import CELL, begun_by
 from longspan.runs.unfinished import read_cell
 from longspan.training.checkpoint import is_whole, newest_first, step_of
 
@@ -30,11 +30,12 @@ MAX_MANIFEST = 2**24
 
 @dataclass(frozen=True)
 class Restored:
-    """A run of an archive: its folder, the step of its checkpoint, and whether it was put there."""
+    """A run of an archive: its folder, the step of its checkpoint, whether it was put there, whose code it needs."""
 
     path: Path
     step: int
     placed: bool  # False: the run here is as far, or farther
+    other_commit: str | None = None  # that began it, where it is not the one here
 
 
 def restore(out: Path | str, file: Path) -> list[Restored]:
@@ -62,7 +63,8 @@ def _place(run: Path, target: Path) -> Restored:
                 return Restored(target, mine, placed=False)
             os.replace(run / CELL, target / CELL)
             os.replace(fresh, target / fresh.name)
-            return Restored(target, step, placed=True)
+            commit, here = begun_by(target), environment.code_version()["commit"]
+            return Restored(target, step, placed=True, other_commit=commit if commit != here else None)
     except Busy as busy:
         raise UsageError(f"The run {target.name} is under way here ({busy.holder}); stop it first.") from None
 

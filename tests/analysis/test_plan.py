@@ -117,8 +117,10 @@ def test_without_runs_half_of_what_a_measured_mechanism_is_slower_counts():
 
 def test_runs_that_shared_their_device_and_other_devices_give_no_measured_time():
     guess = expected([card(shared=True, seconds=80.0)], "softmax")
-    assert guess == Expected(80.0, "guess: full on a shared device", guess=True)
-    assert expected([card(shared=True, seconds=80.0)], "linear").seconds is None
+    assert guess == Expected(80.0, "guess: full on a shared device", guess=True, shared=True)
+    guess = expected([card(shared=True, seconds=80.0)], "linear")
+    assert guess == Expected(pytest.approx(80.0), "guess: as softmax, on a shared device", guess=True, shared=True)
+    assert expected([card(shared=True, seconds=80.0), card(seed=1)], "linear").seconds == pytest.approx(50.0)
     assert expected([card()], "softmax", device="Other CPU") == Expected(
         None, "no card of listops on Other CPU", guess=True
     )
@@ -168,6 +170,17 @@ def test_every_cell_is_handed_out_once_and_the_first_that_fits_comes_first(times
         assert chosen is (fits or rest)[0]
         taken.append(chosen)
     assert len(taken) == len(cells)
+
+
+def test_a_time_among_others_is_not_slowed_down_twice():
+    alone = one(100.0)
+    among = MissingCell(alone.cell, NS, 1.0, Expected(100.0, "", shared=True))
+    assert Queue([alone, among], 3.0).take(200.0) is among
+
+
+def test_a_run_that_was_begun_comes_first_even_if_nobody_knows_how_long_it_takes():
+    begun = {cell_key(Cell("listops", "linear", tier="full")): 0.9}
+    assert planned([], "listops", begun=begun).cells[0].cell.mechanism == "linear"
 
 
 def test_cells_of_a_task_without_data_are_given_up():

@@ -24,7 +24,7 @@ from tests.results.factory import make_card, write_predictions
 
 ROOT = Path(__file__).parents[2]
 VERBS = ["list", "show", "check", "data", "run", "runs", "measure", "params", "board", "report", "verify"]
-VERBS += ["probe", "analyze", "new", "doctor"]
+VERBS += ["plan", "probe", "analyze", "new", "doctor"]
 DATA_VERBS = ["prepare", "import", "status", "verify"]
 
 # A cell of a second: the real path with a small network, little data and two steps.
