@@ -78,6 +78,8 @@ def plan(
 
     if not run and (budget is not None or share > 1):
         raise UsageError("--budget and --share are for --run; without it nothing is run.")
+    if run and as_json:
+        raise UsageError("--json prints the plan and nothing else; leave out --run, or --json.")
     evidence = analysis.gather(collect.card_folders(cards, out))
     devices = sorted({device_of(card) for card in (*evidence.runs, *evidence.set_aside)})
     here = _device(on, device, devices)

@@ -105,6 +105,7 @@ def test_what_a_budget_leaves_is_said_and_nothing_is_begun_after_it(ran):
         (["listops", "--budget", "25m"], "are for --run"),
         (["listops", "--share", "2"], "are for --run"),
         (["listops", "--run", "--budget", "soon"], "--budget takes a number with a unit"),
+        (["listops", "--run", "--json"], "leave out --run, or --json"),
         (["chess"], "No suite or task named 'chess'"),
         (["listops", "--on", "H200"], "--on H200 names 0 devices; cards are of: none."),
         (["listops", "-a", "softmax", "--run", "--share", "0"], "--share"),
