@@ -22,7 +22,20 @@ from longspan.core.errors import UsageError, shortened
 from longspan.core.printable import make_streams_plain, plain_streams
 
 ORDER = (
-    *("list", "show", "check", "data", "run", "runs", "params", "measure", "measure lra", "crossover", "advise"),
+    *(
+        "list",
+        "show",
+        "check",
+        "data",
+        "run",
+        "runs",
+        "plan",
+        "params",
+        "measure",
+        "measure lra",
+        "crossover",
+        "advise",
+    ),
     *("probe", "analyze", "board", "report", "verify", "new", "doctor"),
 )
 INTERRUPTED = 130
@@ -155,6 +168,14 @@ Cards = Annotated[
 ]
 Protocol = Annotated[str, typer.Option("--protocol", metavar="P", help="The set of rules.")]
 Tier = Annotated[str, typer.Option("--tier", metavar="T", help="smoke, lite or full.")]
+
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="T", help="For all cells together, as 25m; what is not done is left for later."),
+]
+Share = Annotated[
+    int, typer.Option("--share", metavar="K", min=1, max=64, help="Cells that share the device, for scores only.")
+]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app = typer.Typer(

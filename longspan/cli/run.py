@@ -1,4 +1,4 @@
-"""`run` trains and scores, `runs` shows unfinished runs, `params` counts parameters."""
+"""`run` trains and scores, `params` counts parameters."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import typer
 
 from longspan.cli.app import (
     ATTENTION_FLAGS,
+    Budget,
     Changes,
     Json,
     Out,
@@ -17,6 +18,7 @@ from longspan.cli.app import (
     Protocol,
     SeveralMechanisms,
     SeveralValues,
+    Share,
     Tier,
     app,
     overrides,
@@ -50,6 +52,8 @@ def run(
         str | None,
         typer.Option("--memory-limit", metavar="M", help="Per cell, as 16G; 90 % of the machine's if left out."),
     ] = None,
+    budget: Budget = None,
+    share: Share = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
     out: Out = Path("out"),
 ) -> None:
@@ -59,20 +63,22 @@ def run(
     --pattern NS+CS replaces two patterns at once. Under cab-2023 a mechanism named without options has CAB's. A cell
     with a plug-in has a process of its own; one that fails, hangs or dies leaves a card that says why and does not stop
     the others, and the exit code is 4. Ctrl-C, SIGTERM and SIGUSR1 save the state first. --set takes a run off the
-    official board.
+    official board. When --budget is spent, the cell at hand is saved and no other is begun; the same command goes on.
+    With --share the cells that run at once share the device, and their cards have no speed.
 
     \b
     Examples:
       longspan run starter -a softmax linear --tier smoke
       longspan run listops -a my_attention.py:Mine --seeds 3 --tier full
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
+      longspan run image -a softmax linear local --tier full --seeds 3 --share 3 --budget 25m
     """
     from longspan.cli import tables
+    from longspan.cli.run_cells import run_cells, say_what_is_left, share_device
     from longspan.core.cell import cells
     from longspan.launchers.limits import Limits
-    from longspan.launchers.local import Launcher
 
-    _needs("torch")
+    needs("torch")
     asked = list(
         cells(
             _task_names(names, protocol),
@@ -90,43 +96,24 @@ def run(
         return
     debug = getattr(context.find_root().command, "debug", False)
     how = {"out": str(out), "device": device, "devices": devices, "real": real}
+    waiting = list(asked)
     with (
         stoppable("The state is saved; the same command resumes the run."),
-        Launcher(limits, debug=debug, **how) as launcher,
+        share_device(share, limits, budget, debug=debug, **how) as lanes,
     ):
-        launcher.plan(asked)
-        cards, codes = _run_all(launcher, asked)
-    if cards:
-        tables.console().print(tables.cards_table(cards))
-        if note := _standin_note(cards):
+        lanes.plan(asked)
+        ran = run_cells(lanes, lambda left: waiting.pop(0) if waiting else None, len(asked))
+    if ran.cards:
+        tables.console().print(tables.cards_table(ran.cards))
+        if note := _standin_note(ran.cards):
             say(note)
-        word = _board_of({card["task"] for card in cards}, protocol)
+        word = _board_of({card["task"] for card in ran.cards}, protocol)
         say(f"Cards are in {out / 'cards'}; see them with longspan board {word}, or longspan report.")
-    if codes:
+    say_what_is_left(ran, len(waiting))
+    if ran.codes:
         if len(asked) > 1:
-            say(f"{len(codes)} of {len(asked)} cells failed.", error=True)
-        raise typer.Exit(codes[0] if len(set(codes)) == 1 else UNEXPECTED)
-
-
-def _run_all(launcher: Any, cells: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Run one cell after another: the cards of those that succeed, the exit codes of those that fail."""
-    from longspan.cli import tables
-
-    cards, codes = [], []
-    for number, cell in enumerate(cells, start=1):
-        if len(cells) > 1:
-            say(f"[{number}/{len(cells)}] {cell.task} · {cell.mechanism} · seed {cell.seed}", error=True)
-        outcome = launcher.run(cell)
-        if outcome.card is not None:
-            cards.append(outcome.card)
-            if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:
-                form = outcome.card["mechanism"]
-                say(f"{cell.mechanism} ran as {form}, which {cell.protocol} has for it on {cell.task}.", error=True)
-        else:
-            tables.console(error=True).show_cursor()  # a progress bar that was killed has hidden it
-            say(outcome.sentence, error=True)
-            codes.append(outcome.code)
-    return cards, codes
+            say(f"{len(ran.codes)} of {len(asked)} cells failed.", error=True)
+        raise typer.Exit(ran.codes[0] if len(set(ran.codes)) == 1 else UNEXPECTED)
 
 
 def _estimate(cells: Sequence[Any], device: str) -> None:
@@ -141,7 +128,7 @@ def _estimate(cells: Sequence[Any], device: str) -> None:
     tables.console().print(tables.estimates_table([(cell, estimate(cell, device=device)) for cell in cells], device))
 
 
-def _needs(package: str) -> None:
+def needs(package: str) -> None:
     """A sentence at once, rather than from a worker."""
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -191,29 +178,6 @@ def _board_of(tasks: set[str], protocol: str) -> str:
         return next(iter(tasks))
     holding = [suite for suite in suites.SUITES.values() if tasks <= set(suite.tasks_under(protocol))]
     return min(holding, key=lambda suite: len(suite.tasks)).name if holding else sorted(tasks)[0]
-
-
-@app.command("runs")
-def runs_(
-    clean: Annotated[bool, typer.Option("--clean", help="Remove them.")] = False,
-    out: Out = Path("out"),
-) -> None:
-    """Show unfinished runs, which the same `run` command resumes; --clean also removes checkpoints set aside.
-
-    \b
-    Example:
-      longspan runs --clean
-    """
-    from longspan import runs
-    from longspan.cli import tables
-
-    if clean:
-        removed = runs.clean(out)
-        say(f"Removed: {', '.join(path.name for path in removed)}." if removed else "There is nothing to remove.")
-    elif found := runs.unfinished(out):
-        tables.console().print(tables.unfinished_table(found))
-    else:
-        say(f"No unfinished runs in {out / 'runs'}.")
 
 
 @app.command(cls=SeveralValues)

@@ -232,7 +232,7 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
                 "" if score is None or score["chance"] is None else _scored(score, score["chance"]),
                 "stand-in" if card["dataset"]["variant"] == "standin" else card["dataset"]["variant"],
                 count(card["parameters"]["total"]),
-                rate(card["timing"]["steps_per_second"]),
+                "shared" if card["timing"].get("shared") else rate(card["timing"]["steps_per_second"]),
                 duration(card["timing"]["wall_seconds"]),
             )
         )
@@ -265,6 +265,41 @@ def estimates_table(guesses: Sequence[tuple[Any, Any]], device: str) -> Table:
     columns = ("task", "mechanism", "seed", "parameters", "steps", "time", "memory", "note")
     total = duration(sum(guess.seconds for _, guess in guesses))
     return table(columns, rows, title=f"Estimated on {device}: {total} in total", right=columns[2:7])
+
+
+def plan_tasks_table(present: Mapping[str, int], cells: Sequence[Any], title: str) -> Table:
+    """What each task of a board has and lacks."""
+    groups = {task: [one for one in cells if one.cell.task == task] for task in present}
+    if len(groups) > 1:
+        groups["all"] = list(cells)
+    rows = []
+    for task, own in groups.items():
+        known = [one.seconds for one in own if one.seconds is not None]
+        guesses = sum(one.expected.guess for one in own if one.seconds is not None)
+        begun = sum(one.done > 0 for one in own)
+        time = duration(sum(known)) if known else "not known" if own else ""
+        rows.append((task, present.get(task, sum(present.values())), len(own), begun or "", time, guesses or ""))
+    columns = ("task", "there", "missing", "begun", "time, one after another", "of them guesses")
+    return table(columns, rows, title=title, right=columns[1:])
+
+
+def plan_cells_table(cells: Sequence[Any]) -> Table:
+    """Missing cells in the order in which they would be run."""
+    rows = [
+        (
+            number,
+            one.cell.task,
+            one.cell.mechanism,
+            one.cell.seed,
+            "not known" if one.seconds is None else duration(one.seconds),
+            f"{one.per_minute:.2f}" if one.per_minute else "",
+            f"{one.done:.0%}" if one.done else "",
+            one.expected.source,
+        )
+        for number, one in enumerate(cells, start=1)
+    ]
+    columns = ("", "task", "mechanism", "seed", "time", "worth/min", "done", "from")
+    return table(columns, rows, right=("", "seed", "time", "worth/min", "done"))
 
 
 def unfinished_table(found: Sequence[Any]) -> Table:

@@ -33,7 +33,7 @@ def describe() -> dict[str, str | int | float]:
     found: dict[str, str | int | float] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_count": available_cpus(),
     }
     for library in LIBRARIES:
@@ -50,6 +50,11 @@ def describe() -> dict[str, str | int | float]:
             "driver": _driver(),
         }
     return found
+
+
+def hardware(device: str) -> str:
+    """What `cpu` or `cuda` is here: the name of the processor or of the GPU."""
+    return str(describe()["gpu" if device == "cuda" else "cpu"])
 
 
 def installed(library: str) -> str | None:
@@ -86,7 +91,8 @@ def _git(root: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The name of the processor."""
     listing = Path("/proc/cpuinfo")  # Linux only
     for line in listing.read_text().splitlines() if listing.exists() else ():
         if line.startswith("model name"):

@@ -80,6 +80,12 @@ class Neighbours:
             self.seen = bool(self.seen) or len(processes) > 1
 
 
+def gpu_name() -> str | None:
+    """The name of the first GPU, asked of its driver and not of torch; None where there is none."""
+    name = _ask(_first_gpu(), lambda nvml, gpu: nvml.nvmlDeviceGetName(gpu))
+    return name.decode() if isinstance(name, bytes) else name
+
+
 def _first_gpu() -> tuple[Any, Any] | None:
     """NVML and its handle of the first GPU, if both exist."""
     try:

@@ -16,6 +16,11 @@ PLUGIN_SECONDS = 24 * 3600.0
 SHARE_OF_MEMORY = 0.9
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_FILE_BYTES = {"": 1, "I": 1} | {
+    unit + binary: (1024 if binary else 1000) ** power
+    for power, unit in enumerate("KMGT", start=1)
+    for binary in ("", "I")
+}
 _CONTAINER = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -29,13 +34,31 @@ class Limits:
     @classmethod
     def parse(cls, time: str | None, memory: str | None) -> "Limits":
         """From the words of the command line: `90s`, `30m`, `2h`; `500M`, `16G`."""
-        seconds = None if time is None else _parse(time, r"([smhd]?)", _SECONDS, "--time-limit", "90s, 30m or 2h")
+        seconds = None if time is None else parse_seconds(time, "--time-limit")
         size = None if memory is None else _parse(memory.upper(), r"([KMGT]?)(?:I?B)?", _BYTES, "--memory-limit", "16G")
         return cls(seconds, int(SHARE_OF_MEMORY * machine_memory()) if size is None else int(size))
 
     def of(self, *, plugin: bool) -> float | None:
         """Seconds for a cell."""
         return self.seconds if self.seconds is not None or not plugin else PLUGIN_SECONDS
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """`90s`, `30m` or `2h` as seconds.
+
+    >>> parse_seconds("25m", "--budget")
+    1500.0
+    """
+    return _parse(text, r"([smhd]?)", _SECONDS, option, "90s, 30m or 2h")
+
+
+def parse_file_size(text: str, option: str) -> int:
+    """`15MB` as bytes: powers of 1,000, as those count who limit the size of files; `15MiB` has powers of 1,024.
+
+    >>> parse_file_size("15MB", "--part-size"), parse_file_size("1 KiB", "--part-size")
+    (15000000, 1024)
+    """
+    return int(_parse(text.upper(), r"([KMGT]?I?)B?", _FILE_BYTES, option, "15MB"))
 
 
 def machine_memory() -> int:

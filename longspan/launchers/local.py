@@ -36,23 +36,37 @@ PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its card, or a sentence and an exit code."""
+    """What became of a cell: its card, or a sentence and an exit code; `unfinished`, its time was up."""
 
     card: cards.Card | None = None
     sentence: str = ""
     code: int = 0
+    unfinished: bool = False
 
 
 class Launcher:
-    """A supervisor of workers; `how` are the arguments of `runs.run`."""
+    """A supervisor of workers; `how` are the arguments of `runs.run`.
 
-    def __init__(self, limits: Limits, *, debug: bool = False, **how: Any):
+    At the `deadline` (of the clock `time.monotonic`) the cell at hand is stopped with its state saved. Supervisors in
+    one process know the same `adopted` processes, so that none takes the workers of another for orphans.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        debug: bool = False,
+        deadline: float | None = None,
+        adopted: Adopted | None = None,
+        **how: Any,
+    ):
         self.limits, self.debug, self.how = limits, debug, how | {"out": os.path.abspath(how["out"])}
+        self.deadline = deadline
         self._shared: Worker | None = None
         self._waiting: dict[tuple[str, str], Worker] = {}  # plug-ins that are imported, paused until their first cell
         self._dead: dict[tuple[str, str], Died] = {}
         self._busy: Worker | None = None
-        self._adopted = Adopted()
+        self._adopted = adopted or Adopted()
         self._handlers = contextlib.ExitStack()
 
     def __enter__(self) -> "Launcher":
@@ -94,12 +108,18 @@ class Launcher:
         if (died := self._dead.get(_code(cell))) is not None:
             return self._fail(cell, died)
         worker = self._own(_code(cell)) if plugin else self._clean()
+        worker.deadline = self.deadline
         try:
             reply = self._ask(worker, self._request("run", cell=cell), self.limits.of(plugin=plugin))
             outcome = self._outcome(reply, cell)
         except Died as died:
             self._drop(worker)
             return self._fail(cell, died)
+        except Stopped:
+            if not worker.out_of_time:
+                raise
+            self._drop(worker)
+            return Outcome(sentence=f"{cell.task} {cell.mechanism} seed {cell.seed}: time is up.", unfinished=True)
         if plugin or outcome.code:  # what failed may have left anything behind
             self._drop(worker)
         return outcome
@@ -171,14 +191,20 @@ class Launcher:
         if worker is self._shared:
             self._shared = None
 
+    def stop(self, number: int) -> bool:
+        """Pass a signal on to the worker at hand; False where there is none."""
+        if (busy := self._busy) is None:
+            return False
+        busy.stop(number)
+        return True
+
     @contextlib.contextmanager
     def _forwarding(self) -> Iterator[None]:
         """Signals go to the worker at hand; where there is none, they stop this process."""
 
         def forward(number: int, frame: Any) -> None:
-            if self._busy is None:
+            if not self.stop(number):
                 raise Stopped(number)
-            self._busy.stop(number)
 
         here = threading.current_thread() is threading.main_thread()
         numbers = [n for n in SIGNALS if here and signal.getsignal(n) is not signal.SIG_IGN]

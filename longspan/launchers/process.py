@@ -38,14 +38,14 @@ class Worker:
     def __init__(self, memory_bytes: int | None, adopted: tree.Adopted):
         self.memory_bytes, self.adopted = memory_bytes, adopted
         self.stopped_by: int | None = None
+        self.deadline: float | None = None  # of the clock `time.monotonic`: then the worker saves its state and stops
+        self.out_of_time = False
         self._stopped_at = 0.0
         ours, theirs = socket.socketpair()
         with theirs:
             words = [str(os.getpid()), str(theirs.fileno()), str(memory_bytes or 0), json.dumps(sys.path)]
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *words], pass_fds=[theirs.fileno()], start_new_session=True
-            )
-        self.adopted.own.add(self.process.pid)
+            command = [sys.executable, "-c", _PROGRAM, *words]
+            self.process = adopted.start(command, pass_fds=[theirs.fileno()], start_new_session=True)
         self.channel = Channel(ours)
 
     def send(self, request: dict[str, Any]) -> None:
@@ -100,8 +100,11 @@ class Worker:
         return tree.descendants({self.process.pid} | self.adopted.now())
 
     def _look(self, begun: float, seconds: float | None) -> None:
-        """End a worker that is over a limit."""
+        """Stop a worker whose time is up, and end one that is over a limit."""
         now = time.monotonic()
+        if self.deadline is not None and now > self.deadline and self.stopped_by is None:
+            self.out_of_time = True
+            self.stop(signal.SIGTERM)
         if self.stopped_by is not None and now - self._stopped_at > GRACE:
             self._kill()
         elif seconds is not None and now - begun > seconds:

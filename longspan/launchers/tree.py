@@ -7,9 +7,12 @@ only the process group of the root is known, and its memory is not.
 import contextlib
 import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")
 
@@ -66,13 +69,25 @@ def end(root: int, adopted: "Adopted", patience: float = 10.0) -> None:
 
 
 class Adopted:
-    """The children that this process has besides those it had before, and those it started itself."""
+    """The children that this process has besides those it had before, and those it started itself.
+
+    A child is started and noted under a lock, so that no other thread takes it for an orphan.
+    """
 
     def __init__(self) -> None:
         self.own = children(os.getpid())
+        self._noting = threading.Lock()
+
+    def start(self, command: list[str], **how: Any) -> subprocess.Popen:
+        """A child of this process' own."""
+        with self._noting:
+            process = subprocess.Popen(command, **how)
+            self.own.add(process.pid)
+        return process
 
     def now(self) -> set[int]:
-        return children(os.getpid()) - self.own
+        with self._noting:
+            return children(os.getpid()) - self.own
 
     def reap(self) -> None:
         for pid in self.now():

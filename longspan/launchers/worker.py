@@ -73,7 +73,8 @@ def _fail(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
     """Write the card of a cell whose own process is dead; its plug-in is not imported."""
     from longspan.runs.failed import write_card
 
-    sentence = write_card(_cell(request["cell"]), request["reason"], keep=request["keep"], **request["how"])
+    how = {name: value for name, value in request["how"].items() if name in ("out", "device", "devices", "real")}
+    sentence = write_card(_cell(request["cell"]), request["reason"], keep=request["keep"], **how)
     return {"error": sentence, "code": 4}
 
 

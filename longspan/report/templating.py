@@ -1,6 +1,7 @@
 """The Jinja environment of the report: what its templates may call."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -102,6 +103,9 @@ def _cell_hint(view: Board, cell: BoardCell) -> str:
     if cell.interval:
         low, high = (render.score_text(view, end) for end in cell.interval)
         words.append(f"95 % interval {low} to {high}")
+    elif view.suite.metric == "accuracy" and cell.count and cell.value is not None:
+        error = 1.96 * math.sqrt(cell.value * (1 - cell.value) / cell.count)
+        words.append(f"±{board_table.deviation_text(view, error)} by the sampling of the test set (95 %)")
     words.append(f"{cell.count:,} test examples")
     if cell.chance is not None:
         words.append(f"chance {render.score_text(view, cell.chance)}")

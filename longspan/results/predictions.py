@@ -7,6 +7,7 @@ Never imports torch.
 
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,47 @@ def labels_and_answers(path: Path) -> list["np.ndarray"]:
     """`label` and `prediction` in the order of rows."""
     label, prediction = rows(path, "label", "prediction")
     return in_row_order(path, [whole_numbers(path, "label", label), whole_numbers(path, "prediction", prediction)])
+
+
+def by_example(path: Path, metric: str) -> "np.ndarray | None":
+    """What each test example contributes to a score that is their plain mean, in the order of rows; else None."""
+    present = arrays.names_in(path)
+    if metric == "accuracy" and {"label", "prediction"} <= present:
+        label, prediction = labels_and_answers(path)
+        return (label == prediction).astype(float)
+    if metric not in present or "category" in present:
+        return None
+    (values,) = in_row_order(path, rows(path, metric))
+    return values.astype(float)
+
+
+def compact(found: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
+    """The same in a few bytes: in the order of rows, which then need no numbers, and integers as narrow as they can be.
+
+    Sorted labels and answers pack far better than those in the order of evaluation.
+    """
+    import numpy as np
+
+    kept = {name: np.asarray(values) for name, values in found.items()}
+    row = kept.get("row")
+    if row is not None and row.ndim == 1 and row.dtype.kind in "iu" and all(_fits(one, row) for one in kept.values()):
+        order = np.argsort(row, kind="stable")
+        if np.array_equal(row[order], np.arange(len(row))):
+            kept = {name: values[order] for name, values in kept.items() if name != "row"}
+    return {name: _narrow(values) for name, values in kept.items()}
+
+
+def _fits(values: "np.ndarray", row: "np.ndarray") -> bool:
+    return values.ndim >= 1 and len(values) == len(row)
+
+
+def _narrow(values: "np.ndarray") -> "np.ndarray":
+    import numpy as np
+
+    if values.dtype.kind not in "iu" or not values.size:
+        return values
+    wide = np.result_type(np.min_scalar_type(values.min()), np.min_scalar_type(values.max()))
+    return values.astype(wide) if wide.kind in "iu" and wide.itemsize < values.dtype.itemsize else values
 
 
 def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:

@@ -140,7 +140,8 @@ RUN_SCHEMA = _card(
                 "wall_seconds": _or_null(_POSITIVE),
                 "steps_per_second": _or_null(_POSITIVE),
                 "examples_per_second": _or_null(_POSITIVE),
-            }
+            },
+            {"shared": {"type": ["boolean", "null"]}},  # the device had other work too; null where nobody could tell
         ),
         "memory": _object({"peak_bytes": _or_null(_COUNT)}),
         "energy": _object({"joules": _POSITIVE}, nullable=True),

@@ -17,7 +17,7 @@ from longspan.core.atomic import storage_errors
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.results import samples
-from longspan.results.predictions import labels_digest
+from longspan.results.predictions import compact, labels_digest
 from longspan.runs.cell import RunPlan, count_baseline
 from longspan.tasks.classification import Classification
 from longspan.training.loop import Trained, save_weights
@@ -144,14 +144,15 @@ def files_of(folder: Path, model: nn.Module | None, trained: Trained | None) -> 
     files = {"log": folder / "log.csv"} if (folder / "log.csv").exists() else {}
     if trained is None:
         return files
-    for name, found in (("predictions", trained.test.predictions), ("samples", _sound_samples(trained))):
+    kept = {"predictions": compact(trained.test.predictions), "samples": _sound_samples(trained)}
+    for name, found in kept.items():
         if name == "predictions" or found:
             files[name] = folder / f"{name}.npz"
             with storage_errors(files[name]):
                 np.savez_compressed(files[name], allow_pickle=False, **found)
     if model is not None:
-        kept = {"weights": model.state_dict(), "weights_at": trained.also_weights}
-        for name, weights in kept.items():
+        selected = {"weights": model.state_dict(), "weights_at": trained.also_weights}
+        for name, weights in selected.items():
             if weights:
                 files[name] = folder / f"{name}.safetensors"
                 save_weights(weights, files[name])

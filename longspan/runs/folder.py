@@ -1,17 +1,21 @@
 """The folder of a run that is under way: what it belongs to decides its name, and what stays of it in the end."""
 
 import hashlib
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from longspan.core import environment
-from longspan.core.atomic import remove
+from longspan.core.atomic import remove, write_json
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
-from longspan.runs.cell import RunPlan, as_json
+from longspan.runs.cell import Cell, RunPlan, as_json
 from longspan.training.belongs import Belongs
-from longspan.training.checkpoint import SET_ASIDE
+from longspan.training.checkpoint import SET_ASIDE, newest_first
 
+CELL = "cell.json"  # which run the folder is of, and whether its speed says anything
 BEGUN = "begun.json"  # what is known of a card before training
 NAMED = ("run", "task_source", "dataset", "precision", "device", "devices")  # facts in the name of a folder
 
@@ -44,9 +48,42 @@ def folder_name(plan: RunPlan, belongs: Belongs) -> str:
     return f"{plan.task.name}-{plan.cell.protocol}-{plan.cell.tier}-seed{plan.cell.seed}-{digest}"
 
 
+def begin(folder: Path, cell: Cell, steps: int, hardware: str, *, shared: bool) -> bool:
+    """Write down which run the folder is of; True where its speed says nothing.
+
+    That is where it shares its device, or an earlier part of it did, or was trained on other hardware.
+    """
+    before = _record(folder / CELL) if newest_first(folder) else {}
+    shared |= before.get("shared") is True or before.get("hardware", hardware) != hardware
+    record = {"cell": as_json(asdict(cell)), "steps": steps, "hardware": hardware, "shared": shared}
+    record["commit"] = environment.code_version()["commit"]
+    write_json(folder / CELL, record)
+    return shared
+
+
+def mark_shared(folder: Path) -> None:
+    """Write down that other work shares the device, for the case that the run is interrupted."""
+    write_json(folder / CELL, _record(folder / CELL) | {"shared": True})
+
+
+def begun_by(folder: Path) -> str | None:
+    """The commit of the code that began the run, which alone goes on with it; None where that is not known."""
+    commit = _record(folder / CELL).get("commit")
+    return commit if isinstance(commit, str) else None
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What was written down of the run; nothing where it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def tidy(folder: Path, *, set_aside: bool = False) -> None:
     """Drop what only an unfinished run needs, and what was set aside if that is asked for; logs stay."""
-    for name in ("checkpoint-*.pt", "*.safetensors", "predictions.npz", "samples.npz", "cell.json", BEGUN, ".*.part"):
+    for name in ("checkpoint-*.pt", "*.safetensors", "predictions.npz", "samples.npz", CELL, BEGUN, ".*.part"):
         for path in folder.glob(name):
             remove(path)
     if set_aside:

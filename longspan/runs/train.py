@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
 from longspan.core import audit, litter, meter, signals
 from longspan.core.atomic import locked, storage_errors, write_json
-from longspan.core.environment import choose_device
+from longspan.core.environment import choose_device, hardware
 from longspan.core.errors import LongspanError, RunFailed, UsageError
 from longspan.core.lock import only_one
 from longspan.core.parent import die_with_parent
@@ -27,11 +26,11 @@ from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
 from longspan.results.store import Store
 from longspan.runs.answered import answer
-from longspan.runs.cell import Cell, RunPlan, as_json, first_line
+from longspan.runs.cell import Cell, RunPlan, first_line
 from longspan.runs.checked import PluginCheck, check_plugin
 from longspan.runs.describe import describe, files_of, nothing_reached, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
-from longspan.runs.folder import BEGUN, belonging, folder_name, tidy
+from longspan.runs.folder import BEGUN, begin, belonging, folder_name, mark_shared, tidy
 from longspan.tasks import Recipe
 from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
@@ -50,8 +49,12 @@ def run(
     real: bool = False,
     weights: bool = True,
     progress: bool = True,
+    shared: bool = False,
 ) -> cards.Card:
-    """Train and score one cell and put its card into `out/cards`, with the selected weights beside it if wanted."""
+    """Train and score one cell and put its card into `out/cards`, with the selected weights beside it if wanted.
+
+    `shared` says that other cells run on the same device, so that the card's times say little.
+    """
     plan = RunPlan.of(cell)
     out = Path(out)
     device = choose_device(device)
@@ -76,10 +79,10 @@ def run(
         if (card := answered()) is not None:  # by the process that held the lock
             return card
         litter.sweep(folder)
-        write_json(folder / "cell.json", {"cell": as_json(asdict(cell)), "steps": plan.protocol.recipe.steps})
+        shared = begin(folder, cell, plan.protocol.recipe.steps, hardware(device), shared=shared)
         checked = check_plugin(plan, out)
         fabric = make_fabric(device, precision, devices)
-        arguments = (belongs, folder, store, device, precision, devices, weights, progress, checked)
+        arguments = (belongs, folder, store, device, precision, devices, weights, progress, checked, shared)
         if devices == 1:
             card = _train_cell(fabric, plan, splits, *arguments)
         else:
@@ -154,6 +157,7 @@ def _train_cell(
     keep_weights: bool,
     shown: bool,
     checked: PluginCheck,
+    shared: bool,
 ) -> cards.Card:
     """Train in this process (or in each of several) and write the card, whether it went well or not."""
     started = time.perf_counter()
@@ -176,10 +180,13 @@ def _train_cell(
     ) as bar:
 
         def watch(now: Progress, steps: int) -> None:
-            nonlocal state
+            nonlocal state, shared
             state = now
             if now.step % recipe.evaluate_every == 0:
                 neighbours.look()
+                if neighbours.seen and not shared and fabric.is_global_zero:
+                    shared = True
+                    mark_shared(folder)
             if logs is not None:
                 logs.update(now)
             if bar is not None:
@@ -208,10 +215,10 @@ def _train_cell(
         "status": "ok" if trained else "fail",
         "reason": reason,
         "memory": {"peak_bytes": meter.peak_memory_bytes(device)},
-        "energy": None if neighbours.seen else _whole_energy(energy, state),
+        "energy": None if shared or neighbours.seen else _whole_energy(energy, state),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    card["timing"]["shared"] = neighbours.seen  # by other work on the same GPU, so that the times say little
+    card["timing"]["shared"] = shared or neighbours.seen  # the times say little
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
         card = cards.read(store.add(card, files_of(folder, model if keep_weights else None, trained)))

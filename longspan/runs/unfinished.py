@@ -14,7 +14,7 @@ from longspan import tasks
 from longspan.core.atomic import storage_errors
 from longspan.core.lock import Busy, only_one
 from longspan.runs.cell import Cell
-from longspan.runs.folder import tidy
+from longspan.runs.folder import CELL, tidy
 from longspan.training.checkpoint import SET_ASIDE, newest_first, step_of
 
 
@@ -52,12 +52,12 @@ def clean(out: Path | str = "out") -> list[Path]:
 
 
 def _has_something(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("cell.json", SET_ASIDE)) or bool(newest_first(folder))
+    return any((folder / name).exists() for name in (CELL, SET_ASIDE)) or bool(newest_first(folder))
 
 
 def _look(folder: Path) -> Unfinished:
     try:
-        cell, steps = _read(folder / "cell.json")
+        cell, steps = read_cell(folder / CELL)
         problem = None
     except FileNotFoundError:
         cell, steps, problem = None, 0, "only checkpoints without a run; longspan runs --clean removes them"
@@ -77,7 +77,7 @@ def _files(folder: Path) -> Iterator[os.stat_result]:
                 yield found
 
 
-def _read(path: Path) -> tuple[Cell, int]:
+def read_cell(path: Path) -> tuple[Cell, int]:
     """The cell and its number of steps; a ValueError, TypeError or KeyError if that is not what the file holds."""
     record: Any = json.loads(path.read_text())
     cell, steps = Cell(**record["cell"]), record["steps"]

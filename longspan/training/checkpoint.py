@@ -4,6 +4,7 @@ A file is the saved state followed by its SHA-256. One that was cut short, alter
 the folder `set-aside`, where nothing reads it, in favour of the previous one.
 """
 
+import contextlib
 import hashlib
 import io
 import itertools
@@ -50,6 +51,17 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch raises whatever its readers do: pickle, zip, its own
         wrong = f"holds something else than weights and numbers ({type(error).__name__})"
         raise CorruptFile(f"The checkpoint {path.name} {wrong}.") from error
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file ends with the hash of its content; nothing of it is loaded."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        digest, left = hashlib.sha256(), path.stat().st_size - _DIGEST
+        while left > 0 and (content := file.read(min(2**20, left))):
+            digest.update(content)
+            left -= len(content)
+        return left == 0 and file.read() == digest.digest()
+    return False
 
 
 def latest(

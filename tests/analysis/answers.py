@@ -7,7 +7,7 @@ import numpy as np
 
 from longspan.results.card import Card, seal
 from longspan.results.store import Store
-from tests.results.factory import SPAN, make_card, make_core, make_measurement, make_probe
+from tests.results.factory import SPAN, make_card, make_core, make_measurement, make_probe, write_predictions
 
 GRID = [[0.0, 1.0], [2.0, 3.0]]
 
@@ -60,10 +60,13 @@ def fill(folder: Path, **who: Any) -> Path:
     np.savez_compressed(arrays, intensity=np.eye(256, dtype=np.float16), position=np.eye(16, dtype=np.float16))
     store.add(embeddings_card(**who), files={"arrays": arrays})
     arrays.unlink()
+    answers = folder.parent / "predictions.npz"
     for mechanism, accuracy in (("softmax", 0.6), ("linear", 0.5)):
         for task in ("listops", "text", "retrieval", "image", "pathfinder"):
-            store.add(make_card(mechanism, task, accuracy=accuracy, tier="full"))
+            files = {"predictions": write_predictions(answers, int(2000 * accuracy), 2000)} if task == "listops" else {}
+            store.add(make_card(mechanism, task, accuracy=accuracy, tier="full"), files=files)
         store.add(make_measurement(mechanism, {4000: 1.0 if mechanism == "softmax" else 5.0}))
+    answers.unlink()
     for card in lab_cards(who.get("mechanism", "performer")):
         if card["pattern"] == "causal_self":
             for when in ("2025-12-02T03:04:05Z", card["created"]):  # on two occasions

@@ -169,7 +169,7 @@ def test_every_finding_is_plain_json_with_a_text_for_every_cell(tmp_path):
 
 def test_damaged_arrays_are_a_note_and_not_the_end(tmp_path):
     folder = fill(tmp_path / "cards")
-    (path,) = folder.rglob("*.npz")
+    (path,) = folder.rglob("*.arrays.npz")
     path.write_bytes(b"PK nonsense")
     finding = analysis.answer("embeddings", gather([folder]))
     assert finding.figure[0].position is None
@@ -178,7 +178,7 @@ def test_damaged_arrays_are_a_note_and_not_the_end(tmp_path):
 
 def test_arrays_larger_than_their_file_are_a_note_and_not_the_end(tmp_path):
     folder = fill(tmp_path / "cards")
-    (path,) = folder.rglob("*.npz")
+    (path,) = folder.rglob("*.arrays.npz")
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (100000000, 10000000), }".ljust(117) + b"\n"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("position.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)

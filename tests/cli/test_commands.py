@@ -24,7 +24,7 @@ from tests.results.factory import make_card, write_predictions
 
 ROOT = Path(__file__).parents[2]
 VERBS = ["list", "show", "check", "data", "run", "runs", "measure", "params", "board", "report", "verify"]
-VERBS += ["probe", "analyze", "new", "doctor"]
+VERBS += ["plan", "probe", "analyze", "new", "doctor"]
 DATA_VERBS = ["prepare", "import", "status", "verify"]
 
 # A cell of a second: the real path with a small network, little data and two steps.
@@ -80,7 +80,7 @@ def test_alone_it_shows_its_help_and_every_verb():
 LISTED = ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"]
 NO_TORCH = [["--help"], ["--version"], ["run", "--help"], ["list"], ["list", "--json"], *(["list", k] for k in LISTED)]
 NO_TORCH += [["show", "softmax"], ["show", "listops"], ["board", "lra"], ["data", "status"], ["data", "status", "imdb"]]
-NO_TORCH += [["data", "prepare", "listops", "--tier", "smoke"], ["show", "listops", "--samples", "1"]]
+NO_TORCH += [["data", "prepare", "listops", "--tier", "smoke"], ["show", "listops", "--samples", "1"], ["plan", "lra"]]
 
 
 @pytest.mark.parametrize("words", NO_TORCH, ids=" ".join)

@@ -6,7 +6,8 @@ from longspan.launchers import worker
 
 
 class InProcess:
-    stopped_by = None
+    stopped_by = deadline = None
+    out_of_time = False
 
     def __init__(self, memory_bytes, adopted):
         pass

@@ -86,6 +86,17 @@ def test_a_signal_reaches_the_worker_and_a_second_one_ends_it(worker):
     assert one.process.wait(timeout=30) == -signal.SIGKILL
 
 
+def test_a_worker_whose_time_is_up_is_asked_to_stop_and_may_still_answer(worker):
+    answer = "signal.signal(signal.SIGTERM, lambda *_: end.sendall(b'{\"stopped\": 15}\\n'))"
+    talk = f"end = socket.socket(fileno=int(sys.argv[2]))\n{answer}\nend.sendall(b'{{}}\\n')"
+    one = worker(f"{talk}\nwhile True: time.sleep(60)")
+    assert one.receive(60.0) == {}
+    assert not one.out_of_time
+    one.deadline = 0.0
+    assert one.receive(60.0) == {"stopped": 15}
+    assert (one.out_of_time, one.stopped_by) == (True, signal.SIGTERM)
+
+
 def test_a_paused_worker_does_nothing_until_it_goes_on(worker, tmp_path):
     one = worker(f"while True: open({str(tmp_path / 'ticks')!r}, 'a').write('x'); time.sleep(0.001)")
     deadline = time.monotonic() + 30

@@ -1,0 +1,140 @@
+"""Which mechanisms differ at all? Each against softmax on the very same test examples.
+
+Both answered the same examples, so that the luck of the test set is largely shared: examples are drawn again with
+replacement, for both alike, and of each the seeds, and the difference of the means is taken each time. Its 95 %
+interval leaves out 0 where they differ. With one seed it knows nothing of the luck of training.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from longspan.analysis.cards import Evidence, name_of
+from longspan.analysis.expected_time import BASELINE
+from longspan.analysis.finding import Column, Finding
+from longspan.core.errors import CorruptFile, DataMissing
+from longspan.results import predictions
+from longspan.results.board import shown
+from longspan.results.card import Card
+from longspan.results.files import fault_of
+
+DRAWS = 2000
+AT_ONCE = 2_000_000  # examples drawn in one piece
+COLUMNS = (
+    Column("Task"),
+    Column("Mechanism"),
+    Column("From", context=True),
+    Column("Pattern", context=True),
+    Column("Seeds", "text", "of the mechanism and of softmax"),
+    Column("Examples", "count"),
+    Column("Score", "text", "mean over seeds"),
+    Column("Softmax", "text", "mean over seeds"),
+    Column("Difference", "text", "in points where the score is a rate"),
+    Column("95 % interval", "text", "paired bootstrap over test examples and seeds"),
+    Column("Differs", "text", "whether the interval leaves out 0"),
+)
+
+
+def answer(evidence: Evidence) -> Finding:
+    rows, notes, lone, series = [], [], False, False
+    for group in _groups(evidence):
+        scores, faults = _scores(evidence, group)
+        notes += faults
+        softmax = scores.pop(BASELINE, None)
+        if softmax is None:
+            continue
+        for mechanism, own in sorted(scores.items()):
+            if own.shape[1] != softmax.shape[1]:
+                notes.append(f"{shown(mechanism)} and softmax have other test examples on {shown(group[0]['task'])}.")
+                continue
+            lone |= min(len(own), len(softmax)) == 1
+            series |= group[0]["task"].startswith("forecasting")
+            card = next(card for card in group if card["mechanism"] == mechanism)
+            rows.append(_row(evidence, card, own, softmax))
+    if not rows:
+        raise DataMissing(
+            "No mechanism has predictions beside those of softmax on the same test examples; run both on one task, as "
+            "in longspan run listops -a softmax linear."
+        )
+    if lone:
+        notes.append("With one seed an interval knows the sampling of the test set, not the luck of training.")
+    if series:
+        notes.append("Examples count as independent, but windows of a series overlap: their intervals are too narrow.")
+    if len(rows) > 1:
+        notes.append("Of twenty mechanisms that are all like softmax, one differs by chance.")
+    return Finding(
+        "differences",
+        "Which mechanisms differ",
+        "The difference to softmax on the same test examples, with a paired bootstrap interval.",
+        COLUMNS,
+        tuple(rows),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _groups(evidence: Evidence) -> Iterator[list[Card]]:
+    """Finished runs that are compared: of one task, protocol, tier, pattern and data, none with overrides."""
+    groups: dict[tuple, list[Card]] = defaultdict(list)
+    for card in evidence.runs:
+        if card["status"] == "ok" and not card["overrides"] and "predictions" in card["files"]:
+            names = ("task", "task_version", "protocol", "tier", "pattern")
+            groups[(*(card[name] for name in names), card["dataset"]["sha256"], card["score"]["name"])].append(card)
+    yield from (groups[key] for key in sorted(groups) if len({card["mechanism"] for card in groups[key]}) > 1)
+
+
+def _scores(evidence: Evidence, cards: Sequence[Card]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """What each test example contributes to the score, [seeds, examples], by mechanism; and what could not be read."""
+    found: dict[str, list[np.ndarray]] = defaultdict(list)
+    faults = []
+    for card in cards:
+        if card["sha256"] not in evidence.folders:
+            continue
+        path = evidence.folders[card["sha256"]] / card["files"]["predictions"]
+        try:
+            if fault := fault_of(path, card.get("files_sha256", {}).get("predictions")):
+                raise CorruptFile(fault)
+            if (own := predictions.by_example(path, card["score"]["name"])) is not None:
+                found[card["mechanism"]].append(own)
+        except (CorruptFile, OSError) as error:
+            faults.append(f"Left out: {shown(str(error))}")
+    sound = {name: own for name, own in found.items() if len({len(one) for one in own}) == 1}
+    return {name: np.stack(own) for name, own in sound.items()}, faults
+
+
+def _row(evidence: Evidence, card: Card, own: np.ndarray, softmax: np.ndarray) -> tuple:
+    percent = card["score"].get("unit", "percent") == "percent"
+    scale, spell = (100.0, "{:.2f}".format) if percent else (1.0, "{:.4g}".format)
+    signed = "{:+.2f}".format if percent else "{:+.3g}".format
+    low, high = paired_interval(own, softmax)
+    mine, theirs = float(own.mean()), float(softmax.mean())
+    return (
+        shown(card["task"]),
+        name_of(card),
+        evidence.rules(card),
+        shown(card["pattern"]),
+        f"{len(own)} / {len(softmax)}",
+        own.shape[1],
+        spell(scale * mine),
+        spell(scale * theirs),
+        signed(scale * (mine - theirs)),
+        f"{signed(scale * low)} to {signed(scale * high)}",
+        low > 0 or high < 0,
+    )
+
+
+def paired_interval(one: np.ndarray, other: np.ndarray, draws: int = DRAWS) -> tuple[float, float]:
+    """The 95 % percentile interval of the difference of means, both [seeds, examples]; the same at every call."""
+    random, examples = np.random.default_rng(0), one.shape[1]
+    differences = []
+    for begin in range(0, draws, size := max(1, AT_ONCE // examples)):
+        count = min(size, draws - begin)
+        drawn = random.integers(examples, size=(count, examples)) + examples * np.arange(count)[:, None]
+        weights = np.bincount(drawn.ravel(), minlength=count * examples).reshape(count, examples) / examples
+        means = []
+        for scores in (one, other):
+            seeds = random.integers(len(scores), size=(count, len(scores)))
+            means.append(np.take_along_axis(weights @ scores.T, seeds, axis=1).mean(axis=1))
+        differences.append(means[0] - means[1])
+    low, high = np.quantile(np.concatenate(differences), [0.025, 0.975])
+    return float(low), float(high)

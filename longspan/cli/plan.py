@@ -1,0 +1,209 @@
+"""`plan` says which cells a board lacks and how long they take here, and runs them while a budget lasts."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from longspan.cli.app import (
+    ATTENTION_FLAGS,
+    Budget,
+    Cards,
+    Json,
+    Out,
+    Patterns,
+    Protocol,
+    SeveralValues,
+    Share,
+    app,
+    catalogue,
+    print_json,
+    say,
+    stoppable,
+)
+from longspan.core.errors import UNEXPECTED, UsageError
+
+SHOWN = 20  # of the missing cells, unless all are asked for
+
+
+@app.command(cls=SeveralValues)
+def plan(
+    context: typer.Context,
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite, or one task.")],
+    mechanisms: Annotated[
+        list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="All that are ranked if left out.")
+    ] = None,
+    pattern: Patterns = None,
+    protocol: Protocol = "longspan",
+    tier: Annotated[str, typer.Option("--tier", metavar="T", help="smoke, lite or full.")] = "full",
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds 0 to N-1.")] = 1,
+    run: Annotated[bool, typer.Option("--run", help="Run them, the most informative per minute first.")] = False,
+    budget: Budget = None,
+    share: Share = 1,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="NAME", help="Times of another device that has cards, such as H200.")
+    ] = None,
+    real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, even in the smoke tier.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help=f"Show all of them, not only {SHOWN}.")] = False,
+    as_json: Json = False,
+    cards: Cards = None,
+    out: Out = Path("out"),
+) -> None:
+    """Show which cells of a board are missing and how long each takes here; --run runs them until --budget is spent.
+
+    Times come from cards of runs that had this device to themselves. A cell without a card is guessed from the other
+    mechanisms of its task and from how much slower than softmax its mechanism is elsewhere; guesses say so. The first
+    seed of a cell is worth 1, the second 1/2, the third 1/6, and softmax twice that; what is worth most for its minutes
+    comes first. Near the end of a budget comes what still fits; what does not end in time is saved, and the same
+    command goes on with it, here or, after longspan runs --export and --import, elsewhere. With --share K, K cells
+    share the GPU: their scores are those of lone runs, their cards are marked and have no speed on any board.
+
+    \b
+    Examples:
+      longspan plan lra
+      longspan plan lra --seeds 3 --on H200 --all
+      longspan plan lra --run --budget 25m --share 4
+      longspan plan listops -a softmax linear --tier smoke --run
+    """
+    from longspan import analysis
+    from longspan.analysis.expected_time import Times
+    from longspan.analysis.plan import missing
+    from longspan.core.spec import Spec
+    from longspan.results import collect
+    from longspan.results.board import device_of
+
+    if not run and (budget is not None or share > 1):
+        raise UsageError("--budget and --share are for --run; without it nothing is run.")
+    if run and as_json:
+        raise UsageError("--json prints the plan and nothing else; leave out --run, or --json.")
+    evidence = analysis.gather(collect.card_folders(cards, out))
+    devices = sorted({device_of(card) for card in (*evidence.runs, *evidence.set_aside)})
+    here = _device(on, device, devices)
+    times = Times(evidence.runs, evidence.measurements, here)
+    found = missing(
+        evidence.runs,
+        catalogue(("attentions", "tasks")),
+        suite,
+        times,
+        mechanisms=[str(Spec.parse(name)) for name in mechanisms] if mechanisms else None,
+        pattern="+".join(pattern) if pattern else None,
+        protocol=protocol,
+        tier=tier,
+        seeds=seeds,
+        begun=_begun(out),
+    )
+    if as_json:
+        print_json({"device": here, "present": found.present, "missing": [_plain(one) for one in found.cells]})
+    else:
+        _show(suite, here, found, len(found.cells) if everything else SHOWN, devices)
+    if run and found.cells:
+        debug = getattr(context.find_root().command, "debug", False)
+        _run(found.cells, share, budget, debug, {"out": str(out), "device": device, "real": real})
+    elif not as_json and found.cells:
+        say(f"Run them with longspan plan {suite} --run --budget 25m; --share 4 lets four at a time share a GPU.")
+
+
+def _device(on: str | None, device: str, devices: Sequence[str]) -> str:
+    """The name of this machine's device, or of the one whose cards are asked for."""
+    from longspan.core import environment, meter
+
+    if on is None:
+        return (meter.gpu_name() if device != "cpu" else None) or environment.cpu_name()
+    matching = [name for name in devices if on.casefold() in name.casefold()]
+    if len(matching) != 1:
+        raise UsageError(f"--on {on} names {len(matching)} devices; cards are of: {', '.join(devices) or 'none'}.")
+    return matching[0]
+
+
+def _begun(out: Path) -> dict[tuple, float]:
+    """The share that is done of each unfinished run."""
+    from longspan.analysis.plan import cell_key
+
+    if not any((out / "runs").glob("*/cell.json")):
+        return {}
+    from longspan import runs
+
+    return {
+        cell_key(one.cell): min(1.0, one.step / one.steps)
+        for one in runs.unfinished(out)
+        if one.cell is not None and not one.cell.overrides and one.steps
+    }
+
+
+def _plain(one: Any) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in asdict(one.cell).items() if name != "overrides"},
+        "pattern": one.pattern,
+        "information": one.information,
+        "seconds": one.seconds,
+        "source": one.expected.source,
+        "guess": one.expected.guess,
+        "done": one.done,
+    }
+
+
+def _show(suite: str, device: str, found: Any, most: int, devices: Sequence[str]) -> None:
+    """A line for each task, then the cells in the order in which they would be run."""
+    from longspan.cli import tables
+
+    screen = tables.console()
+    screen.print(tables.plan_tasks_table(found.present, found.cells, f"{suite} on {device}"))
+    if found.cells:
+        screen.print(tables.plan_cells_table(found.cells[:most]))
+    if (more := len(found.cells) - most) > 0:
+        say(f"{more} more; --all shows them.")
+    for note in found.notes:
+        say(note)
+    unknown = Counter(one.cell.task for one in found.cells if one.expected.seconds is None)
+    if unknown:
+        others = ", ".join(name for name in devices if name != device)
+        hint = f" Cards of other devices: {others} (--on)." if others else ""
+        say(f"How long {', '.join(unknown)} takes here is not known before a first run.{hint}")
+
+
+def _run(cells: Sequence[Any], share: int, budget: str | None, debug: bool, how: dict[str, Any]) -> None:
+    from longspan.analysis.plan import Queue
+    from longspan.cli import tables
+    from longspan.cli.run import needs
+    from longspan.cli.run_cells import run_cells, say_what_is_left, share_device
+    from longspan.launchers.limits import Limits
+
+    needs("torch")
+    dropped: dict[str, int] = defaultdict(int)
+    by_cell = {id(one.cell): one for one in cells}
+    with (
+        stoppable("The state is saved; the same command goes on."),
+        share_device(share, Limits.parse(None, None), budget, debug=debug, **how) as lanes,
+    ):
+        queue = Queue(cells, lanes.slowdown)
+        lanes.plan([one.cell for one in cells])
+
+        def take(left: float | None) -> Any:
+            one = queue.take(left)
+            return None if one is None else one.cell
+
+        def about(cell: Any) -> str:
+            one = by_cell[id(cell)]
+            if one.seconds is None:
+                return ""
+            guess = ", a guess" if one.expected.guess else ""
+            return f" · about {tables.duration(one.seconds * queue.slowdown_of(one))}{guess}"
+
+        def ended(cell: Any, outcome: Any) -> None:
+            if outcome.code == 3:  # its data are not here, nor are they for its other cells
+                dropped[cell.task] += len(queue.drop(cell.task))
+
+        ran = run_cells(lanes, take, len(cells), about=about, ended=ended)
+    if ran.cards:
+        tables.console().print(tables.cards_table(ran.cards))
+    for task, count in dropped.items():
+        if count:
+            say(f"{count} more cells of {task} were left out, since its data are not here.", error=True)
+    say_what_is_left(ran, len(queue.left))
+    if ran.codes:
+        say(f"{len(ran.codes)} cells failed.", error=True)
+        raise typer.Exit(ran.codes[0] if len(set(ran.codes)) == 1 else UNEXPECTED)

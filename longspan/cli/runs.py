@@ -1,0 +1,81 @@
+"""`runs` shows unfinished runs, removes them, and takes them from one machine to another."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longspan.cli.app import Out, app, say
+from longspan.core.errors import UsageError
+
+
+@app.command("runs")
+def runs_(
+    clean: Annotated[bool, typer.Option("--clean", help="Remove them.")] = False,
+    export: Annotated[
+        Path | None, typer.Option("--export", metavar="FILE", help="Write those with a checkpoint into an archive.")
+    ] = None,
+    part_size: Annotated[
+        str | None, typer.Option("--part-size", metavar="SIZE", help="Split the archive: FILE.001, ... of 15MB each.")
+    ] = None,
+    imported: Annotated[
+        Path | None, typer.Option("--import", metavar="FILE", help="Take over the runs of an archive, or of its parts.")
+    ] = None,
+    out: Out = Path("out"),
+) -> None:
+    """Show unfinished runs, which the same `run` command resumes; --clean also removes checkpoints set aside.
+
+    --export writes their newest checkpoints into an archive. Another machine with the same version of the code and of
+    torch goes on from there: on a CPU with as many threads to the same numbers. --import checks all parts before it
+    places anything, and leaves a run alone that is farther here.
+
+    \b
+    Examples:
+      longspan runs --clean
+      longspan runs --export runs.tar --part-size 15MB
+      longspan runs --import runs.tar --out out
+    """
+    from longspan import runs
+    from longspan.cli import tables
+
+    if sum((clean, export is not None, imported is not None)) > 1:
+        raise UsageError("Of --clean, --export and --import one at a time; run them one after another.")
+    if part_size is not None and export is None:
+        raise UsageError("--part-size is the size of the parts of --export; name a file with it.")
+    if export is not None:
+        _export(out, export, part_size)
+    elif imported is not None:
+        _import(out, imported)
+    elif clean:
+        removed = runs.clean(out)
+        say(f"Removed: {', '.join(path.name for path in removed)}." if removed else "There is nothing to remove.")
+    elif found := runs.unfinished(out):
+        tables.console().print(tables.unfinished_table(found))
+    else:
+        say(f"No unfinished runs in {out / 'runs'}.")
+
+
+def _export(out: Path, file: Path, part_size: str | None) -> None:
+    from longspan import runs
+    from longspan.cli import tables
+    from longspan.launchers.limits import parse_file_size
+
+    limit = None if part_size is None else parse_file_size(part_size, "--part-size")
+    files, exported = runs.export(out, file, part_bytes=limit)
+    tables.console().print(tables.unfinished_table(exported))
+    total = tables.size(sum(path.stat().st_size for path in files))
+    what = f"{files[0]}" if len(files) == 1 else f"{files[0]} to {files[-1].name}, {len(files)} parts"
+    say(f"Written: {what}, {total}. Take it over elsewhere with longspan runs --import {file}.")
+
+
+def _import(out: Path, file: Path) -> None:
+    from longspan import runs
+
+    for one in runs.restore(out, file):
+        if one.placed:
+            say(f"Taken over: {one.path.name}, {one.step:,} steps done.")
+            if one.other_commit is not None:
+                say(f"It was begun by commit {one.other_commit[:40]}: with other code it starts over.", error=True)
+        else:
+            say(f"Left as it is: {one.path.name}, which has {one.step:,} steps done here.")
+    say("The command that began a run resumes it; longspan plan SUITE --run resumes those of a board.")

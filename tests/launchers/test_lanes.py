@@ -1,0 +1,192 @@
+"""Several cells share a device, each in a lane of its own, until none is left, time is up or a signal comes."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from longspan.core.cell import Cell
+from longspan.core.signals import Stopped
+from longspan.launchers import lanes, local
+from longspan.launchers.lanes import Budget, Lanes
+from longspan.launchers.limits import Limits
+from longspan.launchers.local import Launcher
+from longspan.launchers.mps import CONTROL, PIPE, multi_process_service
+from longspan.launchers.process import Died
+from longspan.runs.unfinished import unfinished
+from tests.launchers.in_process import InProcess
+from tests.launchers.test_isolation import TINY
+from tests.results.factory import make_card
+
+NO_LIMITS = Limits(None, 2**40)
+
+
+def of(seeds):
+    """Hands out cells of these seeds."""
+    waiting = [Cell("listops", "softmax", seed=seed) for seed in seeds]
+    return lambda left: waiting.pop(0) if waiting else None
+
+
+class Fake(InProcess):
+    """Answers with a card, once as many ask as there are lanes."""
+
+    together: threading.Barrier
+
+    def __init__(self, memory_bytes, adopted):
+        self.memory_bytes = memory_bytes
+
+    def ask(self, request, seconds):
+        self.together.wait(timeout=30)
+        assert request["how"]["shared"] is True
+        return {"card": make_card(seed=request["cell"]["seed"])}
+
+
+def open_lanes(count, budget=None, **how):
+    return Lanes(count, NO_LIMITS, Budget(budget), **({"out": "out", "device": "cpu", "shared": True} | how))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_as_many_cells_run_at_once_as_there_are_lanes(monkeypatch, count):
+    monkeypatch.setattr(local, "Worker", Fake)
+    monkeypatch.setattr(Fake, "together", threading.Barrier(count), raising=False)
+    with open_lanes(count) as open_ones:
+        ended = list(open_ones.run(of(range(6))))
+        assert {one._shared.memory_bytes for one in open_ones.launchers} == {2**40 // count}
+    assert sorted(cell.seed for cell, _ in ended) == list(range(6))
+    assert all(outcome.card["seed"] == cell.seed for cell, outcome in ended)
+
+
+def test_a_dead_worker_is_the_outcome_of_its_cell_alone(monkeypatch):
+    def ask(self, request, seconds):
+        if request["do"] == "fail":
+            return {"error": "it is dead", "code": 4}
+        if request["cell"]["seed"] == 1:
+            raise Died("it died")
+        return {"card": make_card(seed=request["cell"]["seed"])}
+
+    monkeypatch.setattr(local, "Worker", Fake)
+    monkeypatch.setattr(Fake, "ask", ask)
+    with open_lanes(2) as open_ones:
+        outcomes = {cell.seed: outcome.code for cell, outcome in open_ones.run(of(range(4)))}
+    assert outcomes == {0: 0, 1: 4, 2: 0, 3: 0}
+
+
+def test_nothing_is_begun_when_the_budget_is_spent(monkeypatch):
+    monkeypatch.setattr(local, "Worker", Fake)
+    for count in (1, 2):
+        with open_lanes(count, budget=1e-9) as open_ones:
+            assert list(open_ones.run(of(range(3)))) == []
+
+
+def test_a_budget_keeps_some_time_for_saving(monkeypatch):
+    monkeypatch.setattr(lanes.time, "monotonic", lambda: 1000.0)
+    assert (Budget(100.0).deadline, Budget(3600.0).deadline, Budget().deadline) == (1095.0, 4585.0, None)
+    assert (Budget(100.0).left(), Budget().left()) == (95.0, None)
+
+
+def test_a_signal_stops_all_lanes_and_no_other_cell_begins(monkeypatch):
+    asked, stopped = threading.Barrier(3), []
+
+    def ask(self, request, seconds):
+        asked.wait(timeout=30)
+        while self.stopped_by is None:
+            time.sleep(0.001)
+        return {"stopped": self.stopped_by}
+
+    def stop(self, number):
+        self.stopped_by = number
+        stopped.append(self)
+
+    monkeypatch.setattr(local, "Worker", Fake)
+    monkeypatch.setattr(Fake, "ask", ask)
+    monkeypatch.setattr(Fake, "stop", stop, raising=False)
+
+    def interrupt():
+        asked.wait(timeout=30)
+        while not all(one._busy for one in open_ones.launchers):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with open_lanes(2) as open_ones:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(Stopped, match="SIGTERM"):
+            list(open_ones.run(of(range(5))))
+        thread.join()
+    assert len(set(map(id, stopped))) == 2
+
+
+@pytest.mark.full
+def test_a_cell_whose_time_is_up_is_saved_and_goes_on_later(tmp_path):
+    """With a real worker: the deadline comes when the first state is on disk."""
+    cell = Cell("listops", "softmax", overrides=TINY | {"recipe.steps": 2000, "recipe.evaluate_every": 1000})
+    how = {"out": str(tmp_path), "device": "cpu", "data": str(tmp_path / "data"), "progress": False}
+
+    def end_its_time(launcher):
+        while not (busy := launcher._busy) or not list((tmp_path / "runs").glob("*/begun.json")):
+            time.sleep(0.01)
+        busy.deadline = 0.0
+
+    with Launcher(NO_LIMITS, **how) as launcher:
+        thread = threading.Thread(target=end_its_time, args=(launcher,))
+        thread.start()
+        outcome = launcher.run(cell)
+        thread.join()
+        assert (outcome.card, outcome.code, outcome.unfinished) == (None, 0, True)
+        (waiting,) = unfinished(tmp_path)
+        assert 0 < waiting.step < 2000
+        card = launcher.run(cell).card
+    assert (card["status"], card["timing"]["resumed"]) == ("ok", 1)
+
+
+# --------------------------------------------------------------------------------------- NVIDIA's multi-process service
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """A control program that notes what it is asked for."""
+
+    def make(code=0):
+        program = tmp_path / CONTROL
+        program.write_text(f'#!/bin/sh\necho "$@" $(cat) in ${PIPE} >> {tmp_path}/asked\nexit {code}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.delenv(PIPE, raising=False)
+        return tmp_path / "asked"
+
+    return make
+
+
+def test_the_service_is_started_for_the_block_and_ended_after_it(control):
+    asked = control()
+    with multi_process_service() as served:
+        assert served
+        pipe = os.environ[PIPE]
+        assert os.path.isdir(pipe)
+    assert PIPE not in os.environ
+    assert not os.path.exists(pipe)
+    assert [line.split(" in ") for line in asked.read_text().splitlines()] == [["-d", pipe], ["quit", pipe]]
+
+
+def test_without_the_service_or_where_it_does_not_start_cells_take_turns(control, monkeypatch, capsys):
+    control(code=1)
+    with multi_process_service() as served:
+        assert not served
+        assert PIPE not in os.environ
+    assert "did not start: exit code 1" in capsys.readouterr().err
+    with multi_process_service(False) as served:
+        assert not served
+    monkeypatch.setenv("PATH", "/nowhere")
+    with multi_process_service() as served:
+        assert not served
+
+
+def test_a_service_that_is_running_is_used_and_left_alone(control, monkeypatch):
+    asked = control()
+    monkeypatch.setenv(PIPE, "/theirs")
+    with multi_process_service() as served:
+        assert served
+    assert os.environ[PIPE] == "/theirs"
+    assert not asked.exists()
