@@ -42,7 +42,9 @@ class Recipe:
     batch_size: int
     learning_rate: float
     warmup: int
-    schedule: Literal["rsqrt", "cosine", "linear", "constant", "inverse_sqrt", "polynomial", "exponential"] = "rsqrt"
+    schedule: Literal[
+        "rsqrt", "cosine", "cosine_to_zero", "linear", "constant", "inverse_sqrt", "polynomial", "exponential"
+    ] = "rsqrt"
     average: float = 0.0  # decay of the running mean of weights that is evaluated in their place; 0 is none
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.98)
@@ -65,6 +67,10 @@ class Recipe:
     parts: Literal["counts", "mean", "sum_over_samples"] = "counts"  # how the parts of a batch are joined
     order: Literal["shuffled", "by_length", "streams"] = "shuffled"
     also_at: int | None = None  # a step up to which the best evaluation is selected and scored as well
+    ssm_learning_rate: float | None = None  # of the dynamics of state spaces, by the same schedule; None caps it
+    dt_learning_rate: float | None = None  # of their steps; None is that of the dynamics
+    decay: Literal["all", "weights"] = "all"  # "weights" spares biases, norms, embeddings and positions
+    warmup_power: float = 1.0  # of the rise during the warm-up
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):
@@ -79,6 +85,14 @@ class Recipe:
             raise UsageError(
                 f"A batch of {self.batch_size} cannot be gone through in {self.accumulate} equal parts; "
                 "choose accumulate so that it divides batch_size."
+            )
+        for name in ("ssm_learning_rate", "dt_learning_rate", "warmup_power"):
+            if (number := getattr(self, name)) is not None and not number > 0:
+                raise UsageError(f"A recipe needs {name} above 0, got {number}; give a positive number.")
+        if self.ssm_learning_rate is None and self.dt_learning_rate is not None:
+            raise UsageError(
+                f"dt_learning_rate={self.dt_learning_rate} parts the steps of a state space from its other dynamics; "
+                "give ssm_learning_rate as well."
             )
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(f"label_smoothing is a share from 0 to below 1, got {self.label_smoothing}.")

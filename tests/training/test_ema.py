@@ -79,3 +79,13 @@ def test_frozen_parameters_are_not_touched():
     with average.in_place():
         assert (model.bias == 2.0).all()
         assert (model.weight < 2.0).all()
+
+
+def test_the_statistics_of_batch_norms_are_averaged_like_weights():
+    model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2))
+    average = RunningAverage(model, 0.5)
+    model[1].running_mean.fill_(8.0)
+    average.update(step=100)
+    with average.in_place():
+        assert model[1].running_mean.tolist() == [4.0, 4.0]  # half of it is the 0 of the beginning
+    assert model[1].running_mean.tolist() == [8.0, 8.0]
