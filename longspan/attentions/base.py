@@ -346,13 +346,10 @@ class Attention(nn.Module, ABC):
         )
 
     def drop_inside(self, rate: float, *, tied: bool = False) -> None:
-        """From now on drop channels before the output map while training, where the mechanism has a place for that.
+        """From now on drop channels before the output map while training; nothing where there is no place for that.
 
         `tied` drops a channel of a row at all its tokens.
         """
-        raise UsageError(
-            f"{type(self).__name__} has no place for mixer_dropout, which acts inside state spaces; leave it at 0."
-        )
 
     def projections(self) -> Iterator[nn.Linear]:
         """The linear maps around the mechanism, whose initialisation belongs to the backbone."""

@@ -62,7 +62,7 @@ class Data:
             raise UsageError(f"Pathfinder is split by {_list(get_args(Rule))}, got split={self.split!r}; pick one.")
 
 
-_PROTOCOLS = ("longspan", "lra-paper", "lra-released")
+_PROTOCOLS = ("longspan", "lra-paper", "lra-released", "strong")
 PRESETS = {
     "pathfinder": by_tier(
         full=dict.fromkeys(_PROTOCOLS, Data(size=32, difficulty="hard")),

@@ -14,6 +14,7 @@ PARTS = ("data", "model", "recipe")
 
 # Settings that came after the first cards, with the value by which runs without them were made.
 LATER = {
+    "data.tokens": "bytes",
     "model.activation": "gelu_tanh",
     "model.block": "mlp",
     "model.dropout_tied": False,
@@ -49,10 +50,14 @@ LATER = {
     "recipe.initial_rate": 0.0,
     "recipe.label_smoothing": 0.0,
     "recipe.optimizer": "adamw",
+    "recipe.masked": 0.5,
     "recipe.order": "shuffled",
     "recipe.parts": "counts",
     "recipe.patience": None,
     "recipe.power": 1.0,
+    "recipe.pretraining_rate": None,
+    "recipe.pretraining_steps": 0,
+    "recipe.pretraining_warmup": None,
     "recipe.ssm_learning_rate": None,
     "recipe.warmup_power": 1.0,
 }

@@ -9,7 +9,7 @@ registry = Registry(
     f"{__name__}.base:Task",
     skip=(
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "language"),
-        *("lra_models", "speech", "speech_feed", "speech_rules", "speech_sound", "widths"),
+        *("lra_models", "speech", "speech_feed", "speech_rules", "speech_sound", "strong", "widths"),
     ),
 )
 

@@ -71,6 +71,10 @@ class Recipe:
     dt_learning_rate: float | None = None  # of their steps; None is that of the dynamics
     decay: Literal["all", "weights"] = "all"  # "weights" spares biases, norms, embeddings and positions
     warmup_power: float = 1.0  # of the rise during the warm-up
+    pretraining_steps: int = 0  # on masked tokens of the training rows, before the task itself
+    pretraining_rate: float | None = None  # None is `learning_rate`
+    pretraining_warmup: int | None = None  # None is `warmup`
+    masked: float = 0.5  # the share of tokens that pretraining hides
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):
@@ -86,7 +90,13 @@ class Recipe:
                 f"A batch of {self.batch_size} cannot be gone through in {self.accumulate} equal parts; "
                 "choose accumulate so that it divides batch_size."
             )
-        for name in ("ssm_learning_rate", "dt_learning_rate", "warmup_power"):
+        if self.pretraining_steps < 0 or not 0 < self.masked < 1 or (self.pretraining_warmup or 0) < 0:
+            raise UsageError(
+                "Pretraining needs steps and warm-up of at least 0 and a masked share between 0 and 1, got "
+                f"pretraining_steps={self.pretraining_steps}, pretraining_warmup={self.pretraining_warmup} and "
+                f"masked={self.masked}."
+            )
+        for name in ("ssm_learning_rate", "dt_learning_rate", "warmup_power", "pretraining_rate"):
             if (number := getattr(self, name)) is not None and not number > 0:
                 raise UsageError(f"A recipe needs {name} above 0, got {number}; give a positive number.")
         if self.ssm_learning_rate is None and self.dt_learning_rate is not None:
@@ -149,6 +159,8 @@ class Protocol:
             learning_rate=rate,
             evaluate_every=max(1, min(recipe.evaluate_every, recipe.steps // 100)),
             decay_every=min(recipe.decay_every, max(1, recipe.decay_every // 10)),
+            pretraining_steps=recipe.pretraining_steps // 10,
+            pretraining_warmup=None if recipe.pretraining_warmup is None else recipe.pretraining_warmup // 10,
         )
         return dataclasses.replace(self, recipe=shorter)
 
@@ -286,6 +298,9 @@ class Task(ABC):
         rules, target = self.protocol(protocol, tier), Spec.parse(mechanism).target
         for name, preset in self.presets.get(protocol, {}).items():
             if target in (name, *(Spec.parse(form).target for form in preset.forms)):
+                full = self.protocols.get((protocol, "full"))
+                if full is not None and tier == "lite" and rules == full.lite():  # a tenth of what the preset says
+                    return full.override(preset.changes).lite()
                 return rules.override(preset.changes)
         return rules
 
