@@ -17,7 +17,7 @@ registry = Registry(
             "fairseq_sinusoid",
             "greedy",
         ),
-        *("norms", "parameters", "point_proxies", "sizes", "slots", "speech_layers", "tied_dropout"),
+        *("masked_encoder", "norms", "parameters", "point_proxies", "sizes", "slots", "speech_layers", "tied_dropout"),
     ),
 )
 

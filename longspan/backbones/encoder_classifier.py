@@ -84,6 +84,14 @@ class EncoderClassifier(nn.Module):
         self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None = None
     ) -> Float[Tensor, "texts d"]:
         """One vector for each row, but for a last one that only fills."""
+        tokens, lengths = self.prepared(tokens, lengths)
+        pooled = self._encode(tokens, lengths)
+        return pooled if lengths is None else pooled[: lengths.count]
+
+    def prepared(
+        self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None
+    ) -> tuple[Int[Tensor, "rows _n"], Rows | None]:
+        """The rows as the blocks see them: with the class token, and padded where zeros are hidden."""
         if isinstance(lengths, list):
             lengths = None if min(lengths) == tokens.shape[1] else Rows.of(lengths, tokens.device)
         if self.sizes.hide_zeros:
@@ -92,8 +100,7 @@ class EncoderClassifier(nn.Module):
         if self.cls is not None:  # one more symbol, in front of every row
             tokens = F.pad(tokens, (1, 0), value=self.class_token)
             lengths = None if lengths is None else lengths.longer(by=1)
-        pooled = self._encode(tokens, lengths)
-        return pooled if lengths is None else pooled[: lengths.count]
+        return tokens, lengths
 
     def _encode(self, tokens: Int[Tensor, "rows n"], lengths: Rows | None) -> Float[Tensor, "rows d"]:
         x, layout, mask = self.states(tokens, lengths)

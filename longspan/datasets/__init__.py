@@ -40,7 +40,7 @@ def uses(name: str | None = None) -> Iterator[Use]:
         for task, settings in dataset.presets.items():
             prefix = "" if task == dataset.name else f"{task} "
             for (protocol, tier), data in settings.items():
-                users.setdefault(data, []).append(f"{prefix}{protocol}/{tier}")
+                users.setdefault(dataset.stored(data), []).append(f"{prefix}{protocol}/{tier}")
         for data, words in users.items():
             yield Use(dataset, data, tuple(words))
 

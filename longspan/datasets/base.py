@@ -359,11 +359,15 @@ class Dataset(ABC):
         splits = self._open_splits(target, data)
         return splits if splits.variant == "official" else None
 
+    def stored(self, data: Any) -> Any:
+        """The settings as far as they decide what is on disk."""
+        return data
+
     def _settings(self, data: Any) -> Any:
         data = self.Data() if data is None else data
         if not isinstance(data, self.Data):
             raise UsageError(f"{self.name} takes settings of type {self.name}.Data, got {data!r}.")
-        return data
+        return self.stored(data)
 
     def _generate(self, data: Any, target: Path, work: Path, workers: int | None, progress: bool) -> None:
         shards = Shards(work, lambda index: self.make_shard(data, index))

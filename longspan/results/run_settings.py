@@ -14,6 +14,8 @@ PARTS = ("data", "model", "recipe")
 
 # Settings that came after the first cards, with the value by which runs without them were made.
 LATER = {
+    "data.fresh": 0,
+    "data.symmetries": False,
     "data.tokens": "bytes",
     "model.activation": "gelu_tanh",
     "model.block": "mlp",

@@ -11,6 +11,7 @@ from longspan.results import card as cards
 from longspan.runs.cell import RunPlan, as_json
 from longspan.training.belongs import Belongs
 from longspan.training.checkpoint import SET_ASIDE
+from longspan.training.pretraining import PRETRAINING
 
 BEGUN = "begun.json"  # what is known of a card before training
 NAMED = ("run", "task_source", "dataset", "precision", "device", "devices")  # facts in the name of a folder
@@ -49,6 +50,7 @@ def tidy(folder: Path, *, set_aside: bool = False) -> None:
     for name in ("checkpoint-*.pt", "*.safetensors", "predictions.npz", "samples.npz", "cell.json", BEGUN, ".*.part"):
         for path in folder.glob(name):
             remove(path)
+    remove(folder / PRETRAINING)
     if set_aside:
         remove(folder / SET_ASIDE)
     if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):

@@ -347,6 +347,14 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:
         """The loss of a training batch, its labels smoothed by the recipe's share."""
 
+    def pretraining(self, protocol: Protocol) -> "Task":
+        """The task of the stage before this one, whose network `around` wraps the one of this task."""
+        raise UsageError(f"{self.name} has no stage of pretraining; leave recipe.pretraining_steps at 0.")
+
+    def around(self, model: nn.Module) -> nn.Module:
+        """The network of this stage around that of the task it serves, whose weights it trains."""
+        return model
+
     def counts(self, batch: Any) -> Mapping[str, int | Tensor]:
         """The counts of the terms of a batch's loss, before its forward pass; needed where a loss has `terms`."""
         return {}
@@ -393,6 +401,7 @@ class Feed(ABC):
     """
 
     lengths: np.ndarray
+    numbers_epochs: ClassVar[bool] = False  # rows are asked for by row + epoch * len, since epochs differ
 
     @abstractmethod
     def __len__(self) -> int: ...

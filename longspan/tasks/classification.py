@@ -18,6 +18,7 @@ from longspan.datasets.base import Split
 from longspan.kernels.packing import Rows
 from longspan.metrics.classification import accuracy, majority_rate
 from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task, TaskMeta
+from longspan.tasks.masked_tokens import MaskedTokens
 
 WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
 TOTAL_STEP = 2048  # real and filling tokens of a batch on a GPU are a multiple of this
@@ -123,7 +124,7 @@ class Classification(Task):
         vocabulary, length = self._end(protocol) + ends, self.longest(protocol) + ends
         return EncoderClassifier(attention, protocol.model, vocabulary=vocabulary, classes=self.classes, length=length)
 
-    def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> TokenFeed:
+    def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> Feed:
         end = self._end(protocol) if protocol.model.end_token else None
         return TokenFeed(split, device, self.shift(protocol), end)
 
@@ -137,6 +138,9 @@ class Classification(Task):
         right = (logits.detach().argmax(dim=-1) == batch.label).sum()
         count = len(batch.label)
         return StepResult(loss, {"loss": loss.detach() * count, "accuracy": right}, count)
+
+    def pretraining(self, protocol: Protocol) -> Task:
+        return MaskedTokens(self, protocol.recipe.masked)
 
     def evaluate(self, model: nn.Module, feed: Feed, rows: np.ndarray, batch_size: int) -> Evaluation:
         places, prediction, label, loss = [], [], [], []

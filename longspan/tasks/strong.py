@@ -2,13 +2,13 @@
 
     protocols = {..., **strong.IMAGE.tiers("strong")}      presets = {..., "strong": strong.IMAGE_MODELS}
 
-Any mechanism with queries and keys runs as the rotary Transformer of arXiv:2501.14850: layer norm before each part, ReLU
-MLP of twice the width, mean pooling, one linear layer as head. `s4d` and `s4` have the recipes of state-spaces/s4 (the
-small models for Image and the Pathfinder tasks, else those of its fourth version): batch norm, no positions, no MLP,
-dropout tied over positions, own rates for the dynamics, cosine to zero. All on the same data: texts are characters with
-an end token, ListOps has the end token too, pictures are ids for the Transformer and numbers for state spaces. Departs
-from the sources in: validation texts are held out; the Transformer reads whole texts, not 1,024 or 2,048 bytes, for as
-many epochs, and its rate falls by a cosine after a tenth of the steps. Runs are on the free track.
+Any mechanism with queries and keys runs as the rotary Transformer of arXiv:2501.14850: layer norm before each part, a
+ReLU MLP of twice the width, mean pooling, one linear layer as head. `s4d` and `s4` have the recipes of state-spaces/s4
+(the small models for Image and the Pathfinder tasks, else those of its fourth version): batch norm, no positions, no
+MLP, dropout tied over positions, own rates for the dynamics, cosine to zero. All on the same data: texts are characters
+with an end token, ListOps has the end token too, pictures are ids for the Transformer and numbers for state spaces.
+Departs from the sources in: validation texts are held out; the Transformer reads whole texts, not 1,024 or 2,048 bytes,
+for as many epochs, and its rate falls by a cosine after a tenth of the steps. Runs are on the free track.
 """
 
 from typing import Any
@@ -142,7 +142,7 @@ PATHFINDER = Protocol(
     model=transformer(6, 128, 4, 256, 0.0),
     recipe=recipe(125_000, 128, 1e-3, 0.01, every=1_250),
 )
-PIXELS = {"input_mode": "continuous", "pixel_scale": "unit"}
+PIXELS: dict[str, Any] = {"input_mode": "continuous", "pixel_scale": "unit"}
 PATHFINDER_MODELS = models(
     state_space(
         *(6, 128),
