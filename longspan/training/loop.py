@@ -82,16 +82,16 @@ def train(
     save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
     folder.mkdir(parents=True, exist_ok=True)
-    model = model.to(fabric.device)
-    before = 0.0
-    if recipe.pretraining_steps:
-        stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
-        before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
     if fabric.world_size > 1 and (alone := unsynchronised(model)):
         raise UsageError(
             f"{alone[0]} is a batch norm of torch, whose statistics are those of one process alone; use that of "
             "longspan.backbones.batch_norm, or one device."
         )
+    model = model.to(fabric.device)
+    before = 0.0
+    if recipe.pretraining_steps:
+        stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
+        before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)
     selection = Selection(task.meta, recipe)
