@@ -161,6 +161,7 @@ PROTOCOLS = {
     "longspan": "one fixed recipe for every mechanism, correct masks, best-validation checkpoint",
     "lra-paper": "Long Range Arena as its paper describes it, best-validation checkpoint",
     "lra-released": "Long Range Arena as its released code runs it, models as their twins, last checkpoint",
+    "strong": "Long Range Arena by the recipes of S4, S4D and rotary Transformers, free track",
     "cab-2023": "the Comprehensive Attention Benchmark as released in 2023",
 }
 

@@ -5,7 +5,8 @@
 - no spatial information: the network is given a row of tokens, and the mechanism knows of no second dimension;
 - frozen sizes: nothing of the protocol's network is changed.
 
-Published numbers of the arena may be quoted beside the fixed track only.
+All runs under the protocol `strong`, whose recipes differ by mechanism, are on the free track. Published numbers of the
+arena may be quoted beside the fixed track only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Any
 
 from longspan.attentions import AttentionMeta
 from longspan.results.board import PARAMETER_RULE
+
+FREE = frozenset({"strong"})
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,17 @@ class RuleCheck:
 
 
 def judge(
-    mechanism: AttentionMeta, overrides: Mapping[str, Any], parameters: int, baseline: int, read: Sequence[str]
+    mechanism: AttentionMeta,
+    overrides: Mapping[str, Any],
+    parameters: int,
+    baseline: int,
+    read: Sequence[str],
+    pretraining: int = 0,
 ) -> dict[str, RuleCheck]:
-    """The result for each rule; `read` names what was opened while the network was built."""
+    """The result for each rule; `read` names what was opened while the network was built.
+
+    `pretraining` counts steps on something else than the task before it.
+    """
     ratio = parameters / baseline
     changed = sorted(name for name in overrides if name.startswith("model."))
     return {
@@ -35,8 +46,12 @@ def judge(
             within_rule(parameters, baseline), f"{parameters:,} against {baseline:,} with softmax ({ratio:.3f})"
         ),
         "no pretraining": RuleCheck(
-            not read,
-            f"opened while the network was built: {', '.join(read)}" if read else "weights from the seed alone",
+            not read and not pretraining,
+            f"opened while the network was built: {', '.join(read)}"
+            if read
+            else f"{pretraining:,} steps on masked tokens first"
+            if pretraining
+            else "weights from the seed alone",
         ),
         "no spatial information": RuleCheck(
             not mechanism.spatial, "the mechanism knows rows and columns" if mechanism.spatial else "a row of tokens"
@@ -52,6 +67,7 @@ def within_rule(parameters: int, baseline: int) -> bool:
     return parameters <= PARAMETER_RULE * baseline
 
 
-def track(verdicts: Mapping[str, RuleCheck], overrides: Mapping[str, Any]) -> str:
-    """`fixed` where every rule is kept and nothing at all was overridden, else `free`."""
-    return "fixed" if not overrides and all(verdict.kept for verdict in verdicts.values()) else "free"
+def track(verdicts: Mapping[str, RuleCheck], overrides: Mapping[str, Any], protocol: str = "") -> str:
+    """`fixed` where every rule is kept, nothing was overridden, and the protocol has one recipe for all."""
+    kept = all(verdict.kept for verdict in verdicts.values())
+    return "fixed" if kept and not overrides and protocol not in FREE else "free"

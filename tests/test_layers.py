@@ -32,10 +32,11 @@ SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one th
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
     "attentions": {"auxiliary", "base", "bypass", "relative", "state_space"},
     "tasks": {
-        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "language"),
-        *("lra_models", "speech", "speech_feed", "speech_rules", "speech_sound", "widths"),
+        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
+        *("language", "lra_models", "masked_tokens", "speech", "speech_feed", "speech_rules", "speech_sound", "strong"),
+        "widths",
     },
-    "datasets": {"base", "corpus", "series"},
+    "datasets": {"base", "characters", "corpus", "series"},
     "probes": {"base", "matrices", "ask"},
 }
 ROOT_MODULES = {"__init__", "__main__", "api", "multihead", "suites", "rules"}

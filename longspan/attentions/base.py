@@ -28,6 +28,7 @@ from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, Wr
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once, masked_weights
 from longspan.kernels.packing import Layout, left_align, real
+from longspan.kernels.rotary import rotate
 
 
 class Pattern(StrEnum):
@@ -345,6 +346,19 @@ class Attention(nn.Module, ABC):
         y = self(x, state.context, mask=real(lengths, width), context_mask=state.context_mask)
         return y[rows, state.lengths], dataclasses.replace(state, x=x, lengths=lengths)
 
+    def rotate_positions(self, base: float = 10_000.0) -> None:
+        """From now on turn queries and keys by their places (`kernels/rotary.py`), where there are any."""
+        raise UsageError(
+            f"{type(self).__name__} as {self.pattern} has no queries and keys that a network could turn by their "
+            "places; choose other positions than rope."
+        )
+
+    def drop_inside(self, rate: float, *, tied: bool = False) -> None:
+        """From now on drop channels before the output map while training; nothing where there is no place for that.
+
+        `tied` drops a channel of a row at all its tokens.
+        """
+
     def projections(self) -> Iterator[nn.Linear]:
         """The linear maps around the mechanism, whose initialisation belongs to the backbone."""
         return (child for child in self.children() if isinstance(child, nn.Linear))
@@ -415,6 +429,8 @@ class HeadwiseAttention(Attention):
     the whole history again, which is right but slow.
     """
 
+    rotary_base: float | None = None  # of rotary positions; None turns nothing
+
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, bias: bool = True, **shell: Any):
         super().__init__(dim, heads, pattern, bias=bias, **shell)
         self.query = nn.Linear(dim, self.inner, bias=bias)
@@ -471,13 +487,39 @@ class HeadwiseAttention(Attention):
     ) -> Float[Tensor, "b n d"]:
         source, key_mask = self._source(x, context, mask, context_mask)
         q, k, v = self._split(self.query(x)), self._split(self.key(source)), self._split(self.value(source))
+        q, k = self._turned(q), self._turned(k)
         return self._merge(self._attended(q, k, v, key_mask=key_mask, query_mask=mask))
+
+    def rotate_positions(self, base: float = 10_000.0) -> None:
+        """Turn queries and keys, as they are projected and before any feature map, in non-causal self attention."""
+        plain = all(
+            getattr(type(self), method) is getattr(HeadwiseAttention, method)
+            for method in ("forward", "packed", "first", "first_packed")
+        )
+        if self.pattern is not Pattern.NONCAUSAL_SELF or not plain:
+            super().rotate_positions(base)
+        if self.head_dim % 2:
+            raise UsageError(
+                f"Rotary positions turn pairs of channels, got heads of {self.head_dim}; choose an even width."
+            )
+        self.rotary_base = base
+
+    def _turned(self, u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
+        if self.rotary_base is None:
+            return u
+        return rotate(u, torch.arange(u.shape[2], device=u.device), self.rotary_base)
+
+    def _turned_packed(self, u: Float[Tensor, "t h c"], layout: Layout) -> Float[Tensor, "t h c"]:
+        if self.rotary_base is None:
+            return u
+        return rotate(u, (layout.index % layout.mask.shape[1])[:, None], self.rotary_base)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, **masks: Any) -> Tensor:
         return self._of_shape(self.attend(q, k, v, **masks), "attend", (*q.shape[:3], self.head_dim))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         q, k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))
+        q, k = self._turned_packed(q, layout), self._turned_packed(k, layout)
         return self.out(self.attend_packed(q, k, v, layout).flatten(1).to(x.dtype))
 
     def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
@@ -485,6 +527,7 @@ class HeadwiseAttention(Attention):
             return super().first(x, mask=mask)
         q, k, v = self._split(self.query(x[:, :1])), self._split(self.key(x)), self._split(self.value(x))
         query_mask = None if mask is None else mask[:, :1]
+        k = self._turned(k)  # the first token is at place 0, where nothing turns
         return self._merge(self._attended(q, k, v, key_mask=mask, query_mask=query_mask))[:, 0]
 
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
@@ -492,6 +535,7 @@ class HeadwiseAttention(Attention):
             return super().first_packed(x, layout)
         k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
         q = self.query(x[layout.firsts]).unflatten(1, (self.heads, -1))
+        k = self._turned_packed(k, layout)
         return self.out(self.attend_first_packed(q, k, v, layout).flatten(1).to(x.dtype))
 
     @property

@@ -7,8 +7,9 @@ once; `bidirectional=False` leaves it out, and what is called non-causal then se
 numbers only half are kept, the rest being their conjugates.
 
 It mixes along the sequence, channel by channel: `heads` and `inner` have no effect. Padding is not time: a padded token
-neither enters the state nor lets it fade. The parameters of the dynamics want a learning rate of at most 1e-3 and no
-weight decay; they say so in their attribute `optim`.
+neither enters the state nor lets it fade. The parameters of the dynamics want no weight decay and a learning rate of at
+most 1e-3, unless a recipe has a rate for them (`ssm_learning_rate`, and `dt_learning_rate` for the steps); they say so
+in their attribute `optim`.
 """
 
 import math
@@ -36,6 +37,8 @@ class Memory(DecodeState):
 class StateSpace(Attention):
     activation: Literal["gelu", "none"] = "gelu"
     output: Literal["glu", "linear", "none"] = "glu"
+    mixer_dropout: float = 0.0  # between the activation and the output map
+    mixer_dropout_tied: bool = False
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class StateSpace(Attention):
         self.directions = 2 if bidirectional and self.pattern is Pattern.NONCAUSAL_SELF else 1
         self.log_decay = gently_trained((-a.real).log())
         self.frequency = gently_trained(a.imag)
-        self.log_step = gently_trained(torch.rand(dim) * (high - low) + low)
+        self.log_step = gently_trained(torch.rand(dim) * (high - low) + low, kind="dt")
         c = torch.randn(self.directions * channels, dim, a.shape[1], dtype=torch.complex64)
         self.c = nn.Parameter(torch.view_as_real(c))  # the second half of the channels runs backwards, if there is one
         self.skip = nn.Parameter(torch.randn(channels, dim))
@@ -81,7 +84,17 @@ class StateSpace(Attention):
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
         y = state_space(x, self.system(), self.skip, mask, gelu=self.activation == "gelu")
-        return self._map_out(y, x.dtype)
+        return self._map_out(self._dropped(y), x.dtype)
+
+    def drop_inside(self, rate: float, *, tied: bool = False) -> None:
+        self.mixer_dropout, self.mixer_dropout_tied = rate, tied
+
+    def _dropped(self, y: Float[Tensor, "b n c_times_d"]) -> Float[Tensor, "b n c_times_d"]:
+        if not self.training or not self.mixer_dropout:
+            return y
+        if self.mixer_dropout_tied:
+            return y * F.dropout(y.new_ones(y.shape[0], 1, y.shape[2]), self.mixer_dropout)
+        return F.dropout(y, self.mixer_dropout)
 
     def _state_after(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, *_: Any) -> Memory:
         return Memory(final_state(x, self.system(), mask))
@@ -98,8 +111,9 @@ class StateSpace(Attention):
         return F.glu(y, dim=-1) if self.output == "glu" else y
 
 
-def gently_trained(value: Tensor) -> nn.Parameter:
+def gently_trained(value: Tensor, kind: Literal["ssm", "dt"] = "ssm") -> nn.Parameter:
     """A parameter of the dynamics, which says by its attribute `optim` how the papers want it to be trained."""
     parameter = nn.Parameter(value.clone())
-    parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}  # pyright: ignore[reportAttributeAccessIssue]
+    wish = {"weight_decay": 0.0, "max_learning_rate": 1e-3, "kind": kind}
+    parameter.optim = wish  # pyright: ignore[reportAttributeAccessIssue]
     return parameter

@@ -7,8 +7,17 @@ registry = Registry(
     __name__,
     "torch.nn:Module",
     skip=(
-        *("batch_norm", "compiling", "continuous", "fairseq_sinusoid", "greedy"),
-        *("parameters", "point_proxies", "sizes", "slots", "speech_layers"),
+        *(
+            "batch_norm",
+            "carrying",
+            "compiling",
+            "continuous",
+            "encoder_block",
+            "encoder_sizes",
+            "fairseq_sinusoid",
+            "greedy",
+        ),
+        *("masked_encoder", "norms", "parameters", "point_proxies", "sizes", "slots", "speech_layers", "tied_dropout"),
     ),
 )
 

@@ -19,7 +19,7 @@ class BatchNorm(nn.BatchNorm1d):
     """`nn.BatchNorm1d` of channels before places, its statistics those of one process with the batches of all."""
 
     def forward(self, input: Float[Tensor, "b d n"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
-        if not self.training or (mask is None and not _shared()):
+        if not self.training or (mask is None and not shared()):
             return super().forward(input)
         x = at_least_single(input)
         real = x.new_ones(1, 1, 1) if mask is None else mask[:, None].to(x.dtype)
@@ -35,7 +35,7 @@ class BatchNorm(nn.BatchNorm1d):
         return y.to(input.dtype)
 
 
-def _shared() -> bool:
+def shared() -> bool:
     """Whether several processes share a batch."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
@@ -52,7 +52,7 @@ def unsynchronised(model: nn.Module) -> list[str]:
 
 def over_processes(mine: Tensor) -> Tensor:
     """The sum over all processes, through which gradients flow back to all."""
-    return Total.apply(mine) if _shared() else mine  # type: ignore[return-value]
+    return Total.apply(mine) if shared() else mine  # type: ignore[return-value]
 
 
 class Total(torch.autograd.Function):

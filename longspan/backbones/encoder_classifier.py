@@ -9,12 +9,11 @@ Paper: arXiv:2011.04006, with the initialisation of its released code. Rows shor
 padding is neither normalised, projected nor sent through an MLP, and `mean` pooling averages real tokens only.
 
 `hide_zeros` asks for what the release does instead: id 0 is padding, black pixels too. Every row is padded to the full
-length and computed whole; attention is told which tokens are padding; they are part of the mean.
+length and computed whole; attention is told which tokens are padding; they are part of the mean, as zeros under
+`zero_rule="nystrom"`. Blocks are those of `encoder_block.py`, all settings are in `encoder_sizes.py`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,39 +21,18 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions import Attention, Pattern
-from longspan.backbones.carrying import carried_by_layers
+from longspan.attentions import Attention
 from longspan.backbones.compiling import ANY_LENGTH, compile_each
-from longspan.backbones.sizes import check_sizes
-from longspan.backbones.slots import AttentionFactory, mlp_beside
-from longspan.core.errors import UsageError
+from longspan.backbones.encoder_block import Block
+from longspan.backbones.encoder_sizes import Sizes
+from longspan.backbones.norms import make_norm, normed
+from longspan.backbones.slots import AttentionFactory
+from longspan.backbones.tied_dropout import dropped, make_dropout
 from longspan.kernels.packing import Layout, Rows
 
+__all__ = ["EncoderClassifier", "Sizes", "head", "initialise", "sinusoid"]
+
 INTENSITIES = 256  # of a gray pixel
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Everything that decides the shape of the network."""
-
-    dim: int
-    heads: int
-    layers: int
-    mlp: int
-    inner: int | None = None  # width of queries, keys and values when it is not dim
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    pooling: Literal["cls", "mean", "first"] = "cls"  # "first" is the output at the first real token
-    positions: Literal["sinusoid", "learned"] = "sinusoid"
-    hide_zeros: bool = False  # as released: id 0 is padding, which is embedded and computed like any token
-    input_mode: Literal["ids", "continuous"] = "ids"  # a symbol per intensity, or the intensity itself from -1 to 1
-    features: Literal["one", "two", "four"] = "one"  # what the head sees: a vector, [u, v], or [u, v, u * v, u - v]
-    head_layers: int = 2
-
-    def __post_init__(self):
-        check_sizes(self, "dim", "heads", "layers", "mlp", "head_layers")
-        if self.hide_zeros and self.input_mode == "continuous":
-            raise UsageError("hide_zeros hides an id, but input_mode=continuous has no ids; choose one of the two.")
 
 
 class EncoderClassifier(nn.Module):
@@ -72,15 +50,19 @@ class EncoderClassifier(nn.Module):
             self.embedding = nn.Linear(1, sizes.dim)
         if sizes.positions == "learned":
             self.positions = nn.Parameter(torch.empty(length, sizes.dim))
+            self.positions.optim = {"kind": "embedding"}  # pyright: ignore[reportAttributeAccessIssue]
         else:
-            self.register_buffer("positions", sinusoid(length, sizes.dim), persistent=False)
-        self.dropout = nn.Dropout(sizes.dropout)
+            waves = sinusoid(length, sizes.dim) if sizes.positions == "sinusoid" else None
+            self.register_buffer("positions", waves, persistent=False)
+        self.dropout = make_dropout(sizes.dropout, sizes.dropout_tied)
         self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
-        self.norm = nn.LayerNorm(sizes.dim, eps=1e-6)
+        self.norm = make_norm(sizes) if sizes.norm_at == "pre" and sizes.final_norm else nn.Identity()
         self.head = nn.Sequential(*head(sizes, classes))
         self.apply(initialise)
+        if isinstance(self.embedding, nn.Embedding) and sizes.embedding_std != 1:
+            nn.init.normal_(self.embedding.weight, std=sizes.embedding_std)
         if sizes.positions == "learned":
-            nn.init.normal_(self.positions, std=0.02)
+            nn.init.normal_(self.positions, std=sizes.position_std)
         for layer in self.head:
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)
@@ -102,6 +84,14 @@ class EncoderClassifier(nn.Module):
         self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None = None
     ) -> Float[Tensor, "texts d"]:
         """One vector for each row, but for a last one that only fills."""
+        tokens, lengths = self.prepared(tokens, lengths)
+        pooled = self._encode(tokens, lengths)
+        return pooled if lengths is None else pooled[: lengths.count]
+
+    def prepared(
+        self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None
+    ) -> tuple[Int[Tensor, "rows _n"], Rows | None]:
+        """The rows as the blocks see them: with the class token, and padded where zeros are hidden."""
         if isinstance(lengths, list):
             lengths = None if min(lengths) == tokens.shape[1] else Rows.of(lengths, tokens.device)
         if self.sizes.hide_zeros:
@@ -110,26 +100,52 @@ class EncoderClassifier(nn.Module):
         if self.cls is not None:  # one more symbol, in front of every row
             tokens = F.pad(tokens, (1, 0), value=self.class_token)
             lengths = None if lengths is None else lengths.longer(by=1)
-        pooled = self._encode(tokens, lengths)
-        return pooled if lengths is None else pooled[: lengths.count]
+        return tokens, lengths
 
     def _encode(self, tokens: Int[Tensor, "rows n"], lengths: Rows | None) -> Float[Tensor, "rows d"]:
-        mask = self._released_mask(tokens) if self.sizes.hide_zeros else None
-        layout = None
+        x, layout, mask = self.states(tokens, lengths)
+        if self._early:
+            return x
+        if self.sizes.zero_rule == "nystrom" and mask is not None:
+            x = x * mask[..., None]
+        return self._pool(x, layout, mask)
+
+    def states(
+        self,
+        tokens: Int[Tensor, "rows n"],
+        lengths: Rows | None,
+        covered: Bool[Tensor, "rows n"] | None = None,
+        cover: Float[Tensor, " d"] | None = None,
+    ) -> tuple[Float[Tensor, "..."], Layout | None, Bool[Tensor, "rows n"] | None]:
+        """The outputs at all tokens (at the first ones, where nothing else is read), packed by the layout if any.
+
+        The mask says which tokens are visible where zeros are hidden. In place of `covered` tokens the network is given
+        the vector `cover`.
+        """
+        mask, counted, layout = (self._visible(tokens) if self.sizes.hide_zeros else None), None, None
+        place = torch.arange(tokens.shape[1], device=tokens.device)
         if lengths is None:
-            x = self._embed(tokens) + self.positions[: tokens.shape[1]]
+            counted = mask
         else:
             layout = Layout.of_rows(lengths, tokens.shape[1])
-            x = self._embed(layout.pack(tokens)) + self.positions[layout.index % tokens.shape[1]]
-        x, carry = self.dropout(x), None
+            tokens, place = layout.pack(tokens), layout.index % tokens.shape[1]
+            covered = None if covered is None else layout.pack(covered)
+            if lengths.count < len(lengths.lengths):  # the last row only fills
+                counted = layout.index < lengths.count * layout.mask.shape[1]
+        x = self._embed(tokens)
+        if covered is not None and cover is not None:
+            x = torch.where(covered[..., None], cover.to(x.dtype), x)
+        if self.positions is not None:
+            x = x + self.positions[place]
+        x, carry = dropped(self.dropout, x, layout), None
         for block in self.blocks[: len(self.blocks) - self._early]:
             if self._compiled and layout is not None:
                 for tokens_of_any_number in (x, layout.index):
                     torch._dynamo.maybe_mark_dynamic(tokens_of_any_number, 0)
-            x, carry = block(x, layout, mask, carry)
+            x, carry = block(x, layout, mask, carry, real=counted)
         if self._early:
-            return self.norm(self.blocks[-1](x, layout, mask, carry, first=True)[0])
-        return self._pool(self.norm(x), layout)
+            x, _ = self.blocks[-1](x, layout, mask, carry, first=True)
+        return normed(self.norm, x, counted), layout, mask
 
     @property
     def class_token(self) -> int:
@@ -140,9 +156,18 @@ class EncoderClassifier(nn.Module):
         if isinstance(self.embedding, nn.Embedding):
             table = self.embedding.weight
             return F.embedding(tokens, table if self.cls is None else torch.cat([table, self.cls[None]]))
-        intensity = tokens.to(self.embedding.weight.dtype) / (INTENSITIES - 1) * 2 - 1
+        intensity = self._scaled(tokens.to(self.embedding.weight.dtype) / (INTENSITIES - 1))
         x = self.embedding(intensity[..., None])
         return x if self.cls is None else torch.where((tokens == self.class_token)[..., None], self.cls, x)
+
+    def _scaled(self, intensity: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
+        match self.sizes.pixel_scale:
+            case "signed":
+                return intensity * 2 - 1
+            case "unit":
+                return intensity
+            case "standard":
+                return (intensity - self.sizes.pixel_mean) / self.sizes.pixel_std
 
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block; worth its half minute in a long run on a GPU.
@@ -158,65 +183,48 @@ class EncoderClassifier(nn.Module):
 
     @property
     def _early(self) -> bool:
-        """Whether nothing of the last block is read but its first row."""
-        return self.sizes.pooling != "mean" and not self.whole
+        """Whether nothing of the last block is read but its first row; the statistics of a batch norm are over all."""
+        return self.sizes.pooling in ("cls", "first") and self.sizes.norm != "batch" and not self.whole
 
-    def _pool(self, x: Float[Tensor, "..."], layout: Layout | None) -> Float[Tensor, "b d"]:
-        if self.sizes.pooling != "mean":
+    def _pool(
+        self, x: Float[Tensor, "..."], layout: Layout | None, mask: Bool[Tensor, "b n"] | None
+    ) -> Float[Tensor, "b d"]:
+        if self.sizes.pooling in ("cls", "first"):
             return x[:, 0] if layout is None else x[layout.cu_seqlens[:-1].long()]
-        if layout is None:
-            return x.mean(dim=1)
-        return layout.unpack(x).sum(dim=1) / layout.mask.sum(dim=1, keepdim=True)
+        if layout is not None:
+            if self.sizes.pooling == "last":
+                return x[layout.cu_seqlens[1:].long() - 1]
+            x, mask = layout.unpack(x), layout.mask
+        match self.sizes.pooling:
+            case "mean":  # where zeros are hidden they are part of it
+                return x.mean(dim=1) if layout is None else x.sum(dim=1) / layout.mask.sum(dim=1, keepdim=True)
+            case "sum_visible":
+                return (x if mask is None else x * mask[..., None]).sum(dim=1) / (self.longest + (self.cls is not None))
+            case "max":
+                if mask is not None:  # of a row where nothing is visible: 0
+                    x = x.masked_fill(~mask[..., None], -torch.inf).masked_fill(~mask.any(dim=1)[:, None, None], 0)
+                return x.amax(dim=1)
+            case _:
+                if mask is None:
+                    return x[:, -1]
+                place = torch.arange(mask.shape[1], device=x.device)
+                return x[torch.arange(len(x), device=x.device), (place * mask).amax(dim=1)]
 
-    def _released_mask(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
-        """By the release's rule: id 0 is padding, and the first real token decides for the class token before it."""
+    def _visible(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+        """Id 0 is padding. By the release's rule the first real token decides for the class token before it."""
         mask = tokens > 0
-        return mask if self.cls is None else torch.cat([mask[:, 1:2], mask[:, 1:]], dim=1)
-
-
-class Block(nn.Module):
-    """One pre-norm block with its slot, on padded [b n d] or packed [t d] tokens alike."""
-
-    def __init__(self, attention: AttentionFactory, sizes: Sizes, length: int):
-        super().__init__()
-        shell = {"inner": sizes.inner, "bias": False, "dropout": sizes.attention_dropout, "max_length": length}
-        self.attention_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
-        self.attention = attention(sizes.dim, sizes.heads, Pattern.NONCAUSAL_SELF, **shell)
-        self.mlp = None
-        if mlp_beside(self.attention):
-            self.mlp_norm = nn.LayerNorm(sizes.dim, eps=1e-6)
-            self.mlp = nn.Sequential(
-                nn.Linear(sizes.dim, sizes.mlp),
-                nn.GELU(approximate="tanh"),
-                nn.Dropout(sizes.dropout),
-                nn.Linear(sizes.mlp, sizes.dim),
-                nn.Dropout(sizes.dropout),
-            )
-        self.dropout = nn.Dropout(sizes.dropout)
-
-    def forward(
-        self,
-        x: Float[Tensor, "*tokens d"],
-        layout: Layout | None,
-        mask: Bool[Tensor, "b n"] | None,
-        carry: Any = None,
-        first: bool = False,
-    ) -> tuple[Float[Tensor, "*rows d"], Any]:
-        """Every token, or the first of each row alone, and what the slot passes to the next layer."""
-        y, carry = carried_by_layers(self.attention, self.attention_norm(x), layout, mask, carry, first=first)
-        if first:
-            x = x[:, 0] if layout is None else x[layout.cu_seqlens[:-1].long()]
-        x = x + self.dropout(y)
-        return (x if self.mlp is None else x + self.mlp(self.mlp_norm(x))), carry
+        if self.cls is None or self.sizes.zero_rule == "nystrom":
+            return mask
+        return torch.cat([mask[:, 1:2], mask[:, 1:]], dim=1)
 
 
 def head(sizes: Sizes, classes: int) -> Iterator[nn.Module]:
     """From the pooled vector, or what is made of two of them, to logits; each hidden layer half as wide as the last."""
     width = sizes.dim * {"one": 1, "two": 2, "four": 4}[sizes.features]
-    hidden = sizes.mlp
+    hidden = sizes.mlp if sizes.head_width == "mlp" else sizes.dim
     for _ in range(sizes.head_layers - 1):
         yield nn.Linear(width, hidden)
-        yield nn.ReLU()
+        yield nn.ReLU() if sizes.head_activation == "relu" else nn.GELU()
         width, hidden = hidden, max(1, hidden // 2)
     yield nn.Linear(width, classes)
 

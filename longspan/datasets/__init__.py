@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from longspan.core.registry import Registry
 from longspan.datasets.base import Dataset
 
-registry = Registry("dataset", __name__, f"{__name__}.base:Dataset", skip=("base", "corpus", "series"))
+registry = Registry("dataset", __name__, f"{__name__}.base:Dataset", skip=("base", "characters", "corpus", "series"))
 
 
 class Use(NamedTuple):
@@ -40,7 +40,7 @@ def uses(name: str | None = None) -> Iterator[Use]:
         for task, settings in dataset.presets.items():
             prefix = "" if task == dataset.name else f"{task} "
             for (protocol, tier), data in settings.items():
-                users.setdefault(data, []).append(f"{prefix}{protocol}/{tier}")
+                users.setdefault(dataset.stored(data), []).append(f"{prefix}{protocol}/{tier}")
         for data, words in users.items():
             yield Use(dataset, data, tuple(words))
 

@@ -11,7 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +22,18 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lines import lines
 from longspan.core.remote import Remote, Source, ask
 from longspan.core.seeding import derive
-from longspan.datasets.base import SPLITS, DatasetMeta, Split, Splits, by_tier, check_counts, count_labels
+from longspan.datasets.base import (
+    LATER,
+    SPLITS,
+    DatasetMeta,
+    Sample,
+    Split,
+    Splits,
+    by_tier,
+    check_counts,
+    count_labels,
+)
+from longspan.datasets.characters import Tokens, in_characters
 from longspan.datasets.corpus import BETWEEN, Corpus, apart, evenly
 from longspan.datasets.generation.arrays import write_array
 from longspan.datasets.generation.shards import Shard
@@ -43,7 +54,10 @@ STANDIN_SHARD = 500
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: how many bytes of a text are read, how many pairs are taken (None is all); `seed` is for stand-ins."""
+    """Settings: how many tokens of a text are read, how many pairs are taken (None is all); `seed` is for stand-ins.
+
+    Tokens are bytes, or the characters of the training texts.
+    """
 
     length: int = 4_000
     train: int | None = None
@@ -51,18 +65,20 @@ class Data:
     test: int | None = None
     seed: int = 0
     standin: bool = False
+    tokens: Tokens = field(default="bytes", metadata=LATER)
 
     def __post_init__(self):
         check_counts(self)
         if not 1 <= self.length <= STORED:
-            raise UsageError(f"A text is cut to 1 .. {STORED:,} bytes, got length={self.length}; choose one of these.")
+            raise UsageError(f"A text is cut to 1 .. {STORED:,} tokens, got length={self.length}; choose one of these.")
 
 
 _LRA = by_tier(
     full=dict.fromkeys(("longspan", "lra-paper", "lra-released"), Data()),
     smoke=Data(length=192, train=2_000, valid=200, test=1_000, standin=True),
 )
-PRESETS = {"retrieval": _LRA, "retrieval_30k": _LRA}
+_STRONG = dict.fromkeys((("strong", "lite"), ("strong", "full")), Data(length=3_999, tokens="characters"))
+PRESETS = {"retrieval": _LRA | _STRONG, "retrieval_30k": _LRA}
 
 
 class Pair(NamedTuple):
@@ -131,12 +147,20 @@ class Aan(Corpus):
         for name in SPLITS:
             labels, pairs = arrays[f"{name}.labels"], np.asarray(arrays[f"{name}.pairs"])
             rows = evenly(np.asarray(labels), np.arange(len(labels)), getattr(data, name))
-            splits[name] = Split(tokens, edges[pairs], edges[pairs + 1], labels).rows(rows).cut(data.length)
+            splits[name] = Split(tokens, edges[pairs], edges[pairs + 1], labels).rows(rows)
         return splits
+
+    def read_as(self, splits: dict[str, Split], data: Data) -> dict[str, Split]:
+        if data.tokens == "characters":
+            return in_characters(splits, data.length, least=1)
+        return {name: split.cut(data.length) for name, split in splits.items()}
+
+    def samples(self, data: Data | None = None, count: int = 8, seed: int = 0) -> list[Sample]:
+        return super().samples(replace(cast(Data, self._settings(data)), tokens="bytes"), count, seed)
 
     def standin_view(self, made: Split, data: Data) -> Split:
         """Synthetic rows are `text1`, one zero byte, `text2`."""
-        return apart(made).cut(data.length)
+        return apart(made)
 
     def shown(self, example: Any) -> str:
         first, second = (text.tobytes().decode(errors="replace") for text in example)

@@ -12,7 +12,7 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -30,6 +30,7 @@ from longspan.datasets.generation.verified import faults, open_verified
 
 SPLITS = ("train", "valid", "test")
 _ARRAYS = ("tokens", "starts", "labels")
+LATER = {"later": True}  # metadata of a setting that came after the first data on disk
 D = TypeVar("D")
 
 
@@ -295,7 +296,7 @@ class Dataset(ABC):
 
     def folder(self, data: Any, root: Path | str | None = None, *, imported: bool = False) -> Path:
         """The folder of a setting: `<root>/<dataset>/<readable key>-<hash>`, with `-imported` for imported files."""
-        identity = {"dataset": self.name, "generator": self.generator, "settings": asdict(data)}
+        identity = {"dataset": self.name, "generator": self.generator, "settings": settings_of(data)}
         short = hashlib.sha256(canonical(identity).encode()).hexdigest()[:8]
         return data_root(root) / self.name / f"{self.key(data)}-{short}{'-imported' if imported else ''}"
 
@@ -337,7 +338,7 @@ class Dataset(ABC):
         manifest = read_manifest(folder)
         wanted: dict[str, Any] = {"dataset": self.name}
         if data is not None:
-            wanted["settings"] = json.loads(canonical(asdict(data)))
+            wanted["settings"] = json.loads(canonical(settings_of(data)))
         for name, value in wanted.items():
             if manifest.get(name) != value:
                 raise DataDamaged(
@@ -358,11 +359,15 @@ class Dataset(ABC):
         splits = self._open_splits(target, data)
         return splits if splits.variant == "official" else None
 
+    def stored(self, data: Any) -> Any:
+        """The settings as far as they decide what is on disk."""
+        return data
+
     def _settings(self, data: Any) -> Any:
         data = self.Data() if data is None else data
         if not isinstance(data, self.Data):
             raise UsageError(f"{self.name} takes settings of type {self.name}.Data, got {data!r}.")
-        return data
+        return self.stored(data)
 
     def _generate(self, data: Any, target: Path, work: Path, workers: int | None, progress: bool) -> None:
         shards = Shards(work, lambda index: self.make_shard(data, index))
@@ -394,7 +399,7 @@ class Dataset(ABC):
             "schema": MANIFEST_SCHEMA,
             "dataset": self.name,
             "variant": variant,
-            "settings": asdict(data),
+            "settings": settings_of(data),
             "generator": self.generator if variant == self.made else None,
             "seed": data.seed,
             "counts": counts,
@@ -489,6 +494,16 @@ def check_counts(data: Any) -> None:
     for name in SPLITS:
         if (count := getattr(data, name)) is not None and count < 1:
             raise UsageError(f"Every split needs at least 1 example, got {name}={count}; give a positive count.")
+
+
+def settings_of(data: Any) -> dict[str, Any]:
+    """The settings by name, as manifests and hashes have them.
+
+    One that came after the first data on disk is marked by `metadata=LATER`, and left out where it is at its default:
+    data that is the same keeps its hash.
+    """
+    later = {field.name: field.default for field in fields(data) if field.metadata == LATER}
+    return {name: value for name, value in asdict(data).items() if name not in later or value != later[name]}
 
 
 def canonical(content: Any) -> str:

@@ -84,7 +84,7 @@ class Data:
 
 PRESETS = {
     "image": by_tier(
-        full=dict.fromkeys(("longspan", "lra-paper", "lra-released"), Data()),
+        full=dict.fromkeys(("longspan", "lra-paper", "lra-released", "strong"), Data()),
         smoke=Data(train=2_000, valid=200, test=1_000, standin=True),
     )
 }

@@ -10,7 +10,6 @@ card and on the board.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +27,7 @@ from longspan.datasets.base import (
     Splits,
     Status,
     data_root,
+    settings_of,
 )
 from longspan.datasets.generation.verified import map_arrays
 
@@ -60,6 +60,10 @@ class Corpus(Dataset):
     def view(self, arrays: Mapping[str, np.ndarray], data: Any) -> dict[str, Split]:
         """The train, valid and test split that the settings ask for."""
 
+    def read_as(self, splits: dict[str, Split], data: Any) -> dict[str, Split]:
+        """All splits in the tokens that the settings ask for, where there is a choice."""
+        return splits
+
     def standin_view(self, made: Split, data: Any) -> Split:
         """Synthetic rows as examples of this corpus."""
         return made
@@ -79,7 +83,9 @@ class Corpus(Dataset):
                 np.concatenate([getattr(shard, part) for shard in shards]) for part in ("tokens", "lengths", "labels")
             )
             edges = np.concatenate([[0], np.cumsum(lengths)])
-            split = self.standin_view(Split.of_rows(tokens, edges, labels), data)
+            split = self.read_as({"train": self.standin_view(Split.of_rows(tokens, edges, labels), data)}, data)[
+                "train"
+            ]
         else:
             split = self.load(data, real=True).train
         rows = self._drawn(len(split), count, seed)
@@ -125,7 +131,7 @@ class Corpus(Dataset):
             return self._viewed(*self._open(whole), data)
         if variant in (None, "standin") and data.standin and not real:
             made = self._made(data, root)
-            splits = {name: self.standin_view(getattr(made, name), data) for name in SPLITS}
+            splits = self.read_as({name: self.standin_view(getattr(made, name), data) for name in SPLITS}, data)
             return Splits(**splits, manifest=made.manifest)
         raise self._absent(root)
 
@@ -197,7 +203,7 @@ class Corpus(Dataset):
 
     def _viewed(self, arrays: Mapping[str, np.ndarray], manifest: dict, data: Any) -> Splits:
         try:
-            splits = self.view(arrays, data)
+            splits = self.read_as(self.view(arrays, data), data)
         except KeyError as error:
             raise DataDamaged(f"{self.name} on disk has no array {error}; prepare the dataset again.") from error
         except (IndexError, ValueError) as error:  # only `status` gets here, which does not verify what it opens
@@ -205,7 +211,9 @@ class Corpus(Dataset):
                 raise
             raise DataDamaged(f"The arrays of {self.name} do not fit one another ({error}); verify them.") from error
         counts = {name: len(split) for name, split in splits.items()}
-        return Splits(**splits, manifest=manifest | {"settings": asdict(data), "seed": data.seed, "counts": counts})
+        return Splits(
+            **splits, manifest=manifest | {"settings": settings_of(data), "seed": data.seed, "counts": counts}
+        )
 
     def _made(self, data: Any, root: Path | str | None) -> Splits:
         """Stand-in rows, made at the first call."""

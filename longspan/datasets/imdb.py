@@ -10,7 +10,7 @@ import csv
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -22,7 +22,8 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lines import lines
 from longspan.core.remote import Source
 from longspan.core.seeding import derive
-from longspan.datasets.base import DatasetMeta, Split, Splits, by_tier, check_counts, count_labels
+from longspan.datasets.base import LATER, DatasetMeta, Sample, Split, Splits, by_tier, check_counts, count_labels
+from longspan.datasets.characters import Tokens, in_characters
 from longspan.datasets.corpus import Corpus, evenly
 from longspan.datasets.generation.arrays import hash_file, write_split
 from longspan.datasets.generation.shards import Shard
@@ -44,11 +45,14 @@ FOLDERS = ("neg", "pos")  # by label
 PER_CLASS = 12_500
 TEXT_BYTES = {("train", 0): 16_289_992, ("train", 1): 16_842_831, ("test", 0): 16_067_328, ("test", 1): 16_283_357}
 STANDIN_SHARD = 500
+LEAST = 15  # times that a character occurs in the training texts, to be read as such
 
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: how many bytes of a text are read, how many texts are taken (None is all), and the validation split.
+    """Settings: how many tokens of a text are read, how many texts are taken (None is all), and the validation split.
+
+    Tokens are bytes, or characters that the training texts have at least 15 times.
 
     `seed` is only for stand-ins; the held-out texts are always the same.
     """
@@ -60,11 +64,12 @@ class Data:
     validation: Literal["held-out", "test"] = "held-out"
     seed: int = 0
     standin: bool = False
+    tokens: Tokens = field(default="bytes", metadata=LATER)
 
     def __post_init__(self):
         check_counts(self)
         if self.length < 1:
-            raise UsageError(f"A review is cut to at least 1 byte, got length={self.length}.")
+            raise UsageError(f"A review is cut to at least 1 token, got length={self.length}.")
         if self.validation not in get_args(Data.__annotations__["validation"]):
             raise UsageError(f"IMDb validates on 'held-out' or 'test', got validation={self.validation!r}; pick one.")
 
@@ -80,7 +85,10 @@ def _text(length: int, released: int | None = None) -> dict[tuple[str, str], Dat
 
 
 PRESETS = {
-    "text": _text(4_000, released=1_000),
+    "text": _text(4_000, released=1_000)
+    | dict.fromkeys(
+        (("strong", "lite"), ("strong", "full")), Data(length=4_095, tokens="characters")
+    ),  # 4,096 with the end token
     "text_1k": _text(1_000),
     "text_2k": _text(2_000),
     "text_3k": _text(3_000),
@@ -142,7 +150,7 @@ class Imdb(Corpus):
 
     def view(self, arrays: Mapping[str, np.ndarray], data: Data) -> dict[str, Split]:
         train, test = (
-            Split.of_rows(*(arrays[f"{split}.{part}"] for part in ("tokens", "starts", "labels"))).cut(data.length)
+            Split.of_rows(*(arrays[f"{split}.{part}"] for part in ("tokens", "starts", "labels")))
             for split in ("train", "test")
         )
         every = np.arange(len(train))
@@ -155,6 +163,14 @@ class Imdb(Corpus):
         return {
             name: split.rows(evenly(split.labels, rows, getattr(data, name))) for name, (split, rows) in parts.items()
         }
+
+    def read_as(self, splits: dict[str, Split], data: Data) -> dict[str, Split]:
+        if data.tokens == "characters":
+            return in_characters(splits, data.length, LEAST)
+        return {name: split.cut(data.length) for name, split in splits.items()}
+
+    def samples(self, data: Data | None = None, count: int = 8, seed: int = 0) -> list[Sample]:
+        return super().samples(replace(cast(Data, self._settings(data)), tokens="bytes"), count, seed)
 
     def shard_size(self, data: Data) -> int:
         return STANDIN_SHARD

@@ -7,7 +7,8 @@ list of numbers in `splits/`, since the official one follows a record order that
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -20,7 +21,19 @@ from longspan.core.errors import DataMissing, UsageError
 from longspan.core.remote import ask
 from longspan.core.seeding import derive
 from longspan.datasets import lra_release
-from longspan.datasets.base import SPLITS, Dataset, DatasetMeta, Sample, Splits, by_tier, check_counts, count_labels
+from longspan.datasets.base import (
+    LATER,
+    SPLITS,
+    Dataset,
+    DatasetMeta,
+    Sample,
+    Split,
+    Splits,
+    by_tier,
+    check_counts,
+    count_labels,
+    settings_of,
+)
 from longspan.datasets.drawing.rules import FOLDER, RULES, counts
 from longspan.datasets.drawing.sheet import contact_sheet
 from longspan.datasets.generation.arrays import write_array, write_split
@@ -40,6 +53,8 @@ class Data:
     """Settings; the defaults are those of the Long Range Arena.
 
     `split` says how the release's images are divided: by our list, or as S4 and its successors do (seed 42 of torch).
+    With `fresh` all training images are new ones after so many epochs, and `symmetries` flips and rotates each one at
+    random whenever it is used, which keeps its label. Validation and test images stay those on disk.
     """
 
     size: int = 32
@@ -49,9 +64,13 @@ class Data:
     test: int = 20_000
     seed: int = 0
     split: Rule = "longspan"
+    fresh: int = field(default=0, metadata=LATER)
+    symmetries: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self):
         check_counts(self)
+        if self.fresh < 0:
+            raise UsageError(f"fresh counts epochs from 1, or is 0 for images that stay, got fresh={self.fresh}.")
         if self.size not in RULES:
             raise UsageError(f"Pathfinder images have a side of {_list(RULES)} pixels, got size={self.size}; pick one.")
         if self.difficulty not in get_args(Difficulty):
@@ -62,10 +81,11 @@ class Data:
             raise UsageError(f"Pathfinder is split by {_list(get_args(Rule))}, got split={self.split!r}; pick one.")
 
 
-_PROTOCOLS = ("longspan", "lra-paper", "lra-released")
+_PROTOCOLS = ("longspan", "lra-paper", "lra-released", "strong")
 PRESETS = {
     "pathfinder": by_tier(
-        full=dict.fromkeys(_PROTOCOLS, Data(size=32, difficulty="hard")),
+        full=dict.fromkeys(_PROTOCOLS, Data(size=32, difficulty="hard"))
+        | {"longspan": Data(size=32, difficulty="hard", fresh=1, symmetries=True)},
         smoke=Data(size=32, difficulty="easy", train=2_000, valid=200, test=1_000),
     ),
     "pathx": by_tier(
@@ -73,6 +93,23 @@ PRESETS = {
         smoke=Data(size=128, difficulty="easy", train=200, valid=20, test=100),
     ),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn(Split):
+    """Training images that are drawn again as the settings say; those on disk are the first."""
+
+    data: Data
+
+    def shards(self, number: int) -> list[Callable[[], tuple[np.ndarray, np.ndarray]]]:
+        """Calls that draw set number `number` of images, from 1 on, as rows of pixels with their labels."""
+        data, shard = self.data, 1_000
+        sizes = [min(shard, len(self) - first) for first in range(0, len(self), shard)]
+        return [partial(self._draw, derive(data.seed, "fresh", number, i), size) for i, size in enumerate(sizes)]
+
+    def _draw(self, seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = generate(self.data, count, derive(seed, "pathfinder", self.data.size, self.data.difficulty))
+        return images.reshape(count, -1), labels
 
 
 class Pathfinder(Dataset):
@@ -85,6 +122,19 @@ class Pathfinder(Dataset):
         classes=CLASSES,
         generated=True,
     )
+
+    def load(self, data: Data | None = None, *, variant: str | None = None, **where: Any) -> Splits:
+        splits = super().load(data, variant=variant, **where)
+        if data is None or not (data.fresh or data.symmetries):
+            return splits
+        if data.fresh and splits.variant != "generated":
+            splits = super().load(data, variant="generated", **where)  # like the fresh ones
+        train = Drawn(splits.train.tokens, splits.train.starts, splits.train.stops, splits.train.labels, data)
+        return replace(splits, train=train, manifest=splits.manifest | {"settings": settings_of(data)})
+
+    def stored(self, data: Data) -> Data:
+        """What is on disk knows nothing of how training images are drawn again."""
+        return replace(data, fresh=0, symmetries=False)
 
     def key(self, data: Data) -> str:
         rule = "" if data.split == "longspan" else f"-{data.split}"

@@ -46,7 +46,7 @@ BASELINE = "softmax"  # every ratio is to this one
 VOCABULARY, CLASSES = 257, 2  # a byte is its value + 1, so that 0 can mean padding
 FEED_BATCHES = 8  # rows in the feed, in batches
 TIMED_PARTS = ("kernels", "backbones/encoder_classifier.py", "attentions/base.py", "tasks/classification.py")
-TIMED_PARTS += ("training/optimizer.py", "efficiency")
+TIMED_PARTS += ("backbones/encoder_block.py", "backbones/norms.py", "training/optimizer.py", "efficiency")
 
 Mode = Literal["train", "inference"]
 MODES: tuple[Mode, ...] = ("train", "inference")

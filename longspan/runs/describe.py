@@ -37,7 +37,8 @@ def describe(
     """The part of a card that is known before training."""
     cell = plan.cell
     baseline = count_baseline(plan)
-    verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read)
+    pretraining = plan.protocol.recipe.pretraining_steps
+    verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read, pretraining)
     identity = plan.identity
     settings = identity.pop("settings")
     preset = {} if plan.preset is None else {"preset": plan.preset}
@@ -51,7 +52,7 @@ def describe(
             "backbone": plan.task.meta.backbone,
             "slots": slots,
             "title": plan.mechanism.meta.title,
-            "track": rules.track(verdicts, cell.overrides),
+            "track": rules.track(verdicts, cell.overrides, cell.protocol),
             "rules": {name: asdict(verdict) for name, verdict in verdicts.items()},
             "fidelity": plan.mechanism.meta.fidelity,
             "settings": settings

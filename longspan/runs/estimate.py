@@ -44,7 +44,9 @@ def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Es
     mean, also = recipe.selection == "mean_of_last", recipe.also_at is not None and recipe.also_at < recipe.steps
     passes = (len(recipe.evaluations()) + mean) * examples["valid"] * validating
     passes += (1 + also) * examples["test"] * scoring
-    total = seconds * scale * (recipe.steps + passes / recipe.batch_size / 3)  # a forward pass is a third of a step
+    total = (
+        seconds * scale * (recipe.pretraining_steps + recipe.steps + passes / recipe.batch_size / 3)
+    )  # a forward pass is a third of a step
     memory = int(activations * part / batch) + 16 * parameters  # weights, gradients and two moments in fp32
     note = f"from one step of {batch} of {recipe.batch_size} examples at full length on {device}"
     return Estimate(total, memory, parameters, recipe.steps, note)

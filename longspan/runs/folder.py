@@ -14,6 +14,7 @@ from longspan.results import card as cards
 from longspan.runs.cell import Cell, RunPlan, as_json
 from longspan.training.belongs import Belongs
 from longspan.training.checkpoint import SET_ASIDE, newest_first
+from longspan.training.pretraining import PRETRAINING
 
 CELL = "cell.json"  # which run the folder is of, and whether its speed says anything
 BEGUN = "begun.json"  # what is known of a card before training
@@ -86,6 +87,7 @@ def tidy(folder: Path, *, set_aside: bool = False) -> None:
     for name in ("checkpoint-*.pt", "*.safetensors", "predictions.npz", "samples.npz", CELL, BEGUN, ".*.part"):
         for path in folder.glob(name):
             remove(path)
+    remove(folder / PRETRAINING)
     if set_aside:
         remove(folder / SET_ASIDE)
     if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):

@@ -8,8 +8,18 @@ registry = Registry(
     __name__,
     f"{__name__}.base:Task",
     skip=(
-        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "language"),
-        *("lra_models", "speech", "speech_feed", "speech_rules", "speech_sound", "widths"),
+        *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
+        *(
+            "language",
+            "lra_models",
+            "masked_tokens",
+            "speech",
+            "speech_feed",
+            "speech_rules",
+            "speech_sound",
+            "strong",
+            "widths",
+        ),
     ),
 )
 

@@ -42,7 +42,9 @@ class Recipe:
     batch_size: int
     learning_rate: float
     warmup: int
-    schedule: Literal["rsqrt", "cosine", "linear", "constant", "inverse_sqrt", "polynomial", "exponential"] = "rsqrt"
+    schedule: Literal[
+        "rsqrt", "cosine", "cosine_to_zero", "linear", "constant", "inverse_sqrt", "polynomial", "exponential"
+    ] = "rsqrt"
     average: float = 0.0  # decay of the running mean of weights that is evaluated in their place; 0 is none
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.98)
@@ -65,6 +67,14 @@ class Recipe:
     parts: Literal["counts", "mean", "sum_over_samples"] = "counts"  # how the parts of a batch are joined
     order: Literal["shuffled", "by_length", "streams"] = "shuffled"
     also_at: int | None = None  # a step up to which the best evaluation is selected and scored as well
+    ssm_learning_rate: float | None = None  # of the dynamics of state spaces, by the same schedule; None caps it
+    dt_learning_rate: float | None = None  # of their steps; None is that of the dynamics
+    decay: Literal["all", "weights"] = "all"  # "weights" spares biases, norms, embeddings and positions
+    warmup_power: float = 1.0  # of the rise during the warm-up
+    pretraining_steps: int = 0  # on masked tokens of the training rows, before the task itself
+    pretraining_rate: float | None = None  # None is `learning_rate`
+    pretraining_warmup: int | None = None  # None is `warmup`
+    masked: float = 0.5  # the share of tokens that pretraining hides
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):
@@ -79,6 +89,20 @@ class Recipe:
             raise UsageError(
                 f"A batch of {self.batch_size} cannot be gone through in {self.accumulate} equal parts; "
                 "choose accumulate so that it divides batch_size."
+            )
+        if self.pretraining_steps < 0 or not 0 < self.masked < 1 or (self.pretraining_warmup or 0) < 0:
+            raise UsageError(
+                "Pretraining needs steps and warm-up of at least 0 and a masked share between 0 and 1, got "
+                f"pretraining_steps={self.pretraining_steps}, pretraining_warmup={self.pretraining_warmup} and "
+                f"masked={self.masked}."
+            )
+        for name in ("ssm_learning_rate", "dt_learning_rate", "warmup_power", "pretraining_rate"):
+            if (number := getattr(self, name)) is not None and not number > 0:
+                raise UsageError(f"A recipe needs {name} above 0, got {number}; give a positive number.")
+        if self.ssm_learning_rate is None and self.dt_learning_rate is not None:
+            raise UsageError(
+                f"dt_learning_rate={self.dt_learning_rate} parts the steps of a state space from its other dynamics; "
+                "give ssm_learning_rate as well."
             )
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(f"label_smoothing is a share from 0 to below 1, got {self.label_smoothing}.")
@@ -135,6 +159,8 @@ class Protocol:
             learning_rate=rate,
             evaluate_every=max(1, min(recipe.evaluate_every, recipe.steps // 100)),
             decay_every=min(recipe.decay_every, max(1, recipe.decay_every // 10)),
+            pretraining_steps=recipe.pretraining_steps // 10,
+            pretraining_warmup=None if recipe.pretraining_warmup is None else recipe.pretraining_warmup // 10,
         )
         return dataclasses.replace(self, recipe=shorter)
 
@@ -272,6 +298,9 @@ class Task(ABC):
         rules, target = self.protocol(protocol, tier), Spec.parse(mechanism).target
         for name, preset in self.presets.get(protocol, {}).items():
             if target in (name, *(Spec.parse(form).target for form in preset.forms)):
+                full = self.protocols.get((protocol, "full"))
+                if full is not None and tier == "lite" and rules == full.lite():  # a tenth of what the preset says
+                    return full.override(preset.changes).lite()
                 return rules.override(preset.changes)
         return rules
 
@@ -317,6 +346,14 @@ class Task(ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:
         """The loss of a training batch, its labels smoothed by the recipe's share."""
+
+    def pretraining(self, protocol: Protocol) -> "Task":
+        """The task of the stage before this one, whose network `around` wraps the one of this task."""
+        raise UsageError(f"{self.name} has no stage of pretraining; leave recipe.pretraining_steps at 0.")
+
+    def around(self, model: nn.Module) -> nn.Module:
+        """The network of this stage around that of the task it serves, whose weights it trains."""
+        return model
 
     def counts(self, batch: Any) -> Mapping[str, int | Tensor]:
         """The counts of the terms of a batch's loss, before its forward pass; needed where a loss has `terms`."""
@@ -364,6 +401,7 @@ class Feed(ABC):
     """
 
     lengths: np.ndarray
+    numbers_epochs: ClassVar[bool] = False  # rows are asked for by row + epoch * len, since epochs differ
 
     @abstractmethod
     def __len__(self) -> int: ...

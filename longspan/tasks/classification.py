@@ -18,6 +18,7 @@ from longspan.datasets.base import Split
 from longspan.kernels.packing import Rows
 from longspan.metrics.classification import accuracy, majority_rate
 from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task, TaskMeta
+from longspan.tasks.masked_tokens import MaskedTokens
 
 WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
 TOTAL_STEP = 2048  # real and filling tokens of a batch on a GPU are a multiple of this
@@ -35,14 +36,15 @@ class Batch:
 class TokenFeed(Feed):
     """Bytes of a whole split on the device; a batch is one gather, hardly wider than its longest text, 0 elsewhere."""
 
-    def __init__(self, split: Split, device: torch.device | str, shift: int = 0):
+    def __init__(self, split: Split, device: torch.device | str, shift: int = 0, end: int | None = None):
+        """`end` is the id of a symbol that is set behind every text."""
         columns = (len(split), -1)  # one text an example, or two
         self.tokens = torch.tensor(split.tokens, device=device)
         self.starts = torch.tensor(split.starts, device=device).reshape(columns)
         self.labels = torch.tensor(split.labels, device=device).long()
-        self.lengths = np.ascontiguousarray(split.lengths).reshape(columns)
+        self.lengths = np.ascontiguousarray(split.lengths).reshape(columns) + (end is not None)
         self.longest = int(self.lengths.max(initial=0))
-        self.shift = shift
+        self.shift, self.end = shift, end
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -80,6 +82,8 @@ class TokenFeed(Feed):
         place = torch.arange(width, device=device)
         index = self.starts[row].T.reshape(-1, 1) + place
         tokens = self.tokens[index.clamp(max=self.tokens.numel() - 1)].int() + self.shift
+        if self.end is not None:
+            tokens = tokens.masked_fill(place == length[:count, None] - 1, self.end)
         tokens = F.pad(tokens.masked_fill(place >= length[:count, None], 0), (0, 0, 0, len(lengths) - count))
         full = int(lengths.min()) == width
         total, longest = int(lengths.sum()), width if len(lengths) > count else int(lengths.max())
@@ -116,12 +120,17 @@ class Classification(Task):
     def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
         if protocol.model.input_mode == "continuous" and not self.pixels:
             raise UsageError(f"{self.name} has symbols, not intensities, for tokens; leave input_mode=ids.")
-        vocabulary = self.symbols + self.shift(protocol)
-        length = self.longest(protocol)
+        ends = protocol.model.end_token
+        vocabulary, length = self._end(protocol) + ends, self.longest(protocol) + ends
         return EncoderClassifier(attention, protocol.model, vocabulary=vocabulary, classes=self.classes, length=length)
 
-    def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> TokenFeed:
-        return TokenFeed(split, device, self.shift(protocol))
+    def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> Feed:
+        end = self._end(protocol) if protocol.model.end_token else None
+        return TokenFeed(split, device, self.shift(protocol), end)
+
+    def _end(self, protocol: Protocol) -> int:
+        """The first id that no symbol has, which is that of the end token."""
+        return self.symbols + self.shift(protocol)
 
     def loss(self, model: nn.Module, batch: Batch, *, smoothing: float = 0.0) -> StepResult:
         logits = model(batch.tokens, batch.lengths)
@@ -129,6 +138,9 @@ class Classification(Task):
         right = (logits.detach().argmax(dim=-1) == batch.label).sum()
         count = len(batch.label)
         return StepResult(loss, {"loss": loss.detach() * count, "accuracy": right}, count)
+
+    def pretraining(self, protocol: Protocol) -> Task:
+        return MaskedTokens(self, protocol.recipe.masked)
 
     def evaluate(self, model: nn.Module, feed: Feed, rows: np.ndarray, batch_size: int) -> Evaluation:
         places, prediction, label, loss = [], [], [], []

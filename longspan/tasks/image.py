@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import cifar10
+from longspan.tasks import strong
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
 from longspan.tasks.lra_models import SINKHORN, released_models, sizes
@@ -76,8 +77,9 @@ class Image(Classification):
         **LONGSPAN.tiers("longspan"),
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
+        **strong.IMAGE.tiers("strong"),
     }
-    presets = {"lra-released": released_models(MODELS, block=64)}
+    presets = {"lra-released": released_models(MODELS, block=64), "strong": strong.IMAGE_MODELS}
     classes = cifar10.CLASSES
     pixels = True
 

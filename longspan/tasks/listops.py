@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import listops
+from longspan.tasks import strong
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
 from longspan.tasks.lra_models import SINKHORN, released_models
@@ -52,8 +53,9 @@ class ListOps(Classification):
         **LONGSPAN.tiers("longspan"),
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
+        **strong.LISTOPS.tiers("strong"),
     }
-    presets = {"lra-released": released_models({"sinkhorn": SINKHORN}, features=2)}
+    presets = {"lra-released": released_models({"sinkhorn": SINKHORN}, features=2), "strong": strong.LISTOPS_MODELS}
 
     symbols = listops.VOCAB
     classes = listops.CLASSES

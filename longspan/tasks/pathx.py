@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from longspan.backbones.encoder_classifier import Sizes
 from longspan.datasets import pathfinder
+from longspan.tasks import strong
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.classification import Classification, encoder_task
 from longspan.tasks.lra_models import SINKHORN, released_models
@@ -54,8 +55,12 @@ class PathX(Classification):
         **LONGSPAN.tiers("longspan"),
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
+        **strong.PATHX.tiers("strong"),
     }
-    presets = {"lra-released": released_models({"sinkhorn": SINKHORN}, block=64, cls=False)}
+    presets = {
+        "lra-released": released_models({"sinkhorn": SINKHORN}, block=64, cls=False),
+        "strong": strong.PATHX_MODELS,
+    }
     classes = pathfinder.CLASSES
     pixels = True
 

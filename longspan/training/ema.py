@@ -1,6 +1,8 @@
 """Exponential moving average of the weights, for evaluation.
 
 mean <- decay * mean + (1 - decay) * weights      after every step, with a smaller decay in the first steps
+
+The running statistics of batch norms are averaged like weights: those of the last batches do not fit averaged weights.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,9 @@ class RunningAverage:
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self._weights = [p for p in model.parameters() if p.requires_grad] if decay else []
+        self._weights: list[Tensor] = []
+        if decay:
+            self._weights = [*(p for p in model.parameters() if p.requires_grad), *_statistics(model)]
         self.mean = [p.detach().clone() for p in self._weights]
 
     def update(self, step: int) -> None:
@@ -42,3 +46,10 @@ class RunningAverage:
     def _put(self, values: list[Tensor]) -> None:
         for parameter, value in zip(self._weights, values, strict=True):
             parameter.data.copy_(value)
+
+
+def _statistics(model: nn.Module) -> Iterator[Tensor]:
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            yield module.get_buffer("running_mean")
+            yield module.get_buffer("running_var")

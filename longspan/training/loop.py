@@ -29,6 +29,7 @@ from longspan.training.ema import RunningAverage
 from longspan.training.evaluation import evaluate
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from longspan.training.order import order_of
+from longspan.training.pretraining import PRETRAINING, pretrain
 from longspan.training.progress import Progress
 from longspan.training.resume import Resumable
 from longspan.training.selection import Selection, Weights
@@ -73,9 +74,10 @@ def train(
     """Train to the last step of the recipe, resuming from a checkpoint in `folder`, and score the selected weights.
 
     A checkpoint is resumed if it `belongs` to this very run and is sound in every part; others are set aside.
-    `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Ctrl-C, SIGTERM and SIGUSR1
-    stop it after the step at hand, once that is saved. Several processes save, and react to a signal, at evaluations
-    only, where they synchronise anyway.
+    A recipe with `pretraining_steps` has a stage of them first, which is trained by this very function in a folder of
+    its own. `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Ctrl-C, SIGTERM and
+    SIGUSR1 stop it after the step at hand, once that is saved. Several processes save, and react to a signal, at
+    evaluations only, where they synchronise anyway.
     """
     save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
@@ -86,11 +88,17 @@ def train(
             "longspan.backbones.batch_norm, or one device."
         )
     model = model.to(fabric.device)
+    before = 0.0
+    if recipe.pretraining_steps:
+        stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
+        before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)
     selection = Selection(task.meta, recipe)
     resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection, fabric.world_size)
     progress = resumable.resume(fabric)
+    if not progress.step:
+        progress.total_seconds += before
     model, optimizer = fabric.setup(model, optimizer)
     train_feed, valid_feed, test_feed = (
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)

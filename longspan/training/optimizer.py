@@ -1,7 +1,10 @@
 """AdamW or Adam, and learning rates as plain functions of the step.
 
-A mechanism may tag a parameter with `parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}`, as
-state-space models need; everything else follows the recipe.
+A mechanism may tag a parameter with `parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}`, or have it
+trained at a `ratio` of the rate; everything else follows the recipe. State spaces tag the parameters of their dynamics
+with a `kind`, "ssm" or "dt": a recipe with `ssm_learning_rate` has a base rate for these, which takes the place of the
+cap and follows the same schedule. Under `decay="weights"`, whatever is no matrix, and embeddings and positions, decay
+not at all, as in S4.
 """
 
 import math
@@ -20,9 +23,10 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     """The rate of update number `step`, counted from 0: linear warm-up, from `initial_rate` on, times the schedule.
 
     `rsqrt` follows the convention of Long Range Arena, where the peak is learning_rate / sqrt(warmup); its `cosine` has
-    the period of all steps and starts after the warm-up. The peak of `inverse_sqrt` is the learning rate itself.
+    the period of all steps and starts after the warm-up, while `cosine_to_zero` reaches 0 with the last step. The peak
+    of `inverse_sqrt` is the learning rate itself.
     """
-    rise = min(1.0, step / recipe.warmup) if recipe.warmup else 1.0
+    rise = min(1.0, step / recipe.warmup) ** recipe.warmup_power if recipe.warmup else 1.0
     past = max(0, step - recipe.warmup)
     left = 1 - past / max(1, recipe.steps - recipe.warmup)
     match recipe.schedule:
@@ -30,6 +34,8 @@ def learning_rate(recipe: Recipe, step: int) -> float:
             decay = 1 / math.sqrt(max(step, recipe.warmup, 1))
         case "cosine":
             decay = 0.5 * (1 + math.cos(math.pi * (past / recipe.steps % 1)))
+        case "cosine_to_zero":
+            decay = 0.5 * (1 + math.cos(math.pi * (1 - left)))
         case "linear":
             decay = left
         case "polynomial":
@@ -45,10 +51,16 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
+    embeddings = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     fused = bool(parameters) and all(p.device.type == "cuda" for p in parameters)
     kind = {"adamw": AdamW, "adam": Adam}[recipe.optimizer]
     optimizer = kind(
-        _groups(parameters, recipe), lr=0.0, betas=recipe.betas, eps=recipe.eps, fused=fused, capturable=fused
+        _groups(parameters, embeddings, recipe),
+        lr=0.0,
+        betas=recipe.betas,
+        eps=recipe.eps,
+        fused=fused,
+        capturable=fused,
     )
     for group in optimizer.param_groups if fused else ():
         group["lr"] = torch.zeros((), device=group["params"][0].device)  # a captured update reads it from this tensor
@@ -65,19 +77,31 @@ def load_optimizer(optimizer: Optimizer, state: dict) -> None:
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        limited = min(rate, group["max_learning_rate"])
+        limited = min(rate * group["ratio"], group["max_learning_rate"])
         if torch.is_tensor(group["lr"]):
             group["lr"].fill_(limited)
         else:
             group["lr"] = limited
 
 
-def _groups(parameters: Iterable[nn.Parameter], recipe: Recipe) -> list[dict]:
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+def _groups(parameters: Iterable[nn.Parameter], embeddings: set[int], recipe: Recipe) -> list[dict]:
+    groups: dict[tuple[float, float, float], list[torch.nn.Parameter]] = {}
     for parameter in parameters:
         wish = getattr(parameter, "optim", {})
-        key = (wish.get("weight_decay", recipe.weight_decay), wish.get("max_learning_rate", math.inf))
-        groups.setdefault(key, []).append(parameter)
+        ratio, cap = wish.get("ratio", 1.0), wish.get("max_learning_rate", math.inf)
+        if (own := _own_rate(wish.get("kind"), recipe)) is not None:
+            ratio, cap = own / recipe.learning_rate, math.inf
+        spared = parameter.ndim < 2 or id(parameter) in embeddings or wish.get("kind") == "embedding"
+        decay = 0.0 if recipe.decay == "weights" and spared else recipe.weight_decay
+        groups.setdefault((wish.get("weight_decay", decay), cap, ratio), []).append(parameter)
     return [
-        {"params": members, "weight_decay": decay, "max_learning_rate": cap} for (decay, cap), members in groups.items()
+        {"params": members, "weight_decay": decay, "max_learning_rate": cap, "ratio": ratio}
+        for (decay, cap, ratio), members in groups.items()
     ]
+
+
+def _own_rate(kind: str | None, recipe: Recipe) -> float | None:
+    """The base rate that a recipe has for parameters of this kind, if it has one."""
+    if kind == "dt" and recipe.dt_learning_rate is not None:
+        return recipe.dt_learning_rate
+    return recipe.ssm_learning_rate if kind in ("ssm", "dt") else None

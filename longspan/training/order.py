@@ -21,23 +21,33 @@ def order_of(feed: Feed, recipe: Recipe, seed: int, processes: int) -> Order:
         return LengthOrder(getattr(feed, "lengths", None), recipe, seed, processes)
     if recipe.order == "streams":
         return StreamOrder(len(feed), recipe.batch_size, recipe.accumulate)
-    return ExampleOrder(len(feed), recipe.batch_size, seed, drop_last=recipe.drop_last, accumulate=recipe.accumulate)
+    how = {"drop_last": recipe.drop_last, "accumulate": recipe.accumulate, "numbered": feed.numbers_epochs}
+    return ExampleOrder(len(feed), recipe.batch_size, seed, **how)
 
 
 class ExampleOrder:
     """An endless stream of full shuffles, each drawn from (seed, epoch).
 
-    With `drop_last` an epoch ends when no whole batch is left of its shuffle.
+    With `drop_last` an epoch ends when no whole batch is left of its shuffle. `numbered` rows are row + epoch * count.
     """
 
-    def __init__(self, count: int, batch_size: int, seed: int, *, drop_last: bool = False, accumulate: int = 1):
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        seed: int,
+        *,
+        drop_last: bool = False,
+        accumulate: int = 1,
+        numbered: bool = False,
+    ):
         if drop_last and count < batch_size:
             raise UsageError(
                 f"With drop_last an epoch has whole batches only, but {count} examples make none of {batch_size}; "
                 "choose a smaller batch_size, or drop_last=False."
             )
         self.count, self.batch_size, self.seed, self.drop_last = count, batch_size, seed, drop_last
-        self.accumulate = accumulate
+        self.accumulate, self.numbered = accumulate, numbered
         self._epoch, self._shuffle = -1, np.empty(0, np.int64)
 
     def parts(self, step: int) -> list[np.ndarray]:
@@ -60,6 +70,8 @@ class ExampleOrder:
         if epoch != self._epoch:
             self._epoch = epoch
             self._shuffle = np.random.default_rng(derive(self.seed, "epoch", epoch)).permutation(self.count)
+            if self.numbered:
+                self._shuffle += epoch * self.count
         return self._shuffle
 
 

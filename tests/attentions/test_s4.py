@@ -184,7 +184,7 @@ def test_parameters_are_real_and_say_how_they_want_to_be_trained():
     assert all(value.dtype == torch.float32 for value in layer.state_dict().values())
     gentle = {name for name, parameter in layer.named_parameters() if hasattr(parameter, "optim")}
     assert gentle == {"log_decay", "frequency", "p", "b", "log_step"}
-    assert layer.p.optim == {"weight_decay": 0.0, "max_learning_rate": 1e-3}
+    assert layer.p.optim == {"weight_decay": 0.0, "max_learning_rate": 1e-3, "kind": "ssm"}
 
 
 @pytest.mark.parametrize(

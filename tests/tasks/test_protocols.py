@@ -240,6 +240,23 @@ PUBLISHED = {  # spec/lra.md 4.1 and 5
         "model": {"dim": 32, "heads": 4, "layers": 4, "mlp": 32, "inner": 16, "pooling": "mean", "hide_zeros": False},
         "recipe": IMAGE | {"learning_rate": 1e-3, "selection": "best"},
     },
+    **{  # spec/lra-recipes.md 1.5
+        (task, "strong"): {
+            "data": data,
+            "model": dict(zip(("layers", "dim", "heads", "mlp", "dropout"), network, strict=True))
+            | {"positions": "rope", "norm": "layer", "activation": "relu", "hide_zeros": False},
+            "recipe": dict(zip(("batch_size", "learning_rate", "weight_decay"), training, strict=True))
+            | {"betas": (0.9, 0.98), "decay": "weights", "schedule": "cosine_to_zero", "selection": "best"},
+        }
+        for task, data, network, training in (
+            ("listops", {}, (6, 80, 4, 160, 0.0), (64, 1e-3, 0.01)),
+            ("text", {"length": 4_095, "tokens": "characters"}, (4, 128, 8, 256, 0.1), (32, 4e-3, 0.01)),
+            ("retrieval", {"length": 3_999, "tokens": "characters"}, (6, 128, 4, 256, 0.1), (64, 1e-3, 0.01)),
+            ("image", {}, (8, 160, 4, 320, 0.0), (32, 5e-4, 0.0)),
+            ("pathfinder", {"difficulty": "hard"}, (6, 128, 4, 256, 0.0), (128, 1e-3, 0.01)),
+            ("pathx", {"size": 128}, (4, 128, 4, 128, 0.0), (32, 5e-4, 0.0)),
+        )
+    },
     ("summarization", "cab-2023"): {
         "data": {
             "source": 4_096,
@@ -362,7 +379,7 @@ def test_overrides_give_what_was_asked_in_any_order(changes):
         ("recipe.betas", (0.9,), r"takes \(float, float\), got \(0.9,\)"),
         ("recipe.betas", ("a", "b"), "Setting 'recipe.betas' takes float, got 'a'"),
         ("model.hide_zeros", 1, "takes bool, got 1"),
-        ("model.pooling", "sum", "takes 'cls' or 'mean' or 'first', got 'sum'"),
+        ("model.pooling", "sum", "takes 'cls' or 'mean' or .*, got 'sum'"),
         ("recipe.steps", 0, "steps of at least 1, got 0"),
         ("recipe.batch_size", -1, "batch_size of at least 1, got -1"),
         ("recipe.evaluate_every", 0, "evaluate_every of at least 1, got 0"),

@@ -27,6 +27,7 @@ TEXT = RECIPE | {"data.length": 9, "data.vocabulary": 260, "model.dim": 8, "mode
 PAIRS = {"data.source": 12, "data.target": 9, "data.size": 260, "model.dim": 8, "model.heads": 2, "model.mlp": 8}
 KINDS = {
     "listops": RECIPE | {"model.dropout": 0.0},
+    "batch_norm": RECIPE | {"model.dropout": 0.0, "model.norm": "batch"},  # over rows of many lengths
     "auxiliary": RECIPE | {"model.dropout": 0.0},  # whose term is all that some of its parameters are for
     "lm": TEXT | {"model.dropout": 0.0, "model.layers": 1},
     "streams": TEXT | {"model.dropout": 0.0, "recipe.batch_size": 4, "recipe.order": "streams"},
@@ -35,7 +36,7 @@ KINDS = {
     "forecasting_etth1": RECIPE | {"model.dim": 8, "model.mlp": 8},  # has batch norms
     "parted": RECIPE,  # a loss with several counts
 }
-NAMES = {"auxiliary": "listops", "streams": "lm"}
+NAMES = {"auxiliary": "listops", "batch_norm": "listops", "streams": "lm"}
 MECHANISMS = {"auxiliary": Auxiliary, "streams": attentions.get("transformer_xl(memory=6, segment=4)")}
 WAYS = {
     "whole": {"recipe.accumulate": 1, "recipe.clip": None},

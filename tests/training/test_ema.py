@@ -1,5 +1,7 @@
 """The running mean of the weights: its formula, its visits to the model, its memory."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from longspan.training.ema import RunningAverage
+from tests.training.small import RULES, train_small
+from tests.training.test_loop import Killed, assert_same, kill_at
 
 
 def model_at(value):
@@ -79,3 +83,22 @@ def test_frozen_parameters_are_not_touched():
     with average.in_place():
         assert (model.bias == 2.0).all()
         assert (model.weight < 2.0).all()
+
+
+def test_the_statistics_of_batch_norms_are_averaged_like_weights():
+    model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2))
+    average = RunningAverage(model, 0.5)
+    model[1].running_mean.fill_(8.0)
+    average.update(step=100)
+    with average.in_place():
+        assert model[1].running_mean.tolist() == [4.0, 4.0]  # half of it is the 0 of the beginning
+    assert model[1].running_mean.tolist() == [8.0, 8.0]
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+def test_a_run_with_batch_norms_that_was_cut_ends_with_the_numbers_of_a_whole_one(average, tmp_path):
+    how = {"model": dataclasses.replace(RULES.model, norm="batch", pooling="mean"), "average": average}
+    whole = train_small(tmp_path / "whole", **how)
+    with pytest.raises(Killed):
+        train_small(tmp_path / "cut", **how, watch=kill_at(7), save_every_seconds=-1)
+    assert_same(whole, train_small(tmp_path / "cut", **how))

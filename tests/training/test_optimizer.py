@@ -168,3 +168,71 @@ def test_adam_adds_its_decay_to_the_gradient():
 def test_a_recipe_that_cannot_be_is_refused_with_a_sentence(change, sentence):
     with pytest.raises(UsageError, match=sentence):
         replace(LISTOPS, **change)
+
+
+# ------------------------------------------------------------------------------------------------------ own base rates
+
+S4 = Recipe(steps=1_000, batch_size=1, learning_rate=0.01, warmup=100, schedule="cosine_to_zero", weight_decay=0.05)
+
+
+@pytest.mark.parametrize(
+    "step, expected", [(0, 0.0), (50, 0.005), (100, 0.01), (550, 0.005), (1_000, 0.0), (325, 0.01 * 0.8535534)]
+)
+def test_cosine_to_zero_ends_at_zero_whatever_the_warm_up(step, expected):
+    assert learning_rate(S4, step) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_warm_up_may_rise_by_a_power():
+    assert learning_rate(replace(S4, warmup_power=2.0), 50) == pytest.approx(0.0025)
+
+
+def rates(recipe, step, model=None):
+    """The rate of every parameter of a state space at a step, by name."""
+    model = attentions.get("s4d")(8, 1, Pattern.NONCAUSAL_SELF) if model is None else model
+    optimizer = make_optimizer(model, recipe)
+    set_learning_rate(optimizer, learning_rate(recipe, step))
+    by_id = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    return {name: by_id[id(p)] for name, p in model.named_parameters()}
+
+
+def test_the_dynamics_are_capped_unless_a_recipe_has_a_rate_for_them():
+    assert rates(S4, 100)["log_decay"] == rates(S4, 550)["log_decay"] == 1e-3  # flat, as the cap has it
+    own = replace(S4, ssm_learning_rate=1e-3)
+    assert rates(own, 100)["log_decay"] == pytest.approx(1e-3)
+    assert rates(own, 550)["log_decay"] == pytest.approx(0.5e-3)  # by the schedule
+    assert rates(own, 550)["log_step"] == pytest.approx(0.5e-3)
+    assert rates(own, 550)["c"] == pytest.approx(0.005)
+
+
+def test_steps_may_have_the_base_rate():
+    own = rates(replace(S4, ssm_learning_rate=1e-3, dt_learning_rate=0.01), 550)
+    assert (own["log_step"], own["frequency"]) == (pytest.approx(0.005), pytest.approx(0.5e-3))
+    with pytest.raises(UsageError, match="ssm_learning_rate as well"):
+        replace(S4, dt_learning_rate=0.01)
+
+
+def test_a_plug_in_may_ask_for_a_ratio():
+    model = nn.Linear(2, 2)
+    model.bias.optim = {"ratio": 0.1}
+    assert rates(S4, 100, model) == {"weight": pytest.approx(0.01), "bias": pytest.approx(0.001)}
+
+
+def test_decay_of_weights_spares_biases_norms_embeddings_and_positions():
+    task = tasks.get("image")
+    sizes = {"model.layers": 1, "model.projection_bias": True, "model.norm": "batch"}
+    model = task.model(attentions.get("s4d"), task.protocol("longspan", "full").override(sizes))
+    spared = {True: [], False: []}
+    for decay in ("all", "weights"):
+        optimizer = make_optimizer(model, replace(S4, decay=decay))
+        by_id = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+        if decay == "all":
+            assert {by_id[id(p)] for p in model.parameters() if not hasattr(p, "optim")} == {0.05}
+            continue
+        for name, p in model.named_parameters():
+            spared[by_id[id(p)] == 0].append(name)
+    assert {"cls", "embedding.weight", "positions", "norm.weight", "head.0.bias"} <= set(spared[True])
+    assert {"blocks.0.attention.log_step", "blocks.0.attention.out.bias"} <= set(spared[True])
+    assert set(spared[False]) == {
+        *("blocks.0.attention.c", "blocks.0.attention.skip", "blocks.0.attention.out.weight"),
+        *("blocks.0.mlp.0.weight", "blocks.0.mlp.3.weight", "head.0.weight", "head.2.weight"),
+    }
