@@ -120,6 +120,15 @@ def test_files_of_a_shelf_never_import_one_another(shelf):
                 assert words[2] in FLAT[shelf], f"{shelf}/{path.name} imports {module}"
 
 
+def test_nobody_waits_for_lightning_who_does_not_train():
+    """To import it takes twice as long as torch, so only the function that needs it does."""
+    for path in sources():
+        for node in ast.parse(path.read_text()).body:
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.split(".")[0] == "lightning" for name in modules), module_of(path)
+
+
 def test_the_reading_half_and_the_package_itself_never_import_torch():
     modules = [module_of(path) for path in sources() if part_of(module_of(path)) in (*READING, "")]
     program = f"""

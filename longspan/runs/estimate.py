@@ -1,10 +1,10 @@
 """What a cell would take on this machine: a few real steps are timed, the rest is arithmetic."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 from longspan import datasets
@@ -13,6 +13,9 @@ from longspan.core import meter
 from longspan.core.environment import choose_device
 from longspan.runs.cell import Cell, RunPlan
 from longspan.runs.fabric import choose_precision, make_fabric
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def estimate(cell: Cell, *, device: str = "auto", precision: str = "auto") -> Es
     return Estimate(total, memory, parameters, recipe.steps, note)
 
 
-def _one_step(plan: RunPlan, model: nn.Module, fabric: Fabric, batch: int) -> tuple[float, int]:
+def _one_step(plan: RunPlan, model: nn.Module, fabric: "Fabric", batch: int) -> tuple[float, int]:
     """Seconds of one training step (the better of two), and the bytes it keeps for its backward pass."""
     feed = plan.task.feed(plan.task.made_up(plan.protocol, batch), plan.protocol, fabric.device)
     kept: dict[int, int] = {}

@@ -4,20 +4,25 @@ import logging
 import typing
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
 from longspan.core.errors import UsageError
 
+if typing.TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
 WORTH_COMPILING = 2_000  # steps from which a GPU run earns back the time torch.compile takes
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
-# Lightning announces what is decided here on purpose, in every process as soon as it is started. Which of these loggers
-# it uses depends on what was imported first.
-for _part in ("fabric", "pytorch"):
-    logging.getLogger(f"lightning.{_part}").setLevel(logging.WARNING)
-    logging.getLogger(f"lightning.{_part}.utilities.rank_zero").setLevel(logging.WARNING)
+
+def _silence() -> None:
+    """Lightning announces what is decided here on purpose. Which of its loggers does depends on what came first."""
+    for part in ("fabric", "pytorch"):
+        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
+        logging.getLogger(f"lightning.{part}.utilities.rank_zero").setLevel(logging.WARNING)
+
+
+_silence()  # in a process that Lightning has started, it is there already
 
 
 @typing.runtime_checkable
@@ -35,7 +40,12 @@ def choose_precision(asked: str, device: str) -> str:
     return asked
 
 
-def make_fabric(device: str, precision: str, devices: int) -> Fabric:
+def make_fabric(device: str, precision: str, devices: int) -> "Fabric":
+    """Lightning is imported here: that takes twice as long as torch, and whoever checks or loads does not train."""
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies.ddp import DDPStrategy
+
+    _silence()  # its import has set the levels anew
     several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # a mechanism need not use all it has
     strategy = "auto" if devices == 1 else several
     return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]

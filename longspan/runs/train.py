@@ -9,8 +9,8 @@ import signal
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lightning.fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from longspan.backbones.parameters import count
@@ -36,6 +36,9 @@ from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import train
 from longspan.training.progress import Progress
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 def run(
@@ -102,7 +105,7 @@ def _check_share(recipe: Recipe, devices: int) -> None:
         )
 
 
-def _train_in_ranks(fabric: Fabric, plan: RunPlan, data: Path | None, real: bool, arguments: tuple) -> cards.Card:
+def _train_in_ranks(fabric: "Fabric", plan: RunPlan, data: Path | None, real: bool, arguments: tuple) -> cards.Card:
     """Train in several processes. They save and stop together at a signal, and if one of them dies all end."""
 
     def pass_on(number: int) -> None:
@@ -123,7 +126,9 @@ def _train_in_ranks(fabric: Fabric, plan: RunPlan, data: Path | None, real: bool
     return found
 
 
-def _train_in_each(fabric: Fabric, *, cell: Cell, data: Path | None, real: bool, arguments: tuple) -> cards.Card | int:
+def _train_in_each(
+    fabric: "Fabric", *, cell: Cell, data: Path | None, real: bool, arguments: tuple
+) -> cards.Card | int:
     """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
     die_with_parent()
     try:
@@ -145,7 +150,7 @@ def _card_of_the_dead(
 
 
 def _train_cell(
-    fabric: Fabric,
+    fabric: "Fabric",
     plan: RunPlan,
     splits: Splits,
     belongs: Belongs,

@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 from longspan.tasks.base import Evaluation, Feed, Task
 
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
 
 def evaluate(
-    task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: Fabric, *, validating: bool = False
+    task: Task, model: nn.Module, feed: Feed, batch_size: int, fabric: "Fabric", *, validating: bool = False
 ) -> Evaluation:
     """Scores on all rows of a feed, shared between processes if there is one for each, with dropout off.
 
@@ -30,7 +32,7 @@ def evaluate(
     return summarised(task, _gather(task, result, fabric) if shared else result)
 
 
-def _gather(task: Task, mine: Evaluation, fabric: Fabric) -> Evaluation:
+def _gather(task: Task, mine: Evaluation, fabric: "Fabric") -> Evaluation:
     """Join the shares of all processes: means weighted by their counts, predictions in the order of rows."""
     shares: list[Any] = [None] * fabric.world_size
     torch.distributed.all_gather_object(shares, mine)

@@ -17,15 +17,17 @@ which counts parts.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 
 from longspan.attentions.auxiliary import auxiliary_loss, collecting, layers_with_auxiliary
 from longspan.core.errors import PluginError
 from longspan.tasks.base import Recipe, StepResult, Task
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 Counts = Mapping[str, int | Tensor]
 AUXILIARY = "auxiliary_loss"
@@ -38,7 +40,7 @@ class Gradient:
     task: Task
     model: Any
     recipe: Recipe
-    fabric: Fabric
+    fabric: "Fabric"
 
     def totals(self, parts: Sequence[Any]) -> Counts:
         """What each term of the loss counts in all parts and processes; nothing where it is not needed beforehand."""

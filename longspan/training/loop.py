@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import nn
 
@@ -35,6 +35,9 @@ from longspan.training.resume import Resumable
 from longspan.training.selection import Selection, Weights
 from longspan.training.streams import Streams
 from longspan.training.update import make_update
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 NOTHING = Belongs()
 SAVE_EVERY_SECONDS = 5.0  # and never more often than leaves 95 % of the time for training
@@ -64,7 +67,7 @@ def train(
     splits: Splits,
     protocol: Protocol,
     *,
-    fabric: Fabric,
+    fabric: "Fabric",
     seed: int,
     folder: Path,
     belongs: Belongs = NOTHING,
@@ -193,7 +196,7 @@ class TrainingSums:
     Numbers are added one by one whether a run was interrupted or not, so that a resumed one has the same bits.
     """
 
-    def __init__(self, progress: Progress, fabric: Fabric):
+    def __init__(self, progress: Progress, fabric: "Fabric"):
         self._fabric = fabric
         self._sums: dict[str, torch.Tensor] = {}
         self._count: int | torch.Tensor = 0
@@ -221,7 +224,7 @@ class TrainingSums:
         return torch.tensor(value, dtype=torch.float64, device=self._fabric.device)
 
 
-def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress: Progress, fabric: Fabric) -> None:
+def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress: Progress, fabric: "Fabric") -> None:
     """Add a point to the learning curve; a loss that is not a number ends the run."""
     point = {"step": progress.step, "learning_rate": learning_rate(recipe, progress.step - 1)}
     for name, value in sorted(progress.train_sums.items()):

@@ -8,10 +8,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -23,6 +22,9 @@ from longspan.training.ema import RunningAverage
 from longspan.training.optimizer import STATE, load_optimizer
 from longspan.training.progress import Progress
 from longspan.training.selection import Selection
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 PARTS = {"belongs", "model", "optimizer", "average", "best", "also", "sum", "progress"}
 CARRY = "carry"  # one part more, where rows are read as streams
@@ -58,7 +60,7 @@ class Resumable:
             state[CARRY] = carry
         checkpoint.save(self.folder, progress.step, state)
 
-    def resume(self, fabric: Fabric) -> Progress:
+    def resume(self, fabric: "Fabric") -> Progress:
         """Where the run was left. One process looks, so that all take the same."""
         name = None
         if fabric.is_global_zero:

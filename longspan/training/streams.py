@@ -10,11 +10,10 @@ with nothing. Evaluation never sees any of this.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 from longspan.attentions import Carry
@@ -23,11 +22,14 @@ from longspan.backbones.slots import slots_of
 from longspan.core.errors import UsageError
 from longspan.tasks.base import Feed, StepResult, Task
 
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
 Saved = list[list[list[dict[str, torch.Tensor]]]]  # of each process, each part, each layer: tensors by name
 
 
 class Streams:
-    def __init__(self, task: Task, model: nn.Module, feed: Feed, fabric: Fabric):
+    def __init__(self, task: Task, model: nn.Module, feed: Feed, fabric: "Fabric"):
         if not task.streams:
             raise UsageError(
                 f"recipe.order=streams reads the rows of a text one after the other, which {task.name} does not do; "

@@ -7,18 +7,20 @@ with stage:
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 
 from longspan.tasks.base import Recipe, StepResult, Task
 from longspan.training.cuda_graph_step import Captured, CudaGraphs, Recorder, Update, copy_of
 from longspan.training.gradient import Gradient
 
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
 
 def make_update(
-    task: Task, model: Any, optimizer: Any, recipe: Recipe, fabric: Fabric
+    task: Task, model: Any, optimizer: Any, recipe: Recipe, fabric: "Fabric"
 ) -> tuple[Update, contextlib.AbstractContextManager]:
     """The update, and where it must run."""
     eager = Whole(Gradient(task, model, recipe, fabric), optimizer)

@@ -24,6 +24,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,6 +129,7 @@ def read(path: Path) -> Vector:
     return Vector(path.stem, meta, arrays)
 
 
+@cache
 def vectors() -> list[Path]:
     """Every vector of a mechanism that we know: the full collection, else the small ones in this repository."""
     folder = FULL if FULL.is_dir() else SHIPPED

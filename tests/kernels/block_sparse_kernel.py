@@ -2,7 +2,7 @@
 
     python -m pytest tests/kernels/block_sparse_kernel.py --noconftest -q
 
-`test_block_sparse_plan.py` runs this file in a process of its own, since Triton asks at its import whether to
+`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to
 interpret. What only a GPU can show is skipped without one.
 """
 

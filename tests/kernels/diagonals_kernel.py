@@ -1,6 +1,6 @@
 """The Triton kernel of attention over diagonals against its reference, on a GPU or in Triton's interpreter.
 
-`test_diagonals.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """The Triton kernels of attention by random features against the reference, on a GPU or in Triton's interpreter.
 
-`test_favor.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """The Triton kernels of landmark attention and normed means against their references, on a GPU or in the interpreter.
 
-`test_landmark.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """The Triton kernels of linear attention against the reference, on a GPU or in Triton's interpreter.
 
-`test_linear_attention.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
 """
 
 import importlib

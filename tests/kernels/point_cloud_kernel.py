@@ -1,6 +1,6 @@
 """The Triton kernels of point clouds against their reference, on a GPU or in Triton's interpreter.
 
-`test_point_cloud.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 import pytest

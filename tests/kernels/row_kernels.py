@@ -1,7 +1,7 @@
 """Triton kernels that go along rows against their references, on a GPU or in Triton's interpreter: softmax pooling,
 running means, Sinkhorn normalisation and layer norms.
 
-`test_row_kernels.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """The Triton kernel of the running top-k against its reference, on a GPU or in Triton's interpreter.
 
-`test_running_topk.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """State spaces chunk by chunk against the reference, on a GPU or in Triton's interpreter.
 
-`test_state_space.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
 """
 
 from itertools import product

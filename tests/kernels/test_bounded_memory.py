@@ -11,7 +11,6 @@ from longspan.kernels.bounded_memory.operator import MemoryShape
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from tests.kernels.agreement import exact
-from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
 from tests.kernels.memory import LargestTensor
 from tests.kernels.slot_problems import draw, outcome
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
@@ -108,12 +107,6 @@ def test_operations_count_logits_slots_and_readings_forward_and_backward():
     assert forward(q, k, v, a, b, None, False) == 2 * 6 * 5 * (20 * (12 + 12) + 10 * 12)
     assert forward(q, k, v, a, None, None, False) == 2 * 6 * 5 * (20 * (8 + 12) + 10 * 12)
     assert backward(v, (), q, k, v, a, b, None, False) == 2 * forward(q, k, v, a, b, None, False)
-
-
-@needs_triton
-@pytest.mark.parametrize("choice", ROUNDS)
-def test_the_kernels_follow_the_reference(choice):
-    assert_passes("bounded_memory_kernel.py", *choice)
 
 
 @needs_compiler

@@ -9,7 +9,6 @@ from longspan.core.errors import UsageError
 from longspan.kernels.diagonals import diagonals
 from longspan.kernels.dispatch import HAS_TRITON
 from tests.attentions.allowed import assert_same, attention, tensors
-from tests.kernels.in_a_process import assert_passes, needs_triton
 
 
 @given(n=st.integers(1, 20), seed=st.integers(0, 99), impl=st.sampled_from(["reference", "auto"]), data=st.data())
@@ -30,8 +29,3 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence():
     x = torch.zeros(1, 1, 2, 200)
     with pytest.raises(UsageError, match=r"cannot run here.*at most 128 wide, got 200.*impl='auto'"):
         diagonals(x, x, x, [0], impl="triton")
-
-
-@needs_triton
-def test_the_kernel_follows_the_reference():
-    assert_passes("diagonals_kernel.py")

@@ -17,7 +17,6 @@ from longspan.kernels.linear_attention.shape import Shape
 from longspan.kernels.packing import Layout
 from tests.attentions.agreement import headwise
 from tests.kernels.agreement import gradients
-from tests.kernels.in_a_process import ROUNDS, assert_passes, needs_triton
 from tests.kernels.linear_attention_problems import draw, draw_ragged, offsets_of
 from tests.kernels.memory import LargestTensor
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
@@ -289,12 +288,6 @@ def test_operations_count_sums_and_readings_in_both_passes():
     assert forward(q, k, v, *beside, "elu", *how) == 2 * 6 * 30 * 8 * 5
     assert forward(q, k, v, *beside, "cosine", *how) == 2 * 6 * 30 * 16 * 5
     assert backward(v, None, (), (), q, k, v, *beside, "elu", *how) == 2 * 2 * 6 * 30 * 8 * 5
-
-
-@needs_triton
-@pytest.mark.parametrize("choice", ROUNDS)
-def test_the_kernel_follows_the_reference(choice):
-    assert_passes("linear_attention_kernel.py", *choice)
 
 
 def build(name, dtype, width, feature, *, causal, ragged):

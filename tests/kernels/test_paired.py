@@ -9,7 +9,6 @@ from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse.extra_keys import block_with_extra_keys
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
-from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
 
 
@@ -61,13 +60,6 @@ def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(n, c, dtype, words
     x = torch.zeros(1, 1, n, c, dtype=dtype)
     with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
         block_with_extra_keys(x, x, x, x[:, :, None], x[:, :, None], block=n, impl="triton")
-
-
-@needs_triton
-@pytest.mark.parametrize("choice", ["not full", pytest.param("full", marks=pytest.mark.full)])
-def test_the_kernels_follow_the_reference(choice):
-    # what executes the shapes in signatures cannot be compiled, so that a GPU does without
-    assert_passes("paired_kernel.py", "--noconftest", "-m", choice)
 
 
 @needs_compiler

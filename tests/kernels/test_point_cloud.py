@@ -18,7 +18,6 @@ from longspan.kernels.point_cloud import (
     reference,
     take,
 )
-from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.memory import LargestTensor
 from tests.kernels.sm90 import compiled, needs_compiler
 
@@ -219,11 +218,6 @@ def test_what_the_kernels_cannot_do_is_refused_with_a_sentence():
         nearest(cloud(1, 2), cloud(1, 2), impl="triton")
     with pytest.raises(UsageError, match=r"farthest_points cannot run here.*16384 points, got 16385"):
         farthest_points(torch.zeros(1, 16_385, 3), 2, impl="triton")
-
-
-@needs_triton
-def test_the_kernels_follow_the_reference():
-    assert_passes("point_cloud_kernel.py", "--noconftest")
 
 
 @needs_compiler

@@ -9,7 +9,6 @@ from longspan.core.errors import UsageError
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from longspan.kernels.running_topk import running_topk
-from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
 
 
@@ -34,12 +33,6 @@ def test_operations_count_running_maxima_and_sums():
 def test_what_the_kernel_cannot_do_is_refused_with_a_sentence(dtype, k, words):
     with pytest.raises(UsageError, match=f"cannot run here.*{words}.*impl='auto'"):
         running_topk(torch.zeros(1, 1, 3, dtype=dtype), torch.ones(1, 3, dtype=torch.long), k, impl="triton")
-
-
-@needs_triton
-def test_the_kernel_follows_the_reference():
-    # jaxtyping's checks cannot be compiled, so that a GPU does without
-    assert_passes("running_topk_kernel.py", "--noconftest")
 
 
 @needs_compiler

@@ -10,7 +10,6 @@ from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
 from longspan.kernels.state_space import chunk_type, filter_chunks, filter_tokens, reference, systems
 from longspan.kernels.state_space.systems import fast_length, long_convolution
-from tests.kernels.in_a_process import assert_passes, needs_triton
 from tests.kernels.sm90 import compiled, needs_compiler
 
 
@@ -137,12 +136,6 @@ def test_what_chunks_cannot_do_is_refused_with_a_sentence(n, dtype, words):
 
 def test_a_cpu_takes_the_fourier_transform():
     assert chunk_type(torch.zeros(1, 3, 2), 64) is None
-
-
-@needs_triton
-@pytest.mark.parametrize("choice", ["not full", pytest.param("full", marks=pytest.mark.full)])
-def test_chunks_follow_the_reference(choice):
-    assert_passes("state_space_kernel.py", "-m", choice)
 
 
 @needs_compiler

@@ -1,0 +1,59 @@
+"""Every Triton kernel follows its reference, several files to a process: to start one takes as long as many tests.
+
+Triton asks at its import whether to interpret, hence processes of their own. A file is named as in `longspan/kernels`.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.in_a_process import assert_passes, needs_triton
+
+# What executes the shapes in signatures cannot be compiled, so tests of compiled callers do without.
+COMPILED = ("-k", "compiled", "--noconftest")
+ALSO_COMPILED = [  # apart, in `make test-full`
+    ("linear_attention_kernel.py", "landmark_kernel.py", "bounded_memory_kernel.py"),
+    ("block_sparse_kernel.py", "favor_kernel.py", "lsh_attention_kernel.py"),
+]
+UNCOMPILED = ("state_space_kernel.py", "diagonals_kernel.py", "sampled_qk_kernel.py", "pseudo_inverse_kernel.py")
+COMPILED_ON_A_GPU = (  # so that a GPU does without the shapes
+    "paired_kernel.py",
+    "extra_keys_kernel.py",
+    "point_cloud_kernel.py",
+    "running_topk_kernel.py",
+    "row_kernels.py",
+)
+FULL = [file for files in ALSO_COMPILED for file in files]
+
+pytestmark = needs_triton
+
+
+@pytest.mark.parametrize(
+    "files, how",
+    [
+        *((files, ("-k", "not compiled")) for files in ALSO_COMPILED),
+        (UNCOMPILED, ()),
+        (COMPILED_ON_A_GPU, ("--noconftest",)),
+    ],
+    ids=lambda value: ", ".join(value).replace("_kernel.py", ""),
+)
+def test_the_kernels_follow_their_references(files, how):
+    assert_passes(*files, *how, "-m", "not full")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", [COMPILED, ("-k", "not compiled", "-m", "full")], ids=" ".join)
+@pytest.mark.parametrize("file", FULL)
+def test_the_kernels_follow_their_references_at_length(file, how):
+    assert_passes(file, *how)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("file, how", [("state_space_kernel.py", ()), ("paired_kernel.py", ("--noconftest",))])
+def test_kernels_that_compile_elsewhere_follow_their_references_at_length(file, how):
+    assert_passes(file, *how, "-m", "full")
+
+
+def test_no_file_of_kernels_is_left_out():
+    files = {path.name for path in Path(__file__).parent.glob("*kernel*.py") if not path.name.startswith("test_")}
+    assert files == {*FULL, *UNCOMPILED, *COMPILED_ON_A_GPU, "sdpa_kernel.py"}  # the last one for a GPU alone
