@@ -144,6 +144,10 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "none": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # nothing at all
     "nystromformer": (8_948_746, 26_530),
     "performer": (8_948_746, 26_530),
+    "poolingformer": (  # three maps between the channels of a head, and the weights of five tokens for each channel
+        8_948_746 + 4 * (3 * 512 * 64 + 5 * 512),
+        26_530 + 4 * (3 * 16 * 4 + 5 * 16),
+    ),
     "probsparse": (8_948_746, 26_530),
     "reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # one projection for queries and keys
     "rfa": (8_948_746 + 4 * 512, 26_530 + 4 * 16),  # a factor for each channel
