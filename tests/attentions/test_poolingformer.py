@@ -84,6 +84,16 @@ def test_it_is_a_window_and_then_a_window_of_what_is_pooled(pattern, pool, n, wi
     torch.testing.assert_close(layer(x, mask=mask)[1][mask[1]], by_hand(layer, x[1][mask[1]]))
 
 
+@pytest.mark.parametrize("pattern", [NS, CS])
+@pytest.mark.parametrize("pool", ["dynamic", "mean", "max"])
+def test_gradients_of_tokens_and_parameters_are_those_of_the_formula(pattern, pool):
+    layer = build(f"window=5, pooled_window=14, kernel=5, stride=3, pool={pool}", pattern)
+    x, mask = torch.randn(1, 19, 8).double().requires_grad_(), torch.arange(19)[None] % 4 != 1
+    leaves, w = [x, *layer.parameters()], torch.randn(int(mask.sum()), 8).double()
+    found = torch.autograd.grad((layer(x, mask=mask)[mask] * w).sum(), leaves)
+    torch.testing.assert_close(found, torch.autograd.grad((by_hand(layer, x[0][mask[0]]) * w).sum(), leaves))
+
+
 def test_steps_go_on_far_beyond_both_windows():
     layer, x = build("window=5, pooled_window=14, kernel=5, stride=3", CS), torch.randn(2, 60, 8).double()
     _, state = layer.prefill(x[:, :7])
