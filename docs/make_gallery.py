@@ -82,7 +82,7 @@ frequent answer, {chance:.1f} %, and three standard errors: {bar:.1f} %.
 
 Causal ones also learn 120 steps of language modelling, `longspan run lm -a NAME --tier smoke`: perplexity on {pieces:,}
 pieces of text, {frequencies:.1f} by their frequencies alone. That shows that it trains, and no more: the text is a
-stand-in, on which a network without attention is no worse.
+stand-in, on which a network without attention does better than one with softmax.
 """
 BELOW = {  # why a mechanism is not above the bar
     "none": "without attention the answer is made from the first token alone, which is the same in every row",
