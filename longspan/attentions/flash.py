@@ -82,9 +82,7 @@ class Flash(Attention):
         self.out = nn.Linear(width, dim, bias=bias)
         self.gamma = nn.Parameter(torch.randn(4, features) * 0.02)  # of q, q', k, k'
         self.beta = nn.Parameter(torch.zeros(4, features))
-        self.bias = nn.Parameter(
-            torch.randn(BUCKETS) * 0.02
-        )  # small too: squared and summed it drowns all scores
+        self.bias = nn.Parameter(torch.randn(BUCKETS) * 0.02)  # small too: squared and summed it drowns all scores
         self.register_buffer("buckets", buckets(group, self.pattern.causal), persistent=False)
 
     def forward(
