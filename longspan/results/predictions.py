@@ -106,8 +106,11 @@ def _narrow(values: "np.ndarray") -> "np.ndarray":
 
     if values.dtype.kind not in "iu" or not values.size:
         return values
-    wide = np.result_type(np.min_scalar_type(values.min()), np.min_scalar_type(values.max()))
-    return values.astype(wide) if wide.kind in "iu" and wide.itemsize < values.dtype.itemsize else values
+    low, high = int(values.min()), int(values.max())
+    kinds = ("u1", "u2", "u4") if low >= 0 else ("i1", "i2", "i4")
+    fits = (kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+    narrow = np.dtype(next(fits, values.dtype))
+    return values.astype(narrow) if narrow.itemsize < values.dtype.itemsize else values
 
 
 def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
