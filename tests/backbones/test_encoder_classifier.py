@@ -89,18 +89,27 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (4 * 512**2 + 32 * 512),
         26_530 + 4 * (5 * 16**2 + 32 * 16),
     ),
+    "authors_skyformer": (8_948_746, 26_530),
+    "authors_soft": (  # patches of 8 by 8 to one token of a head, a norm and 3 by 3 taps, in place of keys
+        8_948_746 + 4 * (64 * 64**2 + 2 * 64 + 9 * 8 - 512**2),
+        26_530 + 4 * (64 * 4**2 + 2 * 4 + 9 * 4 - 32 * 16),
+    ),
     "authors_yoso": (8_948_746, 26_530),
+    "axial": (8_948_746, 26_530),
     "bigbird": (8_948_746, 26_530),
     "cab_abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # as abc
     "cab_lara": (8_948_746, 26_530),
     "cab_local": (8_948_746, 26_530),
     "cab_nystromformer": (8_948_746, 26_530),
     "cab_performer": (8_948_746, 26_530),
+    "cluster_former": (8_948_746 + 4 * 64 * 512, 26_530 + 4 * 64 * 32),  # 64 centroids
     "cosformer": (8_948_746, 26_530),
     "dpfp": (8_948_746, 26_530),
     "efficient_attention": (8_948_746, 26_530),
+    "etc": (8_948_746 + 4 * 52 * (512 + 8), 26_530 + 4 * 52 * (16 + 4)),  # a vector and a bias for 26 labels, twice
     "flowformer": (8_948_746, 26_530),
     "fnet": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no projections at all
+    "global_attention": (8_948_746, 26_530),
     "google_performer": (8_948_746, 26_530),
     "hf_reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # as reformer
     "informer_probsparse": (8_948_746, 26_530),
@@ -119,6 +128,7 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "linear": (8_948_746, 26_530),
     "linformer": (8_948_746 + 4 * 256 * 2_001, 26_530 + 4 * 256 * 1_024),  # one map from length to 256
     "local": (8_948_746, 26_530),
+    "logsparse": (8_948_746, 26_530),
     "longformer": (8_948_746, 26_530),  # global queries share the projections
     "longshort": (  # 32 summaries for each head, and two layer norms
         8_948_746 + 4 * (512 * 8 * 32 + 4 * 512),
@@ -140,12 +150,23 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (512**2 + 16 * 512 + 2 * 512),
         26_530 + 4 * (16**2 + 32 * 16 + 16 * 32 + 2 * 32),
     ),
+    "lucidrains_mca": (  # 3 taps between the channels of a head, a bias, and a key and a value beside the tokens
+        8_948_746 + 4 * (3 * 512 * 64 + 3 * 512),
+        26_530 + 4 * (3 * 16 * 4 + 3 * 16),
+    ),
+    "mca": (8_948_746 + 4 * 3 * 512 * 64, 26_530 + 4 * 3 * 32 * 8),  # 3 taps between the channels of a head
     "none": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # nothing at all
     "nystromformer": (8_948_746, 26_530),
     "performer": (8_948_746, 26_530),
+    "poolingformer": (  # three maps between the channels of a head, and 5 weights of a pool for each channel
+        8_948_746 + 4 * (3 * 512 * 64 + 5 * 512),
+        26_530 + 4 * (3 * 16 * 4 + 5 * 16),
+    ),
     "probsparse": (8_948_746, 26_530),
+    "pypi_routing_transformer": (8_948_746, 26_530),
     "reformer": (8_948_746 - 4 * 512**2, 26_530 - 4 * 32 * 16),  # one projection for queries and keys
     "rfa": (8_948_746 + 4 * 512, 26_530 + 4 * 16),  # a factor for each channel
+    "routing_transformer": (8_948_746, 26_530),
     "s4": (  # 130 numbers a channel, 192 for all of them, and a map to twice the width, in place of the projections
         8_948_746 + 4 * (512 * 130 + 192 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 130 + 192 + 32 * 64 - 4 * 32 * 16),
@@ -154,11 +175,20 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
         8_948_746 + 4 * (512 * 194 + 512 * 1_024 - 4 * 512**2),
         26_530 + 4 * (32 * 194 + 32 * 64 - 4 * 32 * 16),
     ),
+    "sac": (  # an LSTM of 32 channels, a map to as many, and 33 distances
+        8_948_746 + 4 * (4 * 32 * (512 + 32 + 2) + 32 * 512 + 33 * 32),
+        26_530 + 4 * (4 * 32 * (32 + 32 + 2) + 32 * 32 + 33 * 32),
+    ),
     "set_transformer": (  # 32 inducing points, and two maps between the channels of a head
         8_948_746 + 4 * (32 * 512 + 2 * 8 * 64**2),
         26_530 + 4 * (32 * 16 + 2 * 4 * 4**2),
     ),
     "sinkhorn": (8_948_746 + 4 * 512 * 32, 26_530 + 4 * 16 * 16),  # from each channel to 32 and 16 blocks
+    "skyformer": (8_948_746, 26_530),
+    "soft": (  # 4 tokens of a head to one, a norm and 3 taps, in place of keys
+        8_948_746 + 4 * (4 * 64**2 + 2 * 64 + 3 * 8 - 512**2),
+        26_530 + 4 * (4 * 4**2 + 2 * 4 + 3 * 4 - 32 * 16),
+    ),
     "sparse_transformer": (8_948_746, 26_530),
     "synthesizer": (  # two factors of rank 8 for each head, in place of queries and keys
         8_948_746 + 4 * (2 * 8 * 8 * 2_001 - 2 * 512**2),
