@@ -9,11 +9,17 @@ from longspan.attentions import Pattern
 from longspan.conformance import check
 from tests.attentions.cases import CASES, LARGER, each_case
 
+# Inverts a matrix of 128 landmarks for every row and head, however short, which is nine tenths of its time in a check:
+# with fewer landmarks it is checked in as many patterns as a default, and as it is in the long tests.
+HEAVY = {"skyformer": "skyformer(landmarks=9, accumulation=2)"}
+
 
 def quick(spec: str, pattern: Pattern) -> bool:
     """Of a default all but cross attention that is causal too, of another string the last pattern for one sequence."""
     patterns = attentions.get(spec).meta.patterns
-    if spec in CASES:
+    if spec in HEAVY:
+        return False
+    if spec in CASES or spec in HEAVY.values():
         return pattern is not Pattern.NONCAUSAL_CROSS or Pattern.CAUSAL_CROSS not in patterns
     return pattern is [one for one in patterns if not one.cross][-1]
 
