@@ -3,12 +3,10 @@
 from itertools import chain
 
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
-install_import_hook(
-    ["longspan.attentions", "longspan.backbones", "longspan.kernels", "longspan.metrics", "longspan.probes"],
-    "beartype.beartype",
-)
+from tests.executed_shapes import execute_shapes
+
+execute_shapes(["longspan.attentions", "longspan.backbones", "longspan.kernels", "longspan.metrics", "longspan.probes"])
 
 settings.register_profile("longspan", deadline=None)  # a test never times anything
 settings.load_profile("longspan")
