@@ -90,7 +90,7 @@ class EncoderClassifier(nn.Module):
 
     def prepared(
         self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None
-    ) -> tuple[Int[Tensor, "rows _n"], Rows | None]:
+    ) -> tuple[Int[Tensor, "_rows _n"], Rows | None]:
         """The rows as the blocks see them: with the class token, and padded where zeros are hidden."""
         if isinstance(lengths, list):
             lengths = None if min(lengths) == tokens.shape[1] else Rows.of(lengths, tokens.device)
