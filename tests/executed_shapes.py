@@ -36,7 +36,9 @@ def once(*, typechecker: Callable) -> Callable:
         def call(*args, **kwargs):
             if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
-            given = kind(args), kind(kwargs)
+            given = kind((args, kwargs))
+            if not hashable(given):  # where torch traces, a length may be a symbol
+                return checked(*args, **kwargs)
             if given not in seen:
                 y = checked(*args, **kwargs)
                 seen[given] = {kind(y)}
@@ -73,3 +75,11 @@ def kind(x: Any) -> Hashable:
     if isinstance(x, str):
         return x
     return (type(x), getattr(x, "shape", None), x.dtype) if hasattr(x, "dtype") else type(x)
+
+
+def hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
