@@ -1,4 +1,4 @@
-"""Unfinished runs for another machine: an archive of their newest checkpoints, in parts of a size limit.
+"""Unfinished runs for another machine: the newest checkpoint of each of their stages, in parts of a size limit.
 
     export("out", Path("runs.tar"), part_bytes=15_000_000)      # runs.tar.001, runs.tar.002, ...
     restore("elsewhere", Path("runs.tar"))                      # the same command there goes on where it was here
@@ -26,6 +26,7 @@ from longspan.core.lock import Busy, only_one
 from longspan.runs.folder import CELL
 from longspan.runs.unfinished import Unfinished, unfinished
 from longspan.training.checkpoint import is_whole, newest_first
+from longspan.training.pretraining import PRETRAINING
 
 SCHEMA, KIND, MANIFEST = 1, "unfinished runs", "part.json"
 FRAME = 24 * 1024  # bytes of a part that are not of its pieces: header and end of the tar, and part.json itself
@@ -69,7 +70,8 @@ def export(out: Path | str, file: Path, *, part_bytes: int | None = None) -> tup
             raise UsageError(f"No run in {Path(out) / 'runs'} has a checkpoint, so that there is nothing to export.")
         for one, _ in chosen:
             _hold(one.path, held)
-        parts = _parts([path for one, newest in chosen for path in (one.path / CELL, newest)], part_bytes)
+        files = [(one.path, path) for one, newest in chosen for path in (one.path / CELL, *newest)]
+        parts = _parts(files, part_bytes)
         names = [file] if len(parts) == 1 else [Path(f"{file}.{number:03d}") for number in range(1, len(parts) + 1)]
         common = {"schema": SCHEMA, "kind": KIND, "archive": uuid.uuid4().hex, "parts": len(parts)}
         with storage_errors(file), hidden(file, ".part", folder=True) as folder:
@@ -81,9 +83,10 @@ def export(out: Path | str, file: Path, *, part_bytes: int | None = None) -> tup
     return names, [one for one, _ in chosen]
 
 
-def _newest(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole."""
-    return next(filter(is_whole, newest_first(folder)), None)
+def _newest(folder: Path) -> list[Path]:
+    """The newest whole checkpoint of the run, and of the stage before it."""
+    stages = (filter(is_whole, newest_first(stage)) for stage in (folder, folder / PRETRAINING))
+    return [path for stage in stages if (path := next(stage, None))]
 
 
 def _hold(folder: Path, held: contextlib.ExitStack) -> None:
@@ -96,19 +99,20 @@ def _hold(folder: Path, held: contextlib.ExitStack) -> None:
         ) from None
 
 
-def _parts(paths: Sequence[Path], part_bytes: int | None) -> list[list[tuple[Path, Piece]]]:
-    """Files cut into pieces, and pieces into parts that stay below the limit."""
+def _parts(files: Sequence[tuple[Path, Path]], part_bytes: int | None) -> list[list[tuple[Path, Piece]]]:
+    """Files, each with the folder of its run, cut into pieces, and pieces into parts that stay below the limit."""
     parts: list[list[tuple[Path, Piece]]] = [[]]
     room = None if part_bytes is None else part_bytes - FRAME
     left = room
-    for path in paths:
+    for run, path in files:
         size, offset = path.stat().st_size, 0
         while offset < size:
             if left is not None and left <= PER_PIECE:
                 parts.append([])
                 left = room
             length = size - offset if left is None else min(size - offset, left - PER_PIECE)
-            piece = Piece(path.parent.name, path.name, offset, length, size, _digest(path, offset, length))
+            name, digest = path.relative_to(run).as_posix(), _digest(path, offset, length)
+            piece = Piece(run.name, name, offset, length, size, digest)
             parts[-1].append((path, piece))
             offset += length
             left = None if left is None else left - length - PER_PIECE

@@ -22,9 +22,11 @@ from longspan.runs.export import CHUNK, KIND, MANIFEST, MAX_PARTS, SCHEMA, Piece
 from longspan.runs.folder import CELL, begun_by
 from longspan.runs.unfinished import read_cell
 from longspan.training.checkpoint import is_whole, newest_first, step_of
+from longspan.training.pretraining import PRETRAINING
 
 RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,-]{0,199}")
-FILE = re.compile(r"cell\.json|checkpoint-[0-9]{9}\.pt")
+FILE = re.compile(rf"cell\.json|({PRETRAINING}/)?checkpoint-[0-9]{{9}}\.pt")
+STAGES = ("", PRETRAINING)  # folders in that of a run that have checkpoints
 MAX_MANIFEST = 2**24
 
 
@@ -53,28 +55,35 @@ def restore(out: Path | str, file: Path) -> list[Restored]:
 
 
 def _place(run: Path, target: Path) -> Restored:
-    (fresh,) = newest_first(run)
-    step = step_of(fresh) or 0
+    theirs = _reached(run)
     target.mkdir(exist_ok=True)
     try:
         with only_one(target / "lock", f"the run {target.name}", wait=False):
-            mine = max((step_of(path) or 0 for path in newest_first(target) if is_whole(path)), default=-1)
-            if mine >= step:
-                return Restored(target, mine, placed=False)
+            mine = _reached(target)
+            if mine >= theirs:
+                return Restored(target, max(mine[0], 0), placed=False)
             os.replace(run / CELL, target / CELL)
-            os.replace(fresh, target / fresh.name)
+            for fresh in (newest for stage in STAGES for newest in newest_first(run / stage)):
+                (target / fresh.relative_to(run)).parent.mkdir(exist_ok=True)
+                os.replace(fresh, target / fresh.relative_to(run))
             commit, here = begun_by(target), environment.code_version()["commit"]
-            return Restored(target, step, placed=True, other_commit=commit if commit != here else None)
+            return Restored(target, max(theirs[0], 0), placed=True, other_commit=commit if commit != here else None)
     except Busy as busy:
         raise UsageError(f"The run {target.name} is under way here ({busy.holder}); stop it first.") from None
 
 
+def _reached(run: Path) -> tuple[int, ...]:
+    """The newest whole step of the run, and of the stage before it; -1 where there is none."""
+    wholes = (filter(is_whole, newest_first(run / stage)) for stage in STAGES)
+    return tuple(max((step_of(path) or 0 for path in whole), default=-1) for whole in wholes)
+
+
 def _check_run(run: Path, file: Path) -> None:
-    """A run has a cell that can be read and one whole checkpoint."""
-    checkpoints = newest_first(run)
-    if len(checkpoints) != 1 or not (run / CELL).is_file():
+    """A run has a cell that can be read and one whole checkpoint of a stage or two."""
+    stages = [newest_first(run / stage) for stage in STAGES]
+    if not any(stages) or any(len(stage) > 1 for stage in stages) or not (run / CELL).is_file():
         raise CorruptFile(f"{file} holds the run {run.name} without its cell or its one checkpoint; export it again.")
-    if not is_whole(checkpoints[0]):
+    if not all(is_whole(path) for stage in stages for path in stage):
         raise CorruptFile(f"{file} holds a damaged checkpoint of the run {run.name}; export it again.")
     try:
         read_cell(run / CELL)
@@ -95,10 +104,9 @@ def _unpack(file: Path, folder: Path) -> None:
             raise DataMissing(f"Part {number} of {told['parts']} is missing: there is no {path}; put it there.")
         _unpack_part(path, folder, told | {"part": number})
     sizes = told["sizes"]
-    for path in sorted(folder.glob("*/*")):
-        if path.stat().st_size != (whole := sizes[path.parent.name, path.name]):
-            name = f"{path.parent.name}/{path.name}"
-            raise CorruptFile(f"{base} holds {path.stat().st_size} of the {whole} bytes of {name}; export it again.")
+    for (run, name), whole in sizes.items():
+        if (size := (folder / run / name).stat().st_size) != whole:
+            raise CorruptFile(f"{base} holds {size} of the {whole} bytes of {run}/{name}; export it again.")
 
 
 def _unpack_part(path: Path, folder: Path, expected: dict[str, Any] | None) -> dict[str, Any]:
@@ -126,7 +134,7 @@ def _append(
     path: Path, folder: Path, piece: Piece, read: Callable[[int], bytes | None], sizes: dict[tuple[str, str], int]
 ) -> None:
     target = folder / piece.run / piece.file
-    target.parent.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     have = target.stat().st_size if target.exists() else 0
     if have != piece.offset or sizes.setdefault((piece.run, piece.file), piece.size) != piece.size:
         raise CorruptFile(f"{path} continues {piece.member} from byte {piece.offset}, and there are {have}; refused.")

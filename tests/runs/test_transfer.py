@@ -75,6 +75,24 @@ def test_of_several_checkpoints_the_newest_whole_one_travels(tmp_path):
     assert [path.name for path in checkpoint.newest_first(one.path)] == [older.name]
 
 
+def test_the_stage_of_pretraining_travels_before_the_task_has_begun_and_after(tmp_path):
+    path = make_run(tmp_path / "here", step=6)
+    stage = path.parent / "pretraining"
+    stage.mkdir()
+    path.rename(stage / path.name)  # the task has not begun
+    runs.export(tmp_path / "here", tmp_path / "early.tar")
+    (one,) = runs.restore(tmp_path / "there", tmp_path / "early.tar")
+    assert (one.step, one.placed) == (0, True)
+    assert everything(tmp_path / "there") == everything(tmp_path / "here")
+    (path.parent / "checkpoint-000000002.pt").write_bytes((stage / path.name).read_bytes())
+    runs.export(tmp_path / "here", tmp_path / "late.tar")
+    (one,) = runs.restore(tmp_path / "there", tmp_path / "late.tar")
+    assert (one.step, one.placed) == (2, True)
+    assert everything(tmp_path / "there") == everything(tmp_path / "here")
+    (one,) = runs.restore(tmp_path / "there", tmp_path / "early.tar")
+    assert (one.step, one.placed) == (2, False)
+
+
 def test_a_run_that_is_farther_here_is_left_alone(tmp_path):
     make_run(tmp_path / "a", step=7)
     mine = make_run(tmp_path / "b", step=8)
