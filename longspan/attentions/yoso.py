@@ -147,7 +147,8 @@ class YOSO(HeadwiseAttention):
     @torch.no_grad()
     def hash(self, x: Float[Tensor, "b h n c"]) -> Int[Tensor, "b h n s"]:
         """The code of each token in each hash: its signs as the digits of a number."""
-        signs = (at_least_single(x) @ self.planes.flatten(1).to(x.dtype) > 0).unflatten(3, (self.hashes, self.bits))
+        x = at_least_single(x)
+        signs = (x @ self.planes.flatten(1).to(x.dtype) > 0).unflatten(3, (self.hashes, self.bits))
         return (signs.long() << torch.arange(self.bits, device=x.device)).sum(dim=-1)
 
     @torch.no_grad()

@@ -52,7 +52,7 @@ def show(
     \b
     Examples:
       longspan show "performer(features=64)"
-      longspan show performer --bibtex >> references.bib
+      longspan show performer --bibtex
       longspan show listops --samples 3
       longspan show pathfinder --samples 8 -o x.png --set size=64
       longspan show image --samples 8 -o x.png

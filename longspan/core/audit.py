@@ -41,7 +41,10 @@ def _note(event: str, details: tuple[Any, ...]) -> None:
         return
     if event == "open" and isinstance(details[0], (str, bytes)):
         name = details[0] if isinstance(details[0], str) else details[0].decode(errors="replace")
-        if Path(name).suffix not in CODE and not name.startswith(SYSTEM) and not Path(name).is_dir():
+        written = (
+            Path(name).with_suffix("") if Path(name).suffix[1:].isdigit() else Path(name)
+        )  # a.pyc.1234, until renamed
+        if written.suffix not in CODE and not name.startswith(SYSTEM) and not Path(name).is_dir():
             _once(found, Path(name).name)
     elif event == "socket.connect":
         _once(found, str(details[1]))

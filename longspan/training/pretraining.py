@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.fabric import Fabric
 from torch import nn
 
 from longspan.datasets.base import Splits
 from longspan.tasks.base import Protocol, Recipe, Task
 from longspan.training.belongs import Belongs
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 PRETRAINING = "pretraining"  # the folder of the stage
 
@@ -26,7 +28,7 @@ def pretrain(
     splits: Splits,
     protocol: Protocol,
     *,
-    fabric: Fabric,
+    fabric: "Fabric",
     seed: int,
     folder: Path,
     belongs: Belongs,

@@ -8,6 +8,7 @@ from longspan.attentions import Pattern
 
 CAUSAL = [name for name in attentions.names() if Pattern.CAUSAL_SELF in attentions.get(name).meta.patterns]
 CAUSAL.remove("informer_probsparse")  # rounding decides which queries attend, and the others get a sum and no mean
+CAUSAL.remove("yoso")  # rounding decides which hashes agree; what they decide is in test_yoso.py
 
 
 @pytest.mark.parametrize("name", CAUSAL)

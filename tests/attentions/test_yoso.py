@@ -77,6 +77,15 @@ def test_decoding_continues_any_prefix(pattern):
     assert_steps_continue(headwise("yoso(hashes=3, bits=4)", pattern))
 
 
+def test_the_same_bfloat16_tokens_have_the_same_hashes_one_by_one():
+    layer = headwise("yoso(hashes=3, bits=4)", Pattern.CAUSAL_SELF)
+    q, k, v = (torch.randn(2, layer.heads, 9, layer.head_dim).bfloat16() for _ in "qkv")
+    together, state = layer.attend(q, k, v), layer.begin(k[:, :, :4], v[:, :, :4])
+    for t in range(4, 9):
+        one, state = layer.advance(q[:, :, t], k[:, :, t], v[:, :, t], state)
+        torch.testing.assert_close(one, together[:, :, t])
+
+
 def test_equal_queries_and_keys_have_finite_outputs_and_gradients():
     layer = headwise("yoso(hashes=4)", Pattern.NONCAUSAL_SELF, heads=1).float()
     x = torch.randn(4, 1, 64, 6, requires_grad=True)

@@ -273,7 +273,7 @@ def test_an_odd_width_ends_with_a_sine():
 # ---------------------------------------------------------------------------------------------------------------- rows
 
 LAWFUL = [name for name in attentions.names() if not attentions.get(name).meta.fidelity]  # twins may mix padding in
-TWINS = sorted(set(MECHANISMS) - set(LAWFUL))
+TWINS = sorted(set(MECHANISMS) - set(LAWFUL) - {"authors_soft"})  # which takes whole pictures
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -309,7 +309,8 @@ def test_twins_of_released_code_train_on_full_and_on_padded_batches(mechanism, p
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
         attention = model.blocks[0].attention
         value = attention.value if hasattr(attention, "value") else attention.mab0.fc_v
-        assert value.weight.grad.any()
+        blind = mechanism == "lucidrains_mca" and lengths is not None  # its masks are turned over
+        assert value.weight.grad.any() != blind
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -19,6 +19,7 @@ from longspan.runs.fingerprint import code_identity, fingerprint
 from tests.attentions.cases import CASES
 
 TABLE = Path(__file__).with_name("fingerprints.json")
+NO_NUMBERS = {"authors_soft"}  # takes whole pictures, which the few tokens of a fingerprint are not
 BUILTINS = sorted({*attentions.registry._own(), *(spec for specs in CASES.values() for spec in specs)})
 
 
@@ -51,7 +52,8 @@ def test_outputs_change_only_with_the_version(spec):
     before, now = recorded().get(spec), code_identity(attentions.get(spec))
     remedy = "run python -m tests.runs.test_fingerprint"
     assert before is not None, f"{spec} is new; {remedy}"
-    assert now["mechanism_fingerprint"].keys() == set(attentions.get(spec).meta.patterns)
+    patterns = set() if spec in NO_NUMBERS else set(attentions.get(spec).meta.patterns)
+    assert now.get("mechanism_fingerprint", {}).keys() == patterns
     assert before["mechanism_version"] == now["mechanism_version"], f"{spec} has a new version; {remedy}"
     assert same_code(before, now), f"{spec} computes something else: raise meta.version, then {remedy}"
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from longspan import attentions
 from longspan.core.errors import RunFailed, UsageError
 from longspan.runs.fabric import make_fabric
 from longspan.tasks.base import Evaluation, StepResult
@@ -124,7 +125,7 @@ def test_the_curve_has_a_point_per_evaluation_and_one_at_the_end(tmp_path):
 
 def test_the_train_loss_is_the_mean_over_the_examples_seen(tmp_path):
     torch.manual_seed(3)
-    model = TASK.model(lambda *a, **s: Silent(*a, **s), RULES)
+    model = TASK.model(attentions.get("none"), RULES)
     point = train_small(tmp_path, network=model, learning_rate=0.0, steps=5).progress.curve[0]
     feed, order = TASK.feed(small_splits().train, RULES, "cpu"), ExampleOrder(10, 4, 0)
     rows = np.concatenate([order.rows(step) for step in range(5)])
@@ -132,25 +133,6 @@ def test_the_train_loss_is_the_mean_over_the_examples_seen(tmp_path):
         expected = TASK.evaluate(model, feed, rows, 1).metrics
     assert point["train_loss"] == pytest.approx(expected["loss"], rel=1e-5)
     assert point["train_accuracy"] == pytest.approx(expected["accuracy"])
-
-
-class Silent(nn.Module):
-    """Attention that says nothing."""
-
-    def __init__(self, *_, **__):
-        super().__init__()
-
-    def forward(self, x, *, mask=None):
-        return 0 * x
-
-    def packed(self, x, layout):
-        return 0 * x
-
-    def first(self, x, *, mask=None):
-        return 0 * x[:, 0]
-
-    def first_packed(self, x, layout):
-        return 0 * x[layout.cu_seqlens[:-1].long()]
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from longspan import attentions
 from longspan.core.errors import UsageError
 from longspan.tasks.base import Evaluation, Recipe
 from longspan.training import checkpoint
@@ -79,7 +80,7 @@ def test_what_is_scored_is_the_mean_of_the_weights_at_the_last_evaluations(tmp_p
             return super().validate(model, feed, rows, batch_size)
 
     torch.manual_seed(0)
-    model = TASK.model(lambda *a, **s: Nothing(), RULES)
+    model = TASK.model(attentions.get("none"), RULES)
     rest = MOVING | {"selection": "mean_of_last", "averaged": averaged, "evaluate_every": 3}
     trained = train_small(tmp_path, task=Watching(), network=model, **rest)
     assert [point["step"] for point in trained.progress.curve] == [3, 6, 9, 12]
@@ -94,20 +95,6 @@ def test_what_is_scored_is_the_mean_of_the_weights_at_the_last_evaluations(tmp_p
             own = TASK.evaluate(model.eval(), feeds[split], np.arange(len(feeds[split])), 64)
             assert reported.metrics == pytest.approx(own.metrics, rel=1e-6)
     assert trained.selected_step == 12
-
-
-class Nothing(nn.Module):
-    def forward(self, x, *, mask=None):
-        return 0 * x
-
-    def packed(self, x, layout):
-        return 0 * x
-
-    def first(self, x, *, mask=None):
-        return 0 * x[:, 0]
-
-    def first_packed(self, x, layout):
-        return 0 * x[layout.cu_seqlens[:-1].long()]
 
 
 WAYS = {
