@@ -6,7 +6,7 @@ Without a and b their product is 1. For each hash queries and keys are sorted by
 of its time, and cut into blocks. Pairs are formed within a block alone. What lies in other blocks can only have the
 first code of the block, if before it, or its last, if after it: their products b v^T are summed along the blocks. So
 nothing of a bucket meets another, to the last bit. A few hashes at a time, so that memory does not grow with their
-number. Deterministic.
+number. Of short sequences all pairs are formed, which takes far less time. Deterministic.
 """
 
 import torch
@@ -19,6 +19,7 @@ from longspan.kernels.lsh_attention.blocks import in_slots
 from longspan.kernels.running_sum import before, rescaled_sum
 
 BLOCK = 32  # tokens
+PAIRS = 256**2  # up to which all are formed
 ROOM = 2**21  # numbers a head, of all hashes that are done at once
 APART = 1e4  # exponents of neighbouring codes: exp(-APART) is 0
 
@@ -40,6 +41,8 @@ def bucket_sums(
     """
     a = v.new_ones(*query_codes.shape[:3], 1) if a is None else a
     b = v.new_ones(*v.shape[:3], 1) if b is None else b
+    if a.shape[2] * b.shape[2] <= PAIRS:
+        return _over_pairs(a, b, v, query_codes, key_codes, causal)
     r, e = b.shape[3], v.shape[3]
     room = (a.shape[2] + v.shape[2]) * (BLOCK + 2 * r + e + r * e // BLOCK)
     y, together = v.new_zeros(*a.shape[:3], e), max(1, ROOM // max(room, 1))
@@ -49,6 +52,23 @@ def bucket_sums(
         found = _one_hash_each(of_each[0], of_each[1], of_each[2], of_query, of_key, causal)
         y = y + found.unflatten(1, (a.shape[1], -1)).sum(dim=2)
     return y
+
+
+def _over_pairs(
+    a: Float[Tensor, "b h n r"],
+    b: Float[Tensor, "b h m r"],
+    v: Float[Tensor, "b h m e"],
+    query_codes: Int[Tensor, "b h n s"],
+    key_codes: Int[Tensor, "b h m s"],
+    causal: bool,
+) -> Float[Tensor, "b h n e"]:
+    agree = sum(
+        (i[..., None] == j[:, :, None]).to(v.dtype)
+        for i, j in zip(query_codes.unbind(dim=3), key_codes.unbind(dim=3), strict=True)
+    )
+    assert isinstance(agree, Tensor)
+    agree = agree.tril() if causal else agree
+    return (a @ b.mT * agree).masked_fill(agree == 0, 0) @ v
 
 
 def _one_hash_each(
