@@ -465,6 +465,18 @@ class HeadwiseAttention(Attention):
         """The matrix of attention weights of `attend`, where there is one."""
         return None
 
+    def weights_by_attending(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        *,
+        key_mask: Bool[Tensor, "b m"] | None = None,
+        query_mask: Bool[Tensor, "b n"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        """`weights` of a mechanism that is linear in v: what it gives for one-hot values, one per key."""
+        one_hot = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+        return self.attend(q, k, one_hot, key_mask=key_mask, query_mask=query_mask)
+
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> DecodeState | None:

@@ -71,16 +71,7 @@ class CosFormer(HeadwiseAttention):
         how = {"key_mask": key_mask, "angles": (queries, keys), "floor": self.eps}
         return linear_attention(q, k, v, feature="cosine", causal=self.pattern is Pattern.CAUSAL_SELF, **how)
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-        query_mask: Bool[Tensor, "b n"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        unit = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)
-        return self.attend(q, k, unit.expand(*k.shape[:2], -1, -1), key_mask=key_mask, query_mask=query_mask)
+    weights = HeadwiseAttention.weights_by_attending
 
     def prefill(
         self,

@@ -61,16 +61,7 @@ class EfficientAttention(HeadwiseAttention):
             maps, _ = landmark_pool(channels.expand(*k.shape[:2], -1, -1), k, v, key_mask=key_mask)
             return (p @ maps).to(v.dtype)
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-        query_mask: Bool[Tensor, "b n"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        unit = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)
-        return self.attend(q, k, unit.expand(*k.shape[:2], -1, -1), key_mask=key_mask)
+    weights = HeadwiseAttention.weights_by_attending
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None

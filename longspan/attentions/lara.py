@@ -99,16 +99,7 @@ class LARA(HeadwiseAttention):
             y = landmark_attend(q, direction, f, shift=shift, factor=factor, key_mask=exists, query_mask=query_mask)
         return y.to(v.dtype)
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-        query_mask: Bool[Tensor, "b n"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        every_key = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
-        return self.attend(q, k, every_key, key_mask=key_mask, query_mask=query_mask)
+    weights = HeadwiseAttention.weights_by_attending
 
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
         """What a sample adds to the mean of its proposal while training."""

@@ -93,16 +93,7 @@ class ProbSparse(HeadwiseAttention):
         attending = torch.where(chosen[..., None], attending.to(v.dtype), _rows(others, index))
         return others.scatter(2, repeat(index, "b h u -> b h u e", e=v.shape[-1]), attending)
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-        query_mask: Bool[Tensor, "b n"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        unit = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)
-        return self.attend(q, k, unit.expand(*k.shape[:2], -1, -1), key_mask=key_mask, query_mask=query_mask)
+    weights = HeadwiseAttention.weights_by_attending
 
     def prefill(
         self,

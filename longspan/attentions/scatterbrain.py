@@ -148,16 +148,7 @@ class Scatterbrain(HeadwiseAttention):
             y = torch.zeros_like(y).scatter(2, order[:, None, :, None].expand_as(y), y)
             return y.masked_fill(~key_mask[:, None, :, None], 0)  # padding was moved to where it sees later tokens
 
-    def weights(
-        self,
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h m c"],
-        *,
-        key_mask: Bool[Tensor, "b m"] | None = None,
-        query_mask: Bool[Tensor, "b n"] | None = None,
-    ) -> Float[Tensor, "b h n m"]:
-        every_key = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
-        return self.attend(q, k, every_key, key_mask=key_mask, query_mask=query_mask)
+    weights = HeadwiseAttention.weights_by_attending
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None

@@ -38,7 +38,7 @@ from longspan.attentions.base import (
     centred_conv,
 )
 from longspan.core.errors import UsageError
-from longspan.kernels.lsh_attention.bucket_sums import bucket_sums
+from longspan.kernels.lsh_attention.bucket_sums import agreements, bucket_sums
 from longspan.kernels.precision import at_least_single, without_autocast
 
 MOST_BITS = 24
@@ -154,9 +154,7 @@ class YOSO(HeadwiseAttention):
     @torch.no_grad()
     def sample(self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h n m"]:
         """w of all pairs that may see each other: the share of hashes that agree, as a matrix."""
-        w = q.new_zeros(*q.shape[:3], k.shape[2])
-        for i, j in zip(self.hash(q).unbind(dim=3), self.hash(k).unbind(dim=3), strict=True):
-            w += (i[..., None] == j[:, :, None]) / self.hashes
+        w = agreements(self.hash(q), self.hash(k)).to(q.dtype) / self.hashes
         return w.tril() if self.pattern is Pattern.CAUSAL_SELF else w
 
     def _rows(self, x: Float[Tensor, "b h c"], state: Tables) -> Int[Tensor, "b h s 1 e"]:

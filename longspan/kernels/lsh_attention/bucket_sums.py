@@ -54,6 +54,14 @@ def bucket_sums(
     return y
 
 
+def agreements(query_codes: Int[Tensor, "b h n s"], key_codes: Int[Tensor, "b h m s"]) -> Int[Tensor, "b h n m"]:
+    """In how many hashes each query and key have the same code."""
+    count = query_codes.new_zeros(*query_codes.shape[:3], key_codes.shape[2])
+    for i, j in zip(query_codes.unbind(dim=3), key_codes.unbind(dim=3), strict=True):
+        count += i[..., None] == j[:, :, None]
+    return count
+
+
 def _over_pairs(
     a: Float[Tensor, "b h n r"],
     b: Float[Tensor, "b h m r"],
@@ -62,11 +70,7 @@ def _over_pairs(
     key_codes: Int[Tensor, "b h m s"],
     causal: bool,
 ) -> Float[Tensor, "b h n e"]:
-    agree = sum(
-        (i[..., None] == j[:, :, None]).to(v.dtype)
-        for i, j in zip(query_codes.unbind(dim=3), key_codes.unbind(dim=3), strict=True)
-    )
-    assert isinstance(agree, Tensor)
+    agree = agreements(query_codes, key_codes).to(v.dtype)
     agree = agree.tril() if causal else agree
     return (a @ b.mT * agree).masked_fill(agree == 0, 0) @ v
 
