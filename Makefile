@@ -29,7 +29,7 @@ test: lint
 	$(PYTEST) -m "not full"
 
 test-full: lint
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile fresh
 
 test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.installed-dev)
 	$(GPU_PYTHON) -c "import torch, sys; sys.exit(not torch.cuda.is_available() and 'test-gpu needs a GPU.')"

@@ -37,7 +37,7 @@ def by_hand(layer, q, k, v):
     def g(x):
         return torch.stack([kernel(x, some) for some in z]).sum(dim=0)
 
-    w = sum(g(some) for some in z) + layer.ridge * torch.eye(z.shape[1])
+    w = sum(g(some) for some in z) + layer.ridge * torch.eye(z.shape[1]).double()
     return g(q) @ torch.linalg.inv(w) @ (g(k).T @ v)
 
 

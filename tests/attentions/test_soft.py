@@ -30,7 +30,7 @@ def by_hand(layer, u, v):
     whole = F.pad(u, (0, 0, 0, -len(u) % layer.ratio))
     w = F.gelu(layer.norm(layer.summarise(whole.T[None])[0].T))
     kernel, a = ((-(x[:, None] - w).square().sum(dim=-1) / 2).exp() for x in (u, w))
-    return kernel @ torch.linalg.inv(a + 0.01 * torch.eye(len(w))) @ (kernel.T @ v)
+    return kernel @ torch.linalg.inv(a + 0.01 * torch.eye(len(w)).double()) @ (kernel.T @ v)
 
 
 @settings(max_examples=15, deadline=None)
@@ -64,7 +64,7 @@ def test_the_convolution_adds_values_nearby():
 def test_newton_finds_the_inverse(r, scale):
     points = scale * randn(r, 3)
     a = gaussian_kernel(points, points)
-    torch.testing.assert_close(newton_inverse(a, 40), torch.linalg.inv(a + 0.01 * torch.eye(r)))
+    torch.testing.assert_close(newton_inverse(a, 40), torch.linalg.inv(a + 0.01 * torch.eye(r).double()))
 
 
 def test_far_apart_vectors_never_have_a_kernel_above_one():
