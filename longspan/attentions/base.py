@@ -133,7 +133,8 @@ class DecodeState:
         return sum(value.nbytes for value in self._tensors().values())
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if torch.is_tensor(value)}
 
 
 @dataclass

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse.gather import windows
-from longspan.kernels.packing import real
+from longspan.kernels.packing import fill_up, real
 from longspan.kernels.precision import at_least_single, without_autocast
 
 STRIDE = 64  # where nothing says how long sequences may get
@@ -104,7 +104,7 @@ class ETC(HeadwiseAttention):
         if len(chosen):
             rows = self._dense(q[:, :, chosen], k, chosen[None], mask)
             rows = F.dropout(rows, self.active_dropout).to(v.dtype) @ v
-            y = y.to(v.dtype).index_copy(2, chosen, rows)
+            y = self._with_global(y.to(v.dtype), rows.to(v.dtype))
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     def weights(
@@ -154,6 +154,13 @@ class ETC(HeadwiseAttention):
                 scores = scores + torch.where(asks[:, None], terms[1], terms[0]).gather(-1, index)
             scores = (scores / q.shape[-1] ** 0.5).masked_fill(~visible[:, None], torch.finfo(q.dtype).min)
             return scores.softmax(dim=-1).masked_fill(~visible[:, None], 0)
+
+    def _with_global(self, y: Float[Tensor, "b h n e"], rows: Float[Tensor, "b h g e"]) -> Float[Tensor, "b h n e"]:
+        """y with these rows at the places of global tokens, as a `cat`: torch 2.11 does not compile an `index_copy`."""
+        n, reach = y.shape[2], rows.shape[2] * self.stride
+        segments = fill_up(y[:, :, :reach], reach).unflatten(2, (-1, self.stride))
+        segments = torch.cat([rows[:, :, :, None], segments[:, :, :, 1:]], dim=3).flatten(2, 3)
+        return torch.cat([segments, y[:, :, reach:]], dim=2)[:, :, :n]
 
     def _near_bias(
         self, q: Float[Tensor, "b h n c"], globals_: int, right: int

@@ -2,7 +2,8 @@
 
 Both precisions start from the same numbers, inputs rounded to bfloat16. What is left is the rounding inside. A
 mechanism that chooses (the best keys, a bucket) may choose otherwise after any rounding, in float32 too: it may be
-twice as far off as its exact output moves when weights and inputs move by one rounding.
+twice as far off as its exact output moves when weights and inputs move by one rounding. A choice is moved by few of the
+ways in which they can move, so several are tried.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from longspan.attentions import Attention
 from longspan.conformance.subject import Batch, Subject
 
 COARSE = 5e-2  # of the norm of the output: bfloat16 keeps 8 bits, and a layer rounds about five times
+DRAWS = 8  # of the direction in which each number moves
 CHOICES = 2  # times as far as one rounding moves a choice: projections and scores are rounded one after the other
 
 
@@ -47,20 +49,27 @@ def change_weights(layer: Attention, how: Callable[[Tensor], Tensor]) -> None:
 
 
 def _sensitivity(subject: Subject, layer: Attention, batch: Batch, exact: Tensor, dtype: torch.dtype) -> float:
-    """How far the exact output moves when each weight and input moves by one rounding, up or down."""
-    signs = torch.Generator().manual_seed(subject.seed)
-    rounding = torch.finfo(dtype).eps / 2
+    """How far the exact output moves at most when each weight and input moves by one rounding, up or down."""
+    weights, farthest = {name: value.clone() for name, value in layer.state_dict().items()}, 0.0
+    moved = one_rounding(dtype, subject.seed)
+    for _ in range(DRAWS):
+        change_weights(layer, moved)
+        with torch.no_grad():
+            found = subject.run(layer, change(batch, moved), bfloat16=False)[batch.mask]
+        layer.load_state_dict(weights)
+        farthest = max(farthest, _apart(found, exact))
+    return farthest
+
+
+def one_rounding(dtype: torch.dtype, seed: int) -> Callable[[Tensor], Tensor]:
+    """Moves each number by half of the distance to its neighbour in `dtype`, up or down, as drawn."""
+    signs, rounding = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2
 
     def moved(u: Tensor) -> Tensor:
         up = torch.randint(2, u.shape, generator=signs).to(u.device, u.dtype)
         return u * (1 + rounding * (2 * up - 1))
 
-    weights = {name: value.clone() for name, value in layer.state_dict().items()}
-    change_weights(layer, moved)
-    with torch.no_grad():
-        found = subject.run(layer, change(batch, moved), bfloat16=False)[batch.mask]
-    layer.load_state_dict(weights)
-    return _apart(found, exact)
+    return moved
 
 
 def _apart(found: Tensor, exact: Tensor) -> float:

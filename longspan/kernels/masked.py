@@ -28,10 +28,11 @@ def masked_attention(
     """softmax(scale q k^T) v over the visible keys, by torch's fused kernels; the scale is 1 / sqrt(c) unless given.
 
     Kernels disagree about rows with nothing to see, in value and in gradient. Such a row sees everything here, which is
-    finite, and is then set to 0.
+    finite, and is then set to 0. torch has fused kernels only for a mask with a row for every query.
     """
     blind = ~visible.any(dim=-1, keepdim=True)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | blind, dropout_p=dropout, scale=scale)
+    mask = (visible | blind).expand(-1, -1, q.shape[2], -1)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
     return y.masked_fill(blind, 0)
 
 

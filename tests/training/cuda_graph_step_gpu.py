@@ -50,8 +50,11 @@ class Widths(TokenFeed):
         return Batch(whole.tokens[:, : bucket(int(self.lengths[rows].max()), 7, 19)].contiguous())
 
 
-def parted_losses(rule: str, recorded: bool, epochs: int = 6) -> tuple[torch.Tensor, dict, int]:
-    """Three terms with counts of their own, in parts of three widths, whose order differs in every epoch."""
+def parted_losses(rule: str, recorded: bool, epochs: int = 6) -> tuple[torch.Tensor, dict, int, set]:
+    """Three terms with counts of their own, in parts of three widths, whose order differs in every epoch.
+
+    Losses, weights, how many parts were recorded, and the shapes that parts had.
+    """
     changes = {"recipe.order": "by_length", "recipe.accumulate": 4, "recipe.batch_size": 16, "recipe.parts": rule}
     task, fabric = Parted(), make_fabric("cuda", "fp32", 1)
     recipe = task.protocol("longspan", "smoke").override(changes | {"recipe.clip": 1.0, "recipe.eps": 1e-3}).recipe
@@ -61,25 +64,28 @@ def parted_losses(rule: str, recorded: bool, epochs: int = 6) -> tuple[torch.Ten
     update, stage = make_update(task, model, optimizer, recipe, fabric)
     assert isinstance(update, PartByPart)
     feed = Widths(rows(62, 5, 19), "cuda")
-    order, found = order_of(feed, recipe, 0, 1), []
+    order, found, shapes = order_of(feed, recipe, 0, 1), [], set()
     with stage:
         for step in range(epochs * 4):
             torch.manual_seed(step)
             set_learning_rate(optimizer, 1e-2)
-            results = (update if recorded else update._update)([feed.batch(part) for part in order.parts(step)])
+            parts = [feed.batch(part) for part in order.parts(step)]
+            shapes |= {part.tokens.shape for part in parts}
+            results = (update if recorded else update._update)(parts)
             found.append(torch.stack([result.loss for result in results]).sum())
     assert not update._part._gives_up
     assert not update._step._gives_up
     recordings = sum(one is not None for one in update._part._met.values())
-    return torch.stack(found).cpu(), {n: v.cpu() for n, v in network.state_dict().items()}, recordings
+    return torch.stack(found).cpu(), {n: v.cpu() for n, v in network.state_dict().items()}, recordings, shapes
 
 
 @pytest.mark.parametrize("rule", ["counts", "mean", "sum_over_samples"])
 def test_parts_of_three_widths_are_recorded_one_by_one_and_train_as_they_did(rule):
-    plain, weights, none = parted_losses(rule, recorded=False)
-    fast, fast_weights, some = parted_losses(rule, recorded=True)
+    plain, weights, none, shapes = parted_losses(rule, recorded=False)
+    fast, fast_weights, some, _ = parted_losses(rule, recorded=True)
     assert none == 0
-    assert 3 <= some <= 4  # widths 7 or 14 and 19, and a smaller last group
+    assert {width for _, width in shapes} == {7, 14, 19}
+    assert some == len(shapes)
     torch.testing.assert_close(fast, plain, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(fast_weights, weights, rtol=1e-2, atol=1e-3)
     assert fast[-1] < fast[0]
