@@ -99,6 +99,7 @@ class YOSO(HeadwiseAttention):
         with without_autocast(q):
             q, k, values = _unit(q), _unit(k), _erase(at_least_single(v), key_mask)
             causal = self.pattern is Pattern.CAUSAL_SELF
+            torch._check(len(q) == len(k))  # torch 2.11 cannot compile a Function inside of which it learns this
             u = _sampled(q, k, values, self.hash(q), self.hash(k), self.bits / 2, causal)
             return self._with_conv(F.normalize(u, dim=-1), values).to(v.dtype)
 

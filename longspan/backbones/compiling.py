@@ -7,6 +7,8 @@ import torch
 from einops import rearrange
 from torch import nn
 
+from longspan.kernels.precision import compile_backward_without_autocast
+
 # For graphs of any length: that analysis is not for lengths that vary, and some versions of torch fail in it.
 ANY_LENGTH = {"triton.coalesce_tiling_analysis": False}
 
@@ -16,6 +18,7 @@ def compile_each(blocks: Iterable[nn.Module], **rules: Any) -> None:
     torch._dynamo.config.suppress_errors = True
     # A rate or an epsilon is a constant of the graph. As a symbolic float it would be specialised after a retrace.
     torch._dynamo.config.specialize_float = True
+    compile_backward_without_autocast()
     # einops caches each type it meets, and a graph traced while it did so is recompiled for the next block.
     rearrange(nn.Parameter(torch.zeros(1)), "n -> n")
     for block in blocks:

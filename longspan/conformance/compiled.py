@@ -1,7 +1,6 @@
 """Compiled and captured: on a GPU a layer is one graph for torch.compile, and its training step a CUDA graph."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import torch
 from einops import rearrange
@@ -11,9 +10,9 @@ from longspan.attentions import Attention
 from longspan.conformance.difference import difference, spell
 from longspan.conformance.promise import promise
 from longspan.conformance.report import Outcome, broken, kept, not_applicable
-from longspan.conformance.rounding import CHOICES, change, change_weights, one_rounding
 from longspan.conformance.subject import LONG, Batch, Subject
 from longspan.core.cuda_graph import aside, record
+from longspan.kernels.precision import compile_backward_without_autocast
 
 ON_A_GPU = "checked on a GPU"
 WHOLE = 128  # a multiple of the usual blocks
@@ -30,16 +29,16 @@ def compiled_by(subject: Subject, backend: str) -> Outcome:
     layer, eager = subject.layer(), subject.layer()
     rearrange(nn.Parameter(torch.zeros(1)), "n -> n")  # einops caches each type it meets, which would retrace
     torch._dynamo.reset()
+    compile_backward_without_autocast()
     worst = 0.0
     with torch._dynamo.config.patch(suppress_errors=False, specialize_float=True):
         layer.compile(fullgraph=True, backend=backend)
         for batch in (subject.batch(2, WHOLE), subject.padded_batch(LONG)):  # mechanisms have paths for whole blocks
             direction = subject.noise(*batch.x.shape, draw="direction")
             found, expected = (_outputs_and_gradients(subject, one, batch, direction) for one in (layer, eager))
-            allowed = _Allowed(subject, eager, batch, direction, expected)
             for name, value in expected.items():
                 worst = max(worst, apart := _apart(found[name], value, expected))
-                if not apart <= subject.tolerance and not apart <= allowed.by_rounding(name):
+                if not apart <= subject.tolerance:
                     masks = "without masks" if batch.mask is None else "with masks"
                     return broken(f"compiled, {name} differs by {spell(apart)} {masks}, length {batch.x.shape[1]}")
     return kept(f"one graph; outputs and gradients differ by {spell(worst)} at most from those without it")
@@ -74,30 +73,6 @@ def captured(subject: Subject) -> Outcome:
             if not apart <= subject.tolerance:
                 return broken(f"replayed with other tokens and masks, {name} differs by {spell(apart)}")
     return kept(f"replayed with other tokens and masks it differs by {spell(worst)} at most")
-
-
-@dataclass
-class _Allowed:
-    """What else may differ in bfloat16: a compiled layer rounds in other places, and a gradient may multiply that."""
-
-    subject: Subject
-    layer: Attention
-    batch: Batch
-    direction: Tensor
-    expected: dict[str, Tensor]
-
-    def by_rounding(self, name: str) -> float:
-        return self._moved.get(name, 0.0) if self.subject.exact_in_bfloat16 else 0.0
-
-    @cached_property
-    def _moved(self) -> dict[str, float]:
-        """Twice how far each result moves when weights and inputs move by one rounding."""
-        moved = one_rounding(torch.bfloat16, self.subject.seed)
-        weights = {name: value.clone() for name, value in self.layer.state_dict().items()}
-        change_weights(self.layer, moved)
-        found = _outputs_and_gradients(self.subject, self.layer, change(self.batch, moved), self.direction)
-        self.layer.load_state_dict(weights)
-        return {name: CHOICES * _apart(found[name], value, self.expected) for name, value in self.expected.items()}
 
 
 def _outputs_and_gradients(subject: Subject, layer: Attention, batch: Batch, direction: Tensor) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from longspan.attentions import Attention, HeadwiseAttention, Mechanism, Pattern
 from longspan.core.seeding import seed_everything
 from longspan.efficiency.setup import Mode, Setup
+from longspan.kernels.precision import compile_backward_without_autocast
 
 CPU_CACHE_BYTES = 32 * 2**20  # torch does not report it; larger than most
 MOST_SETS = 16
@@ -67,6 +68,7 @@ class ModuleWorkload:
         apply = self.apply
         if compiled:
             torch.compiler.reset()  # else earlier shapes count against the limit of this one
+            compile_backward_without_autocast()
             apply = torch.compile(self.apply, dynamic=False)
         held = [*self.sets[0], *self._weights()]
         if mode == "forward":

@@ -109,3 +109,22 @@ def test_labels_add_as_many_parameters_as_it_says(distance):
 def test_impossible_options_are_refused(options):
     with pytest.raises(UsageError, match="of at least 1, got"):
         headwise(f"etc({options})", CS)
+
+
+@pytest.mark.parametrize("pattern", [NS, CS])
+def test_under_autocast_single_precision_values_give_single_precision(pattern):
+    layer = ETC(8, 2, pattern, radius=3, stride=4, max_length=20)
+    q, k, v = torch.randn(3, 2, 2, 18, 4).unbind(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer.attend(q, k, v)
+    assert y.dtype is torch.float32
+    torch.testing.assert_close(y, layer.attend(q, k, v), rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize(("stride", "n"), [(1, 3), (1, 30), (4, 4), (4, 17), (7, 5)])
+def test_rows_of_global_tokens_stand_where_these_are(stride, n):
+    layer = ETC(8, 2, NS, stride=stride, global_tokens=5)
+    places = range(0, min(n, 5 * stride), stride)
+    y = layer._with_global(torch.zeros(1, 2, n, 4), torch.ones(1, 2, len(places), 4))
+    assert y.shape[2] == n
+    assert [i for i in range(n) if y[0, 0, i, 0]] == list(places)

@@ -1,6 +1,7 @@
 """Attention under masks, removed or only lowered."""
 
 import torch
+import torch.nn.functional as F
 
 from longspan.kernels.masked import attend_once, lowered_attention, masked_attention
 
@@ -28,3 +29,27 @@ def test_a_query_that_sees_nothing_spreads_evenly_and_its_gradient_is_that_of_a_
     torch.testing.assert_close(y, v.mean(dim=2, keepdim=True).expand_as(y), rtol=1e-3, atol=1e-3)
     (gradient,) = torch.autograd.grad(y[:, :, 0].sum(), v)
     torch.testing.assert_close(gradient, torch.full_like(v, 1 / 50), rtol=1e-3, atol=1e-3)
+
+
+def test_a_key_that_no_query_sees_may_hold_anything():
+    q, k, v = torch.randn(3, 2, 2, 9, 4).unbind(0)
+    visible = torch.rand(2, 1, 9, 9) < 0.6
+    visible[..., 3] = False
+    expected = masked_attention(q, k, v, visible)
+    k[:, :, 3] = torch.inf
+    torch.testing.assert_close(masked_attention(q, k, v, visible), expected)
+
+
+def test_fused_kernels_get_a_mask_whose_keys_lie_side_by_side(monkeypatch):
+    strides = []
+    attention = F.scaled_dot_product_attention
+
+    def watched(*tensors, attn_mask, **how):
+        strides.append(attn_mask.stride(-1))
+        return attention(*tensors, attn_mask=attn_mask, **how)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    q, k, v = torch.randn(3, 6, 2, 9, 4).unbind(0)
+    visible = (torch.rand(9, 6) < 0.5).T[:, None, None]  # as a grid has it that is read along its columns
+    masked_attention(q, k, v, visible)
+    assert strides == [1]

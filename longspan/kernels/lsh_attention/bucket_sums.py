@@ -39,9 +39,8 @@ def bucket_sums(
     >>> bucket_sums(None, None, ones, codes, codes, causal=True).flatten().tolist()
     [1.0, 1.0, 2.0, 3.0]
     """
-    # of the shape of something that is there: torch 2.11 cannot compile a size that is made inside of a Function
-    a = torch.ones_like(query_codes[..., :1], dtype=v.dtype) if a is None else a
-    b = torch.ones_like(v[..., :1]) if b is None else b
+    a = v.new_ones(*query_codes.shape[:3], 1) if a is None else a
+    b = v.new_ones(*v.shape[:3], 1) if b is None else b
     if a.shape[2] * b.shape[2] <= PAIRS:
         return _over_pairs(a, b, v, query_codes, key_codes, causal)
     r, e = b.shape[3], v.shape[3]
@@ -57,7 +56,7 @@ def bucket_sums(
 
 def agreements(query_codes: Int[Tensor, "b h n s"], key_codes: Int[Tensor, "b h m s"]) -> Int[Tensor, "b h n m"]:
     """In how many hashes each query and key have the same code."""
-    count = torch.zeros_like(query_codes[..., :1] + key_codes[:, :, None, :, 0])
+    count = query_codes.new_zeros(*query_codes.shape[:3], key_codes.shape[2])
     for i, j in zip(query_codes.unbind(dim=3), key_codes.unbind(dim=3), strict=True):
         count += i[..., None] == j[:, :, None]
     return count
