@@ -23,11 +23,26 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.lstm import lstm
 from longspan.kernels.masked import masked_attention, masked_weights
 from longspan.kernels.packing import real
 from longspan.kernels.precision import at_least_single, without_autocast
 
 FARTHEST = 16  # distance with a row of its own
+
+
+class Reader(nn.Module):
+    """An LSTM whose parameters are named and drawn as those of `nn.LSTM`, which torch.compile refuses."""
+
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0 = (
+            nn.Parameter(torch.empty(4 * width, *inputs).uniform_(-(width**-0.5), width**-0.5))
+            for inputs in ((dim,), (width,), (), ())
+        )
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n r"]:
+        return lstm(F.linear(x, self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0), self.weight_hh_l0)
 
 
 class SAC(Attention):
@@ -61,7 +76,7 @@ class SAC(Attention):
         self.edges = edges
         self.query, self.key, self.value = (nn.Linear(dim, self.inner, bias=bias) for _ in "qkv")
         self.out = nn.Linear(self.inner, dim, bias=bias)
-        self.reader = nn.LSTM(dim, width, batch_first=True)
+        self.reader = Reader(dim, width)
         self.pointer = nn.Linear(dim, width, bias=False)
         self.distance = nn.Parameter(torch.randn(2 * FARTHEST + 1, width))
 
@@ -95,7 +110,7 @@ class SAC(Attention):
     def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n n"]:
         """s, for tokens that lie side by side."""
         x = x.to(self.distance.dtype)
-        h, _ = self.reader(x)
+        h = self.reader(x)
         n, r = x.shape[1], h.shape[-1]
         place = torch.arange(n, device=x.device)
         lag = (place - place[:, None]).clamp(-FARTHEST, FARTHEST) + FARTHEST
