@@ -91,10 +91,10 @@ class SAC(Attention):
         x, mask = self._source(x, context, mask, context_mask)
         if mask is None:
             return self._along_edges(x, x.new_ones(x.shape[:2], dtype=torch.bool))
-        order = mask.logical_not().long().argsort(dim=1, stable=True)[..., None]  # real tokens first
-        x = x.masked_fill(~mask[..., None], 0).take_along_dim(order, dim=1)
+        order = mask.logical_not().long().argsort(dim=1, stable=True)[..., None].expand_as(x)  # real tokens first
+        x = x.masked_fill(~mask[..., None], 0).gather(1, order)  # take_along_dim has a graph for each length
         y = self._along_edges(x, real(mask.sum(dim=1), x.shape[1]))
-        return torch.zeros_like(y).scatter(1, order.expand_as(y), y)
+        return torch.zeros_like(y).scatter(1, order, y)
 
     def _along_edges(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))

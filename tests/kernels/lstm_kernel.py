@@ -64,10 +64,13 @@ def test_compiled_callers_have_one_graph_for_any_length():
 
 
 @pytest.mark.full
-def test_compiled_sac_is_one_graph_for_any_length():
+@pytest.mark.parametrize("masked", [False, True])
+def test_compiled_sac_is_one_graph_for_any_length(masked):
     torch.manual_seed(0)
     layer = attentions.get("sac(edges=3, width=8)")(16, 2, Pattern.CAUSAL_SELF).to(DEVICE)
-    assert_one_graph(layer, [(torch.randn(2, n, 16, device=DEVICE, requires_grad=True),) for n in (12, 21)])
+    inputs = [torch.randn(2, n, 16, device=DEVICE, requires_grad=True) for n in (12, 21)]
+    masks = [torch.rand(x.shape[:2], device=DEVICE) < 0.7 if masked else None for x in inputs]
+    assert_one_graph(lambda x, mask: layer(x, mask=mask), list(zip(inputs, masks, strict=True)))
 
 
 @on_a_gpu
