@@ -23,11 +23,26 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.lstm import lstm
 from longspan.kernels.masked import masked_attention, masked_weights
 from longspan.kernels.packing import real
 from longspan.kernels.precision import at_least_single, without_autocast
 
 FARTHEST = 16  # distance with a row of its own
+
+
+class Reader(nn.Module):
+    """An LSTM whose parameters are named and drawn as those of `nn.LSTM`, which torch.compile refuses."""
+
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0 = (
+            nn.Parameter(torch.empty(4 * width, *inputs).uniform_(-(width**-0.5), width**-0.5))
+            for inputs in ((dim,), (width,), (), ())
+        )
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n r"]:
+        return lstm(F.linear(x, self.weight_ih_l0, self.bias_ih_l0 + self.bias_hh_l0), self.weight_hh_l0)
 
 
 class SAC(Attention):
@@ -61,7 +76,7 @@ class SAC(Attention):
         self.edges = edges
         self.query, self.key, self.value = (nn.Linear(dim, self.inner, bias=bias) for _ in "qkv")
         self.out = nn.Linear(self.inner, dim, bias=bias)
-        self.reader = nn.LSTM(dim, width, batch_first=True)
+        self.reader = Reader(dim, width)
         self.pointer = nn.Linear(dim, width, bias=False)
         self.distance = nn.Parameter(torch.randn(2 * FARTHEST + 1, width))
 
@@ -76,10 +91,10 @@ class SAC(Attention):
         x, mask = self._source(x, context, mask, context_mask)
         if mask is None:
             return self._along_edges(x, x.new_ones(x.shape[:2], dtype=torch.bool))
-        order = mask.logical_not().long().argsort(dim=1, stable=True)[..., None]  # real tokens first
-        x = x.masked_fill(~mask[..., None], 0).take_along_dim(order, dim=1)
+        order = mask.logical_not().long().argsort(dim=1, stable=True)[..., None].expand_as(x)  # real tokens first
+        x = x.masked_fill(~mask[..., None], 0).gather(1, order)  # take_along_dim has a graph for each length
         y = self._along_edges(x, real(mask.sum(dim=1), x.shape[1]))
-        return torch.zeros_like(y).scatter(1, order.expand_as(y), y)
+        return torch.zeros_like(y).scatter(1, order, y)
 
     def _along_edges(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
@@ -95,7 +110,7 @@ class SAC(Attention):
     def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n n"]:
         """s, for tokens that lie side by side."""
         x = x.to(self.distance.dtype)
-        h, _ = self.reader(x)
+        h = self.reader(x)
         n, r = x.shape[1], h.shape[-1]
         place = torch.arange(n, device=x.device)
         lag = (place - place[:, None]).clamp(-FARTHEST, FARTHEST) + FARTHEST

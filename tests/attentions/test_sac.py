@@ -4,11 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.attentions.auxiliary import auxiliary_loss, collecting
-from longspan.attentions.sac import SAC
+from longspan.attentions.sac import SAC, Reader
 from longspan.core.errors import UsageError
 from tests.attentions.allowed import assert_same
 
@@ -22,12 +23,16 @@ def build(options="edges=2, width=4", pattern=NS, seed=0):
     return layer
 
 
+def torchs_lstm(layer):
+    """With the parameters of the predictor, which have the names they have in torch."""
+    lstm = nn.LSTM(8, layer.distance.shape[1], dtype=torch.float64)
+    lstm.load_state_dict(layer.reader.state_dict())
+    return lstm
+
+
 def by_hand(layer, row):
     """One row without padding, one edge at a time."""
-    n, state, h = len(row), None, []
-    for token in row.detach():
-        out, state = layer.reader(token[None, None], state)
-        h.append(out[0, 0])
+    n, h = len(row), torchs_lstm(layer)(row.detach())[0]
     q, k, v = (p(row).unflatten(-1, (layer.heads, -1)) for p in (layer.query, layer.key, layer.value))
     y = []
     for i in range(n):
@@ -71,6 +76,16 @@ def test_its_loss_teaches_the_predictor_alone_to_point_where_queries_look():
             parameter.grad = gradient
         optimizer.step()
     assert losses[-1] < losses[0] - 0.1
+
+
+def test_the_predictor_draws_what_torchs_lstm_draws():
+    torch.manual_seed(1)
+    found, after = Reader(6, 5).state_dict(), torch.rand(1)
+    torch.manual_seed(1)
+    expected = nn.LSTM(6, 5).state_dict()
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert torch.equal(after, torch.rand(1))
 
 
 @pytest.mark.parametrize("options", ["edges=0", "width=0"])

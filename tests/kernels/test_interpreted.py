@@ -21,6 +21,7 @@ COMPILED_ON_A_GPU = (  # so that a GPU does without the shapes
     "extra_keys_kernel.py",
     "point_cloud_kernel.py",
     "running_topk_kernel.py",
+    "lstm_kernel.py",
     "row_kernels.py",
 )
 FULL = [file for files in ALSO_COMPILED for file in files]
@@ -49,7 +50,14 @@ def test_the_kernels_follow_their_references_at_length(file, how):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("file, how", [("state_space_kernel.py", ()), ("paired_kernel.py", ("--noconftest",))])
+@pytest.mark.parametrize(
+    "file, how",
+    [
+        ("state_space_kernel.py", ()),
+        ("paired_kernel.py", ("--noconftest",)),
+        ("lstm_kernel.py", ("--noconftest",)),
+    ],
+)
 def test_kernels_that_compile_elsewhere_follow_their_references_at_length(file, how):
     assert_passes(file, *how, "-m", "full")
 
