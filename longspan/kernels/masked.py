@@ -28,8 +28,8 @@ def masked_attention(
     """softmax(scale q k^T) v over the visible keys, by torch's fused kernels; the scale is 1 / sqrt(c) unless given.
 
     Kernels disagree about rows with nothing to see, in value and in gradient. Such a row sees everything here, which is
-    finite, and is then set to 0. A key that no query sees is 0 too: torch 2.11 lets scores of 1e5 through a mask in half
-    precision. And fused kernels refuse a mask whose keys do not lie side by side.
+    finite, and is then set to 0. A key that no query sees is 0 too: torch 2.11 lets scores of 1e5 through a mask in
+    half precision. And fused kernels refuse a mask whose keys do not lie side by side.
     """
     blind = ~visible.any(dim=-1, keepdim=True)
     k = k.masked_fill(~visible.any(dim=(1, 2))[:, None, :, None], 0)
