@@ -27,7 +27,7 @@ from longspan.attentions.auxiliary import tied
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, WrongShape, did_you_mean
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once, masked_weights
-from longspan.kernels.packing import Layout, left_align, real
+from longspan.kernels.packing import Layout, left_align, real, real_first
 from longspan.kernels.rotary import rotate
 
 
@@ -168,7 +168,7 @@ class Memory(Carry):
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
         if memory is not None:
             x, mask = torch.cat([memory.x, x], dim=1), torch.cat([memory.mask, mask], dim=1)
-        last = mask.byte().argsort(dim=1, stable=True)[:, max(0, x.shape[1] - size) :]  # padding comes first
+        last = real_first(~mask)[:, max(0, x.shape[1] - size) :]  # padding comes first
         return cls(x.gather(1, last[..., None].expand(-1, -1, x.shape[2])), mask.gather(1, last))
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import attend_once, masked_attention
-from longspan.kernels.packing import real
+from longspan.kernels.packing import real, real_first
 from longspan.kernels.pooling import running_mean
 from longspan.kernels.precision import at_least_single
 from longspan.kernels.running_topk import running_topk
@@ -163,7 +163,7 @@ class ProbSparse(HeadwiseAttention):
         """M of queries at these positions, on samples of so many real keys."""
         sample = draw_keys(self.draws[:, : log_budget(self.factor, k.shape[2])], position, keys)
         if key_mask is not None:  # from positions among the real keys to positions among all
-            order = key_mask.logical_not().long().argsort(dim=1, stable=True)
+            order = real_first(key_mask)
             sample = order.gather(1, sample.flatten(1).expand(len(order), -1)).unflatten(1, sample.shape[1:])
         size = log_budgets(self.factor, keys).expand(sample.shape[:2])
         _, gap = sampled_qk(q, k, sample, size)

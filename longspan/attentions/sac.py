@@ -25,7 +25,7 @@ from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pa
 from longspan.core.errors import UsageError
 from longspan.kernels.lstm import lstm
 from longspan.kernels.masked import masked_attention, masked_weights
-from longspan.kernels.packing import real
+from longspan.kernels.packing import real, real_first
 from longspan.kernels.precision import at_least_single, without_autocast
 
 FARTHEST = 16  # distance with a row of its own
@@ -91,7 +91,7 @@ class SAC(Attention):
         x, mask = self._source(x, context, mask, context_mask)
         if mask is None:
             return self._along_edges(x, x.new_ones(x.shape[:2], dtype=torch.bool))
-        order = mask.logical_not().long().argsort(dim=1, stable=True)[..., None].expand_as(x)  # real tokens first
+        order = real_first(mask)[..., None].expand_as(x)
         x = x.masked_fill(~mask[..., None], 0).gather(1, order)  # take_along_dim has a graph for each length
         y = self._along_edges(x, real(mask.sum(dim=1), x.shape[1]))
         return torch.zeros_like(y).scatter(1, order, y)

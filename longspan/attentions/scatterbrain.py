@@ -47,7 +47,7 @@ from longspan.kernels.favor.corrected import added, corrected, sums_after, sums_
 from longspan.kernels.favor.reference import mask_logs, summarize, update_summary
 from longspan.kernels.lsh_attention.blocks import bucket_blocks, in_slots
 from longspan.kernels.lsh_attention.hash import hash_factors, hash_vectors
-from longspan.kernels.packing import fill_up
+from longspan.kernels.packing import fill_up, real_first
 from longspan.kernels.precision import without_autocast
 
 TILE, WIDE = 64, 64  # queries that share a block of keys; twice as many for more features, whose sums are larger
@@ -142,7 +142,7 @@ class Scatterbrain(HeadwiseAttention):
                 return self._by_bucket(q, self._in_buckets(k, v, key_mask)).to(v.dtype)
             if key_mask is None:
                 return self._by_window(q, k, v, None).to(v.dtype)
-            order = (~key_mask).byte().argsort(dim=1, stable=True)  # real tokens first, so that windows count them
+            order = real_first(key_mask)  # so that windows count real tokens
             q, k, v = (u.take_along_dim(order[:, None, :, None], dim=2) for u in (q, k, v))
             y = self._by_window(q, k, v, key_mask.take_along_dim(order, dim=1)).to(v.dtype)
             y = torch.zeros_like(y).scatter(2, order[:, None, :, None].expand_as(y), y)

@@ -45,7 +45,7 @@ def speech_task(title: str, backbone: str, slots: dict[str, Pattern]) -> TaskMet
     """What the speech tasks have in common."""
     return TaskMeta(
         title=title,
-        version=1,
+        version=2,
         paper="arXiv:2210.07661",
         score="mcd",
         higher_is_better=False,

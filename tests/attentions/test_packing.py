@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan.kernels.packing import Layout, left_align, real, unsqueeze_like
+from longspan.kernels.packing import Layout, left_align, real, real_first, unsqueeze_like
 
 
 @st.composite
@@ -69,3 +69,10 @@ def test_without_a_mask_everything_is_real():
 
 def test_axes_are_added_at_the_end():
     assert unsqueeze_like(torch.ones(2, 3), torch.ones(2, 3, 4, 5)).shape == (2, 3, 1, 1)
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=4))
+def test_real_tokens_come_first_as_a_stable_sort_has_them(rows):
+    mask = torch.tensor(rows)
+    torch.testing.assert_close(real_first(mask), mask.logical_not().byte().argsort(dim=1, stable=True))
+    assert real_first(mask[:, :0]).shape == (len(rows), 0)

@@ -228,6 +228,21 @@ def test_fewer_clips_are_evenly_spaced(tmp_path):
     np.testing.assert_array_equal(some.train.example(2)[0], whole.train.example(5)[0])
 
 
+@pytest.mark.parametrize("kind", [TEXT, ALIGNED], ids=["text", "aligned"])
+def test_clips_that_are_too_long_are_left_out(kind, folder, tmp_path):
+    whole = get("ljspeech").import_from(folder, kind, root=tmp_path / "data")
+    frames = {split: np.diff(getattr(whole, split).mel_edges) for split in SPLITS}
+    longest = int(np.median(np.concatenate(list(frames.values()))))
+    some = get("ljspeech").load(replace(kind, longest=longest), root=tmp_path / "data")
+    for split in SPLITS:
+        one, other = getattr(some, split), getattr(whole, split)
+        kept = np.flatnonzero(frames[split] <= longest)
+        assert one.ids == [other.ids[i] for i in kept]
+        for place, i in enumerate(kept):
+            np.testing.assert_array_equal(one.example(place)[1], other.example(i)[1])
+    assert sum(len(getattr(some, split)) for split in SPLITS) < sum(len(row) for row in frames.values())
+
+
 def test_other_voices_are_split_by_a_hash_of_the_text_and_resampled(tmp_path):
     rows = [(f"a{number}", f"See {'you ' * number}") for number in range(40)]
     written = {"metadata.csv": "".join(f"{name}|x|{text}\n" for name, text in rows).encode()}
@@ -352,7 +367,9 @@ def test_a_lexicon_and_a_list_of_splits_beside_the_data_are_honoured(folder, tmp
     assert splits.manifest["split"] == "clips.tsv"
 
 
-@pytest.mark.parametrize("wrong", [{"phones": "letters"}, {"durations": "guess"}, {"train": 0}, {"standin": True}])
+@pytest.mark.parametrize(
+    "wrong", [{"phones": "letters"}, {"durations": "guess"}, {"train": 0}, {"longest": 0}, {"standin": True}]
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(UsageError):
         Data(**wrong)

@@ -60,8 +60,10 @@ class Speech:
         return [self.vocabulary[token] for token in self.example(i)[0]]
 
 
-def split_up(arrays: Mapping[str, np.ndarray], kind: str, wanted: Mapping[str, int | None]) -> dict[str, Speech]:
-    """The splits of what is stored as `text` or `aligned`, each with at most as many clips as wanted."""
+def split_up(
+    arrays: Mapping[str, np.ndarray], kind: str, wanted: Mapping[str, int | None], *, longest: int | None = None
+) -> dict[str, Speech]:
+    """The splits of what is stored as `text` or `aligned`, each with at most as many clips as wanted, and as long."""
     ids, texts, vocabulary = (strings(arrays, name) for name in ("ids", "texts", f"{kind}.vocabulary"))
     lexicon = dict(line.split("\t") for line in strings(arrays, "lexicon"))
     mean, std = np.asarray(arrays[f"{kind}.statistics"])
@@ -75,7 +77,11 @@ def split_up(arrays: Mapping[str, np.ndarray], kind: str, wanted: Mapping[str, i
         ranges = {"pitch_range": (0.0, pitch), "energy_range": (0.0, energy)}
     found = {}
     for split, (start, stop), row in zip(SPLITS, borders.tolist(), first_rows.tolist(), strict=False):
-        chosen = spread(stop - start, wanted[split])
+        rows = np.arange(stop - start)
+        if longest is not None:
+            first, edges = (row, arrays[f"{kind}.mel_edges"]) if own else (start, arrays["mel_edges"])
+            rows = rows[np.diff(edges[first : first + len(rows) + 1]) <= longest]
+        chosen = rows[spread(len(rows), wanted[split])]
         tokens, *more, token_edges = _rows(
             [arrays[f"{kind}.{name}"] for name in ("tokens", *values)],
             arrays[f"{kind}.token_edges"],

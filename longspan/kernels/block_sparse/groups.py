@@ -8,6 +8,7 @@ from torch import Tensor
 
 from longspan.kernels.launch import ceil
 from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import real_first
 from longspan.kernels.pooling import running_mean
 from longspan.kernels.running_sum import running_sum
 
@@ -77,7 +78,7 @@ def first_blocks(
     """Those of the first `count` blocks that hold a real token."""
     if real is None:
         return x[:, :, :count]
-    first = (~real.any(dim=2)).long().argsort(dim=1, stable=True)[:, None, :count, None, None]
+    first = real_first(real.any(dim=2))[:, None, :count, None, None]
     # not take_along_dim, whose sizes a graph compiled for any length would take for its own
     return x.gather(2, first.expand(*x.shape[:2], -1, *x.shape[3:]))
 

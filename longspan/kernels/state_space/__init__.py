@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.kernels.dispatch import choose
-from longspan.kernels.packing import left_align, real
+from longspan.kernels.packing import left_align, real, real_first
 from longspan.kernels.precision import at_least_single, without_autocast
 from longspan.kernels.state_space import operator, systems
 from longspan.kernels.state_space.systems import Chunk, Diagonal, DiagonalPlusRankOne, long_convolution
@@ -116,7 +116,7 @@ def filter_chunks(
 
 def _permutation(mask: Bool[Tensor, "b n"]) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
     """Where the real tokens of a row are, and the position of each among them; -1 for none."""
-    order = mask.logical_not().long().argsort(dim=1, stable=True)
+    order = real_first(mask)
     order = order.masked_fill(~real(mask.sum(dim=1), mask.shape[1]), -1)
     return order.int(), (mask.cumsum(dim=1) - 1).masked_fill(~mask, -1).int()
 
