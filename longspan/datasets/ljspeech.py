@@ -62,8 +62,8 @@ ALLISON = {
 }
 
 
-# Frames. No clip of LJSpeech has more (10.1 s), but some of a substitute have: two prompts of 20 s would be two fifths of
-# the test of `allison`, and three such in the training set teach no one to speak that long.
+# Frames. No clip of LJSpeech has more (10.1 s), but some of a substitute have: two prompts of 20 s would be two fifths
+# of the test of `allison`, and the few in its training set teach no one to speak that long.
 LONGEST = 880
 
 
