@@ -233,6 +233,17 @@ def variant(task: str) -> str:
     return task.rpartition("_")[2].upper()
 
 
+def usual_score(task: str) -> tuple[str, bool, Unit]:
+    """Metric, whether higher is better, and unit of a task of which there is no card: those of a suite that has it.
+
+    >>> usual_score("lm"), usual_score("listops")
+    (('perplexity', False, 'plain'), ('accuracy', True, 'percent'))
+    """
+    measures = (m for suite in SUITES.values() for own in suite.patterns.values() for m in own.measures)
+    found = next((measure for measure in measures if task in measure.settings), None)
+    return (found.metric, found.higher_is_better, found.unit) if found else ("accuracy", True, "percent")
+
+
 def of_tasks(
     tasks: Sequence[str],
     metric: str = "accuracy",

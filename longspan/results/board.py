@@ -285,7 +285,7 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
             scoring[card["task"]] = shown(score["name"]), score["higher_is_better"], score.get("unit", "percent")
     alike: dict[tuple, list[str]] = defaultdict(list)
     for task in tasks:
-        alike[scoring.get(task, ("accuracy", True, "percent"))].append(task)
+        alike[scoring.get(task) or suites.usual_score(task)].append(task)
     return [suites.of_tasks(names, *way) for way, names in alike.items()]
 
 
