@@ -163,10 +163,14 @@ def _index(rows: Sequence[IndexRow], look: Mapping[str, Look]) -> list[FigureVie
             width=4.0,
             name="with one task left out",
         )
-        marks: list[Mark] = [without, *row_points("all tasks", [row.index for row in own], "--hue-1")]
-        if any(row.printed for row in own):
-            printed = [float(row.printed) if row.printed else None for row in own]
-            marks += row_points("printed", printed, "--ink", "line-ns-open", 16)
+        marks: list[Mark] = [without]
+        if seeded := [(place, row.interval) for place, row in enumerate(own) if row.interval]:
+            x = [value for _, (low, high) in seeded for value in (low, high, None)]
+            y = [value for place, _ in seeded for value in (place, place, None)]
+            marks.append(LineMark(x=x, y=y, colour="--ink", width=1.5, name="95 % over seeds"))
+        printed = [float(row.printed) if row.printed else None for row in own]
+        marks += row_points("printed", printed, "--ink", "line-ns-open", 24)
+        marks += row_points("all tasks", [row.index for row in own], "--hue-1")
         views.append(FigureView(label, marks, Axis("compositional index"), Axis(rows=[row.title for row in own])))
     return views
 
