@@ -26,7 +26,7 @@ from longspan.cli.app import (
     say,
     stoppable,
 )
-from longspan.core.errors import UNEXPECTED, UsageError, did_you_mean
+from longspan.core.errors import UNEXPECTED, UnsupportedPattern, UsageError, did_you_mean
 
 
 @app.command(cls=SeveralMechanisms)
@@ -95,6 +95,8 @@ def run(
             overrides=overrides(changes),
         )
     ]
+    if not asked:
+        raise UnsupportedPattern(f"{', '.join(wanted)} can run in no pattern of {', '.join(names)}; name another.")
     limits = Limits.parse(time_limit, memory_limit)
     if dry_run:
         _estimate(asked, device)
