@@ -170,6 +170,7 @@ class Board:
 
 
 SUBSTITUTE_NOTE = "The data are {}, which stand in for those of the task: compare these scores with one another only."
+INDEX_NOTE = "A run that failed counts as missing, and a row without one of the tasks has no index."
 NO_INDEX_NOTE = (
     "No compositional index: its constants are those of full runs on the data of the tasks. longspan analyze index "
     "makes one from the rows themselves."
@@ -713,8 +714,8 @@ def _notes(
     if common and common != _a_column_each(suite):
         over = dict.fromkeys(task for column in common for task in suite.measure(column).settings)
         notes.append(f"Steps per second and parameters are over the tasks all rows have run: {', '.join(over)}.")
-    if suite.measures and not suite.averages and cards:
-        notes.append(NO_INDEX_NOTE)
+    if suite.measures and (cards or table):
+        notes.append(INDEX_NOTE if suite.averages else NO_INDEX_NOTE)
     if len(suite.averages) > 1:
         notes.extend(f"{average.title}: {average.note}." for average in suite.averages)
     if table:
