@@ -199,11 +199,12 @@ def _groups(cards: list[Card], conformance: Sequence[Mapping[str, Any]]) -> list
 def _suites_for(cards: Sequence[Card], official: bool, protocol: str, pattern: str) -> list[suites.Suite]:
     """Suites that show every task once. Full runs on real data stand beside published rows, however few they are.
 
-    A board of several metrics comes besides those of its tasks, which say more of each.
+    A board of several metrics comes besides those of its tasks, which say more of each, where two tasks can be shown.
     """
     tasks, chosen = {card["task"] for card in cards}, []
     several = [suite.patterns[pattern] for suite in suites.SUITES.values() if pattern in suite.patterns]
-    beside = [suite for suite in several if len(tasks & set(suite.tasks)) > 1]
+    complete = [{m.settings for m in suite.measures if tasks >= {*m.settings}} for suite in several]
+    beside = [suite for suite, filled in zip(several, complete, strict=True) if len(filled) > 1]
     for suite in suites.SUITES.values():
         of_suite = {*suite.tasks, *suite.tasks_under(protocol)}
         if official and not suite.patterns and tasks & of_suite and collect.published_tables(suite):

@@ -170,6 +170,7 @@ class Board:
 
 
 SUBSTITUTE_NOTE = "The data are {}, which stand in for those of the task: compare these scores with one another only."
+SETTINGS_NOTE = "2 of 6: so many of the settings behind a mean were run; the mean needs all of them."
 INDEX_NOTE = "A run that failed counts as missing, and a row without one of the tasks has no index."
 NO_INDEX_NOTE = (
     "No compositional index: its constants are those of full runs on the data of the tasks. longspan analyze index "
@@ -714,6 +715,9 @@ def _notes(
     if common and common != _a_column_each(suite):
         over = dict.fromkeys(task for column in common for task in suite.measure(column).settings)
         notes.append(f"Steps per second and parameters are over the tasks all rows have run: {', '.join(over)}.")
+    ran = {card["task"] for card in cards}
+    if any(ran & {*measure.settings} and not ran >= {*measure.settings} for measure in suite.measures):
+        notes.append(SETTINGS_NOTE)
     if suite.measures and (cards or table):
         notes.append(INDEX_NOTE if suite.averages else NO_INDEX_NOTE)
     if len(suite.averages) > 1:

@@ -113,9 +113,10 @@ def paper_text(view: Board, row: PaperRow, column: str) -> str:
 
 
 def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS, column: str | None = None) -> str:
-    """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`; a count of seeds where some failed."""
+    """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`, `2 of 6` settings of a mean; a count of seeds where some failed."""
     if cell.status == "missing":
-        return DASH
+        settings = view.suite.measure(column).settings if column else ()
+        return f"{len(settings) - len(cell.lacking)} of {len(settings)}" if cell.lacking else DASH
     if cell.status == "fail" or cell.value is None:
         return "FAIL"
     text = score_text(view, cell.value, column)

@@ -143,6 +143,9 @@ def test_a_mean_of_settings_is_over_all_six():
 def test_a_mean_of_settings_does_not_exist_while_one_is_missing():
     cell = ett(forecasts((1, 2, 3, 4, 5)))
     assert (cell.status, cell.value, cell.lacking) == ("missing", None, ("forecasting_ettm1_univariate",))
+    text = render(next(collect.boards(forecasts((1, 2, 3, 4, 5)), "cab", pattern="NC")), "markdown")
+    assert "| 5 of 6 | 5 of 6 |" in text
+    assert "2 of 6: so many of the settings" in text
 
 
 def test_the_spread_of_a_mean_is_that_of_the_seeds_all_settings_have():
