@@ -11,7 +11,8 @@ from longspan import published
 from longspan.analysis.cards import Evidence
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.own_index import IndexRow, own_rows
-from longspan.published.index_audit import IndexCheck, contradictions, index_checks, known, score_rows
+from longspan.published.contradictions import contradictions
+from longspan.published.index_audit import IndexCheck, index_checks, known, score_rows
 from longspan.published.index_constants import IndexPattern, index_constants
 
 PUBLISHED = "published"

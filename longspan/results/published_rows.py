@@ -8,7 +8,8 @@ from longspan import published as papers
 from longspan import suites
 from longspan.core.errors import UsageError
 from longspan.published import PublishedRow, PublishedTable
-from longspan.published.index_audit import contradictions, index_checks, known
+from longspan.published.contradictions import contradictions
+from longspan.published.index_audit import index_checks, known
 from longspan.suites import Suite
 
 SUMMARY = "Task Avg (Std)"

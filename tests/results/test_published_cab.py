@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longspan import published
-from longspan.published.index_audit import contradictions, fitting_pool, index_checks, known, score_rows
+from longspan.published.contradictions import contradictions, fitting_pool
+from longspan.published.index_audit import index_checks, known, score_rows
 from longspan.published.index_constants import index_constants
 from longspan.published.measurement import read_measurement
 
