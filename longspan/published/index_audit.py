@@ -70,15 +70,16 @@ def _checks(pattern: IndexPattern) -> Iterator[IndexCheck]:
             column = f"{pattern.code.lower()}_{task}"
             printed = scores.row(row.title).printed.get(column)
             if printed is not None:
-                found[task] = _check(pattern, row, task, printed, {task: measures})
+                found[task] = check(pattern, row, task, printed, {task: measures})
         yield from found.values()
         if "ci" in row.printed:
-            yield _check(pattern, row, None, row.printed["ci"], pattern.tasks)
+            yield check(pattern, row, None, row.printed["ci"], pattern.tasks)
 
 
-def _check(
+def check(
     pattern: IndexPattern, row: MeasuredRow, task: str | None, printed: str, tasks: dict[str, tuple[Measure, ...]]
 ) -> IndexCheck:
+    """One printed number: of a task, or without one the index over all of them."""
     counted = _index(row, tasks, as_printed=True)
     sourced = _index(row, tasks, as_printed=False)
     reach = statistics.fmean(statistics.fmean(_reach(row, m) for m in measures) for measures in tasks.values())

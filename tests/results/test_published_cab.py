@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from longspan import published
 from longspan.published.contradictions import contradictions, fitting_pool
-from longspan.published.index_audit import index_checks, known, score_rows
+from longspan.published.index_audit import check, index_checks, known, score_rows
 from longspan.published.index_constants import index_constants
 from longspan.published.measurement import read_measurement
 
 PAPER = Path(__file__).parents[2] / "../shared/papers/cab.txt"
 PATTERNS = index_constants().patterns
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
-CHECKS = {(check.pattern, check.row, check.task): check for check in index_checks()}
+CHECKS = {(found.pattern, found.row, found.task): found for found in index_checks()}
 
 
 def frozen():
@@ -66,23 +66,33 @@ def test_an_index_is_printed_for_every_row_without_a_failed_run_and_for_no_other
 @pytest.mark.parametrize("key", CHECKS, ids=str)
 def test_a_printed_number_of_the_index_is_reproduced_to_what_its_digits_allow(key):
     """The tolerances of the specification, with what other sources have: four digits, settings, 31.53."""
-    check = CHECKS[key]
+    found = CHECKS[key]
     pattern, _, task = key
     loose = {("causal_self", "tts"): 0.027, ("noncausal_self", "tts"): 0.0075}
     loose |= {("causal_self", None): 0.009, ("noncausal_self", None): 0.0025}
-    assert check.from_sources == pytest.approx(float(check.printed), abs=loose.get((pattern, task), 0.002))
+    assert found.from_sources == pytest.approx(float(found.printed), abs=loose.get((pattern, task), 0.002))
 
 
 def test_nine_indices_follow_from_the_printed_scores_and_six_from_other_sources():
-    kinds = [check.kind for check in CHECKS.values() if check.task is None]
+    kinds = [found.kind for found in CHECKS.values() if found.task is None]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {"printed": 9, "sources": 6, "rounding": 6, "error": 1}
 
 
 def test_the_one_index_that_contradicts_its_scores_is_that_of_causal_abc():
-    wrong = {key for key, check in CHECKS.items() if check.kind == "error"}
+    wrong = {key for key, found in CHECKS.items() if found.kind == "error"}
     assert wrong == {("causal_self", "ABC", "lm"), ("causal_self", "ABC", None)}
-    check = CHECKS["causal_self", "ABC", None]
-    assert (round(check.from_print, 3), check.why) == (-0.526, "it needs a LM PPL of 31.53, 29.13 is printed")
+    found = CHECKS["causal_self", "ABC", None]
+    assert (round(found.from_print, 3), found.why) == (-0.526, "it needs a LM PPL of 31.53, 29.13 is printed")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=lambda pattern: pattern.code)
+def test_an_index_that_is_off_by_more_than_rounding_is_an_error(pattern):
+    for row in score_rows(pattern):
+        for off in (-0.1, 0.1):
+            if "ci" in row.printed:
+                printed = f"{float(row.printed['ci']) + off:.3f}"
+                found = check(pattern, row, None, printed, pattern.tasks)
+                assert found.kind == "error", (row.title, off)
 
 
 @pytest.mark.parametrize(
