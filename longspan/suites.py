@@ -3,22 +3,28 @@
 A suite that has been published is never edited so that an average moves; it gets a new version.
 """
 
-from collections.abc import Sequence
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from longspan.core.errors import UnknownName, did_you_mean
+from longspan.core.errors import UnknownName, UsageError, did_you_mean
+from longspan.published.index_constants import Measure, Unit, index_constants
 
 
 @dataclass(frozen=True)
 class Average:
-    """An unweighted mean over `tasks`. `fail_as` says what FAIL counts for, where it counts at all."""
+    """An unweighted mean over the columns `tasks`. `fail_as` says what FAIL counts for, where it counts at all.
+
+    With `constants` it is an index: the mean z-score of each task's metrics, and the mean of the tasks.
+    """
 
     name: str
     title: str
     tasks: tuple[str, ...]
     fail_as: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    constants: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class Suite:
     """Tasks that are ranked together. The first average is the one that ranks.
 
     `unit` says how scores are shown: fractions in percent, or plain numbers such as perplexities. On a task in
-    `fail_at_chance` a score that is not above chance is shown as FAIL instead of a number.
+    `fail_at_chance` a score that is not above chance is shown as FAIL instead of a number. A suite has a column for
+    each task, all scored alike, or one for each of its `measures`; one that has `patterns` is a suite for each of them.
     """
 
     name: str
@@ -46,23 +53,99 @@ class Suite:
     averages: tuple[Average, ...]
     metric: str = "accuracy"
     higher_is_better: bool = True
-    unit: Literal["percent", "plain"] = "percent"
+    unit: Unit = "percent"
     fail_at_chance: tuple[str, ...] = ()
     best_of: tuple[BestOf, ...] = ()
     paper: str = ""
+    measures: tuple[Measure, ...] = ()
+    patterns: Mapping[str, "Suite"] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(measure.name for measure in self.measures) or self.tasks
+
+    def measure(self, column: str) -> Measure:
+        """What a column shows.
+
+        >>> get("lra").measure("text").metric, get("cab").under("causal_self").measure("lm_perplexity").higher_is_better
+        ('accuracy', False)
+        """
+        own = {measure.name: measure for measure in self.measures}
+        alike = Measure(column, heading(column), (column,), self.metric, self.higher_is_better, self.unit, column)
+        return own.get(column, alike)
+
+    def weights(self, average: Average) -> dict[str, float]:
+        """How much each column counts in an average: all columns alike, or in an index all tasks alike."""
+        task = {column: self.measure(column).task if average.constants else column for column in average.tasks}
+        size = Counter(task.values())
+        return {column: 1 / (len(size) * size[own]) for column, own in task.items()}
+
+    def mean(self, average: Average, scores: Mapping[str, float]) -> float:
+        """An average of a row that has a score in every column."""
+        if not average.constants:
+            return statistics.fmean(scores[column] for column in average.tasks)
+        z = {column: self.measure(column).z(scores[column], average.constants) for column in average.tasks}
+        return sum(weight * z[column] for column, weight in self.weights(average).items())
+
+    def under(self, pattern: str) -> "Suite":
+        """The suite of a pattern.
+
+        >>> get("cab").under("causal_self").tasks
+        ('tts_transformer', 'summarization', 'lm')
+        """
+        if self.patterns and pattern not in self.patterns:
+            raise UsageError(f"{self.name} was asked for {pattern}, but ranks one of {', '.join(self.patterns)}.")
+        return self.patterns.get(pattern, self)
+
+    def places(self, protocol: str, pattern: str | None = None) -> list[tuple[str, str | None]]:
+        """All that has to be run, each task with the pattern to fill; None is the task's first.
+
+        >>> get("cab").places("cab-2023", "causal_cross")
+        [('tts_transformer', 'causal_cross'), ('summarization', 'causal_cross')]
+        """
+        if pattern is None and self.patterns:
+            return [place for one in self.patterns for place in self.places(protocol, one)]
+        own = self if pattern is None else self.under(pattern)
+        return [(task, pattern) for task in dict.fromkeys(own.tasks_under(protocol))]
 
     def sources(self, protocol: str) -> dict[str, tuple[str, ...]]:
-        """The tasks behind each column: one, or those of which it shows the best.
+        """The tasks behind each column: one, those of which it shows the best, or those over which it is a mean.
 
         >>> get("lra").sources("lra-paper")["text"]
         ('text_1k', 'text_2k', 'text_3k', 'text_4k')
         """
+        if self.measures:
+            return {measure.name: measure.settings for measure in self.measures}
         best = {one.task: one.of for one in self.best_of if protocol in one.protocols}
         return {task: best.get(task, (task,)) for task in self.tasks}
 
     def tasks_under(self, protocol: str) -> tuple[str, ...]:
         """All that has to be run for a board."""
-        return tuple(task for tasks in self.sources(protocol).values() for task in tasks)
+        return tuple(dict.fromkeys(task for tasks in self.sources(protocol).values() for task in tasks))
+
+
+def _cab() -> Suite:
+    """A suite for each pattern, from the constants that were published."""
+    found, known = {}, index_constants()
+    for pattern in known.patterns.values():
+        names = tuple(measure.name for measure in pattern.measures)
+        found[pattern.pattern] = Suite(
+            name="cab",
+            version=1,
+            title=f"CAB, {pattern.pattern.replace('_', ' ')}",
+            paper=known.paper,
+            tasks=tuple(dict.fromkeys(task for measure in pattern.measures for task in measure.settings)),
+            measures=pattern.measures,
+            averages=(
+                Average("ci", "CI", names, note=known.about["cab-2023"], constants="cab-2023"),
+                Average("ci_longspan", "CI longspan", names, note=known.about["longspan"], constants="longspan"),
+            ),
+            metric="",
+            unit="plain",
+        )
+    tasks = dict.fromkeys(task for suite in found.values() for task in suite.tasks)
+    title = "Comprehensive Attention Benchmark"
+    return Suite("cab", 1, title, tuple(tasks), averages=(), metric="", paper=known.paper, patterns=found)
 
 
 _LRA_FIVE = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -112,6 +195,7 @@ SUITES: dict[str, Suite] = {
             tasks=("listops", "pathfinder"),
             averages=(Average("avg", "Avg", ("listops", "pathfinder"), note="both tasks"),),
         ),
+        _cab(),
     )
 }
 
@@ -149,11 +233,22 @@ def variant(task: str) -> str:
     return task.rpartition("_")[2].upper()
 
 
+def usual_score(task: str) -> tuple[str, bool, Unit]:
+    """Metric, whether higher is better, and unit of a task of which there is no card: those of a suite that has it.
+
+    >>> usual_score("lm"), usual_score("listops")
+    (('perplexity', False, 'plain'), ('accuracy', True, 'percent'))
+    """
+    measures = (m for suite in SUITES.values() for own in suite.patterns.values() for m in own.measures)
+    found = next((measure for measure in measures if task in measure.settings), None)
+    return (found.metric, found.higher_is_better, found.unit) if found else ("accuracy", True, "percent")
+
+
 def of_tasks(
     tasks: Sequence[str],
     metric: str = "accuracy",
     higher_is_better: bool = True,
-    unit: Literal["percent", "plain"] = "percent",
+    unit: Unit = "percent",
 ) -> Suite:
     """An unnamed suite of the given tasks, all scored alike, for a board that no suite describes."""
     tasks = tuple(tasks)

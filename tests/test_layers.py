@@ -28,6 +28,7 @@ LAYERS = [
     {"core"},
 ]
 SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows its suite and the published rows
+SIDEWAYS |= {("suites", "published")}  # an index is counted by constants that a paper prints
 SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one that trains
 FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
     "attentions": {"auxiliary", "base", "bypass", "relative", "state_space"},

@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 
 from longspan import suites
-from longspan.core.errors import UnknownName
+from longspan.core.errors import UnknownName, UsageError
+
+CAB = suites.get("cab")
 
 
 def test_lra_has_its_six_tasks_and_both_averages():
@@ -46,3 +48,41 @@ def test_columns_are_headed_as_in_the_paper():
     headings = [suites.heading(task) for task in suites.get("lra").tasks]
     assert headings == ["ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X"]
     assert suites.heading("something_else") == "something_else"
+
+
+def test_cab_has_a_suite_for_each_pattern():
+    tasks = {pattern: list(dict.fromkeys(m.task for m in one.measures)) for pattern, one in CAB.patterns.items()}
+    assert tasks == {
+        "noncausal_self": ["tts", "sum", "sr", "mlm"],
+        "causal_self": ["tts", "sum", "lm"],
+        "noncausal_cross": ["pcc", "lstf"],
+        "causal_cross": ["tts", "sum"],
+    }
+    assert [len(suite.measures) for suite in CAB.patterns.values()] == [10, 6, 9, 5]
+    assert all(suite.version == 1 for suite in (CAB, *CAB.patterns.values()))
+
+
+@pytest.mark.parametrize("suite", CAB.patterns.values(), ids=lambda suite: suite.title)
+def test_in_an_index_all_tasks_count_alike(suite):
+    for average in suite.averages:
+        weights = suite.weights(average)
+        tasks = {measure.task for measure in suite.measures}
+        for task in tasks:
+            own = sum(weights[measure.name] for measure in suite.measures if measure.task == task)
+            assert own == pytest.approx(1 / len(tasks))
+        mean = {m.name: m.scales[average.constants].mean / m.factor for m in suite.measures}
+        assert suite.mean(average, mean) == pytest.approx(0)
+        better = {
+            m.name: (
+                m.scales[average.constants].mean + (1 if m.higher_is_better else -1) * m.scales[average.constants].std
+            )
+            / m.factor
+            for m in suite.measures
+        }
+        assert suite.mean(average, better) == pytest.approx(1)
+
+
+def test_a_pattern_that_a_suite_does_not_rank_is_refused():
+    with pytest.raises(UsageError, match="cab was asked for noncausal_self\\+causal_self"):
+        CAB.under("noncausal_self+causal_self")
+    assert suites.get("lra").under("causal_self") is suites.get("lra")

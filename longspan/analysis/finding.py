@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from longspan.core.printable import printable
 
-Kind = Literal["text", "percent", "number", "count", "fit"]
+Kind = Literal["text", "percent", "number", "count", "fit", "signed"]
 BETWEEN = " · "  # the parts of a text
 
 
 @dataclass(frozen=True)
 class Column:
-    """`percent` columns hold fractions, `fit` columns coefficients of determination."""
+    """`percent` columns hold fractions, `fit` columns coefficients of determination, `signed` columns z-scores."""
 
     title: str
     kind: Kind = "text"
@@ -105,6 +105,8 @@ def text(value: Any, kind: Kind) -> str:
         return f"{100 * value:.2f}"
     if kind == "count":
         return f"{value:,.0f}"
+    if kind == "signed":
+        return f"{value:+.3f}"
     if kind == "fit":
         return f"{value:.4f}"
     if kind == "number" and 0 < abs(value) < 0.1:

@@ -86,17 +86,17 @@ def missing(
     """
     known = {entry["name"]: entry for entry in catalogue["tasks"]}
     entries = {entry["name"]: entry for entry in catalogue["attentions"]}
-    names = _tasks(suite, protocol, known)
+    places = _places(suite, protocol, pattern, known)
     wanted = list(dict.fromkeys(mechanisms or [name for name, one in entries.items() if not one["fidelity"]]))
     there = {_card_key(card) for card in cards if _counts(card, known, entries, protocol, tier)}
     found, notes, present = [], [], {}
-    for task in names:
+    for task, slots_of in places:
         entry = known[task]
         if f"{protocol}/{tier}" not in entry["settings"]:
             notes.append(f"{task} has no {tier} tier under {protocol}.")
             continue
         slots = list(dict.fromkeys(entry["slots"].values()))
-        filled = pattern_name(pattern) if pattern else slots[0]
+        filled = pattern_name(slots_of) if slots_of else slots[0]
         if absent := [one for one in filled.split("+") if one not in slots]:
             notes.append(f"{task} has no slot for {absent[0]}.")
             continue
@@ -104,11 +104,11 @@ def missing(
         if cannot and mechanisms:
             notes.append(f"Cannot run as {filled}, which {task} needs: {', '.join(cannot)}.")
         steps = entry["settings"][f"{protocol}/{tier}"]["recipe"]["steps"]
-        present[task] = 0
+        present.setdefault(task, 0)
         for name in (one for one in wanted if one not in cannot):
             expected = times.of(task, name, filled, protocol, tier, steps)
             for seed in range(seeds):
-                cell = Cell(task, name, pattern, protocol, tier, seed)
+                cell = Cell(task, name, slots_of, protocol, tier, seed)
                 if (task, name, filled, seed) in there:
                     present[task] += 1
                 else:
@@ -129,12 +129,15 @@ def _information(mechanism: str, seed: int) -> float:
     return (2.0 if mechanism == BASELINE else 1.0) / (seed * (seed + 1) if seed else 1)
 
 
-def _tasks(name: str, protocol: str, known: Mapping[str, Any]) -> list[str]:
+def _places(name: str, protocol: str, pattern: str | None, known: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Tasks with the pattern to fill, in the words of the command line."""
     if name in suites.names():
-        return [task for task in dict.fromkeys(suites.get(name).tasks_under(protocol)) if task in known]
+        suite = suites.get(name)
+        found = suite.places(protocol, pattern_name(pattern) if pattern and suite.patterns else pattern)
+        return [(task, pattern or one) for task, one in found if task in known]
     if name not in known:
         raise UsageError(f"No suite or task named {name!r}.{did_you_mean(name, [*suites.names(), *known])}")
-    return [name]
+    return [(name, pattern)]
 
 
 def _can(entry: Mapping[str, Any], patterns: str) -> bool:

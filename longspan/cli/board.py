@@ -38,8 +38,9 @@ def board(
     promise of longspan check is marked and not ranked; one that was not checked is marked too.
 
     Without --protocol, --tier or --pattern, every one that has cards gets a board. Full boards of lra also show the
-    published leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Full boards of
-    forecasting tasks show the settings that CAB published (cab-forecasting). Runs on a known substitute for the data of
+    published leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Suite cab has a
+    board for each pattern, with several metrics a task, the published rows and the compositional index; full boards of
+    its tasks show what CAB published of them. Runs on a known substitute for the data of
     a task (allison for LJSpeech) have a board of their own. Snapshots are saved in OUT/snapshots.
 
     \b
@@ -47,6 +48,7 @@ def board(
       longspan board starter --tier smoke
       longspan board lra --protocol longspan --tier full --format md
       longspan board lra --published v0
+      longspan board cab --pattern NS
       longspan board forecasting_etth1 --metric mae
       longspan board tts_fastspeech2 --data allison
     """

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli.app import Cards, Json, Out, ProgressBar, app, print_json, say
+from longspan.core.errors import UsageError
 
 
 @app.command()
@@ -88,6 +89,9 @@ def analyze(
         typer.Argument(metavar="[QUESTION]", help="One of those below; all that have an answer if left out."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Draw it: HTML, PDF and PNG.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="With index: the paper's own scores alone, and what is wrong with them.")
+    ] = False,
     as_json: Json = False,
     cards: Cards = None,
     out: Out = Path("out"),
@@ -96,6 +100,7 @@ def analyze(
 
     \b
     tradeoff     what does accuracy cost in time and memory?         runs, measurements
+    index        how good over all tasks of a pattern?               runs
     span         how far must attention reach, task by task?         probes
     gap          how much better on what it was trained on?          probes
     convergence  steps to 30 and 35 % on Image                       runs
@@ -115,17 +120,24 @@ def analyze(
     Examples:
       longspan analyze tradeoff -o figures
       longspan analyze gap --json
+      longspan analyze index --published
       longspan analyze scaling
     """
     from longspan import analysis
+    from longspan.analysis import index
     from longspan.cli import tables
     from longspan.results import collect
 
+    if published and question != "index":
+        raise UsageError(f"--published goes with the question index, and {question or 'none'} was asked.")
     folders = collect.card_folders(cards, out)
     evidence = analysis.gather(folders)
     for problem in evidence.problems:
         say(f"Left out: {problem.sentence}", error=True)
-    found = [analysis.answer(question, evidence)] if question else analysis.answers(evidence)
+    if published:
+        found = [index.answer_published()]
+    else:
+        found = [analysis.answer(question, evidence)] if question else analysis.answers(evidence)
     if as_json:
         contents = [finding.to_json() for finding in found]
         print_json(contents[0] if question else contents)

@@ -26,7 +26,7 @@ from longspan.cli.app import (
     say,
     stoppable,
 )
-from longspan.core.errors import UNEXPECTED, UsageError, did_you_mean
+from longspan.core.errors import UNEXPECTED, UnsupportedPattern, UsageError, did_you_mean
 
 
 @app.command(cls=SeveralMechanisms)
@@ -60,7 +60,8 @@ def run(
     """Train and score mechanisms on tasks. Finished runs are not repeated, interrupted ones are resumed.
 
     A cell is a task, a mechanism, a pattern and a seed. Slots of other patterns keep the mechanism of the protocol;
-    --pattern NS+CS replaces two patterns at once. Under cab-2023 a mechanism named without options has CAB's. A cell
+    --pattern NS+CS replaces two patterns at once. Suite cab is run pattern by pattern, each mechanism in those it can
+    run in; --pattern chooses one. Under cab-2023 a mechanism named without options has CAB's. A cell
     with a plug-in has a process of its own; one that fails, hangs or dies leaves a card that says why and does not stop
     the others, and the exit code is 4. Ctrl-C, SIGTERM and SIGUSR1 save the state first. --set takes a run off the
     official board. When --budget is spent, the cell at hand is saved and no other is begun; the same command goes on.
@@ -72,6 +73,7 @@ def run(
       longspan run listops -a my_attention.py:Mine --seeds 3 --tier full
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
       longspan run image -a softmax linear local --tier full --seeds 3 --share 3 --budget 25m
+      longspan run cab -a softmax abc --pattern CC
     """
     from longspan.cli import tables
     from longspan.cli.run_cells import run_cells, say_what_is_left, share_device
@@ -79,17 +81,22 @@ def run(
     from longspan.launchers.limits import Limits
 
     needs("torch")
-    asked = list(
-        cells(
-            _task_names(names, protocol),
-            list(dict.fromkeys(mechanisms)),
-            pattern="+".join(pattern) if pattern else None,
+    wanted, patterns = list(dict.fromkeys(mechanisms)), "+".join(pattern) if pattern else None
+    asked = [
+        cell
+        for task, one in _places(names, protocol, patterns)
+        for cell in cells(
+            [task],
+            wanted if one == patterns else _fitting(wanted, one),
+            pattern=one,
             protocol=protocol,
             tier=tier,
             seeds=seeds,
             overrides=overrides(changes),
         )
-    )
+    ]
+    if not asked:
+        raise UnsupportedPattern(f"{', '.join(wanted)} can run in no pattern of {', '.join(names)}; name another.")
     limits = Limits.parse(time_limit, memory_limit)
     if dry_run:
         _estimate(asked, device)
@@ -146,28 +153,39 @@ def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
     )
 
 
-def _task_names(names: Sequence[str], protocol: str) -> list[str]:
-    """Task names, each suite replaced by its tasks under the protocol; known without importing any."""
+def _places(names: Sequence[str], protocol: str, pattern: str | None) -> list[tuple[str, str | None]]:
+    """Tasks with the pattern to fill, each suite replaced by what it needs under the protocol; none is imported."""
     from longspan import suites
     from longspan.results import catalogue
+    from longspan.results.collect import pattern_name
 
     known = {path.stem for path in (catalogue.PACKAGE / "tasks").glob("*.py")}
     known |= {point.name for point in entry_points(group="longspan.tasks")}
-    found = []
+    found: list[tuple[str, str | None]] = []
     for name in names:
         if name in suites.names():
-            tasks = suites.get(name).tasks_under(protocol)
-            absent = [task for task in tasks if task not in known]
+            suite = suites.get(name)
+            places = suite.places(protocol, pattern_name(pattern) if pattern and suite.patterns else pattern)
+            absent = [task for task, _ in places if task not in known]
             if absent:
-                rest = " ".join(task for task in tasks if task not in absent)
+                rest = " ".join(task for task, _ in places if task not in absent)
                 raise UsageError(f"{name} needs {', '.join(absent)}, not in this version; name the rest: {rest}.")
-            found += tasks
+            found += [(task, pattern or one) for task, one in places]
         elif name in known or ":" in name:
-            found.append(name)
+            found.append((name, pattern))
         else:
             tasks = [entry["name"] for entry in catalogue.read(catalogue.SHIPPED)["tasks"]]
             raise UsageError(f"No task or suite named {name!r}.{did_you_mean(name, [*tasks, *suites.names()])}")
     return list(dict.fromkeys(found))
+
+
+def _fitting(mechanisms: Sequence[str], pattern: str | None) -> list[str]:
+    """Those that can run in a pattern that a suite asks for; of a plug-in its own run must tell."""
+    from longspan.results import catalogue
+
+    entries = {entry["name"]: entry["patterns"] for entry in catalogue.read(catalogue.SHIPPED)["attentions"]}
+    declared = {name: entries.get(name.partition("(")[0].strip()) for name in mechanisms}
+    return [name for name, patterns in declared.items() if patterns is None or pattern in patterns]
 
 
 def _board_of(tasks: set[str], protocol: str) -> str:

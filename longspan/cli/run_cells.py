@@ -56,7 +56,8 @@ def run_cells(
 
     def begin(left: float | None) -> Cell | None:
         if (cell := take(left)) is not None and total > 1:
-            place = f"[{next(number)}/{total}] {cell.task} · {cell.mechanism} · seed {cell.seed}"
+            words = [cell.task, cell.mechanism, *filter(None, [cell.pattern]), f"seed {cell.seed}"]
+            place = f"[{next(number)}/{total}] {' · '.join(words)}"
             say(f"{place}{about(cell)}", error=True)
         return cell
 

@@ -204,8 +204,22 @@ def _tables(kind: str, entry: Mapping[str, Any]) -> Iterable[Table]:
     elif kind == "datasets":
         yield table(("setting", "default"), entry["settings"].items())
     elif kind == "suites":
+        for pattern, own in entry.get("patterns", {}).items():
+            lines = [
+                (
+                    one["title"],
+                    one["task"],
+                    ", ".join(one["settings"]),
+                    f"{one['metric']}, {'higher' if one['higher_is_better'] else 'lower'} is better",
+                    *(f"{scale['mean']:g} ± {scale['std']:g}" for scale in one["scales"].values()),
+                )
+                for one in own["measures"]
+            ]
+            heads = ("column", "task", "settings", "metric", *own["measures"][0]["scales"])
+            yield table(heads, lines, title=pattern)
         rows = [(average["title"], ", ".join(average["tasks"]), average["note"]) for average in entry["averages"]]
-        yield table(("average", "over", "rule"), rows)
+        if rows:
+            yield table(("average", "over", "rule"), rows)
         if best := entry.get("best_of"):
             lines = [(one["task"], ", ".join(one["protocols"]), ", ".join(one["of"]), one["note"]) for one in best]
             yield table(("column", "under", "shows the best of", "rule"), lines)

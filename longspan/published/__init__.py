@@ -23,7 +23,7 @@ from longspan.published.measurement import Flag, MeasuredRow, MeasuredTable, rea
 from longspan.published.settings import scores_of
 
 __all__ = ["FIVE", "Flag", "MeasuredRow", "MeasuredTable", "PublishedRow", "PublishedTable"]
-__all__ += ["for_suite", "for_tasks", "load", "measured", "names"]
+__all__ += ["for_columns", "for_suite", "for_tasks", "load", "measured", "names"]
 
 FILES = {
     "leaderboard": {"lra-v0": "lra_v0.json", "lra-v1": "lra_v1.json"},
@@ -35,6 +35,13 @@ FILES = {
         "lra-convergence": "lra_convergence.json",
         "lra-references": "lra_references.json",
         "cab-forecasting": "cab_forecasting.json",
+        "cab-ns": "cab_ns.json",
+        "cab-cs": "cab_cs.json",
+        "cab-nc": "cab_nc.json",
+        "cab-cc": "cab_cc.json",
+        "cab-task-scores": "cab_task_scores.json",
+        "cab-benefit": "cab_benefit.json",
+        "cab-training-hours": "cab_training_hours.json",
     },
     "figure": {"cab-extrapolation": "cab_extrapolation.json"},
 }
@@ -57,14 +64,21 @@ def for_suite(suite: str) -> dict[str, str]:
     return {table.name.removeprefix(f"{suite}-"): table.name for table in tables if table.suite == suite}
 
 
-def for_tasks(tasks: Collection[str], metric: str) -> PublishedTable | None:
-    """What was printed of these tasks one by one, for a board that no suite describes; None where nothing was.
+def for_tasks(tasks: Collection[str], metric: str) -> list[PublishedTable]:
+    """What was printed of these tasks one by one, for boards that no suite describes: a table for each pattern.
 
-    >>> for_tasks(["forecasting_etth1"], "mse").row("ABC").scores
-    {'forecasting_etth1': 1.332}
+    >>> [table.row("ABC").scores for table in for_tasks(["forecasting_etth1"], "mse")]
+    [{'forecasting_etth1': 1.332}]
+    >>> [table.name for table in for_tasks(["tts_transformer"], "mcd")]
+    ['cab-ns', 'cab-cs', 'cab-cc']
     """
-    tables = (scores_of(measured(name), tasks, metric) for name in names("measured"))
-    return next((table for table in tables if table), None)
+    return for_columns({task: f"{task}_{metric}" for task in tasks})
+
+
+def for_columns(columns: Mapping[str, str]) -> list[PublishedTable]:
+    """Tables that have all of these columns, with the scores under the names that a board gives them."""
+    tables = (scores_of(measured(name), columns) for name in names("measured"))
+    return [table for table in tables if table]
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
@@ -32,6 +32,8 @@ class PublishedRow:
     paper: str | None = None
     deviations: tuple[str, ...] = ()  # from the rules of the benchmark, in words
     confirmed: str | None = None  # where a number from outside the benchmark's paper was looked up
+    printed: Mapping[str, str] = field(default_factory=dict)  # digit by digit, where no form of scores gives them
+    printed_index: str | None = None  # the compositional index
 
     def average(self, tasks: tuple[str, ...] = FIVE, fail_as: Mapping[str, float] | None = None) -> float | None:
         """The mean over the tasks, in percent; None where a score is missing or FAIL counts for nothing."""

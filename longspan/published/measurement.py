@@ -6,13 +6,13 @@ names those that are not the rounded quotient, and the cells that cannot be righ
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
 from longspan.core.errors import UnknownName, did_you_mean
 
-CELL = re.compile(r"(?P<value>\d+(?:\.\d+)?)(?: \((?P<ratio>\d+(?:\.\d+)?)x\))?")
+CELL = re.compile(r"(?P<value>-?\d+(?:\.\d+)?)(?: \((?P<ratio>\d+(?:\.\d+)?)x\))?")
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,32 @@ class MeasuredColumn:
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One line: the cells as printed, by column. `printed_title` is how this table writes the model's name."""
+    """One line: the cells as printed, by column. `printed_title` is how this table writes the model's name.
+
+    A column that is in neither `printed` nor `failed` was not run.
+    """
 
     title: str
     printed_title: str
     printed: Mapping[str, str]
     mechanism: str | None = None
     note: str = ""
+    failed: tuple[str, ...] = ()  # the columns in which a dash stands for a failed run
+    elsewhere: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # what another source has, and which
 
     def value(self, column: str) -> float:
         return float(_parts(self.printed[column])[0])
+
+    def known(self, column: str) -> float:
+        """The value of the other source where there is one: it has more digits, or others bear it out."""
+        return float(self.elsewhere[column][0]) if column in self.elsewhere else self.value(column)
+
+    def is_contradicted(self, column: str) -> bool:
+        """Whether another source has a value that does not read as printed, however it is rounded."""
+        if column not in self.elsewhere:
+            return False
+        printed, other = _parts(self.printed[column])[0], self.elsewhere[column][0]
+        return abs(Decimal(printed) - Decimal(other)) >= 2 * half_unit(printed)
 
     def printed_ratio(self, column: str) -> float | None:
         ratio = _parts(self.printed[column])[1]
@@ -95,8 +111,14 @@ class MeasuredTable:
         )
 
     def flags(self) -> list[Flag]:
-        """Every printed ratio that is not its quotient, then the doubtful cells."""
-        return [*self._wrong_ratios(), *self.doubts]
+        """Every printed ratio that is not its quotient, then what another source contradicts, then doubtful cells."""
+        return [*self._wrong_ratios(), *self._contradictions(), *self.doubts]
+
+    def _contradictions(self) -> Iterator[Flag]:
+        for row in self.rows:
+            for column, (value, source) in row.elsewhere.items():
+                if row.is_contradicted(column):
+                    yield Flag(row.title, column, "doubt", row.printed[column], f"{value} is {source}")
 
     def _wrong_ratios(self) -> Iterator[Flag]:
         for row in self.rows:
@@ -106,10 +128,10 @@ class MeasuredTable:
                     continue
                 base = _parts(self.row(self.reference).printed[column])[0]
                 quotient = Decimal(value) / Decimal(base)
-                if abs(quotient - Decimal(ratio)) <= _half(ratio):
+                if abs(quotient - Decimal(ratio)) <= half_unit(ratio):
                     continue
-                low = (Decimal(value) - _half(value)) / (Decimal(base) + _half(base)) - _half(ratio)
-                high = (Decimal(value) + _half(value)) / (Decimal(base) - _half(base)) + _half(ratio)
+                low = (Decimal(value) - half_unit(value)) / (Decimal(base) + half_unit(base)) - half_unit(ratio)
+                high = (Decimal(value) + half_unit(value)) / (Decimal(base) - half_unit(base)) + half_unit(ratio)
                 kind = "rounding" if low <= Decimal(ratio) <= high else "error"
                 why = f"{value} / {base} is {quotient:.{len(ratio.partition('.')[2])}f}, {ratio} is printed"
                 yield Flag(row.title, column, kind, cell, why, float(quotient))
@@ -124,6 +146,8 @@ def read_measurement(content: Mapping[str, Any]) -> MeasuredTable:
             printed=row["printed"],
             mechanism=row.get("mechanism"),
             note=row.get("note", ""),
+            failed=tuple(row.get("failed", ())),
+            elsewhere={name: (other["value"], other["source"]) for name, other in row.get("elsewhere", {}).items()},
         )
         for row in content["rows"]
     )
@@ -148,6 +172,6 @@ def _parts(cell: str) -> tuple[str, str | None]:
     return match["value"], match["ratio"]
 
 
-def _half(printed: str) -> Decimal:
+def half_unit(printed: str) -> Decimal:
     """Half a unit of the last printed digit: how far rounding can have moved the number."""
     return Decimal(5).scaleb(-1 - len(printed.partition(".")[2]))

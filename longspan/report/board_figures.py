@@ -8,6 +8,7 @@ from longspan.analysis.tradeoff import front
 from longspan.report.look import Look
 from longspan.report.marks import Axis, BandMark, Figure, FigureView, LineMark, Mark, PointsMark, ReferenceMark
 from longspan.results.board import Board, Row, shown
+from longspan.results.board_table import unit_of
 from longspan.results.card import Card
 
 
@@ -57,8 +58,9 @@ def _curve(curve: MeanCurve, look: Mapping[str, Look], by_time: bool, scale: flo
 def cost(view: Board, task: str | None, look: Mapping[str, Look]) -> Figure | None:
     """Score against speed and against parameters for one task, or for the first average when `task` is None."""
     views = []
-    percent = view.suite.unit == "percent"
-    y = Axis(f"test {view.suite.metric}{', %' if percent else ''}")
+    percent = unit_of(view, task or (view.suite.averages[0].name if view.suite.averages else None)) == "percent"
+    y = Axis("compositional index" if view.suite.measures else f"test {view.suite.metric}{', %' if percent else ''}")
+    higher = bool(view.suite.measures) or view.suite.higher_is_better
     for label, attribute, cheap_is_less, title in (
         ("Against speed", "steps_per_second", False, "training steps per second"),
         ("Against size", "parameters", True, "parameters"),
@@ -71,7 +73,7 @@ def cost(view: Board, task: str | None, look: Mapping[str, Look]) -> Figure | No
         ]
         if points:
             pairs = [(price, score) for _, price, score in points]
-            best = front(pairs, cheaper_is_less=cheap_is_less, higher_is_better=view.suite.higher_is_better)
+            best = front(pairs, cheaper_is_less=cheap_is_less, higher_is_better=higher)
             marks = [_point(row, task, price, score, look[row.mechanism], percent) for row, price, score in points]
             views.append(FigureView(label, [front_line([pairs[i] for i in best]), *marks], Axis(title), y))
     return Figure(views) if views else None

@@ -186,25 +186,31 @@ def _groups(cards: list[Card], conformance: Sequence[Mapping[str, Any]]) -> list
     for key in sorted(keyed, key=order):
         protocol, tier, data, pattern = key
         official = (tier, data) == ("full", REAL)
-        for suite in _suites_for(keyed[key], official, protocol):
+        for suite in _suites_for(keyed[key], official, protocol, pattern):
             shown_here = {*suite.tasks, *suite.tasks_under(protocol)}
             own = tuple(card for card in keyed[key] if card["task"] in shown_here)
-            table = collect.published_name(suite, None) if official else None
+            table = collect.published_tables(suite).get(pattern) if official else None
             told = {"data": data, "published": table, "conformance": conformance}
             view = board(own, suite, protocol, tier, pattern, **told)
             groups.append(BoardGroup(protocol, tier, data, view, tuple(alike(own)[0])))
     return groups
 
 
-def _suites_for(cards: Sequence[Card], official: bool, protocol: str) -> list[suites.Suite]:
-    """Suites that show every task once. Full runs on real data stand beside published rows, however few they are."""
+def _suites_for(cards: Sequence[Card], official: bool, protocol: str, pattern: str) -> list[suites.Suite]:
+    """Suites that show every task once. Full runs on real data stand beside published rows, however few they are.
+
+    A board of several metrics comes besides those of its tasks, which say more of each, where two tasks can be shown.
+    """
     tasks, chosen = {card["task"] for card in cards}, []
+    several = [suite.patterns[pattern] for suite in suites.SUITES.values() if pattern in suite.patterns]
+    complete = [{m.settings for m in suite.measures if tasks >= {*m.settings}} for suite in several]
+    beside = [suite for suite, filled in zip(several, complete, strict=True) if len(filled) > 1]
     for suite in suites.SUITES.values():
         of_suite = {*suite.tasks, *suite.tasks_under(protocol)}
-        if official and tasks & of_suite and collect.published_name(suite, None):
+        if official and not suite.patterns and tasks & of_suite and collect.published_tables(suite):
             chosen.append(suite)
             tasks = tasks - of_suite
-    return [*chosen, *(_suite_for(alike) for alike in suites_of(sorted(tasks), cards))]
+    return [*chosen, *beside, *(_suite_for(alike) for alike in suites_of(sorted(tasks), cards))]
 
 
 def _suite_for(alike: suites.Suite) -> suites.Suite:
@@ -223,7 +229,7 @@ def _provenance(groups: list[BoardGroup]) -> list[dict[str, Any]]:
     """What was run on what: a line for every task, data set, machine and version of the code."""
     counted: Counter[tuple] = Counter()
     latest: dict[tuple, str] = {}
-    for group in groups:
+    for group in _once(groups):
         for card in group.cards:
             code = card["code"]
             commit = (code["commit"] or "")[:10] + (" + changes" if code["dirty"] else "")
@@ -247,9 +253,14 @@ def _provenance(groups: list[BoardGroup]) -> list[dict[str, Any]]:
     ]
 
 
+def _once(groups: Sequence[BoardGroup]) -> list[BoardGroup]:
+    """Without the boards of several metrics, whose cards have boards of their tasks too."""
+    return [group for group in groups if not group.board.suite.measures]
+
+
 def _curve_figures(groups: list[BoardGroup], look: Mapping[str, Look]) -> list[dict[str, Any]]:
     figures = []
-    for group in groups:
+    for group in _once(groups):
         for task in group.board.suite.tasks_under(group.protocol):
             of_task = [card for card in group.cards if card["task"] == task and not card["overrides"]]
             for pattern in sorted({card["pattern"] for card in of_task}):
@@ -264,7 +275,7 @@ def _cost_figures(groups: list[BoardGroup], look: Mapping[str, Look]) -> list[di
     return [
         {"task": task, "group": group, "figure": plotly_figure.render(figure)}
         for group in groups
-        for task in (None, *group.board.suite.tasks)
+        for task in (None, *(group.board.suite.tasks if not group.board.suite.measures else ()))
         if (figure := board_figures.cost(group.board, task, look))
     ]
 

@@ -15,6 +15,7 @@ from longspan.analysis.embeddings import Similarity
 from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
 from longspan.analysis.gap import TrainTestGap
+from longspan.analysis.own_index import IndexRow
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point
@@ -151,6 +152,29 @@ def _transfer(found: Sequence[Transfer], look: Mapping[str, Look]) -> list[Figur
     return views
 
 
+def _index(rows: Sequence[IndexRow], look: Mapping[str, Look]) -> list[FigureView]:
+    """An index in each row, what was printed beside it, and a line over what it is with one task left out."""
+    views = []
+    for label, own in _grouped(rows, lambda row: f"{row.pattern} · {row.origin} · {row.constants}"):
+        ends = [[row.without(task) for task in row.tasks] if len(row.tasks) > 1 else [row.index] for row in own]
+        without = LineMark(
+            x=[value for scores in ends for value in (min(scores), max(scores), None)],
+            y=[value for place in range(len(own)) for value in (place, place, None)],
+            width=4.0,
+            name="with one task left out",
+        )
+        marks: list[Mark] = [without]
+        if seeded := [(place, row.interval) for place, row in enumerate(own) if row.interval]:
+            x = [value for _, (low, high) in seeded for value in (low, high, None)]
+            y = [value for place, _ in seeded for value in (place, place, None)]
+            marks.append(LineMark(x=x, y=y, colour="--ink", width=1.5, name="95 % over seeds"))
+        printed = [float(row.printed) if row.printed else None for row in own]
+        marks += row_points("printed", printed, "--ink", "line-ns-open", 24)
+        marks += row_points("all tasks", [row.index for row in own], "--hue-1")
+        views.append(FigureView(label, marks, Axis("compositional index"), Axis(rows=[row.title for row in own])))
+    return views
+
+
 def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> list[FigureView]:
     """A line for each mechanism over the length of the blocks, one view for each set of rules."""
     views = []
@@ -230,6 +254,7 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "convergence": _convergence,
     "transfer": _transfer,
     "extrapolation": _extrapolation,
+    "index": _index,
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,

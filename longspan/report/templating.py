@@ -42,6 +42,8 @@ def environment(site: Mapping[str, Any]):
         cell_hint=_cell_hint,
         has_spread=_has_spread,
         score_text=render.score_text,
+        paper_text=board_table.paper_text,
+        unit_of=board_table.unit_of,
         deviation_text=board_table.deviation_text,
         difference_text=board_table.difference_text,
         score_words=_score_words,
@@ -97,25 +99,27 @@ def _score_of(card: Card) -> str:
     return (render.percent if score.get("unit", "percent") == "percent" else render.plain)(score["value"])
 
 
-def _cell_hint(view: Board, cell: BoardCell) -> str:
+def _cell_hint(view: Board, cell: BoardCell, column: str) -> str:
     """The tooltip of a score."""
     words = [f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"]
     if cell.interval:
-        low, high = (render.score_text(view, end) for end in cell.interval)
+        low, high = (render.score_text(view, end, column) for end in cell.interval)
         words.append(f"95 % interval {low} to {high}")
-    elif view.suite.metric == "accuracy" and cell.count and cell.value is not None:
+    elif view.suite.measure(column).metric == "accuracy" and cell.count and cell.value is not None:
         error = 1.96 * math.sqrt(cell.value * (1 - cell.value) / cell.count)
-        words.append(f"±{board_table.deviation_text(view, error)} by the sampling of the test set (95 %)")
+        words.append(f"±{board_table.deviation_text(view, error, column)} by the sampling of the test set (95 %)")
     words.append(f"{cell.count:,} test examples")
     if cell.chance is not None:
-        words.append(f"chance {render.score_text(view, cell.chance)}")
+        words.append(f"chance {render.score_text(view, cell.chance, column)}")
     return ", ".join(words)
 
 
-def _score_words(view: Board) -> str:
-    """What the numbers of a board mean."""
-    unit = " in percent" if view.suite.unit == "percent" else "" if view.suite.higher_is_better else ", lower is better"
-    return f"test {view.suite.metric}{unit}, mean over seeds"
+def _score_words(view: Board, column: str) -> str:
+    """What the numbers of a column mean."""
+    measure = view.suite.measure(column)
+    unit = " in percent" if measure.unit == "percent" else "" if measure.higher_is_better else ", lower is better"
+    settings = f", of {len(measure.settings)} settings" if len(measure.settings) > 1 else ""
+    return f"test {measure.metric}{unit}, mean over seeds{settings}"
 
 
 def _has_spread(rows: Iterable[Row]) -> bool:
@@ -128,9 +132,9 @@ def _meter(view: Board, rows: Iterable[Row], task: str, cell: BoardCell) -> int:
 
     Where chance is not known, from 0, or from the worst of the column where lower is better.
     """
-    sign = 1 if view.suite.higher_is_better else -1
+    sign = 1 if view.suite.measure(task).higher_is_better else -1
     values = [sign * value for row in rows if (value := row.cells[task].value) is not None]
-    unknown = 0.0 if view.suite.higher_is_better else min(values, default=0.0)
+    unknown = 0.0 if sign > 0 else min(values, default=0.0)
     floor = unknown if cell.chance is None else sign * cell.chance
     span = max(values, default=floor) - floor
     reach = sign * (cell.value or 0.0) - floor

@@ -10,7 +10,11 @@ The rules, which every rendering repeats:
 - FAIL: every seed failed; or, on a task the suite names (Path-X), the mean is not above chance.
 - Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate. A score
   that is no rate, such as a perplexity, is only compared with its baseline.
-- All tasks of a board are scored alike. A lower-is-better score ranks upwards, and only fractions are shown in percent.
+- All tasks of a board are scored alike, unless its suite has a column for each of several metrics (CAB). A
+  lower-is-better score ranks upwards, and only fractions are shown in percent.
+- A column that is a mean of settings needs all of them; its spread is that of the seeds they have in common.
+- An index is the mean z-score of each task's metrics, and then of the tasks, by constants that a paper published. A run
+  that failed counts as missing: a row without a task has no index. It exists for full runs on the data of the tasks.
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
 - An average exists over complete task sets only.
@@ -56,6 +60,7 @@ from longspan.results.published_rows import (
     published_table,
 )
 from longspan.results.row_conformance import UNCHECKED, Checks, Conformance
+from longspan.results.scoring import metrics_of, score_by
 from longspan.results.store import newest
 from longspan.results.variant import REAL, STANDIN, data_of, in_words, kind_of
 from longspan.suites import Average, Suite
@@ -151,7 +156,8 @@ class Board:
         if self.empty and self.paper:
             return shown(f"{self.suite.title} · {self.paper.title}")
         kind = f", {in_words(self.data)}" if self.data != REAL else ""
-        slots = "" if self.pattern in (None, USUAL_PATTERN) else f" · {self.pattern}"
+        named = self.suite.measures or self.pattern in (None, USUAL_PATTERN)
+        slots = "" if named else f" · {self.pattern}"
         return shown(f"{self.suite.title} · {self.protocol} · {self.tier}{slots}{kind}")
 
     @property
@@ -164,6 +170,12 @@ class Board:
 
 
 SUBSTITUTE_NOTE = "The data are {}, which stand in for those of the task: compare these scores with one another only."
+SETTINGS_NOTE = "2 of 6: so many of the settings behind a mean were run; the mean needs all of them."
+INDEX_NOTE = "A run that failed counts as missing, and a row without one of the tasks has no index."
+NO_INDEX_NOTE = (
+    "No compositional index: its constants are those of full runs on the data of the tasks. longspan analyze index "
+    "makes one from the rows themselves."
+)
 KEPT_NOTE = "Every mechanism of this board keeps its promises (longspan check)."
 SMOKE_NOTE = "Smoke is a rehearsal on small data: it shows that the way from data to board works, and ranks nothing."
 
@@ -189,17 +201,21 @@ def board(
     """
     cards, checks = list(cards), Checks(conformance)
     suite = _suite(suite, cards)
-    table = published_table(published, suite)
-    columns = Columns(suite, protocol)
     chosen = [
         card
         for card in newest(cards)
-        if card["task"] in {*suite.tasks, *columns.of}
+        if card["task"] in {*suite.tasks, *suite.tasks_under(protocol)}
         and (card["protocol"], card["tier"]) == (protocol, tier)
         and pattern in (None, card["pattern"])
         and data_of(card) == kind_of(data)
     ]
     pattern = _only_pattern(chosen, suite) if pattern is None else pattern
+    suite = suite.under(pattern or USUAL_PATTERN)
+    if suite.measures and (tier, kind_of(data)) != ("full", REAL):
+        suite = replace(suite, averages=())
+    table = published_table(published, suite)
+    columns = Columns(suite, protocol)
+    chosen = [card for card in chosen if card["task"] in {*suite.tasks, *columns.of}]
     if table and pattern not in (None, table.pattern):
         table = None  # the paper ran other slots
     official = [(card, _reason_to_stay_off(card, suite, columns)) for card in chosen]
@@ -216,7 +232,7 @@ def board(
             groups["rows"].append(card)
     passed = {key: checks.of(own) for key, own in _by_row(kept).items()}
     sound = [card for card in kept if passed[_row_key(card)].status != "broken"]
-    common = _common_tasks(sound or kept, columns)
+    common = _common_columns(sound or kept, columns)
     sections = {
         name: _rows(groups[name], columns, common, passed, rank=name != "fidelity")
         for name in ("rows", "free", "fidelity")
@@ -271,7 +287,7 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
             scoring[card["task"]] = shown(score["name"]), score["higher_is_better"], score.get("unit", "percent")
     alike: dict[tuple, list[str]] = defaultdict(list)
     for task in tasks:
-        alike[scoring.get(task, ("accuracy", True, "percent"))].append(task)
+        alike[scoring.get(task) or suites.usual_score(task)].append(task)
     return [suites.of_tasks(names, *way) for way, names in alike.items()]
 
 
@@ -280,6 +296,10 @@ def _reason_to_stay_off(card: Card, suite: Suite, columns: "Columns") -> str | N
         return f"the column shows the best of {', '.join(columns.behind[card['task']])}"
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
+    if card["score"] and suite.measures:
+        asked = {measure.metric for measure in suite.measures if card["task"] in measure.settings}
+        lacking = sorted(asked - metrics_of(card))
+        return f"without {', '.join(lacking)}" if lacking else None
     if card["score"] and shown(card["score"]["name"]) != suite.metric:
         return f"scored by {card['score']['name']}, the suite by {suite.metric}"
     return None
@@ -322,14 +342,21 @@ def _by_row(cards: Iterable[Card]) -> dict[tuple[str, str], list[Card]]:
     return rows
 
 
-def _common_tasks(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
-    """Tasks that every row of the board has run: the only ones over which speeds may be compared.
+def _common_columns(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
+    """One column for each task that every row of the board has run: the only ones over which speeds may be compared.
 
     The best of several tasks is another one for each row, so that speeds of that column do not compare.
     """
     good = (card for card in cards if card["status"] == "ok")
-    ran = {key: {card["task"] for card in own} for key, own in _by_row(good).items()}
-    return tuple(task for task in columns.suite.tasks if ran and all(task in tasks for tasks in ran.values()))
+    ran = [{card["task"] for card in own} for own in _by_row(good).values()]
+    everywhere = set.intersection(*ran) if ran else set()
+    suite = columns.suite
+    return tuple(column for column in _a_column_each(suite) if {*suite.measure(column).settings} <= everywhere)
+
+
+def _a_column_each(suite: Suite) -> tuple[str, ...]:
+    """The first column of every task: all its metrics are of the same runs."""
+    return tuple({suite.measure(column).settings: column for column in reversed(suite.columns)}.values())[::-1]
 
 
 def _rows(
@@ -343,7 +370,8 @@ def _rows(
     suite, rows = columns.suite, []
     for (mechanism, pattern), of_row in _by_row(cards).items():
         some, found = of_row[-1], passed[mechanism, pattern]
-        own = {column: _best(of_row, suite, column, tasks) for column, tasks in columns.behind.items()}
+        shown_in = _mean_of_settings if suite.measures else _best
+        own = {column: shown_in(of_row, suite, column, tasks) for column, tasks in columns.behind.items()}
         speeds = [own[task].steps_per_second for task in common]
         sizes = [own[task].parameters for task in common]
         ratios = [cell.ratio for cell in own.values() if cell.ratio is not None]
@@ -355,7 +383,7 @@ def _rows(
                 pattern=shown(pattern),
                 rank=None,
                 cells=own,
-                averages={average.name: _mean(own, average) for average in suite.averages},
+                averages={average.name: _mean(own, suite, average) for average in suite.averages},
                 steps_per_second=_geometric_mean(speeds),
                 parameters=statistics.fmean(sizes) if sizes and None not in sizes else None,  # type: ignore[type-var]
                 ratio=max(ratios, default=None),
@@ -381,9 +409,44 @@ def _best(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) 
     return replace(found[best], best=best if good else None, lacking=lacking)
 
 
-def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
+def _mean_of_settings(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) -> BoardCell:
+    """The cell of a metric: of one task, or its mean over all of several settings."""
+    found = {task: _cell([card for card in cards if card["task"] == task], suite, column) for task in tasks}
+    if len(tasks) == 1:
+        return found[tasks[0]]
+    lacking = tuple(task for task, cell in found.items() if cell.status == "missing")
+    cells = [cell for cell in found.values() if cell.status != "missing"]
+    if lacking:
+        return BoardCell("missing", lacking=lacking if cells else ())
+    sizes, speeds = [cell.parameters for cell in cells], [cell.steps_per_second for cell in cells]
+    cost = {
+        "parameters": round(statistics.fmean(size for size in sizes if size is not None)) if sizes else None,
+        "steps_per_second": _geometric_mean(speeds),
+        "ratio": max((cell.ratio for cell in cells if cell.ratio is not None), default=None),
+        "failed": max(cell.failed for cell in cells),
+    }
+    if bad := [f"{task}: {cell.reason}" for task, cell in found.items() if cell.status == "fail"]:
+        return BoardCell("fail", reason="; ".join(bad), **cost)
+    by_seed: dict[int, list[float]] = defaultdict(list)
+    for card in cards:
+        if card["task"] in tasks and card["status"] == "ok":
+            by_seed[card["seed"]].append(score_by(card, suite.measure(column).metric)["value"])  # type: ignore[index]
+    means = [statistics.fmean(values) for values in by_seed.values() if len(values) == len(tasks)]
+    return BoardCell(
+        "ok",
+        value=statistics.fmean(cell.value for cell in cells if cell.value is not None),
+        std=statistics.stdev(means) if len(means) > 1 else None,
+        interval=bootstrap_interval(means),
+        seeds=min(cell.seeds for cell in cells),
+        count=min(cell.count for cell in cells if cell.count is not None),
+        **cost,
+    )
+
+
+def _cell(cards: list[Card], suite: Suite, column: str) -> BoardCell:
     if not cards:
         return BoardCell("missing")
+    measure = suite.measure(column)
     good = [card for card in cards if card["status"] == "ok"]
     cost = {
         "steps_per_second": _geometric_mean([_speed(card) for card in good]),
@@ -393,14 +456,15 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
     failed = len(cards) - len(good)
     if not good:
         return BoardCell("fail", failed=failed, reason=shown(cards[-1]["reason"] or "the run failed"), **cost)
-    values = [card["score"]["value"] for card in good]
-    value, count = statistics.fmean(values), min(card["score"]["count"] for card in good)
-    chances = [card["score"]["chance"] for card in good]
+    scores = [score_by(card, measure.metric) or card["score"] if suite.measures else card["score"] for card in good]
+    values = [score["value"] for score in scores]
+    value, count = statistics.fmean(values), min(score["count"] for score in scores)
+    chances = [score["chance"] for score in scores]
     chance = statistics.fmean(chances) if None not in chances else None
-    if suite.metric == "accuracy":
-        above = is_above_chance(value, chance, count, suite.higher_is_better)
+    if measure.metric == "accuracy":
+        above = is_above_chance(value, chance, count, measure.higher_is_better)
     else:  # chance is a baseline, of which no sampling is known
-        above = None if chance is None else value > chance if suite.higher_is_better else value < chance
+        above = None if chance is None else value > chance if measure.higher_is_better else value < chance
     cell = BoardCell(
         "ok",
         value=value,
@@ -413,7 +477,7 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
         above_chance=above,
         **cost,
     )
-    if task in suite.fail_at_chance and above is False:
+    if column in suite.fail_at_chance and above is False:
         return replace(cell, status="fail", reason=f"not above chance ({100 * value:.2f} % of {count} examples)")
     return cell
 
@@ -445,19 +509,20 @@ def _standard_error(cell: BoardCell, metric: str) -> float:
     return math.sqrt(seeds + sampling)
 
 
-def _mean(cells: Mapping[str, BoardCell], average: Average) -> Mean:
-    values, missing = [], []
+def _mean(cells: Mapping[str, BoardCell], suite: Suite, average: Average) -> Mean:
+    values, missing = {}, []
     for task in average.tasks:
         cell = cells[task]
         if cell.lacking:
             missing.extend(cell.lacking)
         elif cell.status == "ok" and cell.value is not None:
-            values.append(cell.value)
+            values[task] = cell.value
         elif cell.status == "fail" and task in average.fail_as:
-            values.append(average.fail_as[task])
+            values[task] = average.fail_as[task]
         else:
-            missing.append(f"{task} (FAIL)" if cell.status == "fail" else task)
-    return Mean(None, tuple(missing)) if missing else Mean(statistics.fmean(values))
+            names = suite.measure(task).settings
+            missing.extend(f"{name} (FAIL)" if cell.status == "fail" else name for name in names)
+    return Mean(None, tuple(dict.fromkeys(missing))) if missing else Mean(suite.mean(average, values))
 
 
 def _speed(card: Card) -> float | None:
@@ -476,12 +541,12 @@ def _geometric_mean(values: Sequence[float | None]) -> float | None:
 def _with_leaders(rows: list[Row], suite: Suite) -> list[Row]:
     """Mark, in every column that two rows or more have run, the best value and those not significantly worse."""
     errors = {
-        (row.mechanism, row.pattern, task): _standard_error(cell, suite.metric)
+        (row.mechanism, row.pattern, task): _standard_error(cell, suite.measure(task).metric)
         for row in rows
         for task, cell in row.cells.items()
     }
     leaders: set[tuple[str, str, str]] = set()
-    for task in suite.tasks:
+    for task in suite.columns:
         entries = {
             (row.mechanism, row.pattern, task): (row.cells[task].value, errors[row.mechanism, row.pattern, task])
             for row in rows
@@ -489,15 +554,15 @@ def _with_leaders(rows: list[Row], suite: Suite) -> list[Row]:
         }
         contenders = sum(row.cells[task].status != "missing" for row in rows)
         if contenders > 1:
-            leaders |= _leading(entries, suite.higher_is_better)
+            leaders |= _leading(entries, suite.measure(task).higher_is_better)
     for average in suite.averages:
         entries = {}
         for row in rows:
-            variance = sum(errors[row.mechanism, row.pattern, task] ** 2 for task in average.tasks)
-            error = math.sqrt(variance) / len(average.tasks)
+            own = {task: errors[row.mechanism, row.pattern, task] for task in average.tasks}
+            error = _average_error(own, suite, average)
             entries[row.mechanism, row.pattern, f"average {average.name}"] = (row.averages[average.name].value, error)
         if sum(value is not None for value, _ in entries.values()) > 1:
-            leaders |= _leading(entries, suite.higher_is_better)
+            leaders |= _leading(entries, bool(average.constants) or suite.higher_is_better)
 
     def leads(row: Row, column: str) -> bool:
         return (row.mechanism, row.pattern, column) in leaders
@@ -510,6 +575,16 @@ def _with_leaders(rows: list[Row], suite: Suite) -> list[Row]:
         )
         for row in rows
     ]
+
+
+def _average_error(errors: Mapping[str, float], suite: Suite, average: Average) -> float:
+    """The standard error of an average; the metrics of one task are of the same runs, so that their errors add up."""
+    by_task: dict[str, float] = defaultdict(float)
+    for column, weight in suite.weights(average).items():
+        measure = suite.measure(column)
+        scale = measure.factor / measure.scales[average.constants].std if average.constants else 1.0
+        by_task[measure.task] += weight * scale * errors[column]
+    return math.hypot(*by_task.values())
 
 
 def _leading(entries: Mapping[tuple, tuple[float | None, float]], higher_is_better: bool) -> set:
@@ -526,10 +601,20 @@ def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
     """Complete rows by their first average, then the others by how much they have and how good that is."""
     sign = -1 if suite.higher_is_better else 1
     first = suite.averages[0].name if suite.averages else None
+    spreads = _spreads(rows, suite) if suite.measures else {}
+
+    def standing(column: str, value: float) -> float:
+        """A score that compares with those of other columns."""
+        if not suite.measures:
+            return value
+        spread = spreads.get(column)
+        better = 1 if suite.measure(column).higher_is_better else -1
+        return better * (value - spread.mean) / spread.std if spread and spread.std else 0.0
 
     def key(row: Row) -> tuple:
         average = row.averages[first].value if first else None
-        values = [cell.value for cell in row.cells.values() if cell.status == "ok" and cell.value is not None]
+        scored = ((c, cell.value) for c, cell in row.cells.items() if cell.status == "ok")
+        values = [standing(column, value) for column, value in scored if value is not None]
         partial = statistics.fmean(values) if values else 0.0
         complete = average is not None
         return (
@@ -577,7 +662,7 @@ def _spreads(rows: Sequence[Row], suite: Suite) -> dict[str, ColumnSpread]:
     rows = [row for row in rows if row.conformance.status != "broken"]
     columns: dict[str, list[float | None]] = {
         task: [row.cells[task].value if row.cells[task].status == "ok" else None for row in rows]
-        for task in suite.tasks
+        for task in suite.columns
     }
     columns |= {average.name: [row.averages[average.name].value for row in rows] for average in suite.averages}
     return column_spreads(columns)
@@ -627,8 +712,14 @@ def _notes(
             else "neither the sampling of the data nor"
         )
         notes.append(f"One seed per cell: the marks know {known} the luck of training.")
-    if common and common != suite.tasks:
-        notes.append(f"Steps per second and parameters are over the tasks all rows have run: {', '.join(common)}.")
+    if common and common != _a_column_each(suite):
+        over = dict.fromkeys(task for column in common for task in suite.measure(column).settings)
+        notes.append(f"Steps per second and parameters are over the tasks all rows have run: {', '.join(over)}.")
+    ran = {card["task"] for card in cards}
+    if any(ran & {*measure.settings} and not ran >= {*measure.settings} for measure in suite.measures):
+        notes.append(SETTINGS_NOTE)
+    if suite.measures and (cards or table):
+        notes.append(INDEX_NOTE if suite.averages else NO_INDEX_NOTE)
     if len(suite.averages) > 1:
         notes.extend(f"{average.title}: {average.note}." for average in suite.averages)
     if table:

@@ -85,28 +85,43 @@ def plain(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def score_text(view: Board, value: float) -> str:
-    return percent(value) if view.suite.unit == "percent" else plain(value)
+def unit_of(view: Board, column: str | None) -> str:
+    """How the numbers of a column or an average are written: percent, plain or index; None is the whole board."""
+    if any(average.name == column and average.constants for average in view.suite.averages):
+        return "index"
+    return view.suite.unit if column is None else view.suite.measure(column).unit
 
 
-def deviation_text(view: Board, std: float) -> str:
-    return percent(std) if view.suite.unit == "percent" else f"{std:.2g}"
+def score_text(view: Board, value: float, column: str | None = None) -> str:
+    unit = unit_of(view, column)
+    return percent(value) if unit == "percent" else f"{value:+.3f}" if unit == "index" else plain(value)
 
 
-def difference_text(view: Board, difference: float) -> str:
+def deviation_text(view: Board, std: float, column: str | None = None) -> str:
+    return percent(std) if unit_of(view, column) == "percent" else f"{std:.2g}"
+
+
+def difference_text(view: Board, difference: float, column: str | None = None) -> str:
     """Own minus published, in points or in the unit of the score."""
-    return f"{100 * difference:+.2f}" if view.suite.unit == "percent" else f"{difference:+.3f}"
+    return f"{100 * difference:+.2f}" if unit_of(view, column) == "percent" else f"{difference:+.3f}"
 
 
-def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS) -> str:
-    """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`; a count of seeds where some failed."""
+def paper_text(view: Board, row: PaperRow, column: str) -> str:
+    """A published score digit by digit where its table gives them."""
+    score = row.scores[column]
+    return score if isinstance(score, str) else row.printed.get(column) or score_text(view, score, column)
+
+
+def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS, column: str | None = None) -> str:
+    """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`, `2 of 6` settings of a mean; a count of seeds where some failed."""
     if cell.status == "missing":
-        return DASH
+        settings = view.suite.measure(column).settings if column else ()
+        return f"{len(settings) - len(cell.lacking)} of {len(settings)}" if cell.lacking else DASH
     if cell.status == "fail" or cell.value is None:
         return "FAIL"
-    text = score_text(view, cell.value)
+    text = score_text(view, cell.value, column)
     if cell.std is not None and style.spread:
-        text += f" ± {deviation_text(view, cell.std)}"
+        text += f" ± {deviation_text(view, cell.std, column)}"
     if cell.best is not None:
         text += f" ({suites.variant(cell.best)})"
     if cell.failed:
@@ -117,11 +132,11 @@ def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS) -> str:
     return text + space + LEADING if cell.leading else text
 
 
-def mean_text(view: Board, mean: Mean, style: Style = IN_WORDS) -> str:
+def mean_text(view: Board, mean: Mean, style: Style = IN_WORDS, name: str | None = None) -> str:
     if mean.value is None:
         return DASH
     space = " " if style.spaced else ""
-    return score_text(view, mean.value) + (space + LEADING if mean.leading else "")
+    return score_text(view, mean.value, name) + (space + LEADING if mean.leading else "")
 
 
 def count_text(number: float | None) -> str:
@@ -146,22 +161,24 @@ def seeds_text(row: Row) -> str:
 def paper_average_text(view: Board, row: PaperRow, index: int, name: str, style: Style = IN_WORDS) -> str:
     """The recomputed average, and what was printed where that is something else."""
     value = row.averages[name]
-    text = DASH if value is None else score_text(view, value)
+    text = DASH if value is None else score_text(view, value, name)
     if row.printed_average is None or not row.average_is_wrong or index != (0 if row.printed_over == 5 else 1):
         return text
     if not style.words:
         return text + PRINTED_ERROR
-    elsewhere = "".join(f"; elsewhere {score_text(view, other)}" for other, _ in row.also_printed)
-    return f"{text} (printed {score_text(view, row.printed_average)}{elsewhere})"
+    elsewhere = "".join(f"; elsewhere {score_text(view, other, name)}" for other, _ in row.also_printed)
+    return f"{text} (printed {score_text(view, row.printed_average, name)}{elsewhere})"
 
 
-def spread_text(view: Board, spread: ColumnSpread | str | None, style: Style = IN_WORDS) -> tuple[str, str]:
+def spread_text(
+    view: Board, spread: ColumnSpread | str | None, style: Style = IN_WORDS, column: str | None = None
+) -> tuple[str, str]:
     """Mean and deviation as the paper writes them, `52 (2.7)`, or in two pieces for two lines."""
     if not isinstance(spread, ColumnSpread):
         return spread or "", ""
-    fractions = view.suite.unit == "percent"
-    mean = f"{100 * spread.mean:.0f}" if fractions else plain(spread.mean)
-    std = f"{100 * spread.std:.1f}" if fractions else f"{spread.std:.2g}"
+    unit = unit_of(view, column)
+    mean = f"{100 * spread.mean:.0f}" if unit == "percent" else score_text(view, spread.mean, column)
+    std = f"{100 * spread.std:.1f}" if unit == "percent" else f"{spread.std:.2g}"
     mark = PRINTED_ERROR if spread.is_wrong and not style.words else ""
     if not style.joined:
         return mean, std + mark
@@ -174,7 +191,8 @@ def spread_text(view: Board, spread: ColumnSpread | str | None, style: Style = I
 
 def columns(view: Board) -> tuple[str, ...]:
     averages = [average.title for average in view.suite.averages]
-    return ("#", NAME, *map(suites.heading, view.suite.tasks), *averages, "Seeds", "Steps/s", "Parameters")
+    titles = (view.suite.measure(column).title for column in view.suite.columns)
+    return ("#", NAME, *titles, *averages, "Seeds", "Steps/s", "Parameters")
 
 
 def names_of(view: Board) -> dict[tuple[str, str], str]:
@@ -221,15 +239,15 @@ def _part(view: Board, title: str, sections: Sequence[Section]) -> Part:
 
 def _own_lines(view: Board, rows: Sequence[Row], style: Style) -> Iterator[TableLine]:
     names = names_of(view)
-    tasks, averages = view.suite.tasks, [average.name for average in view.suite.averages]
+    tasks, averages = view.suite.columns, [average.name for average in view.suite.averages]
     for row in rows:
         yield TableLine(
             "own",
             (
                 "" if row.rank is None else str(row.rank),
                 names[row.mechanism, row.pattern],
-                *(cell_text(view, row.cells[task], style) for task in tasks),
-                *(mean_text(view, row.averages[name], style) for name in averages),
+                *(cell_text(view, row.cells[task], style, task) for task in tasks),
+                *(mean_text(view, row.averages[name], style, name) for name in averages),
                 seeds_text(row),
                 rate_text(row.steps_per_second),
                 count_text(row.parameters),
@@ -237,7 +255,8 @@ def _own_lines(view: Board, rows: Sequence[Row], style: Style) -> Iterator[Table
         )
         if row.differences:
             away = (
-                difference_text(view, row.differences[c]) if c in row.differences else "" for c in (*tasks, *averages)
+                difference_text(view, row.differences[c], c) if c in row.differences else ""
+                for c in (*tasks, *averages)
             )
             yield TableLine("difference", ("", f"vs {row.counterpart}", *away, "", "", ""))
 
@@ -248,8 +267,8 @@ def _own_summary(view: Board, style: Style) -> Iterator[TableLine]:
 
 
 def _summary_lines(view: Board, summary: Mapping[str, ColumnSpread | str], style: Style) -> Iterator[TableLine]:
-    names = (*view.suite.tasks, *(average.name for average in view.suite.averages))
-    pieces = [spread_text(view, summary.get(name), style) for name in names]
+    names = (*view.suite.columns, *(average.name for average in view.suite.averages))
+    pieces = [spread_text(view, summary.get(name), style, name) for name in names]
     means, deviations = zip(*pieces, strict=True)
     yield TableLine("summary", ("", SUMMARY if style.joined else "Task Avg", *means, "", "", ""))
     if not style.joined:
@@ -268,8 +287,7 @@ def _published_sections(view: Board, style: Style) -> list[Section]:
 
 
 def _paper_line(view: Board, row: PaperRow, style: Style) -> TableLine:
-    scores = (row.scores[task] for task in view.suite.tasks)
-    texts = (score if isinstance(score, str) else score_text(view, score) for score in scores)
+    texts = (paper_text(view, row, column) for column in view.suite.columns)
     averages = (paper_average_text(view, row, i, average.name, style) for i, average in enumerate(view.suite.averages))
     return TableLine("published", ("", row.title, *texts, *averages, "", "", ""))
 
@@ -278,7 +296,7 @@ def difference_notes(view: Board) -> list[str]:
     """What "vs" means, where a row has it."""
     if not any(row.differences for row in (*view.rows, *view.fidelity)):
         return []
-    unit = ", in points" if view.suite.unit == "percent" else ""
+    unit = ", in points" if view.suite.unit == "percent" and not view.suite.measures else ""
     return [
         f"vs: own minus published score of the same attention{unit}; data preparation and code differ from the paper's."
     ]

@@ -29,7 +29,7 @@ SOURCES = {
     "tasks": _OF_TASKS,
     "backbones": ("backbones",),
     "datasets": ("datasets",),
-    "suites": ("suites.py",),
+    "suites": ("suites.py", "published/index_constants.py", "published/cab_index.json"),
     "protocols": _OF_TASKS,
 }
 KINDS = tuple(SOURCES)

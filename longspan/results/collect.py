@@ -18,7 +18,7 @@ from longspan.core.errors import UsageError, did_you_mean
 from longspan.results.board import Board, board, suites_of
 from longspan.results.card import Card
 from longspan.results.conformance import PREFIX
-from longspan.results.published_rows import published_table
+from longspan.results.published_rows import tables_of
 from longspan.results.scoring import scored_by
 from longspan.results.store import Problem, Store
 from longspan.results.variant import REAL, data_of, kind_of
@@ -86,54 +86,74 @@ def boards(
             raise UsageError(f"Suite {name} has a score of its own, and --metric was {metric}; name one of its tasks.")
         cards = scored_by([card for card in cards if card["task"] == name], metric)
     suite, pattern = suite_or_task(name, cards), pattern and pattern_name(pattern)
-    table, data = published_name(suite, published), data and kind_of(data)
-    if published and table and tier not in (None, "full"):
+    data = data and kind_of(data)
+    if pattern:
+        suite.under(pattern)  # refuses one that the suite does not rank
+    tables = {one: table for one, table in published_tables(suite, published).items() if pattern in (None, one)}
+    if published and tables and tier not in (None, "full"):
         raise UsageError(f"Published numbers stand beside full runs, not beside {tier} ones; leave out --tier.")
-    if published and table and data not in (None, REAL):
+    if published and tables and data not in (None, REAL):
         raise UsageError(f"Published numbers stand beside real data, not beside {data}; leave out --data.")
     groups = {
         (card["protocol"], card["tier"], data_of(card), card["pattern"])
         for card in cards
-        if card["task"] in (*suite.tasks, *suite.tasks_under(card["protocol"]))
+        if _belongs(card, suite)
         and protocol in (None, card["protocol"])
         and tier in (None, card["tier"])
         and pattern in (None, card["pattern"])
         and data in (None, data_of(card))
     }
-    if published and table:  # a named table is shown alone, without boards that cannot have it
+    if published and tables:  # a named table is shown alone, without boards that cannot have it
         groups = {group for group in groups if group[1:3] == ("full", REAL)}
-    showing = table and tier in (None, "full") and data in (None, REAL)
-    if showing and table and ("full", REAL) not in {group[1:3] for group in groups}:
-        groups.add((protocol or "longspan", "full", REAL, pattern or _pattern_of(table, suite)))
+    if tier in (None, "full") and data in (None, REAL):
+        have = {group[3] for group in groups if group[1:3] == ("full", REAL)}
+        groups |= {(protocol or "longspan", "full", REAL, one) for one in tables if one not in have}
     for one_protocol, one_tier, kind, one_pattern in sorted(groups, key=_order):
-        shown = table if (one_tier, kind) == ("full", REAL) else None
+        shown = tables.get(one_pattern) if (one_tier, kind) == ("full", REAL) else None
         how: dict[str, Any] = {"data": kind, "published": shown, "conformance": conformance}
-        yield board(cards, suite, one_protocol, one_tier, one_pattern, **how)
+        yield board(cards, suite.under(one_pattern), one_protocol, one_tier, one_pattern, **how)
 
 
-def published_name(suite: Suite, asked: str | None) -> str | None:
-    """The full name of a published table of the suite from its short one; its usual table where none is asked for.
+def _belongs(card: Card, suite: Suite) -> bool:
+    """Whether a board of the suite is about the task of the card, in the pattern of the card."""
+    if suite.patterns and card["pattern"] not in suite.patterns:
+        return False
+    own = suite.under(card["pattern"])
+    return card["task"] in (*own.tasks, *own.tasks_under(card["protocol"]))
+
+
+def published_tables(suite: Suite, asked: str | None = None) -> dict[str, str]:
+    """The published table of each pattern that has one: those asked for by full or short name, else the usual ones.
 
     Tasks that no suite describes have a table where a paper prints scores of each of them.
 
-    >>> published_name(suites.get("lra"), "v0")
-    'lra-v0'
+    >>> published_tables(suites.get("lra"), "v0")
+    {'noncausal_self': 'lra-v0'}
     """
     if asked == "none":
-        return None
-    if settings := papers.for_tasks(suite.tasks, suite.metric):
-        if asked in (None, settings.name):
-            return settings.name
-        raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {settings.name}, none.")
+        return {}
+    printed = [(table.name, table.pattern) for table in tables_of(suite)]
+    for pattern, part in suite.patterns.items():
+        printed += [(table.name, pattern) for table in tables_of(part) if table.pattern == pattern]
+    if not printed:
+        return _leaderboards(suite, asked)
+    found = {pattern: name for name, pattern in printed if asked in (None, name, name.removeprefix(f"{suite.name}-"))}
+    if not found:
+        there = ", ".join(dict.fromkeys(name for name, _ in printed))
+        raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {there}, none.")
+    return found
+
+
+def _leaderboards(suite: Suite, asked: str | None) -> dict[str, str]:
     tables = papers.for_suite(suite.name)
     short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{suite.name}-")
     if short is None:
-        return None
+        return {}
     if not tables:
         raise UsageError(f"Published table {asked!r} was asked for, but {suite.name} has none; leave out --published.")
     if short not in tables:
         raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {', '.join(tables)}, none.")
-    return tables[short]
+    return {papers.load(tables[short]).pattern: tables[short]}
 
 
 def suite_or_task(name: str, cards: Sequence[Card]) -> Suite:
@@ -159,13 +179,6 @@ def pattern_name(text: str) -> str:
             raise UsageError(f"No pattern named {word!r}.{did_you_mean(word, PATTERNS.values())}")
         wanted.add(name)
     return "+".join(name for name in PATTERNS.values() if name in wanted)
-
-
-def _pattern_of(table: str, suite: Suite) -> str:
-    """The slots that the models of a published table have filled."""
-    found = published_table(table, suite)
-    assert found is not None, f"{table} has no scores of {suite.name}"
-    return found.pattern
 
 
 def _order(group: tuple[str, str, str, str]) -> tuple:

@@ -2,12 +2,14 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from longspan import published as papers
 from longspan import suites
 from longspan.core.errors import UsageError
-from longspan.published import PublishedTable
+from longspan.published import PublishedRow, PublishedTable
+from longspan.published.contradictions import contradictions
+from longspan.published.index_audit import index_checks, known
 from longspan.suites import Suite
 
 SUMMARY = "Task Avg (Std)"
@@ -25,7 +27,7 @@ class ColumnSpread:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row shown as published: scores in the unit of the suite, accuracies as fractions."""
+    """A row shown as published: scores as cards have them, accuracies as fractions."""
 
     title: str
     kind: str
@@ -37,6 +39,7 @@ class PaperRow:
     also_printed: tuple[tuple[float, str], ...] = ()  # other averages for the same row, and where
     printed_over: int = 5  # tasks behind the printed average
     deviations: tuple[str, ...] = ()  # from the rules of the benchmark
+    printed: Mapping[str, str] = field(default_factory=dict)  # scores digit by digit
 
 
 @dataclass(frozen=True)
@@ -57,39 +60,75 @@ def published_table(name: str | None, suite: Suite) -> PublishedTable | None:
     """The table of that name, which must belong to the suite."""
     if name is None:
         return None
-    table = papers.for_tasks(suite.tasks, suite.metric)
-    if table is not None and table.name == name:
-        return table
+    own = [table for table in tables_of(suite) if table.name == name]
+    if own:
+        return own[0]
     table = papers.load(name)
     if table.suite != suite.name:
         raise UsageError(f"The published table {name} belongs to suite {table.suite}, not to {suite.name}.")
     return table
 
 
+def tables_of(suite: Suite) -> list[PublishedTable]:
+    """What papers printed of the very columns of a suite, pattern by pattern; a leaderboard is none of these."""
+    if suite.measures:
+        return papers.for_columns({column: column for column in suite.columns})
+    return papers.for_tasks(suite.tasks, suite.metric)
+
+
 def paper_rows(table: PublishedTable | None, suite: Suite) -> tuple[PaperRow, ...]:
     """The rows of the table with the averages of the suite."""
+    if table is None:
+        return ()
+    return tuple(_indexed(row, table, suite) if suite.measures else _averaged(row, suite) for row in table.rows)
+
+
+def _averaged(row: PublishedRow, suite: Suite) -> PaperRow:
     unit = _fraction if suite.unit == "percent" else float
-    rows = []
-    for row in table.rows if table else ():
-        averages = {
-            average.name: row.average(average.tasks, {task: 100 * value for task, value in average.fail_as.items()})
-            for average in suite.averages
-        }
-        rows.append(
-            PaperRow(
-                title=row.title,
-                kind=row.kind,
-                scores={t: s if isinstance(s, str) else unit(s) for t, s in row.scores.items()},
-                averages={key: None if value is None else unit(value) for key, value in averages.items()},
-                printed_average=None if row.printed_average is None else unit(row.printed_average),
-                average_is_wrong=row.average_is_wrong,
-                source=row.source,
-                also_printed=tuple((unit(value), source) for value, source in row.also_printed),
-                printed_over=row.printed_over,
-                deviations=row.deviations,
-            )
-        )
-    return tuple(rows)
+    averages = {
+        average.name: row.average(average.tasks, {task: 100 * value for task, value in average.fail_as.items()})
+        for average in suite.averages
+    }
+    return PaperRow(
+        title=row.title,
+        kind=row.kind,
+        scores={t: s if isinstance(s, str) else unit(s) for t, s in row.scores.items()},
+        averages={key: None if value is None else unit(value) for key, value in averages.items()},
+        printed_average=None if row.printed_average is None else unit(row.printed_average),
+        average_is_wrong=row.average_is_wrong,
+        source=row.source,
+        also_printed=tuple((unit(value), source) for value, source in row.also_printed),
+        printed_over=row.printed_over,
+        deviations=row.deviations,
+        printed=row.printed,
+    )
+
+
+def _indexed(row: PublishedRow, table: PublishedTable, suite: Suite) -> PaperRow:
+    """A row of several metrics, with its index counted again; with more digits, where other sources have them."""
+    source = papers.measured(table.name).row(row.title)
+    best = {c: row.scores[c] if source.is_contradicted(c) else known(source, suite.measure(c)) for c in row.printed}
+    numbers = {c: _plain(score, suite.measure(c).factor) for c, score in best.items() if isinstance(score, float)}
+    complete = len(numbers) == len(suite.columns)
+    wrong = {(check.pattern, check.row) for check in index_checks() if check.task is None and check.kind == "error"}
+    return PaperRow(
+        title=row.title,
+        kind=row.kind,
+        scores={c: s if isinstance(s, str) else _plain(s, suite.measure(c).factor) for c, s in row.scores.items()},
+        averages={a.name: suite.mean(a, numbers) if complete else None for a in suite.averages},
+        printed_average=None if row.printed_index is None else float(row.printed_index),
+        average_is_wrong=(table.pattern, row.title) in wrong,
+        source=row.source,
+        printed=row.printed,
+    )
+
+
+def _plain(score: float, factor: int) -> float:
+    """
+    >>> _plain(34.61, 100), _plain(3.475, 1)
+    (0.3461, 3.475)
+    """
+    return _fraction(score) if factor == 100 else score
 
 
 def _fraction(percentage: float) -> float:
@@ -110,11 +149,11 @@ def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suit
     summary: dict[str, ColumnSpread | str] = {}
     if table.summary:
         models = [row for row in rows if row.kind == "published"]
-        columns = {task: [row.scores[task] for row in models] for task in suite.tasks}
+        columns = {task: [row.scores[task] for row in models] for task in suite.columns}
         columns |= {average.name: [row.averages[average.name] for row in models] for average in suite.averages}
         summary = {**column_spreads(columns)}
         first = suite.averages[0].name
-        for column in (*suite.tasks, first):
+        for column in (*suite.columns, first):
             key = "average" if column == first else column
             printed = table.summary.get(key)
             found = summary.get(column)
@@ -123,6 +162,7 @@ def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suit
             elif printed is not None and isinstance(found, ColumnSpread):
                 text = f"{printed['mean']:.0f} ({printed['std']:.1f})"
                 summary[column] = replace(found, printed=text, is_wrong=table.spread_is_wrong(key))
+    wrong = [found for found in contradictions() if suite.measures and table.pattern in found.patterns]
     return Paper(
         name=table.name,
         title=table.title,
@@ -131,7 +171,7 @@ def paper_of(table: PublishedTable | None, rows: Sequence[PaperRow], suite: Suit
         note=table.note,
         comparable=table.comparable,
         summary=summary,
-        flags=tuple(_flags(table, summary)),
+        flags=(*_flags(table, summary), *(found.text for found in wrong)),
     )
 
 

@@ -19,6 +19,7 @@ from longspan.results.board_table import (
     Part,
     count_text,
     footnotes,
+    paper_text,
     parts,
     percent,
     plain,
@@ -126,14 +127,14 @@ def _paper_entries(view: Board) -> Iterator[dict[str, Any]]:
     for row in view.published:
         start = {"section": section, "title": row.title, "note": "; ".join(row.deviations)}
         for task, score in row.scores.items():
-            number, printed = (None, score) if isinstance(score, str) else (score, score_text(view, score))
+            number, printed = None if isinstance(score, str) else score, paper_text(view, row, task)
             status = "ok" if number is not None else str(score).lower()
             yield start | {"column": task, "status": status, "value": number, "printed": printed}
         for index, (name, value) in enumerate(row.averages.items()):
             entry = {"column": name, "status": "missing" if value is None else "ok", "value": value}
             if row.printed_average is not None and index == (0 if row.printed_over == 5 else 1):
-                entry |= {"printed": score_text(view, row.printed_average)}
-                entry |= {"note": flags[row.title]} if row.average_is_wrong else {}
+                entry |= {"printed": score_text(view, row.printed_average, name)}
+                entry |= {"note": flags.get(row.title, "")} if row.average_is_wrong else {}
             yield start | entry
     for column, spread in view.paper.summary.items():
         entry = {"section": f"{section} summary", "title": SUMMARY, "column": column}

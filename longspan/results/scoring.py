@@ -19,15 +19,27 @@ def scored_by(cards: Iterable[Card], metric: str) -> list[Card]:
         if not score:  # a run that failed has no metric, and still belongs on the board
             chosen.append(card)
             continue
-        found = (card["metrics"] or {}).get(score["split"], {})
-        seen |= set(found)
-        if metric == score["name"]:
-            chosen.append(card)
-        elif metric in found:
-            chosen.append({**card, "score": {**score, **found[metric], **_meaning(metric, score), "name": metric}})
+        seen |= metrics_of(card)
+        if (own := score_by(card, metric)) is not None:
+            chosen.append({**card, "score": own})
     if seen and metric not in seen:
         raise UsageError(f"No card has a metric {metric!r}; the metrics of these runs: {', '.join(sorted(seen))}.")
     return chosen
+
+
+def metrics_of(card: Card) -> set[str]:
+    """What is known of the split that was scored."""
+    score = card["score"]
+    return {score["name"], *(card["metrics"] or {}).get(score["split"], {})} if score else set()
+
+
+def score_by(card: Card, metric: str) -> Card | None:
+    """This metric of a finished run in the form of its score; None where the card does not have it."""
+    score = card["score"]
+    found = (card["metrics"] or {}).get(score["split"], {})
+    if metric == score["name"]:
+        return score
+    return {**score, **found[metric], **_meaning(metric, score), "name": metric} if metric in found else None
 
 
 def _meaning(metric: str, score: Card) -> Card:
