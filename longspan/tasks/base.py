@@ -179,11 +179,12 @@ class Preset:
 
     `mechanism` takes the place of the plain name, as in "lra_local(block=64)" for `local`; where patterns differ, there
     is one for each. `changes` hold for that name and for the forms it runs in, with whatever options:
-    {"model.layers": 1}.
+    {"model.layers": 1}. `smoke` are those that take their place in the smoke tier.
     """
 
     mechanism: str | Mapping[Pattern, str]
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def form(self, pattern: Pattern) -> str | None:
         """What runs in slots of this pattern; nothing is said of a pattern that has no form."""
@@ -301,7 +302,7 @@ class Task(ABC):
                 full = self.protocols.get((protocol, "full"))
                 if full is not None and tier == "lite" and rules == full.lite():  # a tenth of what the preset says
                     return full.override(preset.changes).lite()
-                return rules.override(preset.changes)
+                return rules.override({**preset.changes, **(preset.smoke if tier == "smoke" else {})})
         return rules
 
     def patterns(self, asked: str | None) -> tuple[Pattern, ...]:
