@@ -46,3 +46,12 @@ def test_columns_are_headed_as_in_the_paper():
     headings = [suites.heading(task) for task in suites.get("lra").tasks]
     assert headings == ["ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X"]
     assert suites.heading("something_else") == "something_else"
+
+
+def test_lra4_is_what_can_be_run_without_citation_pairs_and_path_x():
+    suite = suites.get("lra4")
+    assert (suite.version, suite.tasks) == (1, ("listops", "text", "image", "pathfinder"))
+    assert [average.tasks for average in suite.averages] == [suite.tasks]
+    assert suite.tasks_under("longspan") == ("listops", "text_1k", "image", "pathfinder")
+    assert suite.tasks_under("strong") == suite.tasks
+    assert suite.sources("lra-paper")["text"] == suites.get("lra").sources("lra-paper")["text"]

@@ -204,15 +204,15 @@ def _suites_for(cards: Sequence[Card], official: bool, protocol: str) -> list[su
         if official and tasks & of_suite and collect.published_name(suite, None):
             chosen.append(suite)
             tasks = tasks - of_suite
-    return [*chosen, *(_suite_for(alike) for alike in suites_of(sorted(tasks), cards))]
+    return [*chosen, *(_suite_for(alike, protocol) for alike in suites_of(sorted(tasks), cards))]
 
 
-def _suite_for(alike: suites.Suite) -> suites.Suite:
+def _suite_for(alike: suites.Suite, protocol: str) -> suites.Suite:
     """The smallest suite that has all the tasks and is at least half filled by them, else just their list."""
     fitting = [
         suite
         for suite in suites.SUITES.values()
-        if set(alike.tasks) <= set(suite.tasks)
+        if set(alike.tasks) <= set(suite.tasks_under(protocol))
         and 2 * len(alike.tasks) >= len(suite.tasks)
         and suite.metric == alike.metric
     ]

@@ -10,6 +10,8 @@ The rules, which every rendering repeats:
 - FAIL: every seed failed; or, on a task the suite names (Path-X), the mean is not above chance.
 - Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate. A score
   that is no rate, such as a perplexity, is only compared with its baseline.
+- Left chance: of several seeds, those that are above chance each by itself. Where some are not, as on Pathfinder, the
+  mean says little; their number and the mean over them stand beside it.
 - All tasks of a board are scored alike. A lower-is-better score ranks upwards, and only fractions are shown in percent.
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
@@ -82,6 +84,8 @@ class BoardCell:
     count: int | None = None  # test examples behind each seed's value
     chance: float | None = None
     above_chance: bool | None = None
+    left_chance: int | None = None  # seeds that are above chance each by itself
+    left_mean: float | None = None  # over these
     leading: bool = False
     steps_per_second: float | None = None
     parameters: int | None = None
@@ -277,7 +281,8 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
 
 def _reason_to_stay_off(card: Card, suite: Suite, columns: "Columns") -> str | None:
     if card["task"] not in columns.of:
-        return f"the column shows the best of {', '.join(columns.behind[card['task']])}"
+        behind = columns.behind[card["task"]]
+        return f"the column shows {'the best of ' if len(behind) > 1 else ''}{', '.join(behind)}"
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
     if card["score"] and shown(card["score"]["name"]) != suite.metric:
@@ -327,9 +332,10 @@ def _common_tasks(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
 
     The best of several tasks is another one for each row, so that speeds of that column do not compare.
     """
+    alone = {column: tasks[0] for column, tasks in columns.behind.items() if len(tasks) == 1}
     good = (card for card in cards if card["status"] == "ok")
     ran = {key: {card["task"] for card in own} for key, own in _by_row(good).items()}
-    return tuple(task for task in columns.suite.tasks if ran and all(task in tasks for tasks in ran.values()))
+    return tuple(column for column, task in alone.items() if ran and all(task in own for own in ran.values()))
 
 
 def _rows(
@@ -372,7 +378,8 @@ def _best(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) 
     """The cell of one task, or the best of several, with what it lacks of them."""
     found = {task: _cell([card for card in cards if card["task"] == task], suite, column) for task in tasks}
     if len(tasks) == 1:
-        return found[tasks[0]]
+        cell = found[tasks[0]]
+        return replace(cell, lacking=tasks) if cell.status == "missing" and tasks[0] != column else cell
     sign = 1 if suite.higher_is_better else -1
     good = {task: sign * cell.value for task, cell in found.items() if cell.status == "ok" and cell.value is not None}
     failed = [task for task, cell in found.items() if cell.status == "fail"]
@@ -397,10 +404,8 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
     value, count = statistics.fmean(values), min(card["score"]["count"] for card in good)
     chances = [card["score"]["chance"] for card in good]
     chance = statistics.fmean(chances) if None not in chances else None
-    if suite.metric == "accuracy":
-        above = is_above_chance(value, chance, count, suite.higher_is_better)
-    else:  # chance is a baseline, of which no sampling is known
-        above = None if chance is None else value > chance if suite.higher_is_better else value < chance
+    above = _is_above(value, chance, count, suite)
+    left = [score["value"] for card in good if _is_above((score := card["score"])["value"], chance, count, suite)]
     cell = BoardCell(
         "ok",
         value=value,
@@ -411,11 +416,20 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
         count=count,
         chance=chance,
         above_chance=above,
+        left_chance=None if above is None else len(left),
+        left_mean=statistics.fmean(left) if left else None,
         **cost,
     )
     if task in suite.fail_at_chance and above is False:
         return replace(cell, status="fail", reason=f"not above chance ({100 * value:.2f} % of {count} examples)")
     return cell
+
+
+def _is_above(value: float, chance: float | None, count: int, suite: Suite) -> bool | None:
+    """Whether a score is above chance; where it is no rate, chance is a baseline of which no sampling is known."""
+    if suite.metric == "accuracy":
+        return is_above_chance(value, chance, count, suite.higher_is_better)
+    return None if chance is None else value > chance if suite.higher_is_better else value < chance
 
 
 def is_above_chance(value: float, chance: float | None, count: int, higher_is_better: bool = True) -> bool | None:
@@ -653,11 +667,13 @@ def device_of(card: Card) -> str:
     return shown(str(name or device))
 
 
+LEFT_CHANCE = "left chance"
 RULES = (
     "± is the sample standard deviation over seeds.",
     "● leads its column: above chance, and no row is better by more than two standard errors of the difference.",
     "° is not above chance: the majority-class rate of the test set plus three standard errors; "
     "where the score is no rate, no better than its baseline.",
+    f"n of m {LEFT_CHANCE}: so many seeds are above chance by this rule, each by itself; their mean follows.",
     "FAIL: every seed failed, or the mean is not above chance on a task where the suite demands it.",
     "An average is shown over complete task sets only.",
     "A row is one code in one precision, a column one set of settings: the newest; others are listed below.",

@@ -25,7 +25,7 @@ from longspan.results.variant import REAL, data_of, kind_of
 from longspan.suites import Suite
 
 TIERS = ("smoke", "lite", "full")
-PUBLISHED = {"lra": "v1"}  # the table that the full board of a suite shows unless another is asked for
+PUBLISHED = {"lra": "v1", "lra4": "v1"}  # the table that the full board of a suite shows unless another is asked for
 PATTERNS = {"NS": "noncausal_self", "CS": "causal_self", "NC": "noncausal_cross", "CC": "causal_cross"}
 
 
@@ -125,8 +125,9 @@ def published_name(suite: Suite, asked: str | None) -> str | None:
         if asked in (None, settings.name):
             return settings.name
         raise UsageError(f"No published table {asked!r} of {suite.name}; there are: {settings.name}, none.")
-    tables = papers.for_suite(suite.name)
-    short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{suite.name}-")
+    owner = suite.published or suite.name
+    tables = papers.for_suite(owner)
+    short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{owner}-")
     if short is None:
         return None
     if not tables:
