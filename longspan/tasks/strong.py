@@ -91,10 +91,15 @@ def state_space(
 
 
 def models(
-    changes: dict[str, Any], options: str = "", *, start: str = "legs", s4: str = "", **smoke: int
+    changes: dict[str, Any],
+    options: str = "",
+    *,
+    start: str = "legs",
+    s4: str = "",
+    smoke: Mapping[str, int] | None = None,
 ) -> dict[str, Preset]:
-    """S4D and S4 with the same settings."""
-    smaller = SMALLER | {f"recipe.{name}": value for name, value in smoke.items()}
+    """S4D and S4 with the same settings; `smoke` are those of the recipe in that tier, where it has others."""
+    smaller = SMALLER | {f"recipe.{name}": value for name, value in (smoke or {}).items()}
     s4d = ", ".join(filter(None, [f'init="{start}"', options]))
     s4 = ", ".join(filter(None, [s4, options]))
     return {
@@ -200,5 +205,5 @@ PATHX_MODELS = models(
     ),
     "step_min=0.0001, step_max=0.01",
     s4="tied=False",
-    **PATHX_SMOKE,
+    smoke=PATHX_SMOKE,
 )
