@@ -25,7 +25,7 @@ def scores(evidence: Evidence, task: str, tier: str) -> str:
     rows = []
     for group in _groups(evidence, task, tier):
         good = [card for card in group if card["status"] == "ok"]
-        minutes = [f"{card['timing']['wall_seconds'] / 60:.1f}" for card in good]
+        minutes = [_minutes(card) for card in good]
         shared = any(card["timing"].get("shared") for card in good)
         speeds = [rate_text(card["timing"]["steps_per_second"]) for card in good]
         rows.append(
@@ -40,6 +40,11 @@ def scores(evidence: Evidence, task: str, tier: str) -> str:
         )
     heads = ("mechanism", "protocol", "accuracy", "published, v0 / v1", "minutes", "steps/s between evaluations")
     return table(heads, rows) if rows else ""
+
+
+def _minutes(card: Card) -> str:
+    seconds = card["timing"]["wall_seconds"]
+    return DASH if seconds is None else f"{seconds / 60:.1f}"
 
 
 def _scores_text(group: Sequence[Card]) -> str:
@@ -81,7 +86,7 @@ def changed(evidence: Evidence, task: str, tier: str) -> str:
     for card in sorted(own, key=_changes_order):
         if (card["mechanism"], card["protocol"]) in tried:
             changes = ", ".join(f"{name}={value}" for name, value in card["overrides"].items()) or "nothing"
-            at_end = card["curve"][-1].get("train_accuracy")
+            at_end = (card["curve"] or [{}])[-1].get("train_accuracy")
             rows.append(
                 (
                     card["mechanism"],
@@ -90,7 +95,7 @@ def changed(evidence: Evidence, task: str, tier: str) -> str:
                     str(card["seed"]),
                     percent(card["score"]["value"]),
                     DASH if at_end is None else f"{100 * at_end:.1f}",
-                    f"{card['selected_step']:,}",
+                    DASH if card["selected_step"] is None else f"{card['selected_step']:,}",
                 )
             )
     heads = ("mechanism", "protocol", "changed", "seed", "test", "training accuracy at the end", "best step")
@@ -136,7 +141,7 @@ def metrics(evidence: Evidence, task: str, tier: str, *names: str) -> str:
     cards = [card for card in evidence.runs if _is(card, task, tier, data=None) and not card["overrides"]]
     rows = []
     for card in sorted((card for card in cards if card["status"] == "ok"), key=lambda card: _order([card])):
-        found, score = card["metrics"]["test"], card["score"]
+        found, score = (card["metrics"] or {}).get("test", {}), card["score"]
         texts = [plain(found[name]["value"]) if name in found else DASH for name in names]
         chance = DASH if score["chance"] is None else plain(score["chance"])
         against = DASH if not score["chance"] else f"{100 * (score['value'] / score['chance'] - 1):+.0f} %"
@@ -152,16 +157,17 @@ def language(evidence: Evidence, task: str, tier: str, *lengths: str) -> str:
         for card in (one for one in group if one["status"] == "ok"):
             timing, points = card["timing"], {one["length"]: one for one in asked.get(card["sha256"], ())}
             found = [points.get(int(length), {}).get("perplexity") for length in lengths]
-            speed = timing["examples_per_second"] * card["settings"]["data"]["length"]
+            rate, tokens = timing["examples_per_second"], card["settings"]["data"].get("length")
+            speed = rate * tokens if rate and isinstance(tokens, int) and not timing.get("shared") else None
             peak = card["memory"]["peak_bytes"]
             rows.append(
                 (
                     card["mechanism"],
                     f"{card['score']['value']:.1f}",
                     *(DASH if value is None else f"{value:.1f}" for value in found),
-                    DASH if timing.get("shared") else f"{round(speed, -3):,.0f}",
+                    DASH if speed is None else f"{round(speed, -3):,.0f}",
                     DASH if peak is None else f"{peak / 2**30:.1f}",
-                    f"{timing['wall_seconds'] / 60:.1f}",
+                    _minutes(card),
                 )
             )
     rows.sort(key=lambda row: float(row[1]))
@@ -179,7 +185,8 @@ def forecasting(evidence: Evidence, *tasks: str) -> str:
             group = [card for card in found[task].get(mechanism, ()) if card["status"] == "ok"]
             row.append(str(len(group)))
             for metric in ("mse", "mae"):
-                values = [card["metrics"]["test"][metric]["value"] for card in group]
+                tested = [(card["metrics"] or {}).get("test", {}) for card in group]
+                values = [found[metric]["value"] for found in tested if metric in found]
                 row += [_error(values), _printed(task, metric, mechanism)]
         rows.append(tuple(row))
     heads = [head for task in tasks for head in (f"seeds, {task}", "MSE", "CAB", "MAE", "CAB")]
