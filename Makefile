@@ -2,7 +2,8 @@
 # make test       lint, then all tests but the long ones          make test-full   the long ones too
 # make test-gpu   the tests of kernels and recorded steps on one GPU, with GPU_PYTHON as the interpreter that has CUDA
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
-# make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages
+# make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages; and the
+#                 tables that are made from cards
 
 PYTHON ?= python3
 VENV := .venv
@@ -45,6 +46,7 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_architecture.py
 	$(BIN)/python docs/make_taxonomy.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
+	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md --cards results/h200/cards
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

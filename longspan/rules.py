@@ -1,7 +1,8 @@
 """The rules of Long Range Arena, judged for every run; a run that breaks one is on the free track.
 
 - parameters: at most ten per cent more than the same network with softmax attention;
-- no pretraining: building the network reads no file and uses no network access, so every weight comes from the seed;
+- no pretraining: building the network reads no file and uses no network access, and training starts from no other run,
+  so every weight comes from the seed;
 - no spatial information: the network is given a row of tokens, and the mechanism knows of no second dimension;
 - frozen sizes: nothing of the protocol's network is changed.
 
@@ -34,10 +35,12 @@ def judge(
     baseline: int,
     read: Sequence[str],
     pretraining: int = 0,
+    initial: str | None = None,
 ) -> dict[str, RuleCheck]:
     """The result for each rule; `read` names what was opened while the network was built.
 
-    `pretraining` counts steps on something else than the task before it.
+    `pretraining` counts steps on something else than the task before it, `initial` is the hash of weights of another
+    run from which training starts.
     """
     ratio = parameters / baseline
     changed = sorted(name for name in overrides if name.startswith("model."))
@@ -46,9 +49,11 @@ def judge(
             within_rule(parameters, baseline), f"{parameters:,} against {baseline:,} with softmax ({ratio:.3f})"
         ),
         "no pretraining": RuleCheck(
-            not read and not pretraining,
+            not read and not pretraining and not initial,
             f"opened while the network was built: {', '.join(read)}"
             if read
+            else f"starts from the weights {initial[:12]} of another run"
+            if initial
             else f"{pretraining:,} steps on masked tokens first"
             if pretraining
             else "weights from the seed alone",

@@ -86,3 +86,12 @@ def test_a_pattern_that_a_suite_does_not_rank_is_refused():
     with pytest.raises(UsageError, match="cab was asked for noncausal_self\\+causal_self"):
         CAB.under("noncausal_self+causal_self")
     assert suites.get("lra").under("causal_self") is suites.get("lra")
+
+
+def test_lra4_is_what_can_be_run_without_citation_pairs_and_path_x():
+    suite = suites.get("lra4")
+    assert (suite.version, suite.tasks) == (1, ("listops", "text", "image", "pathfinder"))
+    assert [average.tasks for average in suite.averages] == [suite.tasks]
+    assert suite.tasks_under("longspan") == ("listops", "text_1k", "image", "pathfinder")
+    assert suite.tasks_under("strong") == suite.tasks
+    assert suite.sources("lra-paper")["text"] == suites.get("lra").sources("lra-paper")["text"]

@@ -4,14 +4,15 @@
         bench.title                          # NVIDIA H200 · bfloat16 · batch 4, 8 heads of 64 · core · causal_self
         bench.mechanisms["linear"].reading(4096, "forward", "graph").time.median
 
-Several cards of one mechanism are read as one: of two points the newer counts. Cards are untrusted and their points
+Several cards of one mechanism are read as one: of a point that was measured twice the newer values count, and what only
+the older has, such as energy, stays. Cards are untrusted and their points
 hold more than the schema knows, so a value of the wrong type counts as not measured.
 """
 
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +252,10 @@ def _bench(machine: str, setup: tuple[tuple[str, str], ...], pattern: str, cards
         mechanism, name = card["mechanism"], filename(card).removesuffix(".json")
         newest[mechanism] = card
         names.setdefault(mechanism, []).append(name)
-        found = (_reading(point, name) for point in card["points"])
-        readings.setdefault(mechanism, {}).update({(one.length, one.mode, one.variant): one for one in found})
+        own = readings.setdefault(mechanism, {})
+        for one in (_reading(point, name) for point in card["points"]):
+            key = one.length, one.mode, one.variant
+            own[key] = _joined(own.get(key), one)
         bandwidth = _number(card.get("ceilings"), "bytes_per_second") or bandwidth
         rate = _number(card.get("ceilings"), "operations_per_second") or rate
     mechanisms = {
@@ -268,6 +271,13 @@ def _bench(machine: str, setup: tuple[tuple[str, str], ...], pattern: str, cards
         for mechanism, card in sorted(newest.items())
     }
     return Bench(machine, setup, shown(pattern), mechanisms, bandwidth, rate)
+
+
+def _joined(older: Reading | None, newer: Reading) -> Reading:
+    """The newer reading with the quantities that only the older one has."""
+    if older is None or (older.status, newer.status) != ("ok", "ok"):
+        return newer
+    return replace(newer, samples={**older.samples, **newer.samples})
 
 
 def _reading(point: Mapping[str, Any], card: str) -> Reading:

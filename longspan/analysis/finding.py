@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -118,16 +119,27 @@ def text(value: Any, kind: Kind) -> str:
 
 def markdown(finding: Finding) -> str:
     """The table and the notes; whatever came from a card is escaped."""
-
-    def escape(words: str) -> str:
-        return re.sub(r"([\\`*_{}\[\]<>|#~!])", r"\\\1", " ".join(words.split()))
-
-    heads = [escape(column.title) for column in finding.columns]
     sides = [":---" if column.kind == "text" else "---:" for column in finding.columns]
-    lines = [heads, sides, *([escape(cell) for cell in row] for row in finding.texts())]
-    table = ["| " + " | ".join(line) + " |" for line in lines]
-    notes = [f"- {escape(note)}" for note in finding.notes]
-    return "\n".join([f"## {escape(finding.title)}", "", escape(finding.lede), "", *table, "", *notes]) + "\n"
+    lines = table([column.title for column in finding.columns], finding.texts(), sides)
+    notes = [f"- {escaped(note)}" for note in finding.notes]
+    return "\n".join([f"## {escaped(finding.title)}", "", escaped(finding.lede), "", lines, "", *notes]) + "\n"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str] = ()) -> str:
+    """A Markdown table; `sides` align its columns.
+
+    >>> print(table(["a", "b_c"], [["1", "x|y"]]))
+    | a | b\\_c |
+    | --- | --- |
+    | 1 | x\\|y |
+    """
+    lines = [map(escaped, heads), sides or ["---"] * len(heads), *(map(escaped, row) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def escaped(words: str) -> str:
+    """Text that Markdown shows as it is, in one line."""
+    return re.sub(r"([\\`*_{}\[\]<>|#~!])", r"\\\1", " ".join(printable(words).split()))
 
 
 def as_csv(finding: Finding) -> str:

@@ -36,7 +36,7 @@ ORDER = (
         "crossover",
         "advise",
     ),
-    *("probe", "analyze", "board", "report", "verify", "new", "doctor"),
+    *("probe", "analyze", "board", "report", "tables", "verify", "new", "doctor"),
 )
 INTERRUPTED = 130
 

@@ -1,4 +1,4 @@
-"""`board`, `report` and `verify`: what cards say. Never imports torch."""
+"""`board`, `report`, `tables` and `verify`: what cards say. Never imports torch."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -143,6 +143,60 @@ def _serve(site: Path, port: int) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             say("Stopped.", error=True)
+
+
+@app.command("tables")
+def fill_tables(
+    pages: Annotated[list[Path], typer.Argument(metavar="PAGE...", help="Markdown files with marked tables.")],
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a page is not up to date.")] = False,
+    cards: Cards = None,
+    out: Out = Path("out"),
+) -> None:
+    """Write the marked tables of Markdown pages from cards, and leave every other line as it is.
+
+    A table lies between two lines of its own, <!-- cards: scores listops full --> and <!-- end of cards -->.
+
+    \b
+    scores TASK TIER            every mechanism and seed on a task of Long Range Arena
+    changed TASK TIER           runs with overridden settings
+    board SUITE PROTOCOL TIER   the rows of a board
+    differences TASK...         each mechanism against softmax, with intervals
+    metrics TASK TIER NAME...   other metrics of the test set
+    language TASK TIER N...     perplexities, also at other lengths
+    forecasting TASK...         errors beside CAB's
+    times N                     core measurements at N tokens
+
+    \b
+    Examples:
+      longspan tables results/h200/README.md --cards results/h200/cards
+      longspan tables results/h200/README.md --cards results/h200/cards --check
+    """
+    from longspan import analysis
+    from longspan.core import atomic
+    from longspan.report.marked_tables import fill
+    from longspan.results import collect
+
+    evidence = analysis.gather(collect.card_folders(cards, out))
+    for problem in evidence.problems:
+        say(f"Left out: {problem.sentence}", error=True)
+    stale = []
+    for page in pages:
+        text = _text_of(page)
+        if (filled := fill(text, evidence)) == text:
+            continue
+        stale.append(str(page))
+        if not check:
+            atomic.write_text(page, filled)
+            say(f"Written: {page}.")
+    if check and stale:
+        raise CheckFailed(f"Not what the cards say: {', '.join(stale)}; write it with longspan tables.")
+
+
+def _text_of(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Tables were to be written into {page}, which cannot be read ({error}).") from None
 
 
 @app.command()

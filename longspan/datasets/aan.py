@@ -78,6 +78,7 @@ _LRA = by_tier(
     smoke=Data(length=192, train=2_000, valid=200, test=1_000, standin=True),
 )
 _STRONG = dict.fromkeys((("strong", "lite"), ("strong", "full")), Data(length=3_999, tokens="characters"))
+_STRONG["strong", "smoke"] = Data(length=191, train=2_000, valid=200, test=1_000, tokens="characters", standin=True)
 PRESETS = {"retrieval": _LRA | _STRONG, "retrieval_30k": _LRA}
 
 

@@ -82,10 +82,12 @@ class Data:
             raise UsageError(f"CIFAR-10 is split by 'longspan' or 'seed42', got split={self.split!r}; pick one.")
 
 
+SMOKE = Data(train=2_000, valid=200, test=1_000, standin=True)
 PRESETS = {
     "image": by_tier(
         full=dict.fromkeys(("longspan", "lra-paper", "lra-released", "strong"), Data()),
-        smoke=Data(train=2_000, valid=200, test=1_000, standin=True),
+        smoke=SMOKE,
+        other_smoke={"strong": SMOKE},
     )
 }
 

@@ -84,11 +84,12 @@ def _text(length: int, released: int | None = None) -> dict[tuple[str, str], Dat
     return by_tier(full, smoke=Data(length=256, train=2_000, valid=200, test=1_000, standin=True))
 
 
+STRONG = dict.fromkeys(
+    (("strong", "lite"), ("strong", "full")), Data(length=4_095, tokens="characters")
+)  # 4,096 with the end token
+STRONG["strong", "smoke"] = Data(length=255, train=2_000, valid=200, test=1_000, tokens="characters", standin=True)
 PRESETS = {
-    "text": _text(4_000, released=1_000)
-    | dict.fromkeys(
-        (("strong", "lite"), ("strong", "full")), Data(length=4_095, tokens="characters")
-    ),  # 4,096 with the end token
+    "text": _text(4_000, released=1_000) | STRONG,
     "text_1k": _text(1_000),
     "text_2k": _text(2_000),
     "text_3k": _text(3_000),

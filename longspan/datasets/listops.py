@@ -83,10 +83,12 @@ class Data:
             )
 
 
+SMOKE = Data(train=20_000, valid=500, test=2_000, longer_than=50, shorter_than=128, max_depth=5, max_args=8)
 PRESETS = {
     "listops": by_tier(
         full=dict.fromkeys(("longspan", "lra-paper", "lra-released", "strong"), Data()),
-        smoke=Data(train=20_000, valid=500, test=2_000, longer_than=50, shorter_than=128, max_depth=5, max_args=8),
+        smoke=SMOKE,
+        other_smoke={"strong": SMOKE},
     )
 }
 

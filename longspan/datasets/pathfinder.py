@@ -82,15 +82,19 @@ class Data:
 
 
 _PROTOCOLS = ("longspan", "lra-paper", "lra-released", "strong")
+SMOKE = Data(size=32, difficulty="easy", train=2_000, valid=200, test=1_000)
+SMOKE_PATHX = Data(size=128, difficulty="easy", train=200, valid=20, test=100)
 PRESETS = {
     "pathfinder": by_tier(
         full=dict.fromkeys(_PROTOCOLS, Data(size=32, difficulty="hard"))
         | {"longspan": Data(size=32, difficulty="hard", fresh=1, symmetries=True)},
-        smoke=Data(size=32, difficulty="easy", train=2_000, valid=200, test=1_000),
+        smoke=SMOKE,
+        other_smoke={"strong": SMOKE},
     ),
     "pathx": by_tier(
         full=dict.fromkeys(_PROTOCOLS, Data(size=128, difficulty="hard")),
-        smoke=Data(size=128, difficulty="easy", train=200, valid=20, test=100),
+        smoke=SMOKE_PATHX,
+        other_smoke={"strong": SMOKE_PATHX},
     ),
 }
 

@@ -1,8 +1,8 @@
 """A leaderboard as a paper prints it: one row per model, one score per task, and what arithmetic makes of them."""
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
@@ -92,6 +92,24 @@ class PublishedTable:
         """
         name = mechanism.split("(", 1)[0].strip().removeprefix("lra_")
         return next((row for row in self.rows if row.mechanism == name), None) if name else None
+
+    def over(self, tasks: Collection[str]) -> "PublishedTable":
+        """The columns of these tasks alone, without what was printed over more of them: averages and their spread.
+
+        >>> from longspan import published
+        >>> published.load("lra-v1").over(["listops"]).row("Chance").printed_average is None
+        True
+        """
+        rows = (
+            replace(
+                row,
+                scores={task: row.scores[task] for task in tasks},
+                printed_average=None,
+                also_printed=(),
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(rows), summary={t: s for t, s in self.summary.items() if t in tasks})
 
     def spread(self, task: str) -> tuple[float, float]:
         """Mean and sample standard deviation over the authors' models, recomputed; `task` may be "average"."""

@@ -210,15 +210,15 @@ def _suites_for(cards: Sequence[Card], official: bool, protocol: str, pattern: s
         if official and not suite.patterns and tasks & of_suite and collect.published_tables(suite):
             chosen.append(suite)
             tasks = tasks - of_suite
-    return [*chosen, *beside, *(_suite_for(alike) for alike in suites_of(sorted(tasks), cards))]
+    return [*chosen, *beside, *(_suite_for(alike, protocol) for alike in suites_of(sorted(tasks), cards))]
 
 
-def _suite_for(alike: suites.Suite) -> suites.Suite:
+def _suite_for(alike: suites.Suite, protocol: str) -> suites.Suite:
     """The smallest suite that has all the tasks and is at least half filled by them, else just their list."""
     fitting = [
         suite
         for suite in suites.SUITES.values()
-        if set(alike.tasks) <= set(suite.tasks)
+        if set(alike.tasks) <= set(suite.tasks_under(protocol))
         and 2 * len(alike.tasks) >= len(suite.tasks)
         and suite.metric == alike.metric
     ]

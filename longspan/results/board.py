@@ -10,6 +10,8 @@ The rules, which every rendering repeats:
 - FAIL: every seed failed; or, on a task the suite names (Path-X), the mean is not above chance.
 - Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate. A score
   that is no rate, such as a perplexity, is only compared with its baseline.
+- Left chance: of several seeds, those that are above chance each by itself. Where some are not, as on Pathfinder, the
+  mean says little; their number and the mean over them stand beside it.
 - All tasks of a board are scored alike, unless its suite has a column for each of several metrics (CAB). A
   lower-is-better score ranks upwards, and only fractions are shown in percent.
 - A column that is a mean of settings needs all of them; its spread is that of the seeds they have in common.
@@ -63,7 +65,7 @@ from longspan.results.row_conformance import UNCHECKED, Checks, Conformance
 from longspan.results.scoring import metrics_of, score_by
 from longspan.results.store import newest
 from longspan.results.variant import REAL, STANDIN, data_of, in_words, kind_of
-from longspan.suites import Average, Suite
+from longspan.suites import Average, Measure, Suite
 
 CHANCE_ERRORS = 3.0
 LEADING_ERRORS = 2.0
@@ -87,6 +89,8 @@ class BoardCell:
     count: int | None = None  # test examples behind each seed's value
     chance: float | None = None
     above_chance: bool | None = None
+    left_chance: int | None = None  # seeds that are above chance each by itself
+    left_mean: float | None = None  # over these
     leading: bool = False
     steps_per_second: float | None = None
     parameters: int | None = None
@@ -293,7 +297,8 @@ def suites_of(tasks: Sequence[str], cards: Iterable[Card]) -> list[Suite]:
 
 def _reason_to_stay_off(card: Card, suite: Suite, columns: "Columns") -> str | None:
     if card["task"] not in columns.of:
-        return f"the column shows the best of {', '.join(columns.behind[card['task']])}"
+        behind = columns.behind[card["task"]]
+        return f"the column shows {'the best of ' if len(behind) > 1 else ''}{', '.join(behind)}"
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
     if card["score"] and suite.measures:
@@ -350,8 +355,9 @@ def _common_columns(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
     good = (card for card in cards if card["status"] == "ok")
     ran = [{card["task"] for card in own} for own in _by_row(good).values()]
     everywhere = set.intersection(*ran) if ran else set()
-    suite = columns.suite
-    return tuple(column for column in _a_column_each(suite) if {*suite.measure(column).settings} <= everywhere)
+    suite, behind = columns.suite, columns.behind
+    each = [column for column in _a_column_each(suite) if suite.measures or len(behind[column]) == 1]
+    return tuple(column for column in each if {*behind[column]} <= everywhere)
 
 
 def _a_column_each(suite: Suite) -> tuple[str, ...]:
@@ -400,7 +406,8 @@ def _best(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) 
     """The cell of one task, or the best of several, with what it lacks of them."""
     found = {task: _cell([card for card in cards if card["task"] == task], suite, column) for task in tasks}
     if len(tasks) == 1:
-        return found[tasks[0]]
+        cell = found[tasks[0]]
+        return replace(cell, lacking=tasks) if cell.status == "missing" and tasks[0] != column else cell
     sign = 1 if suite.higher_is_better else -1
     good = {task: sign * cell.value for task, cell in found.items() if cell.status == "ok" and cell.value is not None}
     failed = [task for task, cell in found.items() if cell.status == "fail"]
@@ -461,10 +468,8 @@ def _cell(cards: list[Card], suite: Suite, column: str) -> BoardCell:
     value, count = statistics.fmean(values), min(score["count"] for score in scores)
     chances = [score["chance"] for score in scores]
     chance = statistics.fmean(chances) if None not in chances else None
-    if measure.metric == "accuracy":
-        above = is_above_chance(value, chance, count, measure.higher_is_better)
-    else:  # chance is a baseline, of which no sampling is known
-        above = None if chance is None else value > chance if measure.higher_is_better else value < chance
+    above = _is_above(value, chance, count, measure)
+    left = [score["value"] for score in scores if _is_above(score["value"], chance, count, measure)]
     cell = BoardCell(
         "ok",
         value=value,
@@ -475,11 +480,20 @@ def _cell(cards: list[Card], suite: Suite, column: str) -> BoardCell:
         count=count,
         chance=chance,
         above_chance=above,
+        left_chance=None if above is None else len(left),
+        left_mean=statistics.fmean(left) if left else None,
         **cost,
     )
     if column in suite.fail_at_chance and above is False:
         return replace(cell, status="fail", reason=f"not above chance ({100 * value:.2f} % of {count} examples)")
     return cell
+
+
+def _is_above(value: float, chance: float | None, count: int, measure: Measure) -> bool | None:
+    """Whether a score is above chance; where it is no rate, chance is a baseline of which no sampling is known."""
+    if measure.metric == "accuracy":
+        return is_above_chance(value, chance, count, measure.higher_is_better)
+    return None if chance is None else value > chance if measure.higher_is_better else value < chance
 
 
 def is_above_chance(value: float, chance: float | None, count: int, higher_is_better: bool = True) -> bool | None:
@@ -744,11 +758,13 @@ def device_of(card: Card) -> str:
     return shown(str(name or device))
 
 
+LEFT_CHANCE = "left chance"
 RULES = (
     "± is the sample standard deviation over seeds.",
     "● leads its column: above chance, and no row is better by more than two standard errors of the difference.",
     "° is not above chance: the majority-class rate of the test set plus three standard errors; "
     "where the score is no rate, no better than its baseline.",
+    f"n of m {LEFT_CHANCE}: so many seeds are above chance by this rule, each by itself; their mean follows.",
     "FAIL: every seed failed, or the mean is not above chance on a task where the suite demands it.",
     "An average is shown over complete task sets only.",
     "A row is one code in one precision, a column one set of settings: the newest; others are listed below.",

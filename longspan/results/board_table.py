@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from longspan import suites
-from longspan.results.board import RULES, Board, BoardCell, Mean, Row
+from longspan.results.board import LEFT_CHANCE, RULES, Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
 
 LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
@@ -113,7 +113,10 @@ def paper_text(view: Board, row: PaperRow, column: str) -> str:
 
 
 def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS, column: str | None = None) -> str:
-    """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`, `2 of 6` settings of a mean; a count of seeds where some failed."""
+    """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`, `2 of 6` settings of a mean.
+
+    A count of seeds where some failed or stayed at chance.
+    """
     if cell.status == "missing":
         settings = view.suite.measure(column).settings if column else ()
         return f"{len(settings) - len(cell.lacking)} of {len(settings)}" if cell.lacking else DASH
@@ -126,6 +129,9 @@ def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS, column: str
         text += f" ({suites.variant(cell.best)})"
     if cell.failed:
         text += f" ({cell.seeds} of {cell.seeds + cell.failed} seeds)"
+    if cell.seeds > 1 and cell.left_chance is not None and cell.left_chance < cell.seeds:
+        mean = f": {score_text(view, cell.left_mean, column)}" if cell.left_mean is not None and style.spread else ""
+        text += f" ({cell.left_chance} of {cell.seeds} {LEFT_CHANCE}{mean})"
     space = " " if style.spaced else ""
     if cell.above_chance is False:
         text += space + NOT_ABOVE_CHANCE
@@ -351,5 +357,6 @@ def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:
     off = [*broken_notes(view), *_off_notes(view)]
     texts = "".join(text for part in parts(view, style) for s in part.sections for x in s.lines for text in x.texts)
     marks = {rule: rule[0] for rule in RULES if rule[0] in MARKS}
+    marks |= {rule: LEFT_CHANCE for rule in RULES if LEFT_CHANCE in rule}
     rules = [] if view.empty and view.published else [rule for rule in RULES if marks.get(rule, "") in texts]
     return [*flags, *view.notes, *rules, *difference_notes(view), *free, *over, *missing, *off, *deviations]

@@ -25,7 +25,7 @@ from longspan.results.variant import REAL, data_of, kind_of
 from longspan.suites import Suite
 
 TIERS = ("smoke", "lite", "full")
-PUBLISHED = {"lra": "v1"}  # the table that the full board of a suite shows unless another is asked for
+PUBLISHED = {"lra": "v1", "lra4": "v1"}  # the table that the full board of a suite shows unless another is asked for
 PATTERNS = {"NS": "noncausal_self", "CS": "causal_self", "NC": "noncausal_cross", "CC": "causal_cross"}
 
 
@@ -145,8 +145,9 @@ def published_tables(suite: Suite, asked: str | None = None) -> dict[str, str]:
 
 
 def _leaderboards(suite: Suite, asked: str | None) -> dict[str, str]:
-    tables = papers.for_suite(suite.name)
-    short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{suite.name}-")
+    owner = suite.published or suite.name
+    tables = papers.for_suite(owner)
+    short = PUBLISHED.get(suite.name) if asked is None else asked.removeprefix(f"{owner}-")
     if short is None:
         return {}
     if not tables:

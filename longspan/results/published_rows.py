@@ -57,16 +57,16 @@ class Paper:
 
 
 def published_table(name: str | None, suite: Suite) -> PublishedTable | None:
-    """The table of that name, which must belong to the suite."""
+    """The table of that name, which must belong to the suite or to the larger one whose tables it shows."""
     if name is None:
         return None
     own = [table for table in tables_of(suite) if table.name == name]
     if own:
         return own[0]
     table = papers.load(name)
-    if table.suite != suite.name:
+    if table.suite not in (suite.name, suite.published):
         raise UsageError(f"The published table {name} belongs to suite {table.suite}, not to {suite.name}.")
-    return table
+    return table if table.suite == suite.name else table.over(suite.tasks)
 
 
 def tables_of(suite: Suite) -> list[PublishedTable]:

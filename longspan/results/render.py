@@ -32,7 +32,7 @@ from longspan.results.terminal_board import draw
 
 __all__ = ["FORMS", "count_text", "percent", "plain", "rate_text", "render", "render_all", "score_text", "seeds_text"]
 
-NUMBERS = ("value", "std", "seeds", "failed", "count", "chance", "above_chance", "leading")
+NUMBERS = ("value", "std", "seeds", "failed", "count", "chance", "above_chance", "left_chance", "left_mean", "leading")
 NUMBERS += ("steps_per_second", "parameters", "ratio")
 
 

@@ -151,6 +151,8 @@ RUN_SCHEMA = _card(
     {
         "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
         "preset": _TEXT,  # the plain name that stands for this form of the mechanism under the protocol
+        "gave_up_at": _COUNT,  # the step after which a run ended that had not begun to learn (`recipe.give_up_at`)
+        "initial_sha256": _TEXT,  # of the weights that training started from (`recipe.initial_weights`)
         "selected_until": _map_of(_COUNT),  # by the end of a shorter run, the step that it would have selected
         "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
     },

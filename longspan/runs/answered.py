@@ -44,7 +44,7 @@ def _matches(card: cards.Card, plan: RunPlan, splits: Splits, device: str, preci
     data = {"name": plan.task.dataset, "sha256": splits.sha256, "variant": splits.variant}
     return (
         card["status"] == "ok"
-        and all(card[name] == value for name, value in identity.items())
+        and all(card.get(name) == value for name, value in identity.items())
         and decisive(card) == decisive({"settings": resolved})
         and all(card["settings"].get(name) == value for name, value in settings.items())
         and all(card["dataset"].get(name) == value for name, value in data.items())

@@ -18,6 +18,7 @@ from longspan.core.signals import Stopped
 from longspan.core.spec import Spec
 from longspan.results.schema import LARGEST_INTEGER
 from longspan.runs.fingerprint import code_identity, is_builtin, source_hash
+from longspan.runs.initial import initial_sha256
 from longspan.tasks import Protocol, Task
 
 __all__ = ["Cell", "RunPlan", "as_json", "cells", "count_baseline", "count_parameters", "first_line"]
@@ -78,6 +79,7 @@ class RunPlan:
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that decides the outcome but the code; with the same code, the same run."""
+        initial = self.protocol.recipe.initial_weights
         return {
             "task": self.task.name,
             "task_version": self.task.meta.version,
@@ -88,6 +90,7 @@ class RunPlan:
             "seed": self.cell.seed,
             "overrides": as_json(dict(self.cell.overrides)),
             "settings": as_json(asdict(self.protocol)),
+            **({} if initial is None else {"initial_sha256": initial_sha256(initial)}),
         }
 
     @property

@@ -22,6 +22,7 @@ from longspan.runs.cell import RunPlan, count_baseline
 from longspan.tasks.classification import Classification
 from longspan.training.loop import Trained, save_weights
 from longspan.training.progress import Progress
+from longspan.training.selection import Selection
 
 
 def describe(
@@ -38,8 +39,9 @@ def describe(
     cell = plan.cell
     baseline = count_baseline(plan)
     pretraining = plan.protocol.recipe.pretraining_steps
-    verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read, pretraining)
     identity = plan.identity
+    first = (pretraining, identity.get("initial_sha256"))
+    verdicts = rules.judge(plan.mechanism.meta, cell.overrides, parameters["total"], baseline, read, *first)
     settings = identity.pop("settings")
     preset = {} if plan.preset is None else {"preset": plan.preset}
     task_code = {} if plan.task_source is None else {"task_sha256": plan.task_source}
@@ -101,6 +103,8 @@ def outcome(plan: RunPlan, splits: Splits, trained: Trained | None, state: Progr
         "metrics": None,
         "score": None,
     }
+    if Selection(plan.task.meta, plan.protocol.recipe).gave_up(state):
+        found["gave_up_at"] = state.step
     if trained is None:
         return found
     meta = plan.task.meta

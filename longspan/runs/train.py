@@ -31,6 +31,7 @@ from longspan.runs.checked import PluginCheck, check_plugin
 from longspan.runs.describe import describe, files_of, nothing_reached, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.runs.folder import BEGUN, begin, belonging, folder_name, mark_shared, tidy
+from longspan.runs.initial import start_from
 from longspan.tasks import Recipe
 from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
@@ -170,6 +171,8 @@ def _train_cell(
     energy, neighbours = meter.EnergyMeter(device), meter.Neighbours(device)
     with audit.reading() as read:
         model = plan.model()
+    if plan.protocol.recipe.initial_weights is not None:
+        start_from(model, plan.protocol.recipe.initial_weights)
     parameters, slots = count(model), filled(model)
     compile_long_runs(model, device, plan.protocol.recipe.steps)
     read = list(dict.fromkeys([*checked.read, *read]))

@@ -36,6 +36,8 @@ class Recipe:
     `selection` says which weights are reported: those of the best evaluation on the validation split, of the last one,
     or the mean of those at the last `averaged` evaluations. `also_at` selects a second time among the evaluations up to
     that step, which is one of them, as a run that ended there would have done; from the last step on it says nothing.
+    `give_up_at` ends a run that never starts to learn: (30000, 0.53) where no two validations in a row had reached 0.53
+    when step 30,000 came.
     """
 
     steps: int
@@ -75,6 +77,8 @@ class Recipe:
     pretraining_rate: float | None = None  # None is `learning_rate`
     pretraining_warmup: int | None = None  # None is `warmup`
     masked: float = 0.5  # the share of tokens that pretraining hides
+    give_up_at: tuple[int, float] | None = None  # a step, and the validation score that is to be reached by then
+    initial_weights: str | None = None  # the card of a finished run, or its weights, from which training starts
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):
@@ -117,10 +121,14 @@ class Recipe:
             raise UsageError(f"patience counts evaluations from 1, got {self.patience}; None waits for ever.")
         if self.also_at is not None and self.also_at < 1:
             raise UsageError(f"also_at is a step from 1, got {self.also_at}; None selects once, from the whole run.")
-        if self.selection == "mean_of_last" and (self.patience is not None or self.also_at is not None):
+        if self.give_up_at is not None and self.give_up_at[0] < 1:
+            raise UsageError(f"give_up_at begins with a step from 1, got {self.give_up_at}; None never gives up.")
+        open_ended = {name: getattr(self, name) for name in ("patience", "also_at", "give_up_at")}
+        if self.selection == "mean_of_last" and any(value is not None for value in open_ended.values()):
+            found = ", ".join(f"{name}={value}" for name, value in open_ended.items())
             raise UsageError(
-                "mean_of_last averages the last evaluations of a run whose end is known, got "
-                f"patience={self.patience} and also_at={self.also_at}; leave both at None."
+                f"mean_of_last averages the last evaluations of a run whose end is known, got {found}; "
+                "leave all at None."
             )
 
     def evaluates_at(self, step: int) -> bool:
@@ -161,6 +169,7 @@ class Protocol:
             decay_every=min(recipe.decay_every, max(1, recipe.decay_every // 10)),
             pretraining_steps=recipe.pretraining_steps // 10,
             pretraining_warmup=None if recipe.pretraining_warmup is None else recipe.pretraining_warmup // 10,
+            give_up_at=recipe.give_up_at and (max(1, recipe.give_up_at[0] // 10), recipe.give_up_at[1]),
         )
         return dataclasses.replace(self, recipe=shorter)
 
@@ -179,11 +188,12 @@ class Preset:
 
     `mechanism` takes the place of the plain name, as in "lra_local(block=64)" for `local`; where patterns differ, there
     is one for each. `changes` hold for that name and for the forms it runs in, with whatever options:
-    {"model.layers": 1}.
+    {"model.layers": 1}. `smoke` are those that take their place in the smoke tier.
     """
 
     mechanism: str | Mapping[Pattern, str]
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def form(self, pattern: Pattern) -> str | None:
         """What runs in slots of this pattern; nothing is said of a pattern that has no form."""
@@ -301,7 +311,7 @@ class Task(ABC):
                 full = self.protocols.get((protocol, "full"))
                 if full is not None and tier == "lite" and rules == full.lite():  # a tenth of what the preset says
                     return full.override(preset.changes).lite()
-                return rules.override(preset.changes)
+                return rules.override({**preset.changes, **(preset.smoke if tier == "smoke" else {})})
         return rules
 
     def patterns(self, asked: str | None) -> tuple[Pattern, ...]:

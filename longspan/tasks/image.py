@@ -77,7 +77,7 @@ class Image(Classification):
         **LONGSPAN.tiers("longspan"),
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
-        **strong.IMAGE.tiers("strong"),
+        **strong.tiers(strong.IMAGE, DATA),
     }
     presets = {"lra-released": released_models(MODELS, block=64), "strong": strong.IMAGE_MODELS}
     classes = cifar10.CLASSES

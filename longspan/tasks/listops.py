@@ -53,7 +53,7 @@ class ListOps(Classification):
         **LONGSPAN.tiers("longspan"),
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
-        **strong.LISTOPS.tiers("strong"),
+        **strong.tiers(strong.LISTOPS, DATA),
     }
     presets = {"lra-released": released_models({"sinkhorn": SINKHORN}, features=2), "strong": strong.LISTOPS_MODELS}
 

@@ -76,7 +76,7 @@ class Pathfinder(Classification):
         **LONGSPAN.tiers("longspan"),
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
-        **strong.PATHFINDER.tiers("strong"),
+        **strong.tiers(strong.PATHFINDER, DATA),
     }
     presets = {"lra-released": released_models(MODELS, block=64, cls=False), "strong": strong.PATHFINDER_MODELS}
     classes = pathfinder.CLASSES

@@ -55,7 +55,7 @@ class PathX(Classification):
         **LONGSPAN.tiers("longspan"),
         **PAPER.tiers("lra-paper"),
         **RELEASED.tiers("lra-released"),
-        **strong.PATHX.tiers("strong"),
+        **strong.tiers(strong.PATHX, DATA, **strong.PATHX_SMOKE),
     }
     presets = {
         "lra-released": released_models({"sinkhorn": SINKHORN}, block=64, cls=False),

@@ -1,6 +1,6 @@
 """The protocol `strong`: Long Range Arena by the recipes with which its later literature reaches its numbers.
 
-    protocols = {..., **strong.IMAGE.tiers("strong")}      presets = {..., "strong": strong.IMAGE_MODELS}
+    protocols = {..., **strong.tiers(strong.IMAGE, DATA)}      presets = {..., "strong": strong.IMAGE_MODELS}
 
 Any mechanism with queries and keys runs as the rotary Transformer of arXiv:2501.14850: layer norm before each part, a
 ReLU MLP of twice the width, mean pooling, one linear layer as head. `s4d` and `s4` have the recipes of state-spaces/s4
@@ -11,6 +11,8 @@ Departs from the sources in: validation texts are held out; the Transformer read
 for as many epochs, and its rate falls by a cosine after a tenth of the steps. Runs are on the free track.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from longspan.backbones.encoder_sizes import Sizes
@@ -37,6 +39,22 @@ def recipe(steps: int, batch: int, rate: float, decay: float, every: int) -> Rec
         decay="weights",
         evaluate_every=every,
     )
+
+
+SMOKE = {"steps": 40, "batch_size": 16, "warmup": 4, "evaluate_every": 20}
+SMOKE_SIZES = {"layers": 1, "dim": 32, "mlp": 32}
+SMALLER = {f"recipe.{name}": value for name, value in SMOKE.items()}
+SMALLER |= {f"model.{name}": value for name, value in SMOKE_SIZES.items()}
+
+
+def tiers(full: Protocol, data: Mapping[tuple[str, str], Any], **smoke: int) -> dict[tuple[str, str], Protocol]:
+    """The protocol of a task in all tiers: smoke has one layer on little data, with `smoke` in its recipe."""
+    small = Protocol(
+        data=data["strong", "smoke"],
+        model=replace(full.model, heads=1, **SMOKE_SIZES),
+        recipe=replace(full.recipe, **SMOKE | smoke),
+    )
+    return {("strong", "smoke"): small, **full.tiers("strong")}
 
 
 def state_space(
@@ -72,11 +90,22 @@ def state_space(
     }
 
 
-def models(changes: dict[str, Any], options: str = "", *, start: str = "legs", s4: str = "") -> dict[str, Preset]:
-    """S4D and S4 with the same settings."""
+def models(
+    changes: dict[str, Any],
+    options: str = "",
+    *,
+    start: str = "legs",
+    s4: str = "",
+    smoke: Mapping[str, int] | None = None,
+) -> dict[str, Preset]:
+    """S4D and S4 with the same settings; `smoke` are those of the recipe in that tier, where it has others."""
+    smaller = SMALLER | {f"recipe.{name}": value for name, value in (smoke or {}).items()}
     s4d = ", ".join(filter(None, [f'init="{start}"', options]))
     s4 = ", ".join(filter(None, [s4, options]))
-    return {"s4d": Preset(f"s4d({s4d})", changes), "s4": Preset(f"s4({s4})" if s4 else "s4", changes)}
+    return {
+        "s4d": Preset(f"s4d({s4d})", changes, smaller),
+        "s4": Preset(f"s4({s4})" if s4 else "s4", changes, smaller),
+    }
 
 
 LISTOPS = Protocol(
@@ -157,6 +186,7 @@ PATHFINDER_MODELS = models(
     ),
     s4="tied=False",
 )
+PATHX_SMOKE = {"steps": 2, "batch_size": 2, "warmup": 1, "evaluate_every": 2}  # rows of 16,384 tokens
 PATHX = Protocol(
     data=pathfinder.PRESETS["pathx"]["strong", "full"],
     model=transformer(4, 128, 4, 128, 0.0, pooling="max"),
@@ -175,4 +205,5 @@ PATHX_MODELS = models(
     ),
     "step_min=0.0001, step_max=0.01",
     s4="tied=False",
+    smoke=PATHX_SMOKE,
 )

@@ -4,6 +4,7 @@ The paper's text fixes 4,000 bytes, the released configuration has 1,000; `text_
 The published column is the best of 1,000 to 4,000 bytes for each model.
 """
 
+from longspan.datasets import imdb
 from longspan.tasks import strong
 from longspan.tasks.byte_text import ByteText, protocols
 from longspan.tasks.classification import encoder_task
@@ -11,5 +12,5 @@ from longspan.tasks.classification import encoder_task
 
 class Text(ByteText):
     meta = encoder_task("Text")
-    protocols = protocols("text") | strong.TEXT.tiers("strong")
+    protocols = protocols("text") | strong.tiers(strong.TEXT, imdb.PRESETS["text"])
     presets = {**ByteText.presets, "strong": strong.TEXT_MODELS}

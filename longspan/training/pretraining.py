@@ -67,4 +67,5 @@ def recipe_of(recipe: Recipe) -> Recipe:
         also_at=None,
         label_smoothing=0.0,
         pretraining_steps=0,
+        give_up_at=None,
     )

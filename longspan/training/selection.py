@@ -1,5 +1,7 @@
 """Which weights of a run are reported: of its best evaluation, of its last, or the mean of the last few."""
 
+import itertools
+
 from torch import Tensor, nn
 
 from longspan.tasks.base import Recipe, TaskMeta
@@ -37,14 +39,26 @@ class Selection:
         return score > progress.best_score if self.higher else score < progress.best_score
 
     def is_over(self, progress: Progress) -> bool:
-        """Whether all steps are done, or `patience` evaluations in a row have brought nothing better."""
-        if progress.step >= self.recipe.steps:
+        """Whether all steps are done, the run gave up, or `patience` evaluations in a row brought nothing better."""
+        if progress.step >= self.recipe.steps or self.gave_up(progress):
             return True
         if self.recipe.patience is None or len(progress.curve) <= self.recipe.patience:
             return False
         sign = 1 if self.higher else -1
         scores = [sign * point[f"valid_{self.metric}"] for point in progress.curve]
         return len(scores) - 1 - scores.index(max(scores)) >= self.recipe.patience
+
+    def gave_up(self, progress: Progress) -> bool:
+        """Whether no two evaluations in a row had reached the score of `give_up_at` when its step came."""
+        if self.recipe.give_up_at is None:
+            return False
+        step, score = self.recipe.give_up_at
+        late = [place for place, point in enumerate(progress.curve) if point["step"] >= step]
+        if not late:
+            return False
+        sign = 1 if self.higher else -1
+        reached = [sign * point[f"valid_{self.metric}"] >= sign * score for point in progress.curve[: late[0] + 1]]
+        return not any(one and other for one, other in itertools.pairwise(reached))
 
     def reported(self, model: nn.Module) -> Weights:
         """What is scored in the end."""

@@ -49,6 +49,17 @@ def test_of_two_points_the_newer_counts_and_the_others_stay():
     assert len(bench.mechanisms["linear"].cards) == 2
 
 
+def test_energy_that_was_measured_once_outlives_a_newer_time_of_the_same_point():
+    old = make_core("linear", {512: 2.0}, created="2026-01-01T00:00:00Z", sealed=False)
+    new = make_core("linear", {512: 7.0}, created="2026-02-01T00:00:00Z", sealed=False)
+    for card, energy in ((old, {"joules": 0.5}), (new, None)):
+        for point in card["points"]:
+            point["energy"] = energy
+    (bench,) = benches([old, new])
+    reading = bench.mechanisms["linear"].reading(512, "forward", "graph")
+    assert (reading.sample("time").median, reading.sample("energy").median) == (7.0, 0.5)
+
+
 @settings(max_examples=25)
 @given(
     st.sampled_from(["seconds", "memory", "energy", "floor", "achieved", "operations", "state_bytes", "variant"]),

@@ -80,6 +80,7 @@ def test_alone_it_shows_its_help_and_every_verb():
 LISTED = ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"]
 NO_TORCH = [["--help"], ["--version"], ["run", "--help"], ["list"], ["list", "--json"], *(["list", k] for k in LISTED)]
 NO_TORCH += [["show", "softmax"], ["show", "listops"], ["board", "lra"], ["data", "status"], ["data", "status", "imdb"]]
+NO_TORCH += [["tables", "--help"]]
 NO_TORCH += [["data", "prepare", "listops", "--tier", "smoke"], ["show", "listops", "--samples", "1"], ["plan", "lra"]]
 
 

@@ -13,6 +13,9 @@ from typer.testing import CliRunner
 from longspan import analysis, suites
 from longspan.cli import app
 
+MARKED = ("scores listops smoke", "scores image full", "changed listops smoke", "board starter longspan smoke")
+MARKED += ("differences listops image", "metrics listops smoke loss", "language lm smoke 256", "times 512")
+MARKED += ("forecasting forecasting_etth1",)
 FORMATS = ("terminal", "markdown", "csv", "latex", "json", "html")
 EXIT_CODES = (0, 1, 2, 3, 4)
 # C0 but tab and line feed, DEL, C1, and what turns the direction of a line round.
@@ -38,6 +41,10 @@ def commands(store: Path, paths: list[Path], out: Path) -> Iterator[list[str]]:
             yield ["board", name, "--format", form, *where]
     yield ["board", "forecasting_etth1", "--metric", "mae", *where]
     yield ["report", "-o", str(out / "report"), *where]
+    page = out / "page.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("".join(f"<!-- cards: {words} -->\n<!-- end of cards -->\n" for words in MARKED))
+    yield ["tables", str(page), *where]
     for question in analysis.QUESTIONS:
         yield ["analyze", question, *where]
     yield ["analyze", *where]

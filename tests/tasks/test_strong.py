@@ -91,3 +91,30 @@ def test_it_runs_on_a_cpu(task, mechanism, tmp_path):
     cell = Cell(task, mechanism, None, "strong", "full", 0, FEW | DATA[task])
     card = run(cell, out=tmp_path, data=tmp_path / "data", device="cpu", weights=False, progress=False)
     assert (card["status"], card["track"]) == ("ok", "free")
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("mechanism", ["softmax", "s4d", "s4"])
+def test_smoke_is_the_same_kind_of_network_made_small(task, mechanism):
+    smoke, full = (plan(task, mechanism, tier).protocol for tier in ("smoke", "full"))
+    assert (smoke.model.layers, smoke.model.dim, smoke.model.heads) == (1, 32, 1)
+    assert smoke.recipe.steps <= 40
+    assert smoke.recipe.warmup < smoke.recipe.steps
+    for name in ("norm", "norm_at", "block", "positions", "pooling", "input_mode", "end_token"):
+        assert getattr(smoke.model, name) == getattr(full.model, name), name
+    for name in ("learning_rate", "ssm_learning_rate", "schedule", "decay", "betas"):
+        assert getattr(smoke.recipe, name) == getattr(full.recipe, name), name
+
+
+def test_smoke_needs_no_download():
+    for task in TASKS:
+        data = plan(task, "softmax", "smoke").protocol.data
+        assert getattr(data, "standin", True), task
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("task, mechanism", [("listops", "s4d"), ("listops", "softmax"), ("text", "s4d")])
+def test_smoke_runs_as_it_is(task, mechanism, tmp_path):
+    cell = Cell(task, mechanism, None, "strong", "smoke")
+    card = run(cell, out=tmp_path, data=tmp_path / "data", device="cpu", weights=False, progress=False)
+    assert (card["status"], card["track"], card["tier"]) == ("ok", "free", "smoke")
