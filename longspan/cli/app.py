@@ -177,6 +177,15 @@ Share = Annotated[
     int, typer.Option("--share", metavar="K", min=1, max=64, help="Cells that share the device, for scores only.")
 ]
 
+Launcher = Annotated[str, typer.Option("--launcher", metavar="L", help="Where cells run: local or ray.")]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="A", help="Of a Ray cluster; one is started here if left out."),
+]
+Cpus = Annotated[
+    int | None, typer.Option("--cpus", metavar="N", min=1, help="Processor cores per cell under ray; 1 if left out.")
+]
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app = typer.Typer(
     cls=Commands,
@@ -237,6 +246,14 @@ def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
         except ValueError:
             found[name] = text
     return found
+
+
+def launcher_options(launcher: str, address: str | None, cpus: int | None) -> dict[str, Any]:
+    """The options that only some launchers have, refused where another one was chosen."""
+    given = {name: value for name, value in (("address", address), ("cpus", cpus)) if value is not None}
+    if given and launcher != "ray":
+        raise UsageError(f"--{next(iter(given))} is for --launcher ray, and the launcher is {launcher}; leave it out.")
+    return given
 
 
 def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:

@@ -10,9 +10,12 @@ import typer
 
 from longspan.cli.app import (
     ATTENTION_FLAGS,
+    Address,
     Budget,
     Changes,
+    Cpus,
     Json,
+    Launcher,
     Out,
     Patterns,
     Protocol,
@@ -21,6 +24,7 @@ from longspan.cli.app import (
     Share,
     Tier,
     app,
+    launcher_options,
     overrides,
     print_json,
     say,
@@ -54,6 +58,9 @@ def run(
     ] = None,
     budget: Budget = None,
     share: Share = 1,
+    launcher: Launcher = "local",
+    address: Address = None,
+    cpus: Cpus = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
     out: Out = Path("out"),
 ) -> None:
@@ -74,9 +81,9 @@ def run(
       longspan run image -a softmax linear local --tier full --seeds 3 --share 3 --budget 25m
     """
     from longspan.cli import tables
-    from longspan.cli.run_cells import run_cells, say_what_is_left, share_device
+    from longspan.cli.run_cells import run_cells, say_what_is_left
     from longspan.core.cell import cells
-    from longspan.launchers.limits import Limits
+    from longspan.launchers import Budget, Limits, open_launcher
 
     needs("torch")
     asked = list(
@@ -96,13 +103,14 @@ def run(
         return
     debug = getattr(context.find_root().command, "debug", False)
     how = {"out": str(out), "device": device, "devices": devices, "real": real}
+    how |= launcher_options(launcher, address, cpus)
     waiting = list(asked)
     with (
         stoppable("The state is saved; the same command resumes the run."),
-        share_device(share, limits, budget, debug=debug, **how) as lanes,
+        open_launcher(launcher, limits, Budget.parse(budget), share=share, debug=debug, **how) as opened,
     ):
-        lanes.plan(asked)
-        ran = run_cells(lanes, lambda left: waiting.pop(0) if waiting else None, len(asked))
+        opened.plan(asked)
+        ran = run_cells(opened, lambda left: waiting.pop(0) if waiting else None, len(asked))
     if ran.cards:
         tables.console().print(tables.cards_table(ran.cards))
         if note := _standin_note(ran.cards):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from longspan.launchers import tree
@@ -35,7 +36,7 @@ class Died(Exception):
 class Worker:
     """A fresh interpreter in a session of its own, with the terminal, the environment and the paths of this one."""
 
-    def __init__(self, memory_bytes: int | None, adopted: tree.Adopted):
+    def __init__(self, memory_bytes: int | None, adopted: tree.Adopted, environment: Mapping[str, str] | None = None):
         self.memory_bytes, self.adopted = memory_bytes, adopted
         self.stopped_by: int | None = None
         self.deadline: float | None = None  # of the clock `time.monotonic`: then the worker saves its state and stops
@@ -45,7 +46,8 @@ class Worker:
         with theirs:
             words = [str(os.getpid()), str(theirs.fileno()), str(memory_bytes or 0), json.dumps(sys.path)]
             command = [sys.executable, "-c", _PROGRAM, *words]
-            self.process = adopted.start(command, pass_fds=[theirs.fileno()], start_new_session=True)
+            own = os.environ | dict(environment or {})
+            self.process = adopted.start(command, pass_fds=[theirs.fileno()], start_new_session=True, env=own)
         self.channel = Channel(ours)
 
     def send(self, request: dict[str, Any]) -> None:

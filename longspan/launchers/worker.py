@@ -53,14 +53,14 @@ def answer(request: dict[str, Any], memory_bytes: int = 0) -> dict[str, Any]:
 def _plan(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
     """Resolve every name and setting, which imports plug-ins; wrong ones are refused before anything is trained."""
     from longspan import runs
-    from longspan.core.environment import choose_device
+    from longspan.core.environment import choose_device, gpus
 
     device = choose_device(request["how"]["device"])
     if device == "cpu":
         _refuse_what_does_not_fit(memory_bytes)
     for cell in request["cells"]:
         runs.RunPlan.of(_cell(cell))
-    return {"planned": len(request["cells"])}
+    return {"planned": len(request["cells"]), "gpus": gpus() if device == "cuda" else []}
 
 
 def _run(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
