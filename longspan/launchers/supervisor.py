@@ -65,7 +65,7 @@ class Supervisor:
     def __enter__(self) -> "Supervisor":
         adopt_orphans()
         self._handlers.callback(adopt_orphans, False)
-        self._handlers.enter_context(self._forwarding())
+        self._handlers.enter_context(self.forwarding())
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -99,7 +99,7 @@ class Supervisor:
         """Run one cell to its card."""
         plugin = is_plugin(cell)
         if (died := self._dead.get(_code(cell))) is not None:
-            return self._fail(cell, died)
+            return self.fail(cell, died)
         worker = self._own(_code(cell)) if plugin else self._clean()
         worker.deadline = self.deadline
         try:
@@ -107,7 +107,7 @@ class Supervisor:
             outcome = self._outcome(reply, cell)
         except Died as died:
             self._drop(worker)
-            return self._fail(cell, died)
+            return self.fail(cell, died)
         except Stopped:
             if not worker.out_of_time:
                 raise
@@ -117,7 +117,7 @@ class Supervisor:
             self._drop(worker)
         return outcome
 
-    def _fail(self, cell: Cell, died: Died) -> Outcome:
+    def fail(self, cell: Cell, died: Died) -> Outcome:
         """The shared worker writes the card of a cell whose process is dead."""
         request = self._request("fail", cell=cell, reason=died.reason, keep=died.resumable)
         try:
@@ -197,7 +197,7 @@ class Supervisor:
         return True
 
     @contextlib.contextmanager
-    def _forwarding(self) -> Iterator[None]:
+    def forwarding(self) -> Iterator[None]:
         """Signals go to the worker at hand; where there is none, they stop this process."""
 
         def forward(number: int, frame: Any) -> None:

@@ -90,5 +90,5 @@ def tidy(folder: Path, *, set_aside: bool = False) -> None:
     remove(folder / PRETRAINING)
     if set_aside:
         remove(folder / SET_ASIDE)
-    if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):
+    if folder.exists() and not any(path.name.lstrip(".").split(".")[0] != "lock" for path in folder.iterdir()):
         shutil.rmtree(folder, ignore_errors=True)
