@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -178,7 +179,9 @@ def _run(cells: Sequence[Any], launcher: str, share: int, budget: str | None, ho
     from longspan.cli import tables
     from longspan.cli.run import needs
     from longspan.cli.run_cells import run_cells, say_what_is_left
+    from longspan.cli.watch import live_table
     from longspan.launchers import Budget, Limits, open_launcher
+    from longspan.launchers.matrix import noted
 
     needs("torch")
     dropped: dict[str, int] = defaultdict(int)
@@ -205,7 +208,10 @@ def _run(cells: Sequence[Any], launcher: str, share: int, budget: str | None, ho
             if outcome.code == 3:  # its data are not here, nor are they for its other cells
                 dropped[cell.task] += len(queue.drop(cell.task))
 
-        ran = run_cells(opened, take, len(cells), about=about, ended=ended)
+        asked = [one.cell for one in cells]
+        place = Path(how["out"])
+        with noted(place, launcher, asked) as journal, live_table(place) if opened.several else nullcontext():
+            ran = run_cells(opened, take, asked, journal, about=about, ended=ended)
     if ran.cards:
         tables.console().print(tables.cards_table(ran.cards))
     for task, count in dropped.items():

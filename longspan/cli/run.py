@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,8 +83,10 @@ def run(
     """
     from longspan.cli import tables
     from longspan.cli.run_cells import run_cells, say_what_is_left
+    from longspan.cli.watch import live_table
     from longspan.core.cell import cells
     from longspan.launchers import Budget, Limits, open_launcher
+    from longspan.launchers.matrix import noted
 
     needs("torch")
     asked = list(
@@ -110,7 +113,8 @@ def run(
         open_launcher(launcher, limits, Budget.parse(budget), share=share, debug=debug, **how) as opened,
     ):
         opened.plan(asked)
-        ran = run_cells(opened, lambda left: waiting.pop(0) if waiting else None, len(asked))
+        with noted(out, launcher, asked) as journal, live_table(out) if opened.several else nullcontext():
+            ran = run_cells(opened, lambda left: waiting.pop(0) if waiting else None, asked, journal)
     if ran.cards:
         tables.console().print(tables.cards_table(ran.cards))
         if note := _standin_note(ran.cards):

@@ -1,7 +1,7 @@
 """Cells run one after another or several at once, with a line for each: what `run` and `plan --run` have in common."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.core.cell import Cell
 from longspan.launchers.base import Launcher, Outcome
+from longspan.launchers.matrix import Journal
 
 
 @dataclass
@@ -23,22 +24,26 @@ class Ran:
 def run_cells(
     launcher: Launcher,
     take: Callable[[float | None], Cell | None],
-    total: int,
+    cells: Sequence[Cell],
+    journal: Journal,
     *,
     about: Callable[[Cell], str] = lambda cell: "",
     ended: Callable[[Cell, Outcome], None] = lambda cell, outcome: None,
 ) -> Ran:
-    """Run what `take` gives until it gives nothing; `about` is said of a cell when it begins."""
+    """Run what `take` gives of the cells until it gives nothing; `about` is said of a cell when it begins."""
     ran, number = Ran(), itertools.count(1)
 
     def begin(left: float | None) -> Cell | None:
-        if (cell := take(left)) is not None and total > 1:
-            place = f"[{next(number)}/{total}] {cell.task} · {cell.mechanism} · seed {cell.seed}"
+        if (cell := take(left)) is not None and len(cells) > 1:
+            place = f"[{next(number)}/{len(cells)}] {cell.task} · {cell.mechanism} · seed {cell.seed}"
             say(f"{place}{about(cell)}", error=True)
         return cell
 
     for cell, outcome in launcher.run(begin):
         ended(cell, outcome)
+        state = "done" if outcome.card is not None else "stopped" if outcome.unfinished else "failed"
+        seconds = None if outcome.card is None else outcome.card["timing"]["wall_seconds"]
+        journal.note(cell, state, reason="" if state == "done" else outcome.sentence, seconds=seconds)
         if outcome.card is not None:
             ran.cards.append(outcome.card)
             if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:

@@ -48,6 +48,7 @@ class Budget:
 class Launcher(Protocol):
     """Where cells run. What stops it, a signal or an error, stops its cells with their states saved."""
 
+    several: bool  # whether cells run at the same time
     slowdown: float  # how many times longer a cell is expected to take among the others than alone
 
     def __enter__(self) -> "Launcher": ...

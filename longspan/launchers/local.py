@@ -35,7 +35,7 @@ class Local:
         if share > 1:
             how |= {"shared": True, "progress": False}  # bars of several processes would overwrite one another
         self.limits, self.budget, self.share, self.debug, self.how = limits, budget, share, debug, how
-        self.slowdown = float(share)
+        self.several, self.slowdown = share > 1, float(share)
         self.supervisors: list[Supervisor] = []
         self._adopted = Adopted()
         self._open = contextlib.ExitStack()
@@ -60,7 +60,7 @@ class Local:
         each = self.how.get("devices", 1)
         groups = [first.gpus[start : start + each] for start in range(0, len(first.gpus) - each + 1, each)]
         if len(groups) > 1 and len(cells) > 1:
-            self.how["progress"] = False
+            self.how["progress"], self.several = False, True
             for one in self.supervisors:  # their workers see all GPUs and use the first ones
                 one.how["progress"] = False
             further = groups[1 : -(-len(cells) // self.share)]

@@ -72,7 +72,7 @@ class Ray:
                 "--launcher ray needs the package ray, which is not installed; pip install 'longspan[ray]'."
             ) from None
         self.ray, self.budget, self.address, self.cpus, self.share = ray, budget, address, cpus, share
-        self.slowdown = 1.0
+        self.several, self.slowdown = True, 1.0
         out = Path(how["out"]).absolute()
         how |= {"out": str(out), "progress": False}
         data = str(Path(os.environ.get("LONGSPAN_DATA") or "out/data").absolute())
@@ -202,9 +202,7 @@ def _time_is_up(cell: Cell) -> Outcome:
 
 # ------------------------------------------------------------------------------------------------------- on the nodes
 
-_supervisor: tuple[Request, Supervisor] | None = (
-    None  # of the request at hand: its worker serves one cell after another
-)
+_supervisor: Supervisor | None = None  # whose worker serves one cell after another
 
 
 def plan_here(cells: Sequence[Cell], request: Request) -> tuple[str, int] | None:

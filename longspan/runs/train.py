@@ -23,6 +23,7 @@ from longspan.core.errors import LongspanError, RunFailed, UsageError
 from longspan.core.lease import Lease, LeaseLost
 from longspan.core.lock import Busy, only_one
 from longspan.core.parent import die_with_parent
+from longspan.core.pulse import Pulse
 from longspan.datasets.base import Splits
 from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
@@ -189,6 +190,7 @@ def _train_cell(
     if fabric.is_global_zero:
         write_json(folder / BEGUN, described)  # for the card of a process that dies
     logs = Logs(folder) if fabric.is_global_zero else None
+    pulse = Pulse(folder)
     trained, reason, state = None, None, Progress()
     recipe = plan.protocol.recipe
     with progress_bar(
@@ -206,6 +208,7 @@ def _train_cell(
                     mark_shared(folder)
             if logs is not None:
                 logs.update(now)
+                pulse(now.step, steps)
             if bar is not None:
                 bar(now, steps)
 
