@@ -14,6 +14,7 @@ from longspan.cli.app import (
     Address,
     Budget,
     Cards,
+    CellsPerJob,
     Cpus,
     Json,
     Launcher,
@@ -22,6 +23,7 @@ from longspan.cli.app import (
     Protocol,
     SeveralValues,
     Share,
+    SlurmSettings,
     app,
     catalogue,
     launcher_options,
@@ -51,6 +53,8 @@ def plan(
     launcher: Launcher = "local",
     address: Address = None,
     cpus: Cpus = None,
+    set_slurm: SlurmSettings = None,
+    cells_per_job: CellsPerJob = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
     on: Annotated[
         str | None, typer.Option("--on", metavar="NAME", help="Times of another device that has cards, such as H200.")
@@ -111,7 +115,8 @@ def plan(
     if run and found.cells:
         debug = getattr(context.find_root().command, "debug", False)
         how = {"out": str(out), "device": device, "real": real, "debug": debug}
-        _run(found.cells, launcher, share, budget, how | launcher_options(launcher, address, cpus))
+        own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
+        _run(found.cells, launcher, share, budget, how | launcher_options(launcher, **own))
     elif not as_json and found.cells:
         say(f"Run them with longspan plan {suite} --run --budget 25m; --share 4 lets four at a time share a GPU.")
 

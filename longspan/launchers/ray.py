@@ -10,9 +10,7 @@ whose node dies is run again elsewhere from its last checkpoint, three times at 
 
 import contextlib
 import os
-import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -24,13 +22,14 @@ from longspan.core.cell import Cell
 from longspan.core.environment import code_version
 from longspan.core.errors import LongspanError, Reported, UsageError
 from longspan.core.parent import adopt_orphans
-from longspan.core.signals import SIGNALS, Stopped
+from longspan.core.signals import deferred
 from longspan.launchers.base import Budget, Outcome, Take
 from longspan.launchers.limits import Limits
 from longspan.launchers.process import GRACE, Died
 from longspan.launchers.supervisor import Supervisor
 
 TRIES = 3  # of a cell whose process or node dies
+PAUSE = 30.0  # seconds in which a node whose files cannot be written takes no other cell
 TICK = 0.5  # seconds between two looks at the clock
 AHEAD = 2  # cells handed to Ray for each that can run, so that no node waits for this process
 
@@ -80,7 +79,6 @@ class Ray:
         self.request = Request(limits, debug, how, os.getcwd(), data, str(marker), _spell(code_version()))
         self._open = contextlib.ExitStack()
         self._resources: dict[str, float] = {}
-        self._stopped: int | None = None
 
     def __enter__(self) -> "Ray":
         marker = Path(self.request.marker)
@@ -111,11 +109,13 @@ class Ray:
         """Each cell with what became of it, as they end."""
         flying: dict[Any, tuple[Cell, int]] = {}
         task, ended = self._task(run_here), False
-        with self._stopping():
+        with deferred() as stop:
             while True:
                 left = self.budget.left()
-                if self._stopped is not None or (left is not None and left <= 0):
+                if stop.asked or (left is not None and left <= 0):
                     yield from self._cancel(flying)
+                    if stop.asked:
+                        stop.now()
                     return
                 while not ended and len(flying) < self._room():
                     if (cell := take(left)) is None:
@@ -126,15 +126,22 @@ class Ray:
                     return
                 for reference in self._ready(flying, TICK):
                     cell, tries = flying.pop(reference)
-                    try:
-                        yield cell, self.ray.get(reference)
-                    except self.ray.exceptions.RayError as error:
-                        reason = str(error).splitlines()[0][:200]
-                        if tries < TRIES:
-                            flying[task.remote(cell, self.request)] = cell, tries + 1
-                        else:
-                            died = f"its process on the cluster died {TRIES} times, at last: {reason}"
-                            flying[self._task(fail_here).remote(cell, died, self.request)] = cell, tries
+                    outcome = self._outcome(reference)
+                    if tries < TRIES and (isinstance(outcome, str) or outcome.storage):
+                        flying[task.remote(cell, self.request)] = cell, tries + 1
+                    elif isinstance(outcome, Outcome):
+                        yield cell, outcome
+                    elif tries == TRIES:
+                        flying[self._task(fail_here).remote(cell, outcome, self.request)] = cell, tries + 1
+                    else:  # nor could its card be written
+                        yield cell, Outcome(sentence=f"{cell.task} {cell.mechanism} failed: {outcome}", code=4)
+
+    def _outcome(self, reference: Any) -> Outcome | str:
+        """What became of a cell, or why its process is dead."""
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            return f"its process on the cluster died {TRIES} times, at last: {str(error).splitlines()[0][:200]}"
 
     def _needs(self) -> dict[str, float]:
         """What a cell takes of the cluster; the device is decided for all cells."""
@@ -170,30 +177,9 @@ class Ray:
         while flying and time.monotonic() < deadline:
             for reference in self._ready(flying, TICK):
                 cell, _ = flying.pop(reference)
-                try:
-                    yield cell, self.ray.get(reference)
-                except self.ray.exceptions.RayError:
-                    yield cell, _time_is_up(cell)
+                outcome = self._outcome(reference)
+                yield cell, outcome if isinstance(outcome, Outcome) else _time_is_up(cell)
         yield from ((cell, _time_is_up(cell)) for cell, _ in flying.values())
-        if self._stopped is not None:
-            raise Stopped(self._stopped)
-
-    @contextlib.contextmanager
-    def _stopping(self) -> Iterator[None]:
-        """A signal is noted; a second one stops at once."""
-
-        def stop(number: int, frame: Any) -> None:
-            if self._stopped is not None:
-                raise Stopped(number)
-            self._stopped = number
-
-        here = threading.current_thread() is threading.main_thread()
-        before = {n: signal.signal(n, stop) for n in SIGNALS if here and signal.getsignal(n) is not signal.SIG_IGN}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _time_is_up(cell: Cell) -> Outcome:
@@ -223,7 +209,10 @@ def run_here(cell: Cell, request: Request) -> Outcome:
     except LongspanError as error:
         return Outcome(sentence=str(error), code=error.exit_code)
     with supervisor.forwarding():
-        return supervisor.run(cell)
+        outcome = supervisor.run(cell)
+        if outcome.storage:  # a full disk concerns this node alone, and a store may be back soon: others go first
+            time.sleep(PAUSE)
+    return outcome
 
 
 def fail_here(cell: Cell, reason: str, request: Request) -> Outcome:

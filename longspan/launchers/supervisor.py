@@ -156,7 +156,7 @@ class Supervisor:
 
     def _outcome(self, reply: dict[str, Any], cell: Cell) -> Outcome:
         if "error" in reply:
-            return Outcome(None, *_sentence(reply))
+            return Outcome(None, *_sentence(reply), storage=reply.get("storage") is True)
         try:
             cards.validate(reply.get("card"))
         except UsageError as error:
@@ -195,6 +195,11 @@ class Supervisor:
             return False
         busy.stop(number)
         return True
+
+    def save(self) -> None:
+        """Have the worker at hand save its state, and wait until it has: for the handler of a signal."""
+        if (busy := self._busy) is not None:
+            busy.save()
 
     @contextlib.contextmanager
     def forwarding(self) -> Iterator[None]:

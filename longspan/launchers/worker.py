@@ -13,7 +13,7 @@ from typing import Any
 
 from longspan.core import signals
 from longspan.core.cell import Cell
-from longspan.core.errors import explain
+from longspan.core.errors import StorageError, explain
 from longspan.core.parent import die_with_parent
 from longspan.core.printable import make_streams_plain
 from longspan.launchers.channel import Channel, Closed
@@ -44,7 +44,7 @@ def answer(request: dict[str, Any], memory_bytes: int = 0) -> dict[str, Any]:
         if request.get("debug"):
             traceback.print_exc()
         sentence, code = explain(error)
-        return {"error": sentence, "code": code}
+        return {"error": sentence, "code": code, "storage": isinstance(error, (StorageError, OSError))}
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -168,6 +168,25 @@ def test_without_kernel_locks_the_lease_alone_keeps_others_out(tmp_path, monkeyp
         pass
 
 
+def test_a_store_that_cannot_be_reached_for_a_while_costs_no_lease(tmp_path, monkeypatch):
+    def unreachable(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(lease, "PATIENCE", 1.0)
+    watch = Watch(tmp_path / "lock")
+    with only_one(tmp_path / "lock", "it") as held:
+        assert not watch.look(alone_here=False)
+        with monkeypatch.context() as away:
+            away.setattr(lease, "_write", unreachable)
+            time.sleep(0.3)
+            before = held.path.read_bytes()
+        for _ in range(100):
+            time.sleep(0.02)
+            assert not watch.look(alone_here=False)
+        assert held.path.read_bytes() != before, "signs of life come again"
+        held.check()
+
+
 def test_signs_of_life_never_bring_a_removed_folder_back(tmp_path):
     folder = tmp_path / "run"
     with only_one(folder / "lock", "it"):

@@ -19,6 +19,7 @@ class Cluster:
     def __init__(self, folder: Path, data: Path):
         self.folder = folder
         self.environment = os.environ | {
+            "LONGSPAN_COMMIT": "0" * 40,  # the same everywhere, whatever happens to the checkout meanwhile
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             "LONGSPAN_DATA": str(data),

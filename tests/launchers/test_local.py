@@ -9,7 +9,7 @@ import pytest
 
 from longspan.core.cell import Cell
 from longspan.core.signals import Stopped
-from longspan.launchers import base, supervisor
+from longspan.launchers import base, launch, supervisor
 from longspan.launchers.base import Budget
 from longspan.launchers.limits import Limits
 from longspan.launchers.local import Local
@@ -92,6 +92,20 @@ def test_every_group_of_gpus_runs_cells_at_the_same_time(monkeypatch, devices, s
         ended = [cell.seed for cell, _ in launcher.run(of(range(cells)))]
     assert sorted(ended) == list(range(cells))
     assert sorted(seen, key=str) == sorted(groups, key=str)
+
+
+def test_cells_are_launched_from_python_too(monkeypatch):
+    class Answers(InProcess):
+        def ask(self, request, seconds):
+            if request["do"] == "plan":
+                return {"planned": len(request["cells"]), "gpus": []}
+            return {"card": make_card(seed=request["cell"]["seed"])}
+
+    monkeypatch.setattr(supervisor, "Worker", Answers)
+    cells = [Cell("listops", "softmax", seed=seed) for seed in range(3)]
+    assert [(cell, outcome.card["seed"]) for cell, outcome in launch(cells, device="cpu")] == [
+        (cell, cell.seed) for cell in cells
+    ]
 
 
 def test_a_dead_worker_is_the_outcome_of_its_cell_alone(monkeypatch):
