@@ -26,6 +26,7 @@ class Cluster:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         self.nodes: list[subprocess.Popen] = []
+        self.joined: list[subprocess.Popen] = []  # the head, and worker nodes that it knows
         self.address = ""
 
     def start(self, *words: str) -> subprocess.Popen:
@@ -34,6 +35,14 @@ class Cluster:
         node = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
         self.nodes.append(node)
         return node
+
+    def join(self) -> int:
+        """How many nodes there are; the last one is started anew if it gave up, as nodes of a busy machine do."""
+        if len(self.nodes) == len(self.joined) or self.nodes[-1].poll() is not None:
+            self.start("--address", self.address)
+        if (size := _size(self)) > len(self.joined):
+            self.joined.append(self.nodes[-1])
+        return size
 
     def kill(self, node: subprocess.Popen) -> None:
         """All processes of a node die at once, as if its power were cut."""
@@ -60,20 +69,20 @@ def cluster(folder: Path, data: Path, workers: int = 2):
         nodes.start("--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", place)
         nodes.address = _wait(lambda: _read(Path(place) / "ray_current_cluster"))
         for count in range(2, workers + 2):  # one after another: two that start at once use the same ports
-            nodes.start("--address", nodes.address)
-            _wait(lambda count=count: _size(nodes) == count)
+            _wait(lambda count=count: nodes.join() == count)
         yield nodes
     finally:
         for node in nodes.nodes:
-            nodes.kill(node)
+            if node.poll() is None:
+                nodes.kill(node)
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _wait(found, seconds: float = 120.0):
+def _wait(found, seconds: float = 300.0):
     """What `found()` returns once that is something."""
     deadline = time.monotonic() + seconds
     while not (what := found()):
-        assert time.monotonic() < deadline, "the cluster did not come up in two minutes"
+        assert time.monotonic() < deadline, "the cluster did not come up in five minutes"
         time.sleep(0.2)
     return what
 

@@ -1,6 +1,7 @@
 """Cells on a real Ray cluster: whatever dies, each has one card, and it says what `local` says."""
 
 import importlib.util
+import signal
 import subprocess
 import sys
 import time
@@ -74,7 +75,7 @@ def test_a_node_and_the_driver_are_killed_and_every_card_is_that_of_local(nodes,
     driver = subprocess.Popen(command(nodes, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     try:
         wait_for_cards(tmp_path / "out", 4, driver)
-        nodes.kill(nodes.nodes[1])
+        nodes.kill(nodes.joined[1])
         wait_for_cards(tmp_path / "out", 10, driver)
     finally:
         driver.kill()
@@ -88,6 +89,30 @@ def test_a_node_and_the_driver_are_killed_and_every_card_is_that_of_local(nodes,
     theirs = cards(tmp_path / "local")
     assert len(theirs) == 24
     assert cards(tmp_path / "out") == theirs
+
+
+def test_ctrl_c_saves_the_states_and_the_same_command_goes_on(nodes, tmp_path):
+    out = tmp_path / "out"
+    words = ["listops", "-a", "softmax", "linear", *SET, "--set", "model.dropout=0.1", "--out", str(out)]
+    how = {"env": nodes.environment, "cwd": nodes.folder, "text": True}
+    driver = subprocess.Popen(command(nodes, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    try:
+        deadline = time.monotonic() + 300
+        while not list(out.glob("runs/*/progress.json")):
+            assert driver.poll() is None, driver.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        driver.send_signal(signal.SIGINT)
+        _, said = driver.communicate(timeout=120)
+    finally:
+        driver.kill()
+    assert driver.returncode == 130, said
+    assert "Stopped. The state is saved; the same command resumes the run." in said
+    assert list(out.glob("runs/*/checkpoint-*.pt"))
+    assert not list(out.glob("runs/*/.lock.*")), "no process is at it"
+    again = subprocess.run(command(nodes, *words), capture_output=True, check=False, timeout=600, **how)
+    assert again.returncode == 0, again.stderr
+    assert sorted(card["timing"]["resumed"] for _, card in Store(out / "cards").entries())[-1] == 1
 
 
 def test_a_cell_that_kills_its_processes_each_time_has_a_fail_card_and_the_others_theirs(nodes, tmp_path):
