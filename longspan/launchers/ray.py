@@ -11,6 +11,7 @@ whose node dies is run again elsewhere from its last checkpoint, three times at 
 import contextlib
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -82,18 +83,18 @@ class Ray:
 
     def __enter__(self) -> "Ray":
         marker = Path(self.request.marker)
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-        self._open.callback(marker.unlink, missing_ok=True)
-        try:
-            self.ray.init(address=self.address or "local", log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            self._open.close()
-            raise UsageError(
-                f"No Ray cluster at {self.address} ({str(error).splitlines()[0]}); see ray status."
-            ) from None
-        self._open.callback(self.ray.shutdown)
-        self._resources = self._needs()
+        with contextlib.ExitStack() as opening:
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            opening.callback(marker.unlink, missing_ok=True)
+            marker.touch()
+            try:
+                self.ray.init(address=self.address or "local", log_to_driver=False, logging_level="ERROR")
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                where, why = self.address or "this machine", str(error).splitlines()[0]
+                raise UsageError(f"Ray was asked for at {where}, and said: {why}; see ray status.") from None
+            opening.callback(self.ray.shutdown)
+            self._resources = self._needs()
+            self._open = opening.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -152,6 +153,8 @@ class Ray:
         gpus = how.get("devices", 1) / self.share if how["device"] == "cuda" else 0.0
         if gpus == 0 or self.share > 1:
             how["shared"] = True  # a node runs several cells, and their times say little
+        if not any(_has(node, self.cpus, gpus) for node in self.ray.nodes()):
+            print(f"No node of the cluster has {self.cpus} cores and {gpus:g} GPUs; waiting for one.", file=sys.stderr)
         return {"num_cpus": float(self.cpus), "num_gpus": gpus}
 
     def _task(self, function: Any) -> Any:
@@ -180,6 +183,12 @@ class Ray:
                 outcome = self._outcome(reference)
                 yield cell, outcome if isinstance(outcome, Outcome) else _time_is_up(cell)
         yield from ((cell, _time_is_up(cell)) for cell, _ in flying.values())
+
+
+def _has(node: dict[str, Any], cpus: int, gpus: float) -> bool:
+    """Whether a node is there that can ever run a cell."""
+    has = node["Resources"]
+    return node["Alive"] and has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus
 
 
 def _time_is_up(cell: Cell) -> Outcome:

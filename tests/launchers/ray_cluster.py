@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ class Cluster:
             "PYTHONPATH": str(ROOT),
             "LONGSPAN_DATA": str(data),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "token",  # of this cluster alone, whatever this user has for others
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
         self.nodes: list[subprocess.Popen] = []
         self.joined: list[subprocess.Popen] = []  # the head, and worker nodes that it knows
@@ -38,7 +41,7 @@ class Cluster:
 
     def join(self) -> int:
         """How many nodes there are; the last one is started anew if it gave up, as nodes of a busy machine do."""
-        if len(self.nodes) == len(self.joined) or self.nodes[-1].poll() is not None:
+        if self.nodes[-1] in self.joined or self.nodes[-1].poll() is not None:
             self.start("--address", self.address)
         if (size := _size(self)) > len(self.joined):
             self.joined.append(self.nodes[-1])
@@ -66,8 +69,9 @@ def cluster(folder: Path, data: Path, workers: int = 2):
     place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: it holds sockets
     nodes = Cluster(folder, data)
     try:
-        nodes.start("--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", place)
+        head = nodes.start("--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", place)
         nodes.address = _wait(lambda: _read(Path(place) / "ray_current_cluster"))
+        nodes.joined.append(head)
         for count in range(2, workers + 2):  # one after another: two that start at once use the same ports
             _wait(lambda count=count: nodes.join() == count)
         yield nodes

@@ -35,6 +35,9 @@ class FakeRay:
     def cluster_resources(self):
         return self.resources
 
+    def nodes(self):
+        return [{"Alive": True, "Resources": self.resources}, {"Alive": False, "Resources": {"CPU": 99.0}}]
+
     def remote(self, function):
         def submit(*arguments):
             try:
@@ -151,9 +154,17 @@ def test_a_cell_asks_for_its_cores_and_gpus(launch, device, devices, share, gpus
     assert fake.address == "head:6379"
 
 
-def test_a_gpu_that_the_cluster_lacks_is_refused(launch):
+def test_a_gpu_that_the_cluster_lacks_is_refused(launch, tmp_path):
     with pytest.raises(UsageError, match="the Ray cluster has no GPU"):
         launch(card_of, device="cuda")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_more_cores_than_any_node_has_are_waited_for_with_a_line(launch, capsys):
+    launch(card_of, cpus=2)
+    assert not capsys.readouterr().err
+    launch(card_of, cpus=16)
+    assert capsys.readouterr().err == "No node of the cluster has 16 cores and 0 GPUs; waiting for one.\n"
 
 
 def test_without_the_package_there_is_a_sentence(tmp_path, monkeypatch):
