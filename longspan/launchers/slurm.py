@@ -8,6 +8,7 @@ Jobs see the folder `out` and this package. Before its time is up a job saves it
 from there. submitit writes the job scripts and their logs, in `out/slurm`. Needs the extra `slurm`.
 """
 
+import functools
 import itertools
 import os
 import subprocess
@@ -63,8 +64,7 @@ class Slurm:
         self.several, self.slowdown, self.budget, self.cells_per_job = True, 1.0, budget, cells_per_job
         out = Path(how["out"]).absolute()
         how |= {"out": str(out), "progress": False}
-        here: dict[str, Any] = how | {"device": "cpu"}
-        self._planner = Supervisor(limits, debug=debug, **here)
+        self._supervise = functools.partial(Supervisor, limits, debug=debug, **(how | {"device": "cpu"}))
         data = str(Path(os.environ.get("LONGSPAN_DATA") or "out/data").absolute())
         self.job = Job(limits, debug, how, os.getcwd(), data)
         if not submitit.SlurmExecutor.affinity():
@@ -80,8 +80,8 @@ class Slurm:
 
     def plan(self, cells: Sequence[Cell]) -> None:
         """Refuse a wrong request here, where no GPU is needed for it."""
-        with self._planner as planner:
-            planner.plan(cells)
+        with self._supervise() as supervisor:
+            supervisor.plan(cells)
 
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
         """Each cell with what became of it, as their jobs end."""
@@ -150,8 +150,8 @@ class Slurm:
     def _lost(self, cell: Cell, job: Any) -> Outcome:
         """The card of a cell whose jobs end without a result each time."""
         reason = f"its job ended {TRIES} times without a result; the log of the last one is {job.paths.stdout.name}"
-        with self._planner as planner:
-            return planner.fail(cell, Died(reason, resumable=True))
+        with self._supervise() as supervisor:
+            return supervisor.fail(cell, Died(reason, resumable=True))
 
     def _cancel(self, flying: Sequence[tuple[Any, list[Cell], int]]) -> Iterator[tuple[Cell, Outcome]]:
         """Jobs that wait are taken back, those that run save their state and end."""
