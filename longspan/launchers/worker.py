@@ -5,6 +5,7 @@ Whatever a plug-in does to this interpreter ends with it: a patched function, an
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -25,6 +26,9 @@ def main() -> None:
     die_with_parent(parent)
     os.set_inheritable(handle, False)
     _be_the_one_to_die()
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, signals.SIGNALS
+    )  # processes of Ray block Ctrl-C, and so do their children
     make_streams_plain()
     channel = Channel(socket.socket(fileno=handle), trusted=True)
     with contextlib.suppress(Closed):
