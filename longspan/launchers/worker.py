@@ -26,9 +26,7 @@ def main() -> None:
     die_with_parent(parent)
     os.set_inheritable(handle, False)
     _be_the_one_to_die()
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, signals.SIGNALS
-    )  # processes of Ray block Ctrl-C, and so do their children
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)  # Ray blocks Ctrl-C, also for children
     make_streams_plain()
     channel = Channel(socket.socket(fileno=handle), trusted=True)
     with contextlib.suppress(Closed):
