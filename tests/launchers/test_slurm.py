@@ -90,7 +90,8 @@ def test_ctrl_c_takes_all_jobs_back(cluster, tmp_path):
     slow = hostile.write(tmp_path, "slow", in_attend=SLEEP)
     environment = cluster | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LONGSPAN_DATA": str(tmp_path / "data")}
     command = [sys.executable, "-c", "from longspan.cli import main; main()", "run", "listops", "-a", slow, *SET]
-    command += ["--seeds", "4", "--device", "cpu", "--launcher", "slurm", "--cells-per-job", "2", "--out", "out"]
+    command += ["--seeds", "4", "--device", "cpu", "--launcher", "slurm", "--set-slurm", "time=10", "--out", "out"]
+    command += ["--cells-per-job", "2"]
     driver = subprocess.Popen(command, env=environment, cwd=tmp_path, text=True, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 300
