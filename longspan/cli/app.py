@@ -177,6 +177,24 @@ Share = Annotated[
     int, typer.Option("--share", metavar="K", min=1, max=64, help="Cells that share the device, for scores only.")
 ]
 
+Launcher = Annotated[str, typer.Option("--launcher", metavar="L", help="Where cells run: local, ray or slurm.")]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="A", help="Of a Ray cluster; one is started here if left out."),
+]
+Cpus = Annotated[
+    int | None, typer.Option("--cpus", metavar="N", min=1, help="Cores per cell under ray and slurm; 1 if left out.")
+]
+SlurmSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-slurm", metavar="K=V", help="Of sbatch, as partition=gpu; time is in minutes; may be repeated."
+    ),
+]
+CellsPerJob = Annotated[
+    int | None, typer.Option("--cells-per-job", metavar="N", min=1, help="Cells in each job of slurm; 1 if left out.")
+]
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app = typer.Typer(
     cls=Commands,
@@ -221,7 +239,9 @@ def longspan(
         print(context.get_help())
 
 
-def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
+def overrides(
+    changes: Sequence[str] | None, *, flag: str = "--set", example: str = "recipe.steps=500"
+) -> dict[str, Any]:
     """`recipe.steps=500` as {"recipe.steps": 500}; what is no number, bool, None or tuple is a string."""
     from longspan.core.spec import literal
 
@@ -229,14 +249,34 @@ def overrides(changes: Sequence[str] | None) -> dict[str, Any]:
     for change in changes or ():
         name, equals, text = (part.strip() for part in change.partition("="))
         if not (name and equals and text):
-            raise UsageError(f"--set takes name=value, got {shortened(change)!r}; write it like recipe.steps=500.")
+            raise UsageError(f"{flag} takes name=value, got {shortened(change)!r}; write it like {example}.")
         if name in found:
-            raise UsageError(f"--set {shortened(name)} is given twice; keep one of them.")
+            raise UsageError(f"{flag} {shortened(name)} is given twice; keep one of them.")
         try:
             found[name] = literal(text)
         except ValueError:
             found[name] = text
     return found
+
+
+LAUNCHER_OPTIONS = {
+    "address": ("ray",),
+    "cpus": ("ray", "slurm"),
+    "set_slurm": ("slurm",),
+    "cells_per_job": ("slurm",),
+}
+
+
+def launcher_options(launcher: str, **given: Any) -> dict[str, Any]:
+    """The options that only some launchers have, refused where another one was chosen."""
+    options = {name: value for name, value in given.items() if value}
+    for name in options:
+        if launcher not in (those := LAUNCHER_OPTIONS[name]):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is for --launcher {' or '.join(those)}, and it is {launcher}; leave it out.")
+    if (words := options.pop("set_slurm", None)) is not None:
+        options["settings"] = overrides(words, flag="--set-slurm", example="partition=gpu")
+    return options
 
 
 def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,16 +11,22 @@ import typer
 
 from longspan.cli.app import (
     ATTENTION_FLAGS,
+    Address,
     Budget,
     Cards,
+    CellsPerJob,
+    Cpus,
     Json,
+    Launcher,
     Out,
     Patterns,
     Protocol,
     SeveralValues,
     Share,
+    SlurmSettings,
     app,
     catalogue,
+    launcher_options,
     print_json,
     say,
     stoppable,
@@ -43,6 +50,11 @@ def plan(
     run: Annotated[bool, typer.Option("--run", help="Run them, the most informative per minute first.")] = False,
     budget: Budget = None,
     share: Share = 1,
+    launcher: Launcher = "local",
+    address: Address = None,
+    cpus: Cpus = None,
+    set_slurm: SlurmSettings = None,
+    cells_per_job: CellsPerJob = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
     on: Annotated[
         str | None, typer.Option("--on", metavar="NAME", help="Times of another device that has cards, such as H200.")
@@ -102,7 +114,9 @@ def plan(
         _show(suite, here, found, len(found.cells) if everything else SHOWN, devices)
     if run and found.cells:
         debug = getattr(context.find_root().command, "debug", False)
-        _run(found.cells, share, budget, debug, {"out": str(out), "device": device, "real": real})
+        how = {"out": str(out), "device": device, "real": real, "debug": debug}
+        own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
+        _run(found.cells, launcher, share, budget, how | launcher_options(launcher, **own))
     elif not as_json and found.cells:
         say(f"Run them with longspan plan {suite} --run --budget 25m; --share 4 lets four at a time share a GPU.")
 
@@ -165,22 +179,24 @@ def _show(suite: str, device: str, found: Any, most: int, devices: Sequence[str]
         say(f"How long {', '.join(unknown)} takes here is not known before a first run.{hint}")
 
 
-def _run(cells: Sequence[Any], share: int, budget: str | None, debug: bool, how: dict[str, Any]) -> None:
+def _run(cells: Sequence[Any], launcher: str, share: int, budget: str | None, how: dict[str, Any]) -> None:
     from longspan.analysis.plan import Queue
     from longspan.cli import tables
     from longspan.cli.run import needs
-    from longspan.cli.run_cells import run_cells, say_what_is_left, share_device
-    from longspan.launchers.limits import Limits
+    from longspan.cli.run_cells import run_cells, say_what_is_left
+    from longspan.cli.watch import live_table
+    from longspan.launchers import Budget, Limits, open_launcher
+    from longspan.launchers.matrix import noted
 
     needs("torch")
     dropped: dict[str, int] = defaultdict(int)
     by_cell = {id(one.cell): one for one in cells}
     with (
         stoppable("The state is saved; the same command goes on."),
-        share_device(share, Limits.parse(None, None), budget, debug=debug, **how) as lanes,
+        open_launcher(launcher, Limits.parse(None, None), Budget.parse(budget), share=share, **how) as opened,
     ):
-        queue = Queue(cells, lanes.slowdown)
-        lanes.plan([one.cell for one in cells])
+        queue = Queue(cells, opened.slowdown)
+        opened.plan([one.cell for one in cells])
 
         def take(left: float | None) -> Any:
             one = queue.take(left)
@@ -197,7 +213,10 @@ def _run(cells: Sequence[Any], share: int, budget: str | None, debug: bool, how:
             if outcome.code == 3:  # its data are not here, nor are they for its other cells
                 dropped[cell.task] += len(queue.drop(cell.task))
 
-        ran = run_cells(lanes, take, len(cells), about=about, ended=ended)
+        asked = [one.cell for one in cells]
+        place = Path(how["out"])
+        with noted(place, launcher, asked) as journal, live_table(place) if opened.several else nullcontext():
+            ran = run_cells(opened, take, asked, journal, about=about, ended=ended)
     if ran.cards:
         tables.console().print(tables.cards_table(ran.cards))
     for task, count in dropped.items():

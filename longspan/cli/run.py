@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,17 +11,23 @@ import typer
 
 from longspan.cli.app import (
     ATTENTION_FLAGS,
+    Address,
     Budget,
+    CellsPerJob,
     Changes,
+    Cpus,
     Json,
+    Launcher,
     Out,
     Patterns,
     Protocol,
     SeveralMechanisms,
     SeveralValues,
     Share,
+    SlurmSettings,
     Tier,
     app,
+    launcher_options,
     overrides,
     print_json,
     say,
@@ -54,6 +61,11 @@ def run(
     ] = None,
     budget: Budget = None,
     share: Share = 1,
+    launcher: Launcher = "local",
+    address: Address = None,
+    cpus: Cpus = None,
+    set_slurm: SlurmSettings = None,
+    cells_per_job: CellsPerJob = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
     out: Out = Path("out"),
 ) -> None:
@@ -65,7 +77,8 @@ def run(
     with a plug-in has a process of its own; one that fails, hangs or dies leaves a card that says why and does not stop
     the others, and the exit code is 4. Ctrl-C, SIGTERM and SIGUSR1 save the state first. --set takes a run off the
     official board. When --budget is spent, the cell at hand is saved and no other is begun; the same command goes on.
-    With --share the cells that run at once share the device, and their cards have no speed.
+    With --share the cells that run at once share the device, and their cards have no speed. Several GPUs are used at
+    once; --launcher ray or slurm runs cells on many machines, and longspan runs --watch shows how far they are.
 
     \b
     Examples:
@@ -74,11 +87,14 @@ def run(
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
       longspan run image -a softmax linear local --tier full --seeds 3 --share 3 --budget 25m
       longspan run cab -a softmax abc --pattern CC
+      longspan run lra -a softmax --tier full --launcher slurm --set-slurm partition=gpu --out /shared/out
     """
     from longspan.cli import tables
-    from longspan.cli.run_cells import run_cells, say_what_is_left, share_device
+    from longspan.cli.run_cells import run_cells, say_what_is_left
+    from longspan.cli.watch import live_table
     from longspan.core.cell import cells
-    from longspan.launchers.limits import Limits
+    from longspan.launchers import Budget, Limits, open_launcher
+    from longspan.launchers.matrix import noted
 
     needs("torch")
     wanted, patterns = list(dict.fromkeys(mechanisms)), "+".join(pattern) if pattern else None
@@ -103,13 +119,16 @@ def run(
         return
     debug = getattr(context.find_root().command, "debug", False)
     how = {"out": str(out), "device": device, "devices": devices, "real": real}
+    own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
+    how |= launcher_options(launcher, **own)
     waiting = list(asked)
     with (
         stoppable("The state is saved; the same command resumes the run."),
-        share_device(share, limits, budget, debug=debug, **how) as lanes,
+        open_launcher(launcher, limits, Budget.parse(budget), share=share, debug=debug, **how) as opened,
     ):
-        lanes.plan(asked)
-        ran = run_cells(lanes, lambda left: waiting.pop(0) if waiting else None, len(asked))
+        opened.plan(asked)
+        with noted(out, launcher, asked) as journal, live_table(out) if opened.several else nullcontext():
+            ran = run_cells(opened, lambda left: waiting.pop(0) if waiting else None, asked, journal)
     if ran.cards:
         tables.console().print(tables.cards_table(ran.cards))
         if note := _standin_note(ran.cards):

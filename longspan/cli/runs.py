@@ -21,6 +21,12 @@ def runs_(
     imported: Annotated[
         Path | None, typer.Option("--import", metavar="FILE", help="Take over the runs of an archive, or of its parts.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show how far the cells of the commands at hand are, until they end.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE", help="With --watch: also as a web page, kept up to date.")
+    ] = None,
     out: Out = Path("out"),
 ) -> None:
     """Show unfinished runs, which the same `run` command resumes; --clean also removes checkpoints set aside.
@@ -29,17 +35,28 @@ def runs_(
     torch goes on from there: on a CPU with as many threads to the same numbers. --import checks all parts before it
     places anything, and leaves a run alone that is farther here.
 
+    --watch shows what the commands that run cells in OUT are doing, wherever those cells are, with the time left. Off
+    a terminal it prints a line for every change.
+
     \b
     Examples:
+      longspan runs --watch --page progress.html
       longspan runs --clean
       longspan runs --export runs.tar --part-size 15MB
       longspan runs --import runs.tar --out out
     """
+    if sum((clean, watch, export is not None, imported is not None)) > 1:
+        raise UsageError("Of --clean, --watch, --export and --import one at a time; run them one after another.")
+    if page is not None and not watch:
+        raise UsageError("--page is written while --watch watches; give both.")
+    if watch:
+        from longspan.cli.watch import watch_matrix
+
+        watch_matrix(out, page)
+        return
     from longspan import runs
     from longspan.cli import tables
 
-    if sum((clean, export is not None, imported is not None)) > 1:
-        raise UsageError("Of --clean, --export and --import one at a time; run them one after another.")
     if part_size is not None and export is None:
         raise UsageError("--part-size is the size of the parts of --export; name a file with it.")
     if export is not None:

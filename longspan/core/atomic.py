@@ -1,7 +1,7 @@
 """Atomic writes: a reader sees the old content or the new one, never a mixture.
 
-Temporaries are hidden files and folders called `.<name>.<random>.part` or `.old`, locked by their process while it
-lives; `litter.sweep` removes those that a killed process left.
+Temporaries are hidden files and folders called `.<name>.<machine>.<random>.part` or `.old`, locked by their process
+while it lives; `litter.sweep` removes those that a killed process left.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from longspan.core import readable_json
 from longspan.core.errors import StorageError
+from longspan.core.machine import tag
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -76,9 +77,9 @@ def hidden(path: Path, suffix: str, *, folder: bool = False) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         if folder:
-            temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=suffix, dir=path.parent))
+            temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.{tag()}.", suffix=suffix, dir=path.parent))
         else:
-            handle, name = tempfile.mkstemp(prefix=f".{path.name[:80]}.", suffix=suffix, dir=path.parent)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name[:80]}.{tag()}.", suffix=suffix, dir=path.parent)
             os.close(handle)
             temporary = Path(name)
         with locked(temporary) as held:

@@ -57,6 +57,14 @@ def hardware(device: str) -> str:
     return str(describe()["gpu" if device == "cuda" else "cpu"])
 
 
+def gpus() -> list[str]:
+    """The GPUs that torch can use, in its order, by names that CUDA_VISIBLE_DEVICES takes."""
+    import torch
+
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [f"GPU-{properties.uuid}" for properties in found]
+
+
 def installed(library: str) -> str | None:
     try:
         return version(library)

@@ -1,6 +1,7 @@
 """What killed processes leave behind: temporaries and replaced folders, removed or put back by the next one.
 
-Nothing of a live process is touched: it holds a lock on what it is writing.
+Nothing of a live process is touched: it holds a lock on what it is writing. Locks of another machine may not be seen
+here, so that what it left is removed an hour later.
 """
 
 import contextlib
@@ -9,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from longspan.core.atomic import hidden, locked, remove
+from longspan.core.machine import LONG_AGO, seconds_since_written, tag
 
-_NAME = re.compile(r"\.(?P<of>.+)\.[a-z0-9_]{8}\.(?P<kind>part|old|adding)")
+_NAME = re.compile(r"\.(?P<of>.+?)(?:\.(?P<machine>m[0-9a-f]{8}))?\.[a-z0-9_]{8}\.(?P<kind>part|old|adding)")
 _CARD = re.compile(r"[^./][^/]*\.json")
 
 
@@ -19,7 +21,8 @@ def sweep(folder: Path) -> None:
     with contextlib.suppress(OSError):  # not there, or not ours to read
         found = [(path, match) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         for path, match in found:
-            _clear(path, match["kind"], folder / match["of"])
+            if match["machine"] in (None, tag()) or seconds_since_written(path) > LONG_AGO:
+                _clear(path, match["kind"], folder / match["of"])
 
 
 def _clear(path: Path, kind: str, target: Path) -> None:

@@ -1,17 +1,22 @@
-"""A lock between processes, held by the kernel, so that it is released even after kill -9.
+"""A lock between processes, of one machine or of several that share the folder.
 
-It belongs to the open file, which a forked child would share and keep locked after its parent has died; a child
-therefore closes what it inherits. The holder writes its process id into the file, for those who wait to read.
+Between processes of one machine the kernel holds it, so that it is released even after kill -9; between machines a
+lease does (`lease.py`), so that it also works where files cannot be locked. The kernel's lock belongs to the open file,
+which a forked child would share and keep locked after its parent has died; a child therefore closes what it inherits.
+The holder writes its process id into the file, for those who wait to read.
 """
 
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from longspan.core.lease import Lease, Watch
 from longspan.core.printable import printable
 
+POLL, POLL_AFAR = 0.1, 2.0  # seconds between two tries for what this machine holds, and for what another one does
 _held: set[int] = set()
 
 
@@ -24,37 +29,58 @@ class Busy(Exception):
 
 
 @contextlib.contextmanager
-def only_one(path: Path, what: str, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock file `path`. While another process holds it, wait, with a line on stderr, or raise Busy."""
-    try:
-        import fcntl
-    except ImportError:  # no flock on this system; data stays intact without it, since folders appear by rename
-        yield
-        return
-    told = False
+def only_one(path: Path, what: str, *, wait: bool = True) -> Iterator[Lease]:
+    """Hold the lock file `path`. While another process holds it, wait, with a line on stderr, or raise Busy.
+
+    Whoever holds it for long asks the lease now and then whether it is still theirs.
+    """
+    told, watch = False, Watch(path)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        _held.add(handle)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = _holder(handle)
-                if not wait:
-                    raise Busy(holder) from None
-                if not told:
-                    print(printable(f"{holder} is busy with {what}; waiting for it."), file=sys.stderr, flush=True)
-                    told = True
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if _is_still(handle, path):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-                yield
+        with _locked_here(path) as (handle, held):
+            lease = watch.take() if held is not None and watch.look(alone_here=held) else None
+            if lease is not None:
+                if held:
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+                with lease.kept():
+                    yield lease
                 return
-        finally:
-            _held.discard(handle)
-            os.close(handle)
+            holder = watch.holder or _holder(handle)
+        if not wait and held is not None:
+            raise Busy(holder)
+        if not told and held is not None:
+            print(printable(f"{holder} is busy with {what}; waiting for it."), file=sys.stderr, flush=True)
+            told = True
+        if held is not None:
+            time.sleep(POLL_AFAR if watch.holder else POLL)
+
+
+@contextlib.contextmanager
+def _locked_here(path: Path) -> Iterator[tuple[int, bool | None]]:
+    """The open lock file, and whether no other process of this machine holds it; None if it was just removed.
+
+    Where files cannot be locked none is known to hold it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    _held.add(handle)
+    try:
+        yield handle, _try(handle, path)
+    finally:
+        _held.discard(handle)
+        os.close(handle)
+
+
+def _try(handle: int, path: Path) -> bool | None:
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another holds it, or this disk has no locks
+        return False
+    return True if _is_still(handle, path) else None
 
 
 def _holder(handle: int) -> str:

@@ -1,5 +1,6 @@
 """Clocks, memory and energy counters. The device is synchronised before a clock is read."""
 
+import os
 import resource
 import sys
 import time
@@ -87,14 +88,17 @@ def gpu_name() -> str | None:
 
 
 def _first_gpu() -> tuple[Any, Any] | None:
-    """NVML and its handle of the first GPU, if both exist."""
+    """NVML and its handle of the first GPU that this process may use, if both exist."""
     try:
         import pynvml
     except ImportError:
         return None
     try:
         pynvml.nvmlInit()
-        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        if first.startswith("GPU-"):
+            return pynvml, pynvml.nvmlDeviceGetHandleByUUID(first)
+        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
     except pynvml.NVMLError:
         return None
 

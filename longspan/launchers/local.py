@@ -1,243 +1,140 @@
-"""Many cells on this machine, one after another, none of which can harm another.
+"""Cells on this machine, each in a process of its own, on every GPU at once; several may share one.
 
-    with Launcher(Limits.parse("2h", "16G"), out="out", device="auto") as launcher:
-        launcher.plan(cells)                     # refuses a wrong request before anything is trained
-        for cell in cells:
-            outcome = launcher.run(cell)
+    with Local(Limits.parse(None, None), Budget(1500.0), share=4, out="out", device="auto") as launcher:
+        launcher.plan(cells)
+        for cell, outcome in launcher.run(take):     # take(seconds left) is the next cell, or None
 
-Cells of built-in mechanisms and tasks share a worker process; a cell with a plug-in has one of its own. This process
-imports neither torch nor a plug-in. A worker that dies, hangs or takes too much memory leaves a card that says so,
-written by the shared worker, and the other cells are run. A plug-in may still write wherever the user may.
+Small networks leave most of a large GPU idle. Their scores do not depend on who shares it; their times do.
 """
 
 import contextlib
-import os
+import dataclasses
+import queue
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import entry_points
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from longspan.core.cell import Cell
-from longspan.core.errors import UNEXPECTED, Reported, UsageError
-from longspan.core.parent import adopt_orphans
 from longspan.core.signals import SIGNALS, Stopped
-from longspan.core.spec import Spec
-from longspan.launchers.limits import IMPORT_SECONDS, Limits
-from longspan.launchers.process import Died, Worker
+from longspan.launchers.base import Budget, Outcome, Take
+from longspan.launchers.limits import Limits
+from longspan.launchers.mps import GAIN, multi_process_service
+from longspan.launchers.supervisor import Supervisor
 from longspan.launchers.tree import Adopted
-from longspan.results import card as cards
-
-PACKAGE = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a cell: its card, or a sentence and an exit code; `unfinished`, its time was up."""
+class Local:
+    """A supervisor for each cell that runs at once: `share` on each group of `devices` GPUs, or on the CPU.
 
-    card: cards.Card | None = None
-    sentence: str = ""
-    code: int = 0
-    unfinished: bool = False
-
-
-class Launcher:
-    """A supervisor of workers; `how` are the arguments of `runs.run`.
-
-    At the `deadline` (of the clock `time.monotonic`) the cell at hand is stopped with its state saved. Supervisors in
-    one process know the same `adopted` processes, so that none takes the workers of another for orphans.
+    `how` are the arguments of `runs.run`.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        debug: bool = False,
-        deadline: float | None = None,
-        adopted: Adopted | None = None,
-        **how: Any,
-    ):
-        self.limits, self.debug, self.how = limits, debug, how | {"out": os.path.abspath(how["out"])}
-        self.deadline = deadline
-        self._shared: Worker | None = None
-        self._waiting: dict[tuple[str, str], Worker] = {}  # plug-ins that are imported, paused until their first cell
-        self._dead: dict[tuple[str, str], Died] = {}
-        self._busy: Worker | None = None
-        self._adopted = adopted or Adopted()
-        self._handlers = contextlib.ExitStack()
+    def __init__(self, limits: Limits, budget: Budget, *, share: int = 1, debug: bool = False, **how: Any):
+        if share > 1:
+            how |= {"shared": True, "progress": False}  # bars of several processes would overwrite one another
+        self.limits, self.budget, self.share, self.debug, self.how = limits, budget, share, debug, how
+        self.several, self.slowdown = share > 1, float(share)
+        self.supervisors: list[Supervisor] = []
+        self._adopted = Adopted()
+        self._open = contextlib.ExitStack()
+        self._stopped: int | None = None
 
-    def __enter__(self) -> "Launcher":
-        adopt_orphans()
-        self._handlers.callback(adopt_orphans, False)
-        self._handlers.enter_context(self._forwarding())
+    def __enter__(self) -> "Local":
+        served = self._open.enter_context(multi_process_service(self.share > 1 and self.how["device"] != "cpu"))
+        self.slowdown /= GAIN if served and self.share > 1 else 1.0
+        if self.share > 1:
+            by = " through NVIDIA's multi-process service" if served else ""
+            print(f"Up to {self.share} cells share the device{by}; their cards have no speed.", file=sys.stderr)
+        self._add([{}] * self.share)
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for worker in (*self._waiting.values(), self._shared):
-            if worker is not None:
-                worker.end()
-        self._handlers.close()
-
-    # ------------------------------------------------------------------------------------------------------- requests
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def plan(self, cells: Sequence[Cell]) -> None:
-        """Resolve every cell in the process that may import its code; the first wrong one is raised."""
-        shared = [cell for cell in cells if not is_plugin(cell)]
-        if shared:
-            self._accept(shared, self._ask(self._clean(), self._request("plan", cells=shared), None))
-        for code in dict.fromkeys(map(_code, filter(is_plugin, cells))):
-            group = [cell for cell in cells if _code(cell) == code]
-            worker = Worker(self.limits.memory_bytes, self._adopted)
-            try:
-                self._accept(group, self._ask(worker, self._request("plan", cells=group), IMPORT_SECONDS))
-            except Died as died:
-                self._dead[code] = died
-            except BaseException:
-                worker.end()
-                raise
-            else:
-                worker.pause()
-                self._waiting[code] = worker
+        """Refuse a wrong request before anything is trained; then each further group of GPUs has its supervisors."""
+        first = self.supervisors[0]
+        first.plan(cells)
+        each = self.how.get("devices", 1)
+        groups = [first.gpus[start : start + each] for start in range(0, len(first.gpus) - each + 1, each)]
+        if len(groups) > 1 and len(cells) > 1:
+            self.how["progress"], self.several = False, True
+            for one in self.supervisors:  # their workers see all GPUs and use the first ones
+                one.how["progress"] = False
+            further = groups[1 : -(-len(cells) // self.share)]
+            self._add([{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in further for _ in range(self.share)])
 
-    def run(self, cell: Cell) -> Outcome:
-        """Run one cell to its card."""
-        plugin = is_plugin(cell)
-        if (died := self._dead.get(_code(cell))) is not None:
-            return self._fail(cell, died)
-        worker = self._own(_code(cell)) if plugin else self._clean()
-        worker.deadline = self.deadline
+    def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
+        """Each cell with what became of it, as they end."""
+        if len(self.supervisors) == 1:
+            while (cell := self._next(take)) is not None:
+                yield cell, self.supervisors[0].run(cell)
+            return
+        ended: queue.Queue[tuple[Cell, Outcome] | BaseException | None] = queue.Queue()
+        turn = threading.Lock()
+        lanes = [threading.Thread(target=self._work, args=(one, take, turn, ended)) for one in self.supervisors]
+        with self._stopping_all():
+            for lane in lanes:
+                lane.start()
+            errors, working = [], len(lanes)
+            while working:
+                found = ended.get()
+                if isinstance(found, tuple):
+                    yield found
+                    continue
+                working -= 1
+                if found is not None:
+                    errors.append(found)
+            for lane in lanes:
+                lane.join()
+        if errors:
+            raise errors[0]
+
+    def _add(self, environments: Sequence[dict[str, str]]) -> None:
+        """One more supervisor for each environment; all share the memory of the machine equally."""
+        count = len(self.supervisors) + len(environments)
+        memory = None if self.limits.memory_bytes is None else self.limits.memory_bytes // count
+        each = dataclasses.replace(self.limits, memory_bytes=memory)
+        for one in self.supervisors:
+            one.limits = each
+        for environment in environments:
+            common = {"debug": self.debug, "deadline": self.budget.deadline, "adopted": self._adopted}
+            one = Supervisor(each, environment=environment, **common, **self.how)
+            self.supervisors.append(self._open.enter_context(one))
+
+    def _next(self, take: Take) -> Cell | None:
+        left = self.budget.left()
+        return None if self._stopped is not None or (left is not None and left <= 0) else take(left)
+
+    def _work(self, supervisor: Supervisor, take: Take, turn: threading.Lock, ended: queue.Queue) -> None:
+        """One lane: one cell after another, then the end, or the error that ended it."""
         try:
-            reply = self._ask(worker, self._request("run", cell=cell), self.limits.of(plugin=plugin))
-            outcome = self._outcome(reply, cell)
-        except Died as died:
-            self._drop(worker)
-            return self._fail(cell, died)
-        except Stopped:
-            if not worker.out_of_time:
-                raise
-            self._drop(worker)
-            return Outcome(sentence=f"{cell.task} {cell.mechanism} seed {cell.seed}: time is up.", unfinished=True)
-        if plugin or outcome.code:  # what failed may have left anything behind
-            self._drop(worker)
-        return outcome
-
-    def _fail(self, cell: Cell, died: Died) -> Outcome:
-        """The shared worker writes the card of a cell whose process is dead."""
-        request = self._request("fail", cell=cell, reason=died.reason, keep=died.resumable)
-        try:
-            return self._outcome(self._ask(self._clean(), request, None), cell)
-        except Died as another:
-            self._drop(self._clean())
-            return Outcome(sentence=f"{cell.task} {cell.mechanism} failed: {died.reason}; {another.reason}", code=4)
-
-    def _request(self, do: str, **what: Any) -> dict[str, Any]:
-        plain = {name: _plain(value) for name, value in what.items()}
-        return {"do": do, "how": self.how, "debug": self.debug, **plain}
-
-    def _ask(self, worker: Worker, request: dict[str, Any], seconds: float | None) -> dict[str, Any]:
-        self._busy = worker
-        try:
-            reply = worker.ask(request, seconds)
-        except Died:
-            if worker.stopped_by is not None:
-                raise Stopped(worker.stopped_by) from None
-            raise
-        finally:
-            self._busy = None
-        if worker.stopped_by is not None and ("stopped" in reply or "card" not in reply):
-            raise Stopped(worker.stopped_by)
-        return reply
-
-    # ------------------------------------------------------------------------------- answers, which a plug-in may forge
-
-    def _accept(self, cells: Sequence[Cell], reply: dict[str, Any]) -> None:
-        if "error" in reply:
-            raise Reported(*_sentence(reply))
-        if reply.get("planned") != len(cells):
-            raise Died("its process gave no sensible answer")
-
-    def _outcome(self, reply: dict[str, Any], cell: Cell) -> Outcome:
-        if "error" in reply:
-            return Outcome(None, *_sentence(reply))
-        try:
-            cards.validate(reply.get("card"))
-        except UsageError as error:
-            raise Died(f"its process gave no sound card ({error})") from None
-        card = reply["card"]
-        if (card["kind"], card["seed"], card["tier"], card["protocol"]) != ("run", cell.seed, cell.tier, cell.protocol):
-            raise Died("its process gave the card of another cell")
-        return Outcome(card)
-
-    # -------------------------------------------------------------------------------------------------------- processes
-
-    def _clean(self) -> Worker:
-        """The shared worker, in which no plug-in was ever imported."""
-        if self._shared is None:
-            self._shared = Worker(self.limits.memory_bytes, self._adopted)
-        return self._shared
-
-    def _own(self, code: tuple[str, str]) -> Worker:
-        """A worker for one cell with a plug-in."""
-        if (worker := self._waiting.pop(code, None)) is None:
-            return Worker(self.limits.memory_bytes, self._adopted)
-        worker.go_on()
-        return worker
-
-    def _drop(self, worker: Worker) -> None:
-        worker.end()
-        if worker is self._shared:
-            self._shared = None
-
-    def stop(self, number: int) -> bool:
-        """Pass a signal on to the worker at hand; False where there is none."""
-        if (busy := self._busy) is None:
-            return False
-        busy.stop(number)
-        return True
+            while True:
+                with turn:
+                    cell = self._next(take)
+                if cell is None:
+                    break
+                ended.put((cell, supervisor.run(cell)))
+        except BaseException as error:  # of another thread: it is raised where the cells are waited for
+            ended.put(error)
+        else:
+            ended.put(None if self._stopped is None else Stopped(self._stopped))
 
     @contextlib.contextmanager
-    def _forwarding(self) -> Iterator[None]:
-        """Signals go to the worker at hand; where there is none, they stop this process."""
+    def _stopping_all(self) -> Iterator[None]:
+        """A signal goes to the workers of all lanes, and no lane begins another cell."""
 
-        def forward(number: int, frame: Any) -> None:
-            if not self.stop(number):
-                raise Stopped(number)
+        def stop(number: int, frame: Any) -> None:
+            self._stopped = number
+            for supervisor in self.supervisors:
+                supervisor.stop(number)
 
         here = threading.current_thread() is threading.main_thread()
-        numbers = [n for n in SIGNALS if here and signal.getsignal(n) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, forward) for number in numbers}
+        before = {n: signal.signal(n, stop) for n in SIGNALS if here and signal.getsignal(n) is not signal.SIG_IGN}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def is_plugin(cell: Cell) -> bool:
-    """Whether a cell runs code that is not ours."""
-    return _is_foreign("tasks", cell.task) or _is_foreign("attentions", Spec.parse(cell.mechanism).target)
-
-
-def _is_foreign(package: str, target: str) -> bool:
-    if ":" in target:
-        return True
-    own = {path.stem for path in (PACKAGE / package).rglob("*.py")}
-    return target not in own and target in {point.name for point in entry_points(group=f"longspan.{package}")}
-
-
-def _code(cell: Cell) -> tuple[str, str]:
-    return cell.task, cell.mechanism
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return asdict(value) if isinstance(value, Cell) else value
-
-
-def _sentence(reply: dict[str, Any]) -> tuple[str, int]:
-    code = reply.get("code")
-    return str(reply["error"])[:2000], code if isinstance(code, int) and 1 <= code <= 4 else UNEXPECTED

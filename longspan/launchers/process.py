@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from longspan.launchers import tree
@@ -35,7 +37,7 @@ class Died(Exception):
 class Worker:
     """A fresh interpreter in a session of its own, with the terminal, the environment and the paths of this one."""
 
-    def __init__(self, memory_bytes: int | None, adopted: tree.Adopted):
+    def __init__(self, memory_bytes: int | None, adopted: tree.Adopted, environment: Mapping[str, str] | None = None):
         self.memory_bytes, self.adopted = memory_bytes, adopted
         self.stopped_by: int | None = None
         self.deadline: float | None = None  # of the clock `time.monotonic`: then the worker saves its state and stops
@@ -45,7 +47,8 @@ class Worker:
         with theirs:
             words = [str(os.getpid()), str(theirs.fileno()), str(memory_bytes or 0), json.dumps(sys.path)]
             command = [sys.executable, "-c", _PROGRAM, *words]
-            self.process = adopted.start(command, pass_fds=[theirs.fileno()], start_new_session=True)
+            own = os.environ | dict(environment or {})
+            self.process = adopted.start(command, pass_fds=[theirs.fileno()], start_new_session=True, env=own)
         self.channel = Channel(ours)
 
     def send(self, request: dict[str, Any]) -> None:
@@ -80,6 +83,11 @@ class Worker:
         self.stopped_by, self._stopped_at = number, time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
+
+    def save(self) -> None:
+        """Stop the worker and come back when it has answered, its state saved, or is given up."""
+        self.stop(signal.SIGTERM)
+        select.select([self.channel.end], [], [], GRACE)
 
     def pause(self) -> None:
         tree.send(self._everyone(), signal.SIGSTOP)

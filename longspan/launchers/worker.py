@@ -5,6 +5,7 @@ Whatever a plug-in does to this interpreter ends with it: a patched function, an
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -13,7 +14,7 @@ from typing import Any
 
 from longspan.core import signals
 from longspan.core.cell import Cell
-from longspan.core.errors import explain
+from longspan.core.errors import StorageError, explain
 from longspan.core.parent import die_with_parent
 from longspan.core.printable import make_streams_plain
 from longspan.launchers.channel import Channel, Closed
@@ -25,6 +26,7 @@ def main() -> None:
     die_with_parent(parent)
     os.set_inheritable(handle, False)
     _be_the_one_to_die()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)  # Ray blocks Ctrl-C, also for children
     make_streams_plain()
     channel = Channel(socket.socket(fileno=handle), trusted=True)
     with contextlib.suppress(Closed):
@@ -44,7 +46,7 @@ def answer(request: dict[str, Any], memory_bytes: int = 0) -> dict[str, Any]:
         if request.get("debug"):
             traceback.print_exc()
         sentence, code = explain(error)
-        return {"error": sentence, "code": code}
+        return {"error": sentence, "code": code, "storage": isinstance(error, (StorageError, OSError))}
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -53,14 +55,14 @@ def answer(request: dict[str, Any], memory_bytes: int = 0) -> dict[str, Any]:
 def _plan(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
     """Resolve every name and setting, which imports plug-ins; wrong ones are refused before anything is trained."""
     from longspan import runs
-    from longspan.core.environment import choose_device
+    from longspan.core.environment import choose_device, gpus
 
     device = choose_device(request["how"]["device"])
     if device == "cpu":
         _refuse_what_does_not_fit(memory_bytes)
     for cell in request["cells"]:
         runs.RunPlan.of(_cell(cell))
-    return {"planned": len(request["cells"])}
+    return {"planned": len(request["cells"]), "gpus": gpus() if device == "cuda" else []}
 
 
 def _run(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:

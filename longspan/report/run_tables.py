@@ -109,7 +109,7 @@ def _changes_order(card: Card) -> tuple:
 def board_table(evidence: Evidence, suite: str, protocol: str, tier: str) -> str:
     """The rows of a board on real data, without what was published: the fixed track, then the free one."""
     view = board(evidence.runs, suite, protocol, tier)
-    tasks, averages = view.suite.tasks, [average.name for average in view.suite.averages]
+    tasks, averages = view.suite.columns, [average.name for average in view.suite.averages]
     rows = [
         (
             row.title if row.mechanism.partition("(")[0] == row.mechanism else f"{row.title} ({row.mechanism})",

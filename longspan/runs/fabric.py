@@ -43,12 +43,14 @@ def choose_precision(asked: str, device: str) -> str:
 def make_fabric(device: str, precision: str, devices: int) -> "Fabric":
     """Lightning is imported here: that takes twice as long as torch, and whoever checks or loads does not train."""
     from lightning.fabric import Fabric
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.fabric.strategies.ddp import DDPStrategy
 
     _silence()  # its import has set the levels anew
     several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # a mechanism need not use all it has
     strategy = "auto" if devices == 1 else several
-    return Fabric(accelerator=device, devices=devices, strategy=strategy, precision=PRECISIONS[precision])  # type: ignore[arg-type]
+    how = {"accelerator": device, "devices": devices, "strategy": strategy, "precision": PRECISIONS[precision]}
+    return Fabric(**how, plugins=LightningEnvironment())  # processes are started here, also in a job of Slurm
 
 
 def compile_long_runs(model: nn.Module, device: str, steps: int) -> None:

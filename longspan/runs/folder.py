@@ -9,6 +9,7 @@ from typing import Any
 
 from longspan.core import environment
 from longspan.core.atomic import remove, write_json
+from longspan.core.pulse import PULSE
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.runs.cell import Cell, RunPlan, as_json
@@ -84,11 +85,11 @@ def _record(path: Path) -> dict[str, Any]:
 
 def tidy(folder: Path, *, set_aside: bool = False) -> None:
     """Drop what only an unfinished run needs, and what was set aside if that is asked for; logs stay."""
-    for name in ("checkpoint-*.pt", "*.safetensors", "predictions.npz", "samples.npz", CELL, BEGUN, ".*.part"):
+    for name in ("checkpoint-*.pt", "*.safetensors", "predictions.npz", "samples.npz", CELL, BEGUN, PULSE, ".*.part"):
         for path in folder.glob(name):
             remove(path)
     remove(folder / PRETRAINING)
     if set_aside:
         remove(folder / SET_ASIDE)
-    if folder.exists() and not any(path.name != "lock" for path in folder.iterdir()):
+    if folder.exists() and not any(path.name.lstrip(".").split(".")[0] != "lock" for path in folder.iterdir()):
         shutil.rmtree(folder, ignore_errors=True)

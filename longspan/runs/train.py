@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,13 @@ from torch.multiprocessing.spawn import ProcessExitedException
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
 from longspan.core import audit, litter, meter, signals
-from longspan.core.atomic import locked, storage_errors, write_json
+from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device, hardware
 from longspan.core.errors import LongspanError, RunFailed, UsageError
-from longspan.core.lock import only_one
+from longspan.core.lease import Lease, LeaseLost
+from longspan.core.lock import Busy, only_one
 from longspan.core.parent import die_with_parent
+from longspan.core.pulse import Pulse
 from longspan.datasets.base import Splits
 from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
@@ -72,26 +75,34 @@ def run(
     folder = out / "runs" / folder_name(plan, belongs)
     answered = functools.partial(answer, store, plan, splits, device, precision, weights=weights)
     if (card := answered()) is not None:
-        with locked(folder / "lock") as held:  # unless another process is at it: it tidies up itself
-            if held:
-                tidy(folder)
+        if folder.exists():
+            with contextlib.suppress(Busy), only_one(folder / "lock", f"the run {plan.title}", wait=False):
+                tidy(folder)  # unless another process is at it: it tidies up itself
         return card
     with contextlib.ExitStack() as alone:
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
+            lease = alone.enter_context(only_one(folder / "lock", f"the run {plan.title}"))
         if (card := answered()) is not None:  # by the process that held the lock
             return card
         litter.sweep(folder)
         shared = begin(folder, cell, plan.protocol.recipe.steps, hardware(device), shared=shared)
         checked = check_plugin(plan, out)
         fabric = make_fabric(device, precision, devices)
-        arguments = (belongs, folder, store, device, precision, devices, weights, progress, checked, shared)
-        if devices == 1:
-            card = _train_cell(fabric, plan, splits, *arguments)
+        arguments = (belongs, folder, store, device, precision, devices, weights, progress, checked, shared, lease)
+        try:
+            if devices == 1:
+                card = _train_cell(fabric, plan, splits, *arguments)
+            else:
+                card = _train_in_ranks(fabric, plan, data, real, arguments)
+        except LeaseLost as lost:
+            print(f"{lost} The card will be theirs.", file=sys.stderr, flush=True)
+            card = None
         else:
-            card = _train_in_ranks(fabric, plan, data, real, arguments)
-        tidy(folder)
+            tidy(folder)
+    if card is None:
+        how = {"device": device, "precision": precision, "devices": devices, "real": real, "progress": progress}
+        return run(cell, out=out, data=data, weights=weights, shared=shared, **how)
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
     return card
@@ -164,6 +175,7 @@ def _train_cell(
     shown: bool,
     checked: PluginCheck,
     shared: bool,
+    lease: Lease,
 ) -> cards.Card:
     """Train in this process (or in each of several) and write the card, whether it went well or not."""
     started = time.perf_counter()
@@ -181,6 +193,7 @@ def _train_cell(
     if fabric.is_global_zero:
         write_json(folder / BEGUN, described)  # for the card of a process that dies
     logs = Logs(folder) if fabric.is_global_zero else None
+    pulse = Pulse(folder)
     trained, reason, state = None, None, Progress()
     recipe = plan.protocol.recipe
     with progress_bar(
@@ -191,12 +204,14 @@ def _train_cell(
             nonlocal state, shared
             state = now
             if now.step % recipe.evaluate_every == 0:
+                lease.check()
                 neighbours.look()
                 if neighbours.seen and not shared and fabric.is_global_zero:
                     shared = True
                     mark_shared(folder)
             if logs is not None:
                 logs.update(now)
+                pulse(now.step, steps)
             if bar is not None:
                 bar(now, steps)
 
@@ -229,6 +244,7 @@ def _train_cell(
     card["timing"]["shared"] = shared or neighbours.seen  # the times say little
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
+        lease.check()  # two that run one cell must not both write a card
         card = cards.read(store.add(card, files_of(folder, model if keep_weights else None, trained)))
     return card
 

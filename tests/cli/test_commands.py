@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from longspan.cli import app
 from longspan.core.errors import PluginError
 from longspan.core.lock import only_one
-from longspan.launchers import local
+from longspan.launchers import supervisor
 from longspan.results.store import Store
 from tests.conformance.one_promise import asking_only
 from tests.launchers.in_process import InProcess
@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LONGSPAN_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr(local, "Worker", InProcess)
+    monkeypatch.setattr(supervisor, "Worker", InProcess)
     return tmp_path
 
 

@@ -9,7 +9,7 @@ from longspan.cli import app
 from longspan.cli.tables import cards_table
 from longspan.core import environment, meter
 from longspan.core.errors import DataMissing
-from longspan.launchers import local
+from longspan.launchers import supervisor
 from longspan.report.build import build
 from longspan.results.board import board
 from longspan.results.store import Store
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     """A machine with the processor of the cards that tests make, and cells that run in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr(local, "Worker", InProcess)
+    monkeypatch.setattr(supervisor, "Worker", InProcess)
     monkeypatch.setattr(environment, "cpu_name", lambda: HERE)
     monkeypatch.setattr(meter, "gpu_name", lambda: None)
     return tmp_path

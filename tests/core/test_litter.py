@@ -127,6 +127,17 @@ def test_nothing_else_is_swept(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(names)
 
 
+def test_what_another_machine_is_writing_stays_for_an_hour(tmp_path):
+    """Its locks may not be seen here, as on a network disk that locks nothing between machines."""
+    theirs = tmp_path / ".card.json.m00000000.abcd1234.part"
+    theirs.write_text("half a card")
+    sweep(tmp_path)
+    assert theirs.exists()
+    os.utime(theirs, (theirs.stat().st_mtime - 7200,) * 2)
+    sweep(tmp_path)
+    assert not theirs.exists()
+
+
 def test_a_temporary_taken_for_litter_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
     real, calls = atomic.locked, []
 

@@ -1,6 +1,7 @@
 """A lock is held by one process at a time, outlives no one, and says who holds it."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -53,8 +54,7 @@ def test_a_lock_whose_file_was_removed_by_its_holder_is_taken_anew(tmp_path):
         waiting = subprocess.Popen([sys.executable, "-c", TAKER, str(path)], stderr=subprocess.PIPE, text=True)
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == f"Process {os.getpid()} is busy with it; waiting for it.\n"
-        path.unlink()
-        path.parent.rmdir()
+        shutil.rmtree(path.parent)
     assert waiting.wait(timeout=60) == 0
     waiting.stderr.close()
 

@@ -9,7 +9,7 @@ class InProcess:
     stopped_by = deadline = None
     out_of_time = False
 
-    def __init__(self, memory_bytes, adopted):
+    def __init__(self, memory_bytes, adopted, environment):
         pass
 
     def ask(self, request, seconds):

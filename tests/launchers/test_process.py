@@ -113,3 +113,19 @@ def test_a_paused_worker_does_nothing_until_it_goes_on(worker, tmp_path):
 
 def state_of(worker):
     return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_worker_hears_ctrl_c_though_its_parent_does_not():
+    """Processes of Ray block the signal, which their children inherit."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        one = Worker(None, Adopted())
+        try:
+            assert "error" in one.ask({"do": "nothing"}, 60.0)  # it has started
+            status = Path(f"/proc/{one.process.pid}/status").read_text()
+        finally:
+            one.end()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    (blocked,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:")]
+    assert int(blocked, 16) & (1 << (signal.SIGINT - 1)) == 0

@@ -16,6 +16,7 @@ import torch
 
 from longspan import attentions, runs, tasks
 from longspan.attentions import Pattern
+from longspan.core import lease, lock
 from longspan.core.environment import choose_device
 from longspan.core.errors import PluginError, RunFailed, StorageError, UnsupportedPattern, UsageError
 from longspan.results.store import Store
@@ -160,6 +161,28 @@ def test_two_processes_with_one_cell_make_one_card(tmp_path, data):
     assert [process.returncode for process in processes] == [0, 0], answers
     _, card = only_card(tmp_path / "out")
     assert [said.strip() for said, _ in answers] == [card["sha256"]] * 2
+
+
+def test_a_run_that_another_machine_took_over_stops_and_waits_for_its_card(run, tmp_path, monkeypatch, capfd):
+    """The other machine dies in turn, and the run comes back to where it was."""
+    monkeypatch.setattr(lease, "PATIENCE", 0.3)
+    monkeypatch.setattr(lock, "POLL_AFAR", 0.02)
+    trained, calls = train.train, []
+
+    def taken_over(*arguments, folder, **how):
+        calls.append(folder)
+        if len(calls) == 1:
+            theirs = '{"host": "node7", "machine": "another", "pid": 77}'
+            (folder / ".lock.2.lease").write_text(f"{'f' * 32} 000000000000\n{theirs}\n")
+        return trained(*arguments, folder=folder, **how)
+
+    monkeypatch.setattr(train, "train", taken_over)
+    card = run()
+    assert only_card(tmp_path / "out")[1] == card
+    assert len(calls) == 2
+    errors = capfd.readouterr().err
+    assert "was taken over (Process 77 on node7)" in errors
+    assert "Process 77 on node7 is busy with the run listops softmax seed 0; waiting for it." in errors
 
 
 # --------------------------------------------------------------------------------------------------------------- cards

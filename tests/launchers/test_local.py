@@ -9,12 +9,13 @@ import pytest
 
 from longspan.core.cell import Cell
 from longspan.core.signals import Stopped
-from longspan.launchers import lanes, local
-from longspan.launchers.lanes import Budget, Lanes
+from longspan.launchers import base, launch, supervisor
+from longspan.launchers.base import Budget
 from longspan.launchers.limits import Limits
-from longspan.launchers.local import Launcher
+from longspan.launchers.local import Local
 from longspan.launchers.mps import CONTROL, PIPE, multi_process_service
 from longspan.launchers.process import Died
+from longspan.launchers.supervisor import Supervisor
 from longspan.runs.unfinished import unfinished
 from tests.launchers.in_process import InProcess
 from tests.launchers.test_isolation import TINY
@@ -34,28 +35,77 @@ class Fake(InProcess):
 
     together: threading.Barrier
 
-    def __init__(self, memory_bytes, adopted):
+    def __init__(self, memory_bytes, adopted, environment):
         self.memory_bytes = memory_bytes
 
     def ask(self, request, seconds):
         self.together.wait(timeout=30)
-        assert request["how"]["shared"] is True
+        assert request["how"].get("shared", False) is (self.together.parties > 1)
         return {"card": make_card(seed=request["cell"]["seed"])}
 
 
 def open_lanes(count, budget=None, **how):
-    return Lanes(count, NO_LIMITS, Budget(budget), **({"out": "out", "device": "cpu", "shared": True} | how))
+    return Local(NO_LIMITS, Budget(budget), share=count, **({"out": "out", "device": "cpu"} | how))
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_as_many_cells_run_at_once_as_there_are_lanes(monkeypatch, count):
-    monkeypatch.setattr(local, "Worker", Fake)
+    monkeypatch.setattr(supervisor, "Worker", Fake)
     monkeypatch.setattr(Fake, "together", threading.Barrier(count), raising=False)
     with open_lanes(count) as open_ones:
         ended = list(open_ones.run(of(range(6))))
-        assert {one._shared.memory_bytes for one in open_ones.launchers} == {2**40 // count}
+        assert {one._shared.memory_bytes for one in open_ones.supervisors} == {2**40 // count}
     assert sorted(cell.seed for cell, _ in ended) == list(range(6))
     assert all(outcome.card["seed"] == cell.seed for cell, outcome in ended)
+
+
+@pytest.mark.parametrize(
+    "devices, share, cells, groups",
+    [
+        (1, 1, 8, [None, "GPU-b", "GPU-c", "GPU-d", "GPU-e"]),
+        (2, 1, 8, [None, "GPU-c,GPU-d"]),
+        (1, 2, 4, [None, None, "GPU-b", "GPU-b"]),
+        (1, 1, 1, [None]),
+        (6, 1, 8, [None]),
+    ],
+)
+def test_every_group_of_gpus_runs_cells_at_the_same_time(monkeypatch, devices, share, cells, groups):
+    """Workers of the first group see all GPUs and use the first ones."""
+    together, seen = threading.Barrier(len(groups)), []
+
+    class OnGpus(InProcess):
+        def __init__(self, memory_bytes, adopted, environment):
+            self.gpus = environment.get("CUDA_VISIBLE_DEVICES")
+
+        def ask(self, request, seconds):
+            if request["do"] == "plan":
+                return {"planned": len(request["cells"]), "gpus": ["GPU-a", "GPU-b", "GPU-c", "GPU-d", "GPU-e"]}
+            if len(seen) < len(groups):
+                seen.append(self.gpus)
+                together.wait(timeout=30)
+            assert request["how"].get("shared", False) is (share > 1)
+            return {"card": make_card(seed=request["cell"]["seed"])}
+
+    monkeypatch.setattr(supervisor, "Worker", OnGpus)
+    with open_lanes(share, devices=devices) as launcher:
+        launcher.plan([Cell("listops", "softmax", seed=seed) for seed in range(cells)])
+        ended = [cell.seed for cell, _ in launcher.run(of(range(cells)))]
+    assert sorted(ended) == list(range(cells))
+    assert sorted(seen, key=str) == sorted(groups, key=str)
+
+
+def test_cells_are_launched_from_python_too(monkeypatch):
+    class Answers(InProcess):
+        def ask(self, request, seconds):
+            if request["do"] == "plan":
+                return {"planned": len(request["cells"]), "gpus": []}
+            return {"card": make_card(seed=request["cell"]["seed"])}
+
+    monkeypatch.setattr(supervisor, "Worker", Answers)
+    cells = [Cell("listops", "softmax", seed=seed) for seed in range(3)]
+    assert [(cell, outcome.card["seed"]) for cell, outcome in launch(cells, device="cpu")] == [
+        (cell, cell.seed) for cell in cells
+    ]
 
 
 def test_a_dead_worker_is_the_outcome_of_its_cell_alone(monkeypatch):
@@ -66,7 +116,7 @@ def test_a_dead_worker_is_the_outcome_of_its_cell_alone(monkeypatch):
             raise Died("it died")
         return {"card": make_card(seed=request["cell"]["seed"])}
 
-    monkeypatch.setattr(local, "Worker", Fake)
+    monkeypatch.setattr(supervisor, "Worker", Fake)
     monkeypatch.setattr(Fake, "ask", ask)
     with open_lanes(2) as open_ones:
         outcomes = {cell.seed: outcome.code for cell, outcome in open_ones.run(of(range(4)))}
@@ -74,14 +124,14 @@ def test_a_dead_worker_is_the_outcome_of_its_cell_alone(monkeypatch):
 
 
 def test_nothing_is_begun_when_the_budget_is_spent(monkeypatch):
-    monkeypatch.setattr(local, "Worker", Fake)
+    monkeypatch.setattr(supervisor, "Worker", Fake)
     for count in (1, 2):
         with open_lanes(count, budget=1e-9) as open_ones:
             assert list(open_ones.run(of(range(3)))) == []
 
 
 def test_a_budget_keeps_some_time_for_saving(monkeypatch):
-    monkeypatch.setattr(lanes.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(base.time, "monotonic", lambda: 1000.0)
     assert (Budget(100.0).deadline, Budget(3600.0).deadline, Budget().deadline) == (1095.0, 4585.0, None)
     assert (Budget(100.0).left(), Budget().left()) == (95.0, None)
 
@@ -99,13 +149,13 @@ def test_a_signal_stops_all_lanes_and_no_other_cell_begins(monkeypatch):
         self.stopped_by = number
         stopped.append(self)
 
-    monkeypatch.setattr(local, "Worker", Fake)
+    monkeypatch.setattr(supervisor, "Worker", Fake)
     monkeypatch.setattr(Fake, "ask", ask)
     monkeypatch.setattr(Fake, "stop", stop, raising=False)
 
     def interrupt():
         asked.wait(timeout=30)
-        while not all(one._busy for one in open_ones.launchers):
+        while not all(one._busy for one in open_ones.supervisors):
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -124,20 +174,20 @@ def test_a_cell_whose_time_is_up_is_saved_and_goes_on_later(tmp_path):
     cell = Cell("listops", "softmax", overrides=TINY | {"recipe.steps": 2000, "recipe.evaluate_every": 1000})
     how = {"out": str(tmp_path), "device": "cpu", "data": str(tmp_path / "data"), "progress": False}
 
-    def end_its_time(launcher):
-        while not (busy := launcher._busy) or not list((tmp_path / "runs").glob("*/begun.json")):
+    def end_its_time(one):
+        while not (busy := one._busy) or not list((tmp_path / "runs").glob("*/begun.json")):
             time.sleep(0.01)
         busy.deadline = 0.0
 
-    with Launcher(NO_LIMITS, **how) as launcher:
-        thread = threading.Thread(target=end_its_time, args=(launcher,))
+    with Supervisor(NO_LIMITS, **how) as one:
+        thread = threading.Thread(target=end_its_time, args=(one,))
         thread.start()
-        outcome = launcher.run(cell)
+        outcome = one.run(cell)
         thread.join()
         assert (outcome.card, outcome.code, outcome.unfinished) == (None, 0, True)
         (waiting,) = unfinished(tmp_path)
         assert 0 < waiting.step < 2000
-        card = launcher.run(cell).card
+        card = one.run(cell).card
     assert (card["status"], card["timing"]["resumed"]) == ("ok", 1)
 
 

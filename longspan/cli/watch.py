@@ -1,0 +1,127 @@
+"""The matrix of cells as it is being run: a live table in a terminal, a line for every change elsewhere, and a page."""
+
+import contextlib
+import html
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from longspan.cli import tables
+from longspan.cli.app import say
+from longspan.core.atomic import write_text
+from longspan.launchers.matrix import ENDED, Row, rows, seconds_left
+
+EVERY = 2.0  # seconds between two looks
+SHOWN = {"running": 40, "failed": 20, "stopped": 5, "queued": 5, "done": 5}
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>{title}</title>
+<style>body {{ font: 15px/1.5 sans-serif; margin: 2em }} td, th {{ padding: 0 1.2em 0 0; text-align: left }}</style>
+</head><body><h1>{title}</h1><table>
+<tr>{head}</tr>
+{body}
+</table></body></html>
+"""
+COLUMNS = ("state", "task", "mechanism", "seed", "step", "steps/s", "time left", "")
+
+
+def watch_matrix(out: Path, page: Path | None = None, *, every: float = EVERY) -> None:
+    """Show what the commands in `out` are doing until all of it has ended, or until Ctrl-C."""
+    screen = tables.console()
+    if not (found := rows(out)):
+        say(f"No cells were run in {out}; start some with longspan run.")
+        return
+    if not screen.is_terminal:
+        _say_changes(out, page, every)
+        return
+    with Live(_drawn(found), console=screen, auto_refresh=False) as live:
+        while True:
+            live.update(_drawn(found), refresh=True)
+            _write_page(page, found)
+            if all(row.state in ENDED for row in found):
+                return
+            time.sleep(every)
+            found = rows(out)
+
+
+@contextlib.contextmanager
+def live_table(out: Path) -> Iterator[None]:
+    """The same table on standard error while the block runs cells, below what it prints; nothing off a terminal."""
+    screen = tables.console(error=True)
+    if not screen.is_terminal:
+        yield
+        return
+    ended = threading.Event()
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
+
+        def follow() -> None:
+            while not ended.wait(EVERY):
+                live.update(_drawn(rows(out)), refresh=True)
+
+        following = threading.Thread(target=follow, daemon=True)
+        following.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            following.join()
+
+
+def _say_changes(out: Path, page: Path | None, every: float) -> None:
+    """A line for each cell whose state is another than before."""
+    before: dict[str, str] = {}
+    while True:
+        found = rows(out)
+        for row in found:
+            name = f"{row.cell.task} {row.cell.mechanism} seed {row.cell.seed}"
+            if row.state != before.get(name, "queued"):
+                say(": ".join(filter(None, (f"{row.state} {name}", row.reason))))
+            before[name] = row.state
+        _write_page(page, found)
+        if all(row.state in ENDED for row in found):
+            say(summary(found))
+            return
+        time.sleep(every)
+
+
+def summary(found: Sequence[Row]) -> str:
+    """How many cells are in which state, and the time left."""
+    counts = Counter(row.state for row in found)
+    order = ("running", "queued", "done", "failed", "stopped")
+    words = [f"{counts[state]} {state}" for state in order if counts[state]]
+    left = seconds_left(found)
+    return f"{len(found)} cells: {', '.join(words)}{f'; about {tables.duration(left)} left' if left else ''}."
+
+
+def _drawn(found: Sequence[Row]) -> Group:
+    return Group(Text(summary(found)), tables.table(COLUMNS, _lines(found), right=("seed", "step", "steps/s")))
+
+
+def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The rows that fit: all that runs, some of the rest."""
+    lines, seen = [], Counter()
+    for row in found:
+        seen[row.state] += 1
+        if seen[row.state] > SHOWN[row.state]:
+            continue
+        pace = row.pace
+        step = f"{pace.step:,} of {pace.steps:,}" if pace else ""
+        rate = f"{pace.rate:.1f}" if pace and pace.rate else ""
+        left = tables.duration(pace.seconds_left if pace else None)
+        took = f"took {tables.duration(row.seconds)}" if row.seconds is not None else row.reason
+        lines.append((row.state, row.cell.task, row.cell.mechanism, str(row.cell.seed), step, rate, left, took))
+    return lines
+
+
+def _write_page(page: Path | None, found: Sequence[Row]) -> None:
+    if page is None:
+        return
+    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+    lines = ("".join(f"<td>{html.escape(text)}</td>" for text in line) for line in _lines(found))
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    write_text(page, PAGE.format(title=html.escape(summary(found)), head=head, body=body))

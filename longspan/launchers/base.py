@@ -1,0 +1,68 @@
+"""What every launcher does: it refuses a wrong request, then runs cells where it runs them until there is none left.
+
+with open_launcher("local", Limits.parse(None, None), Budget(1500.0), out="out", device="auto") as launcher:
+    launcher.plan(cells)
+    for cell, outcome in launcher.run(take):     # take(seconds left) is the next cell, or None
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from longspan.core.cell import Cell
+from longspan.launchers.limits import parse_seconds
+
+SAVING = 15.0  # seconds at the end of a budget for saving states, a twentieth of it at most
+
+Take = Callable[[float | None], Cell | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: its card, or a sentence and an exit code.
+
+    `unfinished`: its time was up. `storage`: its files could not be read or written, and may be elsewhere or later.
+    """
+
+    card: dict[str, Any] | None = None
+    sentence: str = ""
+    code: int = 0
+    unfinished: bool = False
+    storage: bool = False
+
+
+class Budget:
+    """Wall-clock seconds for all cells together, counted from now; None is no limit."""
+
+    def __init__(self, seconds: float | None = None):
+        self.seconds = seconds
+        self.deadline = None if seconds is None else time.monotonic() + seconds - min(SAVING, seconds / 20)
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Budget":
+        """From the word of the command line: `25m`."""
+        return cls(None if text is None else parse_seconds(text, "--budget"))
+
+    def left(self) -> float | None:
+        """Seconds before cells are stopped."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+class Launcher(Protocol):
+    """Where cells run. What stops it, a signal or an error, stops its cells with their states saved."""
+
+    several: bool  # whether cells run at the same time
+    slowdown: float  # how many times longer a cell is expected to take among the others than alone
+
+    def __enter__(self) -> "Launcher": ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+    def plan(self, cells: Sequence[Cell]) -> None:
+        """Refuse a wrong request before anything is trained."""
+        ...
+
+    def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
+        """Each cell with what became of it, as they end."""
+        ...

@@ -1,0 +1,197 @@
+"""A lease has one holder among machines: it outlives none for long, is lost by no slow clock, and never held twice."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from longspan.core import lease, lock
+from longspan.core.lease import LeaseLost, Watch
+from longspan.core.lock import Busy, only_one
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Signs of life come often, and patience is short."""
+    monkeypatch.setattr(lease, "BEAT", 0.02)
+    monkeypatch.setattr(lease, "PATIENCE", 0.4)
+    monkeypatch.setattr(lock, "POLL_AFAR", 0.02)
+
+
+def elsewhere(path, beat=0, pid=77, token="f" * 32):
+    """Write the lease of a process on another machine."""
+    who = f'{{"host": "node7", "machine": "another", "pid": {pid}}}'
+    path.write_text(f"{token} {beat:012d}\n{who}\n")
+
+
+def test_the_lease_of_another_machine_keeps_others_out_while_it_gives_signs_of_life(tmp_path, capfd):
+    path, stop = tmp_path / ".lock.4.lease", threading.Event()
+    elsewhere(path)
+    with pytest.raises(Busy) as busy, only_one(tmp_path / "lock", "it", wait=False):
+        pass
+    assert busy.value.holder == "Process 77 on node7"
+    entered = []
+
+    def wait():
+        with only_one(tmp_path / "lock", "the run"):
+            entered.append(time.monotonic())
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    for beat in range(1, 40):
+        elsewhere(path, beat)
+        time.sleep(0.025)
+    assert not entered
+    assert not stop.is_set()
+    waiting.join(timeout=30)
+    assert entered, "a dead holder is relieved"
+    assert "Process 77 on node7 is busy with the run; waiting for it." in capfd.readouterr().err
+    assert not list(tmp_path.glob(".lock.*"))
+
+
+@pytest.mark.parametrize("skew", [-86400, 86400])
+def test_a_wrong_clock_neither_relieves_a_living_holder_nor_keeps_a_dead_one(tmp_path, monkeypatch, skew):
+    """Neither the clock of this machine nor the dates that another one gives its files decide."""
+    path = tmp_path / ".lock.1.lease"
+    elsewhere(path)
+    now = time.time()
+    os.utime(path, (now, now))
+    monkeypatch.setattr(time, "time", lambda: now + skew)
+    with pytest.raises(Busy), only_one(tmp_path / "lock", "it", wait=False):
+        pass
+    with only_one(tmp_path / "lock", "it") as held:
+        held.check()
+
+
+def test_what_has_not_been_renewed_for_hours_is_taken_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "PATIENCE", 1e9)
+    path = tmp_path / ".lock.1.lease"
+    elsewhere(path)
+    os.utime(path, (time.time() - 7200,) * 2)
+    with only_one(tmp_path / "lock", "it", wait=False) as held:
+        held.check()
+
+
+def test_a_slow_holder_finds_that_another_has_taken_over(tmp_path):
+    with only_one(tmp_path / "lock", "it") as held:
+        held.check()
+        elsewhere(tmp_path / ".lock.2.lease")
+        with pytest.raises(LeaseLost, match=r"taken over \(Process 77 on node7\)"):
+            held.check()
+    assert [path.name for path in tmp_path.glob(".lock.*")] == [".lock.2.lease"]
+
+
+def test_of_many_that_take_over_at_once_one_does(tmp_path):
+    elsewhere(tmp_path / ".lock.9.lease")
+    watches = [Watch(tmp_path / "lock") for _ in range(16)]
+    for watch in watches:
+        watch.look(alone_here=True)
+    time.sleep(0.5)
+    together, taken = threading.Barrier(len(watches)), []
+
+    def take(watch):
+        free = watch.look(alone_here=True)
+        together.wait()
+        if free and (got := watch.take()) is not None:
+            taken.append(got)
+
+    threads = [threading.Thread(target=take, args=(watch,)) for watch in watches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (one,) = taken
+    one.check()
+    assert [path.name for path in tmp_path.glob(".lock.*")] == [".lock.10.lease"]
+
+
+def test_a_sign_of_life_in_the_last_moment_keeps_the_lease(tmp_path):
+    elsewhere(tmp_path / ".lock.1.lease")
+    watch = Watch(tmp_path / "lock")
+    watch.look(alone_here=True)
+    time.sleep(0.5)
+    assert watch.look(alone_here=True)
+    elsewhere(tmp_path / ".lock.1.lease", beat=1)
+    assert watch.take() is None
+    assert [path.name for path in tmp_path.glob(".lock.*")] == [".lock.1.lease"]
+
+
+def test_one_who_was_asleep_while_all_was_cleared_away_takes_nothing(tmp_path):
+    """It saw number 1, which was taken over, released and removed meanwhile; someone else now holds a new number 1."""
+    elsewhere(tmp_path / ".lock.1.lease")
+    watch = Watch(tmp_path / "lock")
+    watch.look(alone_here=True)
+    (tmp_path / ".lock.1.lease").unlink()
+    with only_one(tmp_path / "lock", "it") as held:
+        assert watch.take() is None
+        held.check()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from longspan.core import lease
+from longspan.core.lock import only_one
+with only_one(Path(sys.argv[1]), "it"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_process_of_this_machine_is_relieved_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "PATIENCE", 1e9)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        (left,) = tmp_path.glob(".lock.*")
+        assert socket.gethostname().encode() in left.read_bytes()
+        with pytest.raises(Busy), only_one(tmp_path / "lock", "it", wait=False):
+            pass
+        process.kill()
+        process.wait()
+    with only_one(tmp_path / "lock", "it", wait=False) as held:
+        held.check()
+
+
+def test_without_kernel_locks_the_lease_alone_keeps_others_out(tmp_path, monkeypatch):
+    """As on disks that cannot lock files."""
+    monkeypatch.setattr(lock, "_try", lambda handle, path: False)
+    with only_one(tmp_path / "lock", "it") as held:
+        with pytest.raises(Busy), only_one(tmp_path / "lock", "it", wait=False):
+            pass
+        time.sleep(0.1)
+        held.check()
+    with only_one(tmp_path / "lock", "it", wait=False):
+        pass
+
+
+def test_a_store_that_cannot_be_reached_for_a_while_costs_no_lease(tmp_path, monkeypatch):
+    def unreachable(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(lease, "PATIENCE", 1.0)
+    watch = Watch(tmp_path / "lock")
+    with only_one(tmp_path / "lock", "it") as held:
+        assert not watch.look(alone_here=False)
+        with monkeypatch.context() as away:
+            away.setattr(lease, "_write", unreachable)
+            time.sleep(0.3)
+            before = held.path.read_bytes()
+        for _ in range(100):
+            time.sleep(0.02)
+            assert not watch.look(alone_here=False)
+        assert held.path.read_bytes() != before, "signs of life come again"
+        held.check()
+
+
+def test_signs_of_life_never_bring_a_removed_folder_back(tmp_path):
+    folder = tmp_path / "run"
+    with only_one(folder / "lock", "it"):
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        time.sleep(0.1)
+    assert not folder.exists()

@@ -1,0 +1,104 @@
+"""A real Ray cluster on this machine: a head and worker nodes as separate processes, each with one processor core."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+class Cluster:
+    """Nodes in processes of their own, which can be killed one by one."""
+
+    def __init__(self, folder: Path, data: Path):
+        self.folder = folder
+        self.environment = os.environ | {
+            "LONGSPAN_COMMIT": "0" * 40,  # the same everywhere, whatever happens to the checkout meanwhile
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            "LONGSPAN_DATA": str(data),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "token",  # of this cluster alone, whatever this user has for others
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
+        self.nodes: list[subprocess.Popen] = []
+        self.joined: list[subprocess.Popen] = []  # the head, and worker nodes that it knows
+        self.address = ""
+
+    def start(self, *words: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1", *words]
+        log = (self.folder / f"node{len(self.nodes)}.log").open("w")
+        node = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+        self.nodes.append(node)
+        return node
+
+    def join(self) -> int:
+        """How many nodes there are; the last one is started anew if it gave up, as nodes of a busy machine do."""
+        if self.nodes[-1] in self.joined or self.nodes[-1].poll() is not None:
+            self.start("--address", self.address)
+        if (size := _size(self)) > len(self.joined):
+            self.joined.append(self.nodes[-1])
+        return size
+
+    def kill(self, node: subprocess.Popen) -> None:
+        """All processes of a node die at once, as if its power were cut."""
+        with contextlib.suppress(ProcessLookupError):
+            for pid in _below(node.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        node.wait()
+
+
+def _below(root: int) -> list[int]:
+    """A process and all that descend from it, those first that could start others."""
+    from longspan.launchers import tree
+
+    return sorted(tree.descendants({root}))
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, data: Path, workers: int = 2):
+    """A head and worker nodes; all of them are gone after the block."""
+    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: it holds sockets
+    nodes = Cluster(folder, data)
+    try:
+        head = nodes.start("--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", place)
+        nodes.address = _wait(lambda: _read(Path(place) / "ray_current_cluster"))
+        nodes.joined.append(head)
+        for count in range(2, workers + 2):  # one after another: two that start at once use the same ports
+            _wait(lambda count=count: nodes.join() == count)
+        yield nodes
+    finally:
+        for node in nodes.nodes:
+            if node.poll() is None:
+                nodes.kill(node)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _wait(found, seconds: float = 300.0):
+    """What `found()` returns once that is something."""
+    deadline = time.monotonic() + seconds
+    while not (what := found()):
+        assert time.monotonic() < deadline, "the cluster did not come up in five minutes"
+        time.sleep(0.2)
+    return what
+
+
+def _read(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _size(nodes: Cluster) -> int:
+    """How many nodes the head knows."""
+    code = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR', log_to_driver=False)\n"
+    code += "print(sum(node['Alive'] for node in ray.nodes()))"
+    command = [sys.executable, "-c", code, nodes.address]
+    done = subprocess.run(command, capture_output=True, text=True, env=nodes.environment, check=False, timeout=60)
+    return int(done.stdout) if done.returncode == 0 else 0

@@ -1,0 +1,117 @@
+"""What becomes of jobs, without a Slurm: a stand-in for submitit ends them as it is told."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from longspan.core.cell import Cell
+from longspan.core.errors import UsageError
+from longspan.launchers import open_launcher, slurm
+from longspan.launchers.base import Budget, Outcome
+from longspan.launchers.limits import Limits
+from tests.results.factory import make_card
+
+
+class Executor:
+    """Jobs end at once: with a result, with an error, or, if they are lost, without a word."""
+
+    def __init__(self, folder, max_num_timeout):
+        self.folder, self.submitted, self.parameters = folder, [], {}
+
+    @classmethod
+    def affinity(cls):
+        return 1
+
+    @classmethod
+    def _valid_parameters(cls):
+        return {"job_name", "time", "partition", "cpus_per_task", "signal_delay_s", "gpus_per_node"}
+
+    def update_parameters(self, **parameters):
+        self.parameters |= parameters
+
+    def map_array(self, job, groups):
+        made = []
+        for group in groups:
+            self.submitted.append([cell.seed for cell in group])
+            kind = self.ends(group, self.submitted.count([cell.seed for cell in group]))
+            pickle = SimpleNamespace(exists=lambda kind=kind: kind != "lost")
+            error = "Traceback\nOSError: it broke" if kind == "error" else None
+            paths = SimpleNamespace(result_pickle=pickle, stdout=SimpleNamespace(name="7_log.out"))
+            outcomes = [Outcome(make_card(seed=cell.seed)) for cell in group]
+            made.append(
+                SimpleNamespace(
+                    job_id=f"1_{len(self.submitted)}",
+                    paths=paths,
+                    exception=lambda error=error: error,
+                    result=lambda outcomes=outcomes: outcomes,
+                )
+            )
+        return made
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch):
+    """Run four cells whose jobs end as `ends` says; the outcomes, and the executor."""
+
+    def launch(ends, **how):
+        fake = type("Fake", (Executor,), {"ends": staticmethod(ends)})
+        monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(SlurmExecutor=fake))
+        monkeypatch.setattr(slurm, "TICK", 0.0)
+        monkeypatch.setattr(slurm, "ASK", -1.0)
+        monkeypatch.setattr(slurm, "SETTLING", 0.0)
+        nothing = subprocess.CompletedProcess([], 0, stdout="")
+        monkeypatch.setattr(slurm.subprocess, "run", lambda *words, **settings: nothing)
+        waiting = [Cell("listops", "softmax", seed=seed) for seed in range(4)]
+        given = {"out": str(tmp_path / "out"), "device": "cpu"} | how
+        with open_launcher("slurm", Limits(), Budget(), **given) as launcher:
+            monkeypatch.setattr(launcher, "_lost", lambda cell, job: Outcome(sentence="lost", code=4))
+            ended = list(launcher.run(lambda left: waiting.pop(0) if waiting else None))
+        return {cell.seed: outcome for cell, outcome in ended}, launcher.executor
+
+    return launch
+
+
+@pytest.mark.parametrize("each, groups", [(1, [[0], [1], [2], [3]]), (3, [[0, 1, 2], [3]])])
+def test_every_cell_has_its_outcome_once_however_many_a_job_has(launch, each, groups):
+    outcomes, executor = launch(lambda group, number: "result", cells_per_job=each)
+    assert executor.submitted == groups
+    assert {seed: outcome.card["seed"] for seed, outcome in outcomes.items()} == {seed: seed for seed in range(4)}
+
+
+def test_a_job_that_ends_without_a_word_is_submitted_again_three_times_at_the_most(launch):
+    def ends(group, number):
+        return "lost" if group[0].seed == 3 or (group[0].seed == 1 and number < 3) else "result"
+
+    outcomes, executor = launch(ends)
+    assert [executor.submitted.count([seed]) for seed in range(4)] == [1, 3, 1, 3]
+    assert outcomes[1].card
+    assert outcomes[3] == Outcome(sentence="lost", code=4)
+
+
+def test_an_error_of_a_job_is_the_sentence_of_its_cells(launch):
+    outcomes, _ = launch(lambda group, number: "error" if group[0].seed == 2 else "result")
+    assert outcomes[2].code == 4
+    assert outcomes[2].sentence == "listops softmax seed 2 failed: Traceback OSError: it broke"
+    assert outcomes[3].card
+
+
+def test_settings_reach_sbatch_under_its_own_names(launch):
+    settings = {"partition": "gpu", "reservation": "paper"}
+    _, executor = launch(lambda group, number: "result", settings=settings, cpus=4, device="cuda", devices=2)
+    assert executor.parameters["additional_parameters"] == {"reservation": "paper"}
+    found = {name: executor.parameters[name] for name in ("partition", "cpus_per_task", "gpus_per_node", "time")}
+    assert found == {"partition": "gpu", "cpus_per_task": 4, "gpus_per_node": 2, "time": 240}
+    with pytest.raises(UsageError, match="in whole minutes, got '4h'"):
+        launch(lambda group, number: "result", settings={"time": "4h"})
+
+
+def test_cells_whose_files_cannot_be_written_now_are_tried_again_in_their_job(tmp_path, monkeypatch):
+    waited, full = [], Outcome(sentence="Cannot write x.", code=4, storage=True)
+    monkeypatch.setattr(slurm.time, "sleep", waited.append)
+    answers = [full, full, Outcome(make_card())]
+    job = slurm.Job(Limits(), False, {"out": str(tmp_path)}, str(tmp_path), str(tmp_path))
+    supervisor = SimpleNamespace(run=lambda cell: answers.pop(0))
+    assert job._run(supervisor, Cell("listops", "softmax")).card
+    assert sum(waited) == 60.0
