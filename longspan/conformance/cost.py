@@ -130,15 +130,10 @@ def _hidden(subject: Subject, counts: Counts, masked: bool) -> str:
     """How time out of torch's sight grows, where that is faster than declared; empty where it is not.
 
     A first suspicion is tried again at the same lengths and at twice these, each time with the least of several runs.
-    A quick check is done where even at half the greatest length, which is counted already, hardly any time is hidden.
     """
     if subject.meta.cost not in ALLOWED_HIDDEN or not subject.on_cpu:
         return ""
     n = max(counts)
-    # of hidden work in n^2 at twice the length this is a fourth of the seconds, and at least half of the share
-    noticed = counts[n].hidden_seconds > max(NOTICEABLE / 4, MOST / 2 * counts[n].seconds)
-    if subject.quick and not noticed:
-        return ""
     lengths = (n // 2, n, 2 * n)
     runs = [counts.get(length) or _counted(subject, length, masked) for length in lengths]
     if not _suspicious(subject, runs):
