@@ -1,14 +1,16 @@
 """Shapes in signatures, executed once for each combination of shapes: the second time would say the same again.
 
 What jaxtyping finds depends on the types, shapes and precisions of arguments and results alone, so that a call like an
-earlier one needs no second look, which takes longer than most of the functions looked at.
+earlier one needs no second look, which takes longer than most of the functions looked at. Where the axes have names
+and nothing else, it depends on which sizes are equal, and not on the sizes.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable
+import re
+from collections.abc import Callable, Hashable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import jaxtyping
 import torch
@@ -30,23 +32,31 @@ def once(*, typechecker: Callable) -> Callable:
     def decorate(function):
         if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
             return every_time(function)
-        checked, seen = every_time(function), {}
+        checked, seen, alike = every_time(function), {}, set()
+        by_name = has_named_axes_only(function)
 
         @functools.wraps(function)
         def call(*args, **kwargs):
             if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
-            given = kind((args, kwargs))
-            if not hashable(given):  # where torch traces, a length may be a symbol
+            try:
+                given = *map(kind, args), *((name, kind(value)) for name, value in kwargs.items())
+                results = seen.get(given)
+            except TypeError:  # where torch traces, a length may be a symbol, which has no hash
                 return checked(*args, **kwargs)
-            if given not in seen:
-                y = checked(*args, **kwargs)
-                seen[given] = {kind(y)}
+            if results is None:
+                known = by_name and equalities(given) in alike
+                y = (function if known else checked)(*args, **kwargs)
+                results = seen[given] = set() if known else {kind(y)}
+                if by_name and not known:
+                    alike.update((equalities(given), equalities((given, kind(y)))))
             else:
                 y = function(*args, **kwargs)
-                if (found := kind(y)) not in seen[given]:
+            if (found := kind(y)) not in results:
+                if not (by_name and equalities((given, found)) in alike):
                     every_time(giving(y, function))(*args, **kwargs)
-                    seen[given].add(found)
+                    alike.add(equalities((given, found)))
+                results.add(found)
             return y
 
         return call
@@ -64,22 +74,50 @@ def giving(y: Any, function: FunctionType) -> FunctionType:
     return functools.wraps(function)(constant)
 
 
+NAMED = re.compile(r"\.\.\.|\*?[A-Za-z_]\w*")
+
+
+def has_named_axes_only(function: FunctionType) -> bool:
+    """Whether no axis is a number, a sum, or one that may be broadcast: then only equal sizes matter."""
+    annotations = function.__annotations__.values()
+    return all(NAMED.fullmatch(axis) for annotation in annotations for axis in _axes(annotation))
+
+
+def _axes(annotation: Any) -> Iterator[str]:
+    """The axes of all arrays in an annotation, however deep."""
+    if isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray):
+        yield from annotation.dim_str.split()
+    elif get_origin(annotation) is not Literal:  # words are told apart anyway
+        for argument in get_args(annotation):
+            yield from _axes(argument)
+
+
+def equalities(kinds: Hashable) -> Hashable:
+    """The same kinds with sizes numbered in the order of their appearance."""
+    numbers: dict[int, int] = {}
+
+    def numbered(kinds):
+        if isinstance(kinds, torch.Size):
+            return torch.Size, *(numbers.setdefault(size, len(numbers)) for size in kinds)
+        return tuple(map(numbered, kinds)) if isinstance(kinds, tuple) else kinds
+
+    return numbered(kinds)
+
+
+# Of these an annotation can ask the type alone; a module has no shape, and says so only after a long search.
+PLAIN = (bool, int, float, type(None), torch.nn.Module)
+
+
 def kind(x: Any) -> Hashable:
     """All that an annotation can ask about a value; words for themselves, since it may list them."""
     if isinstance(x, torch.Tensor):
         return x.shape, x.dtype
+    if isinstance(x, PLAIN):
+        return type(x)
+    if isinstance(x, str):
+        return x
     if isinstance(x, tuple | list):
         return type(x), *map(kind, x)
     if isinstance(x, dict):
         return dict, *((name, kind(value)) for name, value in x.items())
-    if isinstance(x, str):
-        return x
     return (type(x), getattr(x, "shape", None), x.dtype) if hasattr(x, "dtype") else type(x)
-
-
-def hashable(x: Any) -> bool:
-    try:
-        hash(x)
-    except TypeError:
-        return False
-    return True

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tests.executed_shapes import once
+from tests.executed_shapes import has_named_axes_only, once
 
 executed = once(typechecker=beartype.beartype)
 
@@ -58,3 +58,31 @@ def test_words_are_told_apart():
     choose("left")
     with pytest.raises(jaxtyping.TypeCheckError):
         choose("middle")
+
+
+def test_other_sizes_are_looked_at_where_other_ones_are_equal():
+    @executed
+    def product(a: Float[Tensor, "n m"], b: Float[Tensor, "m r"]) -> Float[Tensor, "n r"]:
+        return a.new_zeros(a.shape[0], 7)
+
+    product(torch.zeros(2, 3), torch.zeros(3, 7))
+    product(torch.zeros(4, 5), torch.zeros(5, 7))  # as before, by other numbers
+    for a, b in (((4, 5), (4, 7)), ((4, 5), (5, 8)), ((4, 4), (5, 7))):
+        with pytest.raises(jaxtyping.TypeCheckError):
+            product(torch.zeros(a), torch.zeros(b))
+
+
+@pytest.mark.parametrize("axes", ["b 3", "b n=3", "b n+1 n", "b #n n"])
+def test_an_axis_with_a_number_is_looked_at_for_every_size(axes):
+    def take(x):
+        return x
+
+    take.__annotations__ = {"x": Float[Tensor, axes] | None, "return": Float[Tensor, axes]}
+    assert not has_named_axes_only(take)
+
+
+def test_names_are_all_that_an_axis_without_numbers_is():
+    def take(x: Float[Tensor, "*b h2 n"] | None, word: Literal["3"], y: list[Float[Tensor, "... _"]]):
+        return x
+
+    assert has_named_axes_only(take)

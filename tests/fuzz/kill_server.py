@@ -5,6 +5,7 @@
 The child is the leader of a session of its own, as a command in a shell is. Nothing computes before the fork.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -115,12 +116,14 @@ def _kill_group(leader: int) -> None:
         return
 
 
-def main() -> None:
-    import longspan.api
-    import longspan.efficiency.sweep
-    import longspan.runs
-    import longspan.training.loop  # noqa: F401
+# What commands import as they go along, which takes a run longer than all it computes here.
+IMPORTED = ("lightning.fabric", "numba", "torch.utils.flop_counter", "torch.utils.tensorboard")
+IMPORTED += ("longspan.api", "longspan.efficiency.sweep", "longspan.runs", "longspan.training.loop")
 
+
+def main() -> None:
+    for name in IMPORTED:
+        importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         print(json.dumps(obey(json.loads(line))), file=answers, flush=True)

@@ -9,9 +9,12 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+from tests.kernels.quick_interpreter import quicken
+
 
 def mend() -> None:
     """To be called before the first launch, in a process that began with TRITON_INTERPRET=1."""
+    quicken()
     patch_language, patch, dot, cast = (
         interpreter._patch_lang,
         interpreter._patch_lang_tensor,

@@ -15,7 +15,13 @@ ALSO_COMPILED = [  # apart, in `make test-full`
     ("linear_attention_kernel.py", "landmark_kernel.py", "bounded_memory_kernel.py"),
     ("block_sparse_kernel.py", "favor_kernel.py", "lsh_attention_kernel.py"),
 ]
-UNCOMPILED = ("state_space_kernel.py", "diagonals_kernel.py", "sampled_qk_kernel.py", "pseudo_inverse_kernel.py")
+UNCOMPILED = (
+    "state_space_kernel.py",
+    "diagonals_kernel.py",
+    "sampled_qk_kernel.py",
+    "pseudo_inverse_kernel.py",
+    "interpreter_kernel.py",
+)
 COMPILED_ON_A_GPU = (  # so that a GPU does without the shapes
     "paired_kernel.py",
     "extra_keys_kernel.py",
