@@ -201,8 +201,8 @@ def _error(values: Sequence[float]) -> str:
 
 
 def _printed(task: str, metric: str, mechanism: str) -> str:
-    printed = published.for_tasks([task], metric)
-    row = None if printed is None else printed.counterpart(mechanism)
+    rows = (table.counterpart(mechanism) for table in published.for_tasks([task], metric))
+    row = next(filter(None, rows), None)
     score = None if row is None else row.scores[task]
     return f"{score:.3f}" if isinstance(score, float) else DASH
 
