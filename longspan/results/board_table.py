@@ -119,7 +119,8 @@ def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS, column: str
     """
     if cell.status == "missing":
         settings = view.suite.measure(column).settings if column else ()
-        return f"{len(settings) - len(cell.lacking)} of {len(settings)}" if cell.lacking else DASH
+        some = cell.lacking and len(settings) > 1
+        return f"{len(settings) - len(cell.lacking)} of {len(settings)}" if some else DASH
     if cell.status == "fail" or cell.value is None:
         return "FAIL"
     text = score_text(view, cell.value, column)
