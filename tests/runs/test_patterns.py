@@ -168,7 +168,7 @@ def test_a_count_that_cannot_be_is_refused_with_a_sentence(words, sentence):
 
 @pytest.mark.parametrize("words", [["--pattern", "NS+CS"], ["--pattern", "CS", "--pattern", "NS"]])
 def test_run_takes_patterns_joined_or_repeated(folder, words, monkeypatch):
-    monkeypatch.setattr("longspan.launchers.local.Worker", InProcess)
+    monkeypatch.setattr("longspan.launchers.supervisor.Worker", InProcess)
     result = call("run", f"{copying.__file__}:Copying", "-a", "softmax", *words, "--set", "recipe.steps=1")
     assert result.exit_code == 0, result.output
     assert "NS+CS" in result.stdout
