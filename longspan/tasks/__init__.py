@@ -10,9 +10,11 @@ registry = Registry(
     skip=(
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
         *(
+            "copying_rules",
             "language",
             "lra_models",
             "masked_tokens",
+            "placed_answers",
             "speech",
             "speech_feed",
             "speech_rules",
