@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-MECHANISMS := softmax local linear performer 'linformer(rank=16, sharing="key-value")' abc 's4d(state=16)' fnet nystromformer
+MECHANISMS := softmax 'local(window=8)' linear 'performer(features=32)' luna 's4d(state=16)' synthesizer mca flowformer
 # Two test processes with one thread each are faster on two cores than two that fight over them. Each begins with its own
 # half of the files, for which fixtures are built once. Tests start many processes, which find the package compiled.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal

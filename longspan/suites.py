@@ -3,7 +3,7 @@
 A suite that has been published is never edited so that an average moves; it gets a new version.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,11 +32,22 @@ class BestOf:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """What a column shows. `unit` says how: fractions in percent, or plain numbers such as perplexities."""
+
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+    unit: Literal["percent", "plain"] = "percent"
+
+
+@dataclass(frozen=True)
 class Suite:
     """Tasks that are ranked together. The first average is the one that ranks.
 
-    `unit` says how scores are shown: fractions in percent, or plain numbers such as perplexities. On a task in
-    `fail_at_chance` a score that is not above chance is shown as FAIL instead of a number.
+    Tasks are scored by `metric`, but for those in `scored`, which are in no average. On a task in `fail_at_chance` a
+    score that is not above chance is shown as FAIL instead of a number. Where tasks have slots of different patterns,
+    `patterns` names that of each, and a row is a mechanism in all of them. A task in `standins` may be run on stand-in
+    data beside real data of the others.
     """
 
     name: str
@@ -50,6 +61,17 @@ class Suite:
     fail_at_chance: tuple[str, ...] = ()
     best_of: tuple[BestOf, ...] = ()
     paper: str = ""
+    scored: Mapping[str, Scoring] = field(default_factory=dict)
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    standins: tuple[str, ...] = ()
+
+    def scoring(self, task: str) -> Scoring:
+        """How a task is scored.
+
+        >>> get("starter").scoring("lm").metric
+        'perplexity'
+        """
+        return self.scored.get(task) or Scoring(self.metric, self.higher_is_better, self.unit)
 
     def sources(self, protocol: str) -> dict[str, tuple[str, ...]]:
         """The tasks behind each column: one, or those of which it shows the best.
@@ -106,8 +128,18 @@ SUITES: dict[str, Suite] = {
         ),
         Suite(
             name="starter",
-            version=1,
+            version=2,
             title="Starter",
+            tasks=("listops", "recall", "lm"),
+            averages=(Average("avg", "Avg", ("listops", "recall"), note="ListOps and recall"),),
+            scored={"lm": Scoring("perplexity", higher_is_better=False, unit="plain")},
+            patterns={"listops": "noncausal_self", "recall": "causal_self", "lm": "causal_self"},
+            standins=("lm",),
+        ),
+        Suite(
+            name="lra-generated",
+            version=1,
+            title="Long Range Arena, generated tasks",
             paper="arXiv:2011.04006",
             tasks=("listops", "pathfinder"),
             averages=(Average("avg", "Avg", ("listops", "pathfinder"), note="both tasks"),),
@@ -124,7 +156,7 @@ def get(name: str) -> Suite:
     """The suite of that name.
 
     >>> get("starter").tasks
-    ('listops', 'pathfinder')
+    ('listops', 'recall', 'lm')
     """
     if name not in SUITES:
         raise UnknownName(f"No suite named {name!r}.{did_you_mean(name, SUITES)}")

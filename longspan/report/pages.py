@@ -215,6 +215,7 @@ def _suite_for(alike: suites.Suite) -> suites.Suite:
         if set(alike.tasks) <= set(suite.tasks)
         and 2 * len(alike.tasks) >= len(suite.tasks)
         and suite.metric == alike.metric
+        and not suite.patterns
     ]
     return min(fitting, key=lambda suite: len(suite.tasks)) if fitting else alike
 

@@ -34,10 +34,13 @@ class Rule(NamedTuple):
     shown: Callable[[Sequence[Card]], Card] = lambda cards: cards[-1]  # of cards by age, the newest
 
 
-def alike(cards: Iterable[Card]) -> tuple[list[Card], list[tuple[Card, str]]]:
-    """The runs that may be averaged, oldest first, and each of the others with what differs from what is shown."""
+def alike(cards: Iterable[Card], *, several_patterns: bool = False) -> tuple[list[Card], list[tuple[Card, str]]]:
+    """The runs that may be averaged, oldest first, and each of the others with what differs from what is shown.
+
+    With `several_patterns` a row has cells of different patterns and kinds of data, and still one code and precision.
+    """
     kept, others = by_age(cards), []
-    for rule in RULES:
+    for rule in _rules(_mixed_row if several_patterns else _row):
         shown = {key: rule.shown(group) for key, group in _groups(kept, rule.key).items()}
         found = [(card, rule.differs(card, shown[rule.key(card)])) for card in kept]
         kept = [card for card, reason in found if reason is None]
@@ -76,8 +79,8 @@ def _row(card: Card) -> tuple:
     return *_board(card), row_mechanism(card), card["pattern"]
 
 
-def _form(card: Card) -> tuple:
-    return *_row(card), card["mechanism"]
+def _mixed_row(card: Card) -> tuple:
+    return card["protocol"], card["tier"], canonical(card["overrides"]), row_mechanism(card)
 
 
 def _column(card: Card) -> tuple:
@@ -108,14 +111,16 @@ def _data(card: Card, shown: Card) -> str | None:
     return None if own == other else f"other data (hash {own[:12]}, the board shows {other[:12]})"
 
 
-RULES = (
-    Rule(
-        lambda card: (*_board(card), card["task"]),
-        _version,
-        lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
-    ),
-    Rule(_column, _settings),
-    Rule(_form, _code),
-    Rule(_row, _precision),
-    Rule(lambda card: (*_row(card), card["task"]), _data),
-)
+def _rules(row: Callable[[Card], tuple]) -> tuple[Rule, ...]:
+    """The rules in their order, with `row` as the key of what stands in one row."""
+    return (
+        Rule(
+            lambda card: (*_board(card), card["task"]),
+            _version,
+            lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
+        ),
+        Rule(_column, _settings),
+        Rule(lambda card: (*row(card), card["mechanism"]), _code),
+        Rule(row, _precision),
+        Rule(lambda card: (*row(card), card["task"]), _data),
+    )

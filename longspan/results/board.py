@@ -10,7 +10,8 @@ The rules, which every rendering repeats:
 - FAIL: every seed failed; or, on a task the suite names (Path-X), the mean is not above chance.
 - Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate. A score
   that is no rate, such as a perplexity, is only compared with its baseline.
-- All tasks of a board are scored alike. A lower-is-better score ranks upwards, and only fractions are shown in percent.
+- All tasks of a board are scored alike, but for those that a suite names, which are in no average. A lower-is-better
+  score ranks upwards, and only fractions are shown in percent.
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
   join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
 - An average exists over complete task sets only.
@@ -66,6 +67,7 @@ RESAMPLES = 4000
 PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
 MOST_LETTERS = 80  # of the name of a promise, which may come from anybody
 USUAL_PATTERN = "noncausal_self"  # which titles leave out
+SEVERAL_PATTERNS = "by task"  # the pattern of a row whose cells have different ones
 STANDIN_NOTE = "Stand-in data: these scores say that the code runs, not how good a mechanism is."
 
 
@@ -165,6 +167,7 @@ class Board:
 
 SUBSTITUTE_NOTE = "The data are {}, which stand in for those of the task: compare these scores with one another only."
 KEPT_NOTE = "Every mechanism of this board keeps its promises (longspan check)."
+DIRECTION = {True: "", False: ", lower is better"}
 SMOKE_NOTE = "Smoke is a rehearsal on small data: it shows that the way from data to board works, and ranks nothing."
 
 
@@ -197,25 +200,27 @@ def board(
         if card["task"] in {*suite.tasks, *columns.of}
         and (card["protocol"], card["tier"]) == (protocol, tier)
         and pattern in (None, card["pattern"])
-        and data_of(card) == kind_of(data)
+        and suite.patterns.get(card["task"], card["pattern"]) == card["pattern"]
+        and kind_on_board(card, suite) == kind_of(data)
     ]
-    pattern = _only_pattern(chosen, suite) if pattern is None else pattern
+    pattern = _only_pattern(chosen, suite) if pattern is None and not suite.patterns else pattern
     if table and pattern not in (None, table.pattern):
         table = None  # the paper ran other slots
     official = [(card, _reason_to_stay_off(card, suite, columns)) for card in chosen]
-    kept, others = alike(card for card, reason in official if reason is None)
+    several = bool(suite.patterns)
+    kept, others = alike((card for card, reason in official if reason is None), several_patterns=several)
     off = [_off(card, reason) for card, reason in (*((c, r) for c, r in official if r is not None), *others)]
-    oversized = {_row_key(card) for card in kept if card["parameters"]["within_rule"] is False}
+    oversized = {_row_key(card, suite) for card in kept if card["parameters"]["within_rule"] is False}
     groups: dict[str, list[Card]] = defaultdict(list)
     for card in kept:
         if card["fidelity"]:
             groups["fidelity"].append(card)
-        elif card["track"] == "free" or _row_key(card) in oversized:
+        elif card["track"] == "free" or _row_key(card, suite) in oversized:
             groups["free"].append(card)
         else:
             groups["rows"].append(card)
-    passed = {key: checks.of(own) for key, own in _by_row(kept).items()}
-    sound = [card for card in kept if passed[_row_key(card)].status != "broken"]
+    passed = {key: checks.of(own) for key, own in _by_row(kept, suite).items()}
+    sound = [card for card in kept if passed[_row_key(card, suite)].status != "broken"]
     common = _common_tasks(sound or kept, columns)
     sections = {
         name: _rows(groups[name], columns, common, passed, rank=name != "fidelity")
@@ -280,8 +285,9 @@ def _reason_to_stay_off(card: Card, suite: Suite, columns: "Columns") -> str | N
         return f"the column shows the best of {', '.join(columns.behind[card['task']])}"
     if card["overrides"]:
         return "settings were overridden: " + ", ".join(f"{key}={value}" for key, value in card["overrides"].items())
-    if card["score"] and shown(card["score"]["name"]) != suite.metric:
-        return f"scored by {card['score']['name']}, the suite by {suite.metric}"
+    metric = suite.scoring(columns.of[card["task"]]).metric
+    if card["score"] and shown(card["score"]["name"]) != metric:
+        return f"scored by {card['score']['name']}, the suite by {metric}"
     return None
 
 
@@ -311,14 +317,20 @@ class Columns:
         ]
 
 
-def _row_key(card: Card) -> tuple[str, str]:
-    return row_mechanism(card), card["pattern"]
+def kind_on_board(card: Card, suite: Suite) -> str:
+    """The kind of data of the board on which a suite shows a card."""
+    kind = data_of(card)
+    return REAL if kind == STANDIN and card["task"] in suite.standins else kind
 
 
-def _by_row(cards: Iterable[Card]) -> dict[tuple[str, str], list[Card]]:
+def _row_key(card: Card, suite: Suite) -> tuple[str, str]:
+    return row_mechanism(card), SEVERAL_PATTERNS if suite.patterns else card["pattern"]
+
+
+def _by_row(cards: Iterable[Card], suite: Suite) -> dict[tuple[str, str], list[Card]]:
     rows: dict[tuple[str, str], list[Card]] = defaultdict(list)
     for card in cards:
-        rows[_row_key(card)].append(card)
+        rows[_row_key(card, suite)].append(card)
     return rows
 
 
@@ -328,7 +340,7 @@ def _common_tasks(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
     The best of several tasks is another one for each row, so that speeds of that column do not compare.
     """
     good = (card for card in cards if card["status"] == "ok")
-    ran = {key: {card["task"] for card in own} for key, own in _by_row(good).items()}
+    ran = {key: {card["task"] for card in own} for key, own in _by_row(good, columns.suite).items()}
     return tuple(task for task in columns.suite.tasks if ran and all(task in tasks for tasks in ran.values()))
 
 
@@ -341,7 +353,7 @@ def _rows(
 ) -> tuple[Row, ...]:
     """Rows that keep their promises or were not checked, best first, then those that break one."""
     suite, rows = columns.suite, []
-    for (mechanism, pattern), of_row in _by_row(cards).items():
+    for (mechanism, pattern), of_row in _by_row(cards, suite).items():
         some, found = of_row[-1], passed[mechanism, pattern]
         own = {column: _best(of_row, suite, column, tasks) for column, tasks in columns.behind.items()}
         speeds = [own[task].steps_per_second for task in common]
@@ -373,7 +385,7 @@ def _best(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) 
     found = {task: _cell([card for card in cards if card["task"] == task], suite, column) for task in tasks}
     if len(tasks) == 1:
         return found[tasks[0]]
-    sign = 1 if suite.higher_is_better else -1
+    sign = 1 if suite.scoring(column).higher_is_better else -1
     good = {task: sign * cell.value for task, cell in found.items() if cell.status == "ok" and cell.value is not None}
     failed = [task for task, cell in found.items() if cell.status == "fail"]
     best = max(good, key=good.__getitem__) if good else failed[0] if failed else tasks[0]
@@ -397,10 +409,11 @@ def _cell(cards: list[Card], suite: Suite, task: str) -> BoardCell:
     value, count = statistics.fmean(values), min(card["score"]["count"] for card in good)
     chances = [card["score"]["chance"] for card in good]
     chance = statistics.fmean(chances) if None not in chances else None
-    if suite.metric == "accuracy":
-        above = is_above_chance(value, chance, count, suite.higher_is_better)
+    scoring = suite.scoring(task)
+    if scoring.metric == "accuracy":
+        above = is_above_chance(value, chance, count, scoring.higher_is_better)
     else:  # chance is a baseline, of which no sampling is known
-        above = None if chance is None else value > chance if suite.higher_is_better else value < chance
+        above = None if chance is None else value > chance if scoring.higher_is_better else value < chance
     cell = BoardCell(
         "ok",
         value=value,
@@ -476,7 +489,7 @@ def _geometric_mean(values: Sequence[float | None]) -> float | None:
 def _with_leaders(rows: list[Row], suite: Suite) -> list[Row]:
     """Mark, in every column that two rows or more have run, the best value and those not significantly worse."""
     errors = {
-        (row.mechanism, row.pattern, task): _standard_error(cell, suite.metric)
+        (row.mechanism, row.pattern, task): _standard_error(cell, suite.scoring(task).metric)
         for row in rows
         for task, cell in row.cells.items()
     }
@@ -489,7 +502,7 @@ def _with_leaders(rows: list[Row], suite: Suite) -> list[Row]:
         }
         contenders = sum(row.cells[task].status != "missing" for row in rows)
         if contenders > 1:
-            leaders |= _leading(entries, suite.higher_is_better)
+            leaders |= _leading(entries, suite.scoring(task).higher_is_better)
     for average in suite.averages:
         entries = {}
         for row in rows:
@@ -529,7 +542,11 @@ def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
 
     def key(row: Row) -> tuple:
         average = row.averages[first].value if first else None
-        values = [cell.value for cell in row.cells.values() if cell.status == "ok" and cell.value is not None]
+        values = [
+            cell.value
+            for task, cell in row.cells.items()
+            if cell.status == "ok" and cell.value is not None and task not in suite.scored
+        ]
         partial = statistics.fmean(values) if values else 0.0
         complete = average is not None
         return (
@@ -613,6 +630,16 @@ def _notes(
     precisions = sorted({str(card["settings"]["precision"]) for card in cards})
     if len(precisions) > 1:
         notes.append(f"Rows were run in different precisions ({shown(', '.join(precisions))}), so compare with care.")
+    if cards:
+        notes.extend(
+            f"{task} is scored by {one.metric}{DIRECTION[one.higher_is_better]}." for task, one in suite.scored.items()
+        )
+        if made_up := sorted(
+            {card["task"] for card in cards if data_of(card) == STANDIN and card["task"] in suite.standins}
+        ):
+            notes.append(f"{', '.join(made_up)}: on stand-in data; compare these scores with one another only.")
+    if suite.patterns:
+        notes.append(f"Slots: {'; '.join(f'{task} {pattern}' for task, pattern in suite.patterns.items())}.")
     if any(card["tier"] == "smoke" for card in cards):
         notes.append(SMOKE_NOTE)
     if passed and all(found.status == "kept" for found in passed.values()):

@@ -12,6 +12,7 @@ from longspan import suites
 from longspan.results.board import RULES, Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
 
+LOWER = " ↓"  # behind the heading of a column in which lower is better, where in others it is not
 LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
 CONFORMANCE = {"kept": "", "broken": "✗", "unchecked": "?"}  # beside the name of a row
 MARKS = (LEADING, NOT_ABOVE_CHANCE, "±", *filter(None, CONFORMANCE.values()))  # explained below a table that has them
@@ -85,12 +86,17 @@ def plain(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def score_text(view: Board, value: float) -> str:
-    return percent(value) if view.suite.unit == "percent" else plain(value)
+def in_percent(view: Board, task: str = "") -> bool:
+    """Whether the score of a task, or an average where none is named, is a fraction."""
+    return view.suite.scoring(task).unit == "percent"
 
 
-def deviation_text(view: Board, std: float) -> str:
-    return percent(std) if view.suite.unit == "percent" else f"{std:.2g}"
+def score_text(view: Board, value: float, task: str = "") -> str:
+    return percent(value) if in_percent(view, task) else plain(value)
+
+
+def deviation_text(view: Board, std: float, task: str = "") -> str:
+    return percent(std) if in_percent(view, task) else f"{std:.2g}"
 
 
 def difference_text(view: Board, difference: float) -> str:
@@ -98,15 +104,15 @@ def difference_text(view: Board, difference: float) -> str:
     return f"{100 * difference:+.2f}" if view.suite.unit == "percent" else f"{difference:+.3f}"
 
 
-def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS) -> str:
+def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS, task: str = "") -> str:
     """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`; a count of seeds where some failed."""
     if cell.status == "missing":
         return DASH
     if cell.status == "fail" or cell.value is None:
         return "FAIL"
-    text = score_text(view, cell.value)
+    text = score_text(view, cell.value, task)
     if cell.std is not None and style.spread:
-        text += f" ± {deviation_text(view, cell.std)}"
+        text += f" ± {deviation_text(view, cell.std, task)}"
     if cell.best is not None:
         text += f" ({suites.variant(cell.best)})"
     if cell.failed:
@@ -155,11 +161,13 @@ def paper_average_text(view: Board, row: PaperRow, index: int, name: str, style:
     return f"{text} (printed {score_text(view, row.printed_average)}{elsewhere})"
 
 
-def spread_text(view: Board, spread: ColumnSpread | str | None, style: Style = IN_WORDS) -> tuple[str, str]:
+def spread_text(
+    view: Board, spread: ColumnSpread | str | None, style: Style = IN_WORDS, task: str = ""
+) -> tuple[str, str]:
     """Mean and deviation as the paper writes them, `52 (2.7)`, or in two pieces for two lines."""
     if not isinstance(spread, ColumnSpread):
         return spread or "", ""
-    fractions = view.suite.unit == "percent"
+    fractions = in_percent(view, task)
     mean = f"{100 * spread.mean:.0f}" if fractions else plain(spread.mean)
     std = f"{100 * spread.std:.1f}" if fractions else f"{spread.std:.2g}"
     mark = PRINTED_ERROR if spread.is_wrong and not style.words else ""
@@ -174,7 +182,13 @@ def spread_text(view: Board, spread: ColumnSpread | str | None, style: Style = I
 
 def columns(view: Board) -> tuple[str, ...]:
     averages = [average.title for average in view.suite.averages]
-    return ("#", NAME, *map(suites.heading, view.suite.tasks), *averages, "Seeds", "Steps/s", "Parameters")
+    headings = (f"{suites.heading(task)}{LOWER if task in falling(view) else ''}" for task in view.suite.tasks)
+    return ("#", NAME, *headings, *averages, "Seeds", "Steps/s", "Parameters")
+
+
+def falling(view: Board) -> set[str]:
+    """Tasks scored downwards on a board whose average goes upwards."""
+    return {task for task, one in view.suite.scored.items() if one.higher_is_better != view.suite.higher_is_better}
 
 
 def names_of(view: Board) -> dict[tuple[str, str], str]:
@@ -228,7 +242,7 @@ def _own_lines(view: Board, rows: Sequence[Row], style: Style) -> Iterator[Table
             (
                 "" if row.rank is None else str(row.rank),
                 names[row.mechanism, row.pattern],
-                *(cell_text(view, row.cells[task], style) for task in tasks),
+                *(cell_text(view, row.cells[task], style, task) for task in tasks),
                 *(mean_text(view, row.averages[name], style) for name in averages),
                 seeds_text(row),
                 rate_text(row.steps_per_second),
@@ -249,7 +263,7 @@ def _own_summary(view: Board, style: Style) -> Iterator[TableLine]:
 
 def _summary_lines(view: Board, summary: Mapping[str, ColumnSpread | str], style: Style) -> Iterator[TableLine]:
     names = (*view.suite.tasks, *(average.name for average in view.suite.averages))
-    pieces = [spread_text(view, summary.get(name), style) for name in names]
+    pieces = [spread_text(view, summary.get(name), style, name) for name in names]
     means, deviations = zip(*pieces, strict=True)
     yield TableLine("summary", ("", SUMMARY if style.joined else "Task Avg", *means, "", "", ""))
     if not style.joined:

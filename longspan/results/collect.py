@@ -15,13 +15,13 @@ from typing import Any
 from longspan import published as papers
 from longspan import suites
 from longspan.core.errors import UsageError, did_you_mean
-from longspan.results.board import Board, board, suites_of
+from longspan.results.board import Board, board, kind_on_board, suites_of
 from longspan.results.card import Card
 from longspan.results.conformance import PREFIX
 from longspan.results.published_rows import published_table
 from longspan.results.scoring import scored_by
 from longspan.results.store import Problem, Store
-from longspan.results.variant import REAL, data_of, kind_of
+from longspan.results.variant import REAL, kind_of
 from longspan.suites import Suite
 
 TIERS = ("smoke", "lite", "full")
@@ -92,13 +92,14 @@ def boards(
     if published and table and data not in (None, REAL):
         raise UsageError(f"Published numbers stand beside real data, not beside {data}; leave out --data.")
     groups = {
-        (card["protocol"], card["tier"], data_of(card), card["pattern"])
+        (card["protocol"], card["tier"], kind_on_board(card, suite), pattern if suite.patterns else card["pattern"])
         for card in cards
         if card["task"] in (*suite.tasks, *suite.tasks_under(card["protocol"]))
         and protocol in (None, card["protocol"])
         and tier in (None, card["tier"])
         and pattern in (None, card["pattern"])
-        and data in (None, data_of(card))
+        and suite.patterns.get(card["task"], card["pattern"]) == card["pattern"]
+        and data in (None, kind_on_board(card, suite))
     }
     if published and table:  # a named table is shown alone, without boards that cannot have it
         groups = {group for group in groups if group[1:3] == ("full", REAL)}
@@ -168,11 +169,11 @@ def _pattern_of(table: str, suite: Suite) -> str:
     return found.pattern
 
 
-def _order(group: tuple[str, str, str, str]) -> tuple:
+def _order(group: tuple[str, str, str, str | None]) -> tuple:
     """By protocol, then from smoke to full, then by data, real ones first, then by pattern."""
     protocol, tier, data, pattern = group
     place = TIERS.index(tier) if tier in TIERS else len(TIERS)
-    return protocol, place, tier, data != REAL, data, pattern_order(pattern)
+    return protocol, place, tier, data != REAL, data, pattern_order(pattern or "")
 
 
 def pattern_order(pattern: str) -> tuple[int, tuple[int, ...], str]:

@@ -38,12 +38,13 @@ SMOKE = Protocol(
     model=GPT2Sizes(dim=64, heads=1, layers=2, mlp=128, attention_dropout=0.0),
     recipe=replace(
         LONGSPAN.recipe,
-        steps=600,
+        steps=400,
         batch_size=64,
-        learning_rate=3e-3,
-        warmup=60,
+        learning_rate=4e-3,
+        warmup=40,
         weight_decay=0.01,
-        evaluate_every=300,
+        evaluate_every=200,
+        evaluation_batch=200,
         order="shuffled",
     ),
 )
