@@ -5,7 +5,7 @@
 
 The newest decides, and the others are turned away with what differs:
 
-- the version of a task, its settings of data, model and recipe: for all mechanisms of the fixed track alike, since
+- the version of a task (the source of a plug-in), its settings of data, model and recipe: for all mechanisms of the fixed track alike, since
   what was run by two recipes does not compare; on the free track a mechanism may have a recipe of its own, and so may a
   twin of released code, which has the sizes it was released with;
 - the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average is
@@ -93,6 +93,11 @@ def _version(card: Card, shown: Card) -> str | None:
     return None if own == other else f"version {own} of the task, the board shows version {other}"
 
 
+def _task_code(card: Card, shown: Card) -> str | None:
+    same = card["settings"].get("task_sha256") == shown["settings"].get("task_sha256")
+    return None if same else f"other code of {card['task']}"
+
+
 def _settings(card: Card, shown: Card) -> str | None:
     return difference(decisive(card), decisive(shown))
 
@@ -119,6 +124,7 @@ def _rules(row: Callable[[Card], tuple]) -> tuple[Rule, ...]:
             _version,
             lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
         ),
+        Rule(lambda card: (*_board(card), card["task"]), _task_code),
         Rule(_column, _settings),
         Rule(lambda card: (*row(card), card["mechanism"]), _code),
         Rule(row, _precision),
