@@ -37,7 +37,7 @@ def list_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="An attention (with options), task, backbone, dataset, file.py:Class, card")],
+    name: Annotated[str, typer.Argument(help="An attention, task, backbone, dataset, file.py:Class or card")],
     samples: Annotated[int | None, typer.Option("--samples", metavar="N", min=1, help="Show N fresh examples.")] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples to a PNG file.")] = None,
     audio: Annotated[

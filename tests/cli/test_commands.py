@@ -221,7 +221,7 @@ def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
         (["data", "prepare", "listops", "--set", "max_depth=1"], "max_depth"),
         (["new", "attention", "Not-A-Name"], "my_attention"),
         (["new", "attention", "class"], "my_attention"),
-        (["new", "task", "mine"], "attention"),
+        (["new", "suite", "mine"], "attention"),
         (["list", "gadgets"], "attentions"),
         (["dance"], "dance"),
         (["board"], "SUITE"),

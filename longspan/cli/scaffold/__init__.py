@@ -13,8 +13,7 @@ def new(kind: str, name: str, folder: str | Path = ".") -> Path:
     """Write `<name>.py` with a working attention, task or backbone to edit; an existing file is never overwritten."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UsageError(
-            f"The name of a file has lower-case letters, digits and underscores, got {name!r}; "
-            f"use one like my_{kind}."
+            f"The name of a file has lower-case letters, digits and underscores, got {name!r}; use one like my_{kind}."
         )
     from jinja2 import Environment, StrictUndefined
 
