@@ -29,6 +29,7 @@ from longspan.core.errors import (
     did_you_mean,
     shortened,
 )
+from longspan.core.plugin_source import sources_of
 from longspan.core.spec import Spec, Value
 
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)  # None: every plug-in
@@ -198,7 +199,7 @@ def canonical_target(spec: Spec) -> str:
     return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else spec.target
 
 
-_SOURCE = "__longspan_source__"
+_SOURCES = "__longspan_sources__"  # of a plug-in and the files it imports, when it was loaded
 
 
 def _import_file(path: Path) -> types.ModuleType:
@@ -206,7 +207,7 @@ def _import_file(path: Path) -> types.ModuleType:
         raise PluginError(f"No file {shortened(str(path), 500)!r} to load a class from; check the path.")
     name = f"longspan_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     source = path.read_bytes()
-    if (loaded := sys.modules.get(name)) is not None and getattr(loaded, _SOURCE, None) == source:
+    if (loaded := sys.modules.get(name)) is not None and getattr(loaded, _SOURCES, None) == sources_of(name, source):
         return loaded  # once for each content, so that its classes are the same objects for everyone
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -218,7 +219,7 @@ def _import_file(path: Path) -> types.ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    setattr(module, _SOURCE, source)
+    setattr(module, _SOURCES, sources_of(name, source))
     return module
 
 

@@ -5,9 +5,9 @@
 
 The newest decides, and the others are turned away with what differs:
 
-- the version of a task (the source of a plug-in), its settings of data, model and recipe: for all mechanisms of the fixed track alike, since
-  what was run by two recipes does not compare; on the free track a mechanism may have a recipe of its own, and so may a
-  twin of released code, which has the sizes it was released with;
+- the version of a task (the source of a plug-in), its settings of data, model and recipe: for all mechanisms of the
+  fixed track alike, since what was run by two recipes does not compare; on the free track a mechanism may have a recipe
+  of its own, and so may a twin of released code, which has the sizes it was released with;
 - the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average is
   that of one thing;
 - the data: for each task of a row. Boards note where rows come from different data.
