@@ -1,4 +1,4 @@
-# make run        install what a run needs, train nine mechanisms on the two starter tasks (smoke), show the board
+# make run        install what a run needs, train nine mechanisms on the three starter tasks (smoke), show the board
 # make test       lint, then all tests but the long ones          make test-full   the long ones too
 # make test-gpu   the tests of kernels and recorded steps on one GPU, with GPU_PYTHON as the interpreter that has CUDA
 # make test-cluster   cells on a Ray cluster and on a Slurm that are started here; installs the extras for them
@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-MECHANISMS := softmax local linear performer 'linformer(rank=16, sharing="key-value")' abc 's4d(state=16)' fnet nystromformer
+MECHANISMS := softmax 'local(window=8)' linear 'performer(features=32)' 's4d(state=16)' logsparse global_attention synthesizer none
 # Two test processes with one thread each are faster on two cores than two that fight over them. Each begins with its own
 # half of the files, for which fixtures are built once. Tests start many processes, which find the package compiled.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal

@@ -14,6 +14,7 @@ from typing import Any
 from longspan import attentions, backbones, datasets, probes, rules, runs, suites, tasks
 from longspan.attentions import Pattern
 from longspan.core.errors import LongspanError, UnknownName, UnsupportedPattern, UsageError, did_you_mean
+from longspan.core.spec import Spec
 from longspan.probes.ask import ask as put
 from longspan.published.sizes import PrintedSize, sizes
 from longspan.results.card import Card
@@ -195,6 +196,13 @@ def describe(kind: str, name: str) -> Entry:
     if kind not in _DESCRIBE:
         raise UnknownName(f"No kind of thing called {kind!r}.{did_you_mean(kind, _DESCRIBE)}")
     return _DESCRIBE[kind](name)
+
+
+def kind_of(target: str) -> str:
+    """The kind of what a plug-in path names: an attention, unless its class is a task or another network."""
+    path = Spec.parse(target).target
+    kinds = ("attentions", "tasks", "backbones") if ":" in path else ()
+    return next((kind for kind in kinds if import_module(f"longspan.{kind}").registry.takes(path)), "attentions")
 
 
 def _names(kind: str, plugins: bool) -> list[str]:

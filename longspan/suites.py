@@ -38,13 +38,24 @@ class BestOf:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """What a column shows. `unit` says how: fractions in percent, or plain numbers such as perplexities."""
+
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+    unit: Literal["percent", "plain"] = "percent"
+
+
+@dataclass(frozen=True)
 class Suite:
     """Tasks that are ranked together. The first average is the one that ranks.
 
-    `unit` says how scores are shown: fractions in percent, or plain numbers such as perplexities. On a task in
-    `fail_at_chance` a score that is not above chance is shown as FAIL instead of a number. `published` is the suite
-    whose published tables it shows, if not its own. A suite has a column for each task, all scored alike, or one for
-    each of its `measures`; one that has `patterns` is a suite for each of them.
+    Tasks are scored by `metric`, but for those in `scored`, which are in no average; `unit` says how scores are shown:
+    fractions in percent, or plain numbers such as perplexities. On a task in `fail_at_chance` a score that is not above
+    chance is shown as FAIL instead of a number. `published` is the suite whose published tables it shows, if not its
+    own. Where tasks have slots of different patterns, `slots` names that of each, and a row is a mechanism in all of
+    them. A task in `standins` may be run on stand-in data beside real data of the others. A suite has a column for each
+    task, or one for each of its `measures`; one that has `patterns` is a suite for each of them.
     """
 
     name: str
@@ -61,6 +72,9 @@ class Suite:
     published: str = ""
     measures: tuple[Measure, ...] = ()
     patterns: Mapping[str, "Suite"] = field(default_factory=dict)
+    scored: Mapping[str, Scoring] = field(default_factory=dict)
+    slots: Mapping[str, str] = field(default_factory=dict)
+    standins: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -71,9 +85,12 @@ class Suite:
 
         >>> get("lra").measure("text").metric, get("cab").under("causal_self").measure("lm_perplexity").higher_is_better
         ('accuracy', False)
+        >>> get("starter").measure("lm").metric
+        'perplexity'
         """
         own = {measure.name: measure for measure in self.measures}
-        alike = Measure(column, heading(column), (column,), self.metric, self.higher_is_better, self.unit, column)
+        one = self.scored.get(column) or Scoring(self.metric, self.higher_is_better, self.unit)
+        alike = Measure(column, heading(column), (column,), one.metric, one.higher_is_better, one.unit, column)
         return own.get(column, alike)
 
     def weights(self, average: Average) -> dict[str, float]:
@@ -89,7 +106,7 @@ class Suite:
         z = {column: self.measure(column).z(scores[column], average.constants) for column in average.tasks}
         return sum(weight * z[column] for column, weight in self.weights(average).items())
 
-    def under(self, pattern: str) -> "Suite":
+    def under(self, pattern: str | None) -> "Suite":
         """The suite of a pattern.
 
         >>> get("cab").under("causal_self").tasks
@@ -97,7 +114,7 @@ class Suite:
         """
         if self.patterns and pattern not in self.patterns:
             raise UsageError(f"{self.name} was asked for {pattern}, but ranks one of {', '.join(self.patterns)}.")
-        return self.patterns.get(pattern, self)
+        return self.patterns.get(pattern or "", self)
 
     def places(self, protocol: str, pattern: str | None = None) -> list[tuple[str, str | None]]:
         """All that has to be run, each task with the pattern to fill; None is the task's first.
@@ -108,6 +125,8 @@ class Suite:
         if pattern is None and self.patterns:
             return [place for one in self.patterns for place in self.places(protocol, one)]
         own = self if pattern is None else self.under(pattern)
+        if pattern is None and self.slots:
+            return [(task, self.slots.get(task)) for task in dict.fromkeys(own.tasks_under(protocol))]
         return [(task, pattern) for task in dict.fromkeys(own.tasks_under(protocol))]
 
     def sources(self, protocol: str) -> dict[str, tuple[str, ...]]:
@@ -204,8 +223,18 @@ SUITES: dict[str, Suite] = {
         ),
         Suite(
             name="starter",
-            version=1,
+            version=2,
             title="Starter",
+            tasks=("listops", "recall", "lm"),
+            averages=(Average("avg", "Avg", ("listops", "recall"), note="ListOps and recall"),),
+            scored={"lm": Scoring("perplexity", higher_is_better=False, unit="plain")},
+            slots={"listops": "noncausal_self", "recall": "causal_self", "lm": "causal_self"},
+            standins=("lm",),
+        ),
+        Suite(
+            name="lra-generated",
+            version=1,
+            title="Long Range Arena, generated tasks",
             paper="arXiv:2011.04006",
             tasks=("listops", "pathfinder"),
             averages=(Average("avg", "Avg", ("listops", "pathfinder"), note="both tasks"),),
@@ -223,7 +252,7 @@ def get(name: str) -> Suite:
     """The suite of that name.
 
     >>> get("starter").tasks
-    ('listops', 'pathfinder')
+    ('listops', 'recall', 'lm')
     """
     if name not in SUITES:
         raise UnknownName(f"No suite named {name!r}.{did_you_mean(name, SUITES)}")

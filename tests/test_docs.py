@@ -259,6 +259,32 @@ def test_the_shortest_backbone_and_task_work_together(tmp_path, monkeypatch):
         torch.testing.assert_close(model(tokens, mask), model(other, mask))
 
 
+def test_the_readme_shows_the_board_that_make_run_gives():
+    """Its shape, not its digits: columns, mechanisms, and what the text below it says."""
+    from longspan import attentions, suites
+
+    makefile = (ROOT / "Makefile").read_text()
+    given = shlex.split(re.search(r"^MECHANISMS := (.*)$", makefile, re.MULTILINE)[1])  # type: ignore[index]
+    block = (ROOT / "README.md").read_text().split("```text\n")[1].split("```")[0]
+    title, heading, _, *lines = block.splitlines()
+    starter = suites.get("starter")
+    assert title == f"{starter.title} · longspan · smoke"
+    scored = [*map(suites.heading, starter.tasks[:2]), "lm ↓", "Avg"]
+    assert re.split(r" {2,}", heading) == ["#", "Mechanism", *scored, "Seeds", "Steps/s", "Parameters"]
+    ranked = [re.split(r" {2,}", line) for line in lines if line[0] != " "]
+    assert [row[0] for row in ranked] == [str(place) for place in range(1, len(given) + 1)]
+    assert {row[1].partition(" [")[0].removesuffix(" ?") for row in ranked} == {
+        attentions.get(one).meta.title for one in given
+    }
+    patterns = [set(attentions.get(one).meta.patterns) for one in given]
+    assert all({*starter.patterns.values()} <= own for own in patterns)
+    scores = {row[1]: row[2:6] for row in ranked}
+    assert not any("°" in score for score in scores["Softmax"])
+    assert not all("●" in score for score in scores["Softmax"])
+    recall = [float(row[3].split()[0]) for row in ranked]
+    assert max(recall) - min(recall) >= 30
+
+
 def test_no_page_names_a_machine():
     for page in [*PAGES, ROOT / "Makefile", ROOT / ".ci" / "run", ROOT / "constraints.txt", ROOT / "CHANGELOG.md"]:
         assert not re.search(r"/(work|root|home|tmp)/", page.read_text()), page.name

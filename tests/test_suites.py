@@ -21,7 +21,12 @@ def test_lra_has_its_six_tasks_and_both_averages():
 
 
 def test_the_starter_suite_needs_no_download():
-    assert suites.get("starter").tasks == ("listops", "pathfinder")
+    starter = suites.get("starter")
+    assert (starter.version, starter.tasks) == (2, ("listops", "recall", "lm"))
+    assert starter.averages[0].tasks == ("listops", "recall")
+    assert starter.slots == {"listops": "noncausal_self", "recall": "causal_self", "lm": "causal_self"}
+    assert (starter.measure("recall").metric, starter.measure("lm").metric) == ("accuracy", "perplexity")
+    assert suites.get("lra-generated").tasks == ("listops", "pathfinder")
 
 
 def test_a_suite_cannot_be_edited():
@@ -35,8 +40,9 @@ def test_an_unknown_suite_is_met_with_a_suggestion():
 
 
 @pytest.mark.parametrize("suite", suites.SUITES.values(), ids=lambda suite: suite.name)
-def test_averages_are_over_tasks_of_the_suite(suite):
-    assert all(set(average.tasks) <= set(suite.tasks) for average in suite.averages)
+def test_averages_are_over_tasks_of_the_suite_that_are_scored_alike(suite):
+    assert all(set(average.tasks) <= set(suite.tasks) - set(suite.scored) for average in suite.averages)
+    assert set(suite.slots) in (set(), set(suite.tasks))
 
 
 def test_a_list_of_tasks_makes_an_unnamed_suite():

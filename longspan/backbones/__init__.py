@@ -27,10 +27,9 @@ def names() -> list[str]:
 
 
 def describe(name: str) -> str:
-    """The first paragraph of a backbone's file."""
+    """What the file of a backbone says of it, a plug-in path included."""
     import importlib
     import inspect
 
-    if name not in names():
-        registry.find(name)  # raises the sentence
-    return inspect.cleandoc(importlib.import_module(f"{__name__}.{name}").__doc__ or "")
+    module = registry.find(name).__module__ if ":" in name or name not in names() else f"{__name__}.{name}"
+    return inspect.cleandoc(importlib.import_module(module).__doc__ or "")

@@ -107,22 +107,28 @@ class GPT2(nn.Module):
         tokens: Int[Tensor, "b n"],
         target: Int[Tensor, "b n"] | None = None,
         carry: Sequence[Carry | None] | None = None,
+        at: Int[Tensor, "b k"] | None = None,
+        mask: Bool[Tensor, "b n"] | None = None,
     ) -> Any:
         """Logits of the token after each one; with targets, their negative log-likelihood in nats instead.
 
-        With `carry`, what each layer has from the rows before these or None, also what it has after them: a pair. A
-        target below 0 is then padding, which is not carried.
+        With `at`, logits at these places of each row alone; `mask` then says which tokens are real, the first ones of
+        each row. With `carry`, what each layer has from the rows before these or None, also what it has after them: a
+        pair. A target below 0 is then padding, which is not carried.
         """
         x = self._embed(tokens, 0)
-        mask = None  # padding stands at the end, where no output sees it
-        if target is not None and (carry is not None or adds_loss(self)):
+        if target is not None:
             mask = target >= 0
+        if carry is None and not adds_loss(self):
+            mask = None  # padding stands at the end, where no output sees it
         if carry is None and self.segment is None:
             for block in self.blocks:
                 x = block(x, mask)
             after: list[Carry | None] = []
         else:
             x, after = self._in_segments(x, [None] * len(self.blocks) if carry is None else list(carry), mask)
+        if at is not None:
+            x = x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
         x = self.norm(x)
         y = self._logits(x) if target is None else chunked_cross_entropy(x, self.embedding.weight, target)
         return y if carry is None else (y, after)

@@ -146,7 +146,7 @@ def print_json(content: Any) -> None:
 Kind = StrEnum("Kind", ["attentions", "tasks", "backbones", "datasets", "suites", "protocols"])
 Format = StrEnum("Format", ["terminal", "markdown", "md", "csv", "latex", "json", "html"])
 Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float64"])
-Startable = StrEnum("Startable", ["attention"])
+Startable = StrEnum("Startable", ["attention", "task", "backbone"])
 Mode = StrEnum("Mode", ["train", "inference", "both"])
 Work = StrEnum("Work", ["forward", "train", "decode"])
 Variant = StrEnum("Variant", ["eager", "graph", "compiled"])

@@ -37,7 +37,7 @@ def list_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="An attention (with options, or a file of yours), task, dataset, card")],
+    name: Annotated[str, typer.Argument(help="An attention, task, backbone, dataset, file.py:Class or card")],
     samples: Annotated[int | None, typer.Option("--samples", metavar="N", min=1, help="Show N fresh examples.")] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples to a PNG file.")] = None,
     audio: Annotated[
@@ -53,6 +53,7 @@ def show(
     Examples:
       longspan show "performer(features=64)"
       longspan show performer --bibtex
+      longspan show my_task.py:MyTask
       longspan show listops --samples 3
       longspan show pathfinder --samples 8 -o x.png --set size=64
       longspan show image --samples 8 -o x.png
@@ -99,9 +100,9 @@ def show(
 def _entries(name: str) -> dict[str, dict[str, Any]]:
     """The entries of this name by kind: `listops` is both a task and a dataset."""
     if any(mark in name for mark in ":("):
-        from longspan.api import describe
+        from longspan.api import describe, kind_of
 
-        return {"attentions": describe("attentions", name)}
+        return {(kind := kind_of(name)): describe(kind, name)}
     content = catalogue()
     found = {kind: entry for kind in map(str, Kind) for entry in content[kind] if entry["name"] == name}
     for problem in content["problems"]:

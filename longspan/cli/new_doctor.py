@@ -14,16 +14,25 @@ def new(
     kind: Annotated[Startable, typer.Argument(help="What to write.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The file is NAME.py, in this folder.")],
 ) -> None:
-    """Write a first version of a file, which already passes `check`.
+    """Write a first version of a file: an attention that already passes `check`, or a task or backbone that runs.
+
+    A backbone comes with a task, by which it is run.
 
     \b
-    Example:
+    Examples:
       longspan new attention mine
+      longspan new task my_task
+      longspan new backbone my_network
     """
     from longspan.cli import scaffold
 
-    path = scaffold.new_attention(name)
-    say(f"{path} is written. Try: longspan check {path}:{scaffold.class_name(name)}")
+    path, cls = scaffold.new(kind, name), scaffold.class_name(name)
+    tries = {
+        "attention": f"longspan check {path}:{cls}",
+        "task": f"longspan run {path}:{cls} -a softmax linear --tier smoke",
+        "backbone": f"longspan run {path}:{cls}Task -a softmax linear --tier smoke",
+    }
+    say(f"{path} is written. Try: {tries[kind]}")
 
 
 @app.command()

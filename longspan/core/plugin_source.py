@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PACKAGE = __name__.partition(".")[0]
@@ -27,12 +27,17 @@ def source_hash(cls: type) -> str:
 def sources(cls: type) -> tuple[bytes, ...]:
     """The file of the class first, then the others by name. What was read once is not read again: it is what runs."""
     own = inspect.getsource(sys.modules[cls.__module__]).encode()
+    return sources_of(cls.__module__, own, [base.__module__ for base in cls.__mro__])
+
+
+def sources_of(module: str, own: bytes, others: Iterable[str] = ()) -> tuple[bytes, ...]:
+    """The text of a module, and that of its author's other files that it or `others` import, as they are on disk."""
     found: dict[str, bytes] = {}
-    waiting = [*_imports(own, cls.__module__), *(base.__module__ for base in cls.__mro__)]
+    waiting = [*_imports(own, module), *others]
     while waiting:
         name = waiting.pop()
-        path = None if name in found or name == cls.__module__ else _file_of(name)
-        if path is not None and _is_own(name, path, cls):
+        path = None if name in found or name == module else _file_of(name)
+        if path is not None and _is_own(name, path, module):
             found[name] = path.read_bytes()
             waiting += _imports(found[name], name)
     return own, *(found[name] for name in sorted(found))
@@ -64,8 +69,8 @@ def _file_of(name: str) -> Path | None:
     return path if path is not None and path.suffix == ".py" and path.is_file() else None
 
 
-def _is_own(name: str, path: Path, cls: type) -> bool:
+def _is_own(name: str, path: Path, module: str) -> bool:
     top = name.partition(".")[0]
     if top == PACKAGE:
         return False
-    return top == cls.__module__.partition(".")[0] or not any(path.resolve().is_relative_to(at) for at in LIBRARIES)
+    return top == module.partition(".")[0] or not any(path.resolve().is_relative_to(at) for at in LIBRARIES)

@@ -29,6 +29,7 @@ from longspan.core.errors import (
     did_you_mean,
     shortened,
 )
+from longspan.core.plugin_source import sources_of
 from longspan.core.spec import Spec, Value
 
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)  # None: every plug-in
@@ -89,6 +90,10 @@ class Registry:
             if not module.ispkg and module.name not in self.skip
         }
 
+    def is_builtin(self, name: str) -> bool:
+        """Whether a name is that of a class of this package."""
+        return name in self._own()
+
     def find(self, target: str) -> type:
         """The class that a target names; an unknown one is answered with the nearest name."""
         if ":" not in target and (own := self._own().get(target)):  # an installed package cannot replace a built-in
@@ -123,7 +128,15 @@ class Registry:
     def _is_one(self, thing: object) -> bool:
         return inspect.isclass(thing) and issubclass(thing, self.base) and not inspect.isabstract(thing)
 
+    def takes(self, target: str) -> bool:
+        """Whether a plug-in path names a class of this kind."""
+        thing = self._load(target)
+        return inspect.isclass(thing) and issubclass(thing, self.base)
+
     def _from_plugin(self, target: str) -> type:
+        return self._checked(self._load(target), target)
+
+    def _load(self, target: str) -> object:
         where, _, name = target.rpartition(":")
         if where.endswith(".py"):
             module = _guarded(lambda: _import_file(Path(where)), target, self.kind)
@@ -132,7 +145,7 @@ class Registry:
         if not hasattr(module, name):
             classes = [n for n, c in vars(module).items() if self._is_one(c) and c.__module__ == module.__name__]
             raise UnknownName(f"{where} has no class {shortened(name)!r}.{did_you_mean(name, classes)}")
-        return self._checked(getattr(module, name), target)
+        return getattr(module, name)
 
     def _checked(self, thing: object, target: str) -> type:
         if not (inspect.isclass(thing) and issubclass(thing, self.base)):
@@ -186,20 +199,27 @@ def canonical_target(spec: Spec) -> str:
     return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else spec.target
 
 
+_SOURCES = "__longspan_sources__"  # of a plug-in and the files it imports, when it was loaded
+
+
 def _import_file(path: Path) -> types.ModuleType:
     if not path.is_file():
         raise PluginError(f"No file {shortened(str(path), 500)!r} to load a class from; check the path.")
     name = f"longspan_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    source = path.read_bytes()
+    if (loaded := sys.modules.get(name)) is not None and getattr(loaded, _SOURCES, None) == sources_of(name, source):
+        return loaded  # once for each content, so that its classes are the same objects for everyone
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:  # compiled from source: cached bytecode may be stale if the file was edited within the same second
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
+    setattr(module, _SOURCES, sources_of(name, source))
     return module
 
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from longspan.core.registry import Registry
 from longspan.datasets.base import Dataset
 
-registry = Registry("dataset", __name__, f"{__name__}.base:Dataset", skip=("base", "characters", "corpus", "series"))
+registry = Registry(
+    "dataset", __name__, f"{__name__}.base:Dataset", skip=("base", "characters", "corpus", "placed_answers", "series")
+)
 
 
 class Use(NamedTuple):

@@ -221,6 +221,8 @@ def _suite_for(alike: suites.Suite, protocol: str) -> suites.Suite:
         if set(alike.tasks) <= set(suite.tasks_under(protocol))
         and 2 * len(alike.tasks) >= len(suite.tasks)
         and suite.metric == alike.metric
+        and not suite.patterns
+        and not suite.slots
     ]
     return min(fitting, key=lambda suite: len(suite.tasks)) if fitting else alike
 

@@ -5,9 +5,9 @@
 
 The newest decides, and the others are turned away with what differs:
 
-- the version of a task, its settings of data, model and recipe: for all mechanisms of the fixed track alike, since
-  what was run by two recipes does not compare; on the free track a mechanism may have a recipe of its own, and so may a
-  twin of released code, which has the sizes it was released with;
+- the version of a task (the source of a plug-in), its settings of data, model and recipe: for all mechanisms of the
+  fixed track alike, since what was run by two recipes does not compare; on the free track a mechanism may have a recipe
+  of its own, and so may a twin of released code, which has the sizes it was released with;
 - the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average is
   that of one thing;
 - the data: for each task of a row. Boards note where rows come from different data.
@@ -34,10 +34,13 @@ class Rule(NamedTuple):
     shown: Callable[[Sequence[Card]], Card] = lambda cards: cards[-1]  # of cards by age, the newest
 
 
-def alike(cards: Iterable[Card]) -> tuple[list[Card], list[tuple[Card, str]]]:
-    """The runs that may be averaged, oldest first, and each of the others with what differs from what is shown."""
+def alike(cards: Iterable[Card], *, several_patterns: bool = False) -> tuple[list[Card], list[tuple[Card, str]]]:
+    """The runs that may be averaged, oldest first, and each of the others with what differs from what is shown.
+
+    With `several_patterns` a row has cells of different patterns and kinds of data, and still one code and precision.
+    """
     kept, others = by_age(cards), []
-    for rule in RULES:
+    for rule in _rules(_mixed_row if several_patterns else _row):
         shown = {key: rule.shown(group) for key, group in _groups(kept, rule.key).items()}
         found = [(card, rule.differs(card, shown[rule.key(card)])) for card in kept]
         kept = [card for card, reason in found if reason is None]
@@ -76,8 +79,8 @@ def _row(card: Card) -> tuple:
     return *_board(card), row_mechanism(card), card["pattern"]
 
 
-def _form(card: Card) -> tuple:
-    return *_row(card), card["mechanism"]
+def _mixed_row(card: Card) -> tuple:
+    return card["protocol"], card["tier"], canonical(card["overrides"]), row_mechanism(card)
 
 
 def _column(card: Card) -> tuple:
@@ -88,6 +91,11 @@ def _column(card: Card) -> tuple:
 def _version(card: Card, shown: Card) -> str | None:
     own, other = card["task_version"], shown["task_version"]
     return None if own == other else f"version {own} of the task, the board shows version {other}"
+
+
+def _task_code(card: Card, shown: Card) -> str | None:
+    same = card["settings"].get("task_sha256") == shown["settings"].get("task_sha256")
+    return None if same else f"other code of {card['task']}"
 
 
 def _settings(card: Card, shown: Card) -> str | None:
@@ -108,14 +116,17 @@ def _data(card: Card, shown: Card) -> str | None:
     return None if own == other else f"other data (hash {own[:12]}, the board shows {other[:12]})"
 
 
-RULES = (
-    Rule(
-        lambda card: (*_board(card), card["task"]),
-        _version,
-        lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
-    ),
-    Rule(_column, _settings),
-    Rule(_form, _code),
-    Rule(_row, _precision),
-    Rule(lambda card: (*_row(card), card["task"]), _data),
-)
+def _rules(row: Callable[[Card], tuple]) -> tuple[Rule, ...]:
+    """The rules in their order, with `row` as the key of what stands in one row."""
+    return (
+        Rule(
+            lambda card: (*_board(card), card["task"]),
+            _version,
+            lambda cards: max(cards, key=lambda card: (not is_future(card), card["task_version"])),
+        ),
+        Rule(lambda card: (*_board(card), card["task"]), _task_code),
+        Rule(_column, _settings),
+        Rule(lambda card: (*row(card), card["mechanism"]), _code),
+        Rule(row, _precision),
+        Rule(lambda card: (*row(card), card["task"]), _data),
+    )

@@ -12,8 +12,9 @@ The rules, which every rendering repeats:
   that is no rate, such as a perplexity, is only compared with its baseline.
 - Left chance: of several seeds, those that are above chance each by itself. Where some are not, as on Pathfinder, the
   mean says little; their number and the mean over them stand beside it.
-- All tasks of a board are scored alike, unless its suite has a column for each of several metrics (CAB). A
-  lower-is-better score ranks upwards, and only fractions are shown in percent.
+- All tasks of a board are scored alike, but for those that a suite names, which are in no average, and unless it has a
+  column for each of several metrics (CAB). A lower-is-better score ranks upwards, and only fractions are shown in
+  percent.
 - A column that is a mean of settings needs all of them; its spread is that of the seeds they have in common.
 - An index is the mean z-score of each task's metrics, and then of the tasks, by constants that a paper published. A run
   that failed counts as missing: a row without a task has no index. It exists for full runs on the data of the tasks.
@@ -73,6 +74,7 @@ RESAMPLES = 4000
 PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
 MOST_LETTERS = 80  # of the name of a promise, which may come from anybody
 USUAL_PATTERN = "noncausal_self"  # which titles leave out
+SEVERAL_PATTERNS = "by task"  # the pattern of a row whose cells have different ones
 STANDIN_NOTE = "Stand-in data: these scores say that the code runs, not how good a mechanism is."
 
 
@@ -181,6 +183,7 @@ NO_INDEX_NOTE = (
     "makes one from the rows themselves."
 )
 KEPT_NOTE = "Every mechanism of this board keeps its promises (longspan check)."
+DIRECTION = {True: "", False: ", lower is better"}
 SMOKE_NOTE = "Smoke is a rehearsal on small data: it shows that the way from data to board works, and ranks nothing."
 
 
@@ -211,9 +214,10 @@ def board(
         if card["task"] in {*suite.tasks, *suite.tasks_under(protocol)}
         and (card["protocol"], card["tier"]) == (protocol, tier)
         and pattern in (None, card["pattern"])
-        and data_of(card) == kind_of(data)
+        and suite.slots.get(card["task"], card["pattern"]) == card["pattern"]
+        and kind_on_board(card, suite) == kind_of(data)
     ]
-    pattern = _only_pattern(chosen, suite) if pattern is None else pattern
+    pattern = _only_pattern(chosen, suite) if pattern is None and not suite.slots else pattern
     suite = suite.under(pattern or USUAL_PATTERN)
     if suite.measures and (tier, kind_of(data)) != ("full", REAL):
         suite = replace(suite, averages=())
@@ -223,19 +227,20 @@ def board(
     if table and pattern not in (None, table.pattern):
         table = None  # the paper ran other slots
     official = [(card, _reason_to_stay_off(card, suite, columns)) for card in chosen]
-    kept, others = alike(card for card, reason in official if reason is None)
+    several = bool(suite.slots)
+    kept, others = alike((card for card, reason in official if reason is None), several_patterns=several)
     off = [_off(card, reason) for card, reason in (*((c, r) for c, r in official if r is not None), *others)]
-    oversized = {_row_key(card) for card in kept if card["parameters"]["within_rule"] is False}
+    oversized = {_row_key(card, suite) for card in kept if card["parameters"]["within_rule"] is False}
     groups: dict[str, list[Card]] = defaultdict(list)
     for card in kept:
         if card["fidelity"]:
             groups["fidelity"].append(card)
-        elif card["track"] == "free" or _row_key(card) in oversized:
+        elif card["track"] == "free" or _row_key(card, suite) in oversized:
             groups["free"].append(card)
         else:
             groups["rows"].append(card)
-    passed = {key: checks.of(own) for key, own in _by_row(kept).items()}
-    sound = [card for card in kept if passed[_row_key(card)].status != "broken"]
+    passed = {key: checks.of(own) for key, own in _by_row(kept, suite).items()}
+    sound = [card for card in kept if passed[_row_key(card, suite)].status != "broken"]
     common = _common_columns(sound or kept, columns)
     sections = {
         name: _rows(groups[name], columns, common, passed, rank=name != "fidelity")
@@ -305,8 +310,9 @@ def _reason_to_stay_off(card: Card, suite: Suite, columns: "Columns") -> str | N
         asked = {measure.metric for measure in suite.measures if card["task"] in measure.settings}
         lacking = sorted(asked - metrics_of(card))
         return f"without {', '.join(lacking)}" if lacking else None
-    if card["score"] and shown(card["score"]["name"]) != suite.metric:
-        return f"scored by {card['score']['name']}, the suite by {suite.metric}"
+    metric = suite.measure(columns.of[card["task"]]).metric
+    if card["score"] and shown(card["score"]["name"]) != metric:
+        return f"scored by {card['score']['name']}, the suite by {metric}"
     return None
 
 
@@ -336,14 +342,20 @@ class Columns:
         ]
 
 
-def _row_key(card: Card) -> tuple[str, str]:
-    return row_mechanism(card), card["pattern"]
+def kind_on_board(card: Card, suite: Suite) -> str:
+    """The kind of data of the board on which a suite shows a card."""
+    kind = data_of(card)
+    return REAL if kind == STANDIN and card["task"] in suite.standins else kind
 
 
-def _by_row(cards: Iterable[Card]) -> dict[tuple[str, str], list[Card]]:
+def _row_key(card: Card, suite: Suite) -> tuple[str, str]:
+    return row_mechanism(card), SEVERAL_PATTERNS if suite.slots else card["pattern"]
+
+
+def _by_row(cards: Iterable[Card], suite: Suite) -> dict[tuple[str, str], list[Card]]:
     rows: dict[tuple[str, str], list[Card]] = defaultdict(list)
     for card in cards:
-        rows[_row_key(card)].append(card)
+        rows[_row_key(card, suite)].append(card)
     return rows
 
 
@@ -353,7 +365,7 @@ def _common_columns(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
     The best of several tasks is another one for each row, so that speeds of that column do not compare.
     """
     good = (card for card in cards if card["status"] == "ok")
-    ran = [{card["task"] for card in own} for own in _by_row(good).values()]
+    ran = [{card["task"] for card in own} for own in _by_row(good, columns.suite).values()]
     everywhere = set.intersection(*ran) if ran else set()
     suite, behind = columns.suite, columns.behind
     each = [column for column in _a_column_each(suite) if suite.measures or len(behind[column]) == 1]
@@ -374,7 +386,7 @@ def _rows(
 ) -> tuple[Row, ...]:
     """Rows that keep their promises or were not checked, best first, then those that break one."""
     suite, rows = columns.suite, []
-    for (mechanism, pattern), of_row in _by_row(cards).items():
+    for (mechanism, pattern), of_row in _by_row(cards, suite).items():
         some, found = of_row[-1], passed[mechanism, pattern]
         shown_in = _mean_of_settings if suite.measures else _best
         own = {column: shown_in(of_row, suite, column, tasks) for column, tasks in columns.behind.items()}
@@ -408,7 +420,7 @@ def _best(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) 
     if len(tasks) == 1:
         cell = found[tasks[0]]
         return replace(cell, lacking=tasks) if cell.status == "missing" and tasks[0] != column else cell
-    sign = 1 if suite.higher_is_better else -1
+    sign = 1 if suite.measure(column).higher_is_better else -1
     good = {task: sign * cell.value for task, cell in found.items() if cell.status == "ok" and cell.value is not None}
     failed = [task for task, cell in found.items() if cell.status == "fail"]
     best = max(good, key=good.__getitem__) if good else failed[0] if failed else tasks[0]
@@ -627,7 +639,7 @@ def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
 
     def key(row: Row) -> tuple:
         average = row.averages[first].value if first else None
-        scored = ((c, cell.value) for c, cell in row.cells.items() if cell.status == "ok")
+        scored = ((c, cell.value) for c, cell in row.cells.items() if cell.status == "ok" and c not in suite.scored)
         values = [standing(column, value) for column, value in scored if value is not None]
         partial = statistics.fmean(values) if values else 0.0
         complete = average is not None
@@ -712,6 +724,16 @@ def _notes(
     precisions = sorted({str(card["settings"]["precision"]) for card in cards})
     if len(precisions) > 1:
         notes.append(f"Rows were run in different precisions ({shown(', '.join(precisions))}), so compare with care.")
+    if cards:
+        notes.extend(
+            f"{task} is scored by {one.metric}{DIRECTION[one.higher_is_better]}." for task, one in suite.scored.items()
+        )
+        if made_up := sorted(
+            {card["task"] for card in cards if data_of(card) == STANDIN and card["task"] in suite.standins}
+        ):
+            notes.append(f"{', '.join(made_up)}: on stand-in data; compare these scores with one another only.")
+    if suite.slots:
+        notes.append(f"Slots: {'; '.join(f'{task} {pattern}' for task, pattern in suite.slots.items())}.")
     if any(card["tier"] == "smoke" for card in cards):
         notes.append(SMOKE_NOTE)
     if passed and all(found.status == "kept" for found in passed.values()):

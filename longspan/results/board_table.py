@@ -12,6 +12,7 @@ from longspan import suites
 from longspan.results.board import LEFT_CHANCE, RULES, Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
 
+LOWER = " ↓"  # behind the heading of a column in which lower is better, where in others it is not
 LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
 CONFORMANCE = {"kept": "", "broken": "✗", "unchecked": "?"}  # beside the name of a row
 MARKS = (LEADING, NOT_ABOVE_CHANCE, "±", *filter(None, CONFORMANCE.values()))  # explained below a table that has them
@@ -198,8 +199,13 @@ def spread_text(
 
 def columns(view: Board) -> tuple[str, ...]:
     averages = [average.title for average in view.suite.averages]
-    titles = (view.suite.measure(column).title for column in view.suite.columns)
+    titles = (f"{view.suite.measure(column).title}{LOWER * (column in falling(view))}" for column in view.suite.columns)
     return ("#", NAME, *titles, *averages, "Seeds", "Steps/s", "Parameters")
+
+
+def falling(view: Board) -> set[str]:
+    """Tasks scored downwards on a board whose average goes upwards."""
+    return {task for task, one in view.suite.scored.items() if one.higher_is_better != view.suite.higher_is_better}
 
 
 def names_of(view: Board) -> dict[tuple[str, str], str]:

@@ -15,13 +15,13 @@ from typing import Any
 from longspan import published as papers
 from longspan import suites
 from longspan.core.errors import UsageError, did_you_mean
-from longspan.results.board import Board, board, suites_of
+from longspan.results.board import Board, board, kind_on_board, suites_of
 from longspan.results.card import Card
 from longspan.results.conformance import PREFIX
 from longspan.results.published_rows import tables_of
 from longspan.results.scoring import scored_by
 from longspan.results.store import Problem, Store
-from longspan.results.variant import REAL, data_of, kind_of
+from longspan.results.variant import REAL, kind_of
 from longspan.suites import Suite
 
 TIERS = ("smoke", "lite", "full")
@@ -95,13 +95,14 @@ def boards(
     if published and tables and data not in (None, REAL):
         raise UsageError(f"Published numbers stand beside real data, not beside {data}; leave out --data.")
     groups = {
-        (card["protocol"], card["tier"], data_of(card), card["pattern"])
+        (card["protocol"], card["tier"], kind_on_board(card, suite), pattern if suite.slots else card["pattern"])
         for card in cards
         if _belongs(card, suite)
         and protocol in (None, card["protocol"])
         and tier in (None, card["tier"])
         and pattern in (None, card["pattern"])
-        and data in (None, data_of(card))
+        and suite.slots.get(card["task"], card["pattern"]) == card["pattern"]
+        and data in (None, kind_on_board(card, suite))
     }
     if published and tables:  # a named table is shown alone, without boards that cannot have it
         groups = {group for group in groups if group[1:3] == ("full", REAL)}
@@ -109,7 +110,7 @@ def boards(
         have = {group[3] for group in groups if group[1:3] == ("full", REAL)}
         groups |= {(protocol or "longspan", "full", REAL, one) for one in tables if one not in have}
     for one_protocol, one_tier, kind, one_pattern in sorted(groups, key=_order):
-        shown = tables.get(one_pattern) if (one_tier, kind) == ("full", REAL) else None
+        shown = tables.get(one_pattern or "") if (one_tier, kind) == ("full", REAL) else None
         how: dict[str, Any] = {"data": kind, "published": shown, "conformance": conformance}
         yield board(cards, suite.under(one_pattern), one_protocol, one_tier, one_pattern, **how)
 
@@ -182,11 +183,11 @@ def pattern_name(text: str) -> str:
     return "+".join(name for name in PATTERNS.values() if name in wanted)
 
 
-def _order(group: tuple[str, str, str, str]) -> tuple:
+def _order(group: tuple[str, str, str, str | None]) -> tuple:
     """By protocol, then from smoke to full, then by data, real ones first, then by pattern."""
     protocol, tier, data, pattern = group
     place = TIERS.index(tier) if tier in TIERS else len(TIERS)
-    return protocol, place, tier, data != REAL, data, pattern_order(pattern)
+    return protocol, place, tier, data != REAL, data, pattern_order(pattern or "")
 
 
 def pattern_order(pattern: str) -> tuple[int, tuple[int, ...], str]:

@@ -116,14 +116,14 @@ def _narrow(values: "np.ndarray") -> "np.ndarray":
 def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
     """A score recomputed: its value, its count, and the number of rows; None where rows have no share of it.
 
-    An accuracy comes from `label` and `prediction`, a perplexity from the `nats` and the `tokens` of each row, a ratio
-    of sums from arrays `<metric>_sum` and `<metric>_count` or those of RATIOS, any other mean from an array of its
-    name: where rows have a `category`, the mean of the means of all categories.
+    An accuracy comes from `label` and `prediction`, unless each row has one; a perplexity from the `nats` and the
+    `tokens` of each row, a ratio of sums from arrays `<metric>_sum` and `<metric>_count` or those of RATIOS, any other
+    mean from an array of its name: where rows have a `category`, the mean of the means of all categories.
     """
     import numpy as np
 
     present = arrays.names_in(path)
-    if metric == "accuracy":
+    if metric == "accuracy" and metric not in present:
         label, prediction = labels_and_answers(path)
         return float(np.mean(label == prediction)), len(label), len(label)
     if metric == "perplexity":

@@ -35,9 +35,9 @@ class Checks:
             self._reports.setdefault((report["mechanism"], report["pattern"]), []).append(report)
 
     def of(self, cards: Sequence[Card]) -> Conformance:
-        """Of the cards of one row, which are of one code and one pattern (or several joined by "+")."""
+        """Of the cards of one row, which are of one code, in all patterns they have."""
         some, said = cards[-1], [card["conformance"] for card in cards if "conformance" in card]
-        patterns = some["pattern"].split("+")
+        patterns = dict.fromkeys(pattern for card in cards for pattern in card["pattern"].split("+"))
         found = {pattern: self.about(some["mechanism"], pattern, code_of(some)) for pattern in patterns}
         broken = [name for report in said for name in report["broken"]]
         broken += [name for reports in found.values() for report in reports for name in broken_promises(report)]

@@ -1,6 +1,7 @@
 """The tasks: one flat file each, found by file name."""
 
-from longspan.core.registry import Registry
+from longspan.core.registry import Registry, canonical_target
+from longspan.core.spec import Spec
 from longspan.tasks.base import Protocol, Recipe, Task, TaskMeta
 
 registry = Registry(
@@ -10,9 +11,11 @@ registry = Registry(
     skip=(
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
         *(
+            "copying_rules",
             "language",
             "lra_models",
             "masked_tokens",
+            "placed_answers",
             "speech",
             "speech_feed",
             "speech_rules",
@@ -29,8 +32,13 @@ def names() -> list[str]:
 
 
 def get(name: "str | Task") -> Task:
-    """The task of this name or plug-in path."""
-    return name if isinstance(name, Task) else registry.find(name)()
+    """The task of this name or plug-in path, which cards then call `file.py:Class`, without its folder."""
+    if isinstance(name, Task):
+        return name
+    task = registry.find(name)()
+    if not registry.is_builtin(name):
+        task.called = canonical_target(Spec(name))
+    return task
 
 
 __all__ = ["Protocol", "Recipe", "Task", "TaskMeta", "get", "names"]

@@ -278,9 +278,11 @@ class Task(ABC):
     texts: ClassVar[int] = 1  # in one example
     streams: ClassVar[bool] = False  # rows are those of one text, and its batches have a field `carry`
 
+    called: str = ""  # the target of a plug-in, as `tasks.get` was asked for it
+
     @property
     def name(self) -> str:
-        return type(self).__module__.rpartition(".")[2]
+        return self.called or type(self).__module__.rpartition(".")[2]
 
     def protocol(self, protocol: str, tier: str) -> Protocol:
         if (protocol, tier) in self.protocols:

@@ -35,7 +35,7 @@ def card(mechanism="softmax", name="listops", *, seconds=50.0, tier="full", shar
     return make_card(mechanism, name, tier=tier, timing=timing, **fields)
 
 
-def planned(cards, suite="starter", catalogue=CATALOGUE, measurements=(), device="Test CPU", **how):
+def planned(cards, suite="lra-generated", catalogue=CATALOGUE, measurements=(), device="Test CPU", **how):
     return missing(cards, catalogue, suite, Times(cards, measurements, device), **how)
 
 

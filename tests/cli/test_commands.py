@@ -150,7 +150,7 @@ def test_one_kind_can_be_listed_alone():
         ("compressive_transformer", ["auxiliary loss", "to the next segment"]),
         ("listops", ["evaluate a nested bracket expression", "lra-paper", "max_depth"]),  # the task and the dataset
         ("encoder_classifier", ["pre-norm"]),
-        ("starter", ["listops, pathfinder"]),
+        ("starter", ["listops, recall, lm"]),
         ("lra-paper", ["pathfinder"]),
     ],
 )
@@ -222,7 +222,7 @@ def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
         (["data", "prepare", "listops", "--set", "max_depth=1"], "max_depth"),
         (["new", "attention", "Not-A-Name"], "my_attention"),
         (["new", "attention", "class"], "my_attention"),
-        (["new", "task", "mine"], "attention"),
+        (["new", "suite", "mine"], "attention"),
         (["list", "gadgets"], "attentions"),
         (["dance"], "dance"),
         (["board"], "SUITE"),
@@ -551,7 +551,7 @@ def cards(folder):
 
 
 def test_board_report_and_verify_work_without_torch(folder, cards):
-    done = _without_torch("board", "starter", "--tier", "smoke", cwd=folder)
+    done = _without_torch("board", "lra-generated", "--tier", "smoke", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Softmax" in done.stdout
     done = _without_torch("report", cwd=folder)
@@ -566,7 +566,7 @@ def test_board_report_and_verify_work_without_torch(folder, cards):
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json", "html"])
 def test_a_board_has_every_form(cards, form):
-    result = call("board", "starter", "--tier", "smoke", "--format", form)
+    result = call("board", "lra-generated", "--tier", "smoke", "--format", form)
     assert result.exit_code == 0, result.output
     assert "oftmax" in result.stdout
     if form == "json":
@@ -576,7 +576,7 @@ def test_a_board_has_every_form(cards, form):
 
 
 def test_a_snapshot_is_frozen(folder, cards):
-    words = ["board", "starter", "--tier", "smoke", "--snapshot", "spring"]
+    words = ["board", "lra-generated", "--tier", "smoke", "--snapshot", "spring"]
     assert call(*words).exit_code == 0
     assert call(*words).exit_code == 0
     cards.add(make_card("performer", "listops"))
@@ -608,7 +608,7 @@ def test_the_report_shows_cards_conformance_and_the_catalogue(folder, cards):
 def test_corrupt_and_hostile_cards_are_named_and_lose_nothing(folder, cards):
     broken = cards.folder / "listops" / "broken.json"
     broken.write_text('{"schema": 1, "kind": "run"')
-    result = call("board", "starter")
+    result = call("board", "lra-generated")
     assert result.exit_code == 0
     assert "broken.json" in result.stderr
     assert "<script>alert(1)</script>" in result.stdout  # shown as text
@@ -638,7 +638,7 @@ def test_conformance_results_below_results_are_not_taken_for_cards(folder, cards
     (folder / "results" / "cpu").mkdir(parents=True)
     (folder / "results" / "cpu" / "conformance.json").write_text(done.stdout)
     (folder / "results" / "cpu" / "conformance-torn.json").write_text("[{")
-    result = call("board", "starter")
+    result = call("board", "lra-generated")
     assert "conformance.json" not in result.stderr
     assert result.stderr.count("conformance-torn.json") == 1
     assert "conformance-torn.json" in call("report").stderr

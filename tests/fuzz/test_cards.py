@@ -77,7 +77,7 @@ def test_nobody_who_reads_hostile_cards_is_harmed(tmp_path, monkeypatch, figures
 def honest_tasks(store: Path) -> set[str]:
     """Tasks on which a board still tells the honest score: in a row, or below it with why it is in none."""
     found = set()
-    for view in collect.boards(collect.cards_in([store]).cards, "starter"):
+    for view in collect.boards(collect.cards_in([store]).cards, "lra-generated"):
         rows = [
             (task, cell.value) for row in view.rows if row.mechanism == "honest" for task, cell in row.cells.items()
         ]

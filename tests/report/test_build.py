@@ -228,10 +228,10 @@ def test_every_substitute_for_the_data_has_a_section_that_names_it(tmp_path):
     cards = [make_card(name, variant=kind, tier="lite", title=f"Ran {name}") for kind, name in runs.items()]
     index = build(cards, tmp_path / "site")
     for kind, name in list(runs.items())[1:]:
-        own = section(index, slug(f"starter-longspan-lite-{kind}"))
+        own = section(index, slug(f"lra-generated-longspan-lite-{kind}"))
         assert set(re.findall(r"Ran (\w+)", own)) == {name}
         assert ("stand-in data" if kind == "standin" else f"{kind} data") in html.unescape(own)
-    assert "data" not in section(index, "starter-longspan-lite").split("</header>")[0]
+    assert "data" not in section(index, "lra-generated-longspan-lite").split("</header>")[0]
 
 
 def test_the_free_track_has_a_table_of_its_own_without_published_numbers(site):
@@ -418,7 +418,7 @@ from longspan.results.render import FORMS, render
 from tests.report.example import CATALOGUE, CONFORMANCE, example_cards
 build(example_cards(), sys.argv[1], CATALOGUE, CONFORMANCE)
 for form in FORMS:
-    render(board(example_cards(), "starter", "longspan", "smoke"), form)
+    render(board(example_cards(), "lra-generated", "longspan", "smoke"), form)
 """
 
 

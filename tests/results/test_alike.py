@@ -34,7 +34,7 @@ def run(mechanism="mine.py:Mine", task="listops", *, recipe=None, data=None, **f
 
 
 def starter(*given, **how):
-    return board(given, "starter", "longspan", "smoke", **how)
+    return board(given, "lra-generated", "longspan", "smoke", **how)
 
 
 def values(view, task="listops"):

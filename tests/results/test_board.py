@@ -15,7 +15,7 @@ from tests.results.factory import make_card
 
 
 def starter(cards, **options):
-    return board(cards, "starter", "longspan", "smoke", **options)
+    return board(cards, "lra-generated", "longspan", "smoke", **options)
 
 
 def both_tasks(mechanism, listops=0.4, pathfinder=0.7, seeds=3, **fields):
@@ -72,9 +72,9 @@ def test_every_substitute_for_the_data_of_a_task_has_a_board_of_its_own_that_nam
 def test_every_kind_of_data_is_collected_real_data_first_and_one_can_be_asked_for():
     kinds = ("allison", "standin", "official")
     cards = [card for kind in kinds for card in both_tasks("softmax", variant=kind)]
-    assert [view.data for view in collect.boards(cards, "starter")] == ["real", "allison", "standin"]
-    assert [view.data for view in collect.boards(cards, "starter", data="allison")] == ["allison"]
-    assert [view.data for view in collect.boards(cards, "starter", data="official")] == ["real"]
+    assert [view.data for view in collect.boards(cards, "lra-generated")] == ["real", "allison", "standin"]
+    assert [view.data for view in collect.boards(cards, "lra-generated", data="allison")] == ["allison"]
+    assert [view.data for view in collect.boards(cards, "lra-generated", data="official")] == ["real"]
 
 
 def test_a_pattern_can_be_chosen_and_patterns_never_share_a_ranking():
@@ -82,7 +82,7 @@ def test_a_pattern_can_be_chosen_and_patterns_never_share_a_ranking():
     assert [row.pattern for row in starter(cards, pattern="causal_self").rows] == ["causal_self"]
     with pytest.raises(UsageError, match=r"several patterns \(causal_self, noncausal_self\)"):
         starter(cards)
-    views = list(collect.boards(cards, "starter"))
+    views = list(collect.boards(cards, "lra-generated"))
     assert [(view.pattern, [(row.mechanism, row.rank) for row in view.rows]) for view in views] == [
         ("noncausal_self", [("linear", 1)]),
         ("causal_self", [("local", 1)]),
@@ -93,7 +93,7 @@ def test_a_pattern_can_be_chosen_and_patterns_never_share_a_ranking():
 @pytest.mark.parametrize("given", [("NS", "CS", "NC", "CC", "NS+CS"), ("NS+CS", "CC", "NC", "CS", "NS")])
 def test_boards_of_patterns_come_in_the_order_of_the_benchmark(given):
     cards = [card for word in given for card in both_tasks("linear", pattern=collect.pattern_name(word))]
-    found = [view.pattern for view in collect.boards(cards, "starter")]
+    found = [view.pattern for view in collect.boards(cards, "lra-generated")]
     assert found == ["noncausal_self", "causal_self", "noncausal_cross", "causal_cross", "noncausal_self+causal_self"]
 
 
@@ -282,4 +282,6 @@ def test_a_snapshot_name_stays_in_its_folder(name, tmp_path):
 
 
 def test_a_suite_object_and_its_name_give_the_same_board():
-    assert starter(both_tasks("softmax")) == board(both_tasks("softmax"), suites.get("starter"), "longspan", "smoke")
+    assert starter(both_tasks("softmax")) == board(
+        both_tasks("softmax"), suites.get("lra-generated"), "longspan", "smoke"
+    )

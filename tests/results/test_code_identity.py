@@ -90,10 +90,10 @@ def test_old_cards_of_a_built_in_are_one_code_and_plug_ins_are_told_apart_by_sou
 def test_a_row_of_a_board_is_of_one_code(mechanism, before, now, reason):
     old = with_code(mechanism, before, seed=0, created="2026-01-02T03:04:05Z")
     new = with_code(mechanism, now, seed=1, created="2026-01-03T03:04:05Z")
-    view = board([old, new], "starter", "longspan", "smoke")
+    view = board([old, new], "lra-generated", "longspan", "smoke")
     assert [row.cells["listops"].seeds for row in view.rows] == [1]
     assert [(one.seed, one.reason.startswith(reason)) for one in view.off] == [(0, True)]
-    same = board([old, with_code(mechanism, before, seed=1)], "starter", "longspan", "smoke")
+    same = board([old, with_code(mechanism, before, seed=1)], "lra-generated", "longspan", "smoke")
     assert [row.cells["listops"].seeds for row in same.rows] == [2]
     assert same.off == ()
 

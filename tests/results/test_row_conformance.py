@@ -62,7 +62,7 @@ def test_a_card_brings_its_own_result():
 
 
 def view_of(*given):
-    return board(given, "starter", "longspan", "smoke", conformance=[report(), report("linear")])
+    return board(given, "lra-generated", "longspan", "smoke", conformance=[report(), report("linear")])
 
 
 def both_tasks(make, *words, **fields):

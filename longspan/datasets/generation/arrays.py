@@ -42,12 +42,15 @@ def write_arrays(folder: Path, contents: Mapping[str, tuple[Any, tuple[int, ...]
 
 
 def write_split(
-    folder: Path, name: str, lengths: np.ndarray, labels: np.ndarray, tokens: Iterable[np.ndarray]
+    folder: Path, name: str, lengths: np.ndarray, labels: np.ndarray, tokens: Iterable[np.ndarray], kind: Any = np.uint8
 ) -> dict[str, dict]:
-    """The three arrays of one split; `tokens` are chunks of any size. Returns the manifest entries by file."""
+    """The three arrays of one split; `tokens` are chunks of any size. Returns the manifest entries by file.
+
+    `kind` is the dtype of a token on disk.
+    """
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     contents = {
-        f"{name}.tokens": (np.uint8, (int(starts[-1]),), tokens),
+        f"{name}.tokens": (kind, (int(starts[-1]),), tokens),
         f"{name}.starts": (np.int64, starts.shape, [starts]),
         f"{name}.labels": (np.uint8, labels.shape, [labels]),
     }

@@ -18,7 +18,7 @@ from longspan.core.environment import available_cpus
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Some examples, concatenated: `tokens` flat uint8, `lengths` int64 [count], `labels` uint8 [count]."""
+    """Some examples, concatenated: `tokens` flat uint8 (or wider), `lengths` int64 [count], `labels` uint8 [count]."""
 
     tokens: np.ndarray
     lengths: np.ndarray
