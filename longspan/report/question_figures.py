@@ -16,6 +16,7 @@ from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
 from longspan.analysis.gap import TrainTestGap
 from longspan.analysis.own_index import IndexRow
+from longspan.analysis.ranks import Ranking
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point
@@ -175,6 +176,24 @@ def _index(rows: Sequence[IndexRow], look: Mapping[str, Look]) -> list[FigureVie
     return views
 
 
+def _ranks(rankings: Sequence[Ranking], look: Mapping[str, Look]) -> list[FigureView]:
+    """A critical-difference diagram: mean ranks from the best down, then bars over those that do not rank apart."""
+    views = []
+    for one in rankings:
+        means, names = one.means, list(one.titles)
+        ruler, place = [1, 1 + one.critical_difference], [len(names)] * 2
+        marks: list[Mark] = [LineMark(x=ruler, y=place, colour="--ink", symbol="line-ns-open")]
+        marks += row_points("mean rank", means, "--hue-1")
+        names.append(f"critical difference {one.critical_difference:.2f}")
+        for first, last in one.alike:
+            marks.append(LineMark(x=[means[first], means[last]], y=[len(names)] * 2, width=6.0, name="not apart"))
+            names.append("")
+        label = f"{one.origin}, {len(one.tasks)} tasks, p = {one.p:.2g}"
+        x = Axis("mean rank, 1 is the best", ticks={rank: str(rank) for rank in range(1, len(means) + 1)})
+        views.append(FigureView(label, marks, x, Axis(rows=names)))
+    return views
+
+
 def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> list[FigureView]:
     """A line for each mechanism over the length of the blocks, one view for each set of rules."""
     views = []
@@ -255,6 +274,7 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "transfer": _transfer,
     "extrapolation": _extrapolation,
     "index": _index,
+    "ranks": _ranks,
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,
