@@ -11,9 +11,8 @@ import numpy as np
 
 from longspan.analysis.cards import Evidence
 from longspan.analysis.finding import Column, Finding
-from longspan.analysis.paired import Scores, interval, paired_draws, predictions_file
-from longspan.core.errors import CorruptFile, DataMissing, UnknownName, UsageError, did_you_mean
-from longspan.results import predictions
+from longspan.analysis.paired import Scores, block_of, interval, paired_draws, scores_of
+from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.results.alike import row_mechanism
 from longspan.results.board import shown
 from longspan.results.card import Card
@@ -119,10 +118,10 @@ def _line(
         return None, []
     card, task = pair[0][0], shown(pair[0][0]["task"])
     notes: list[str] = []
-    shares = [_shares(evidence, cards, metric, notes) for cards in pair]
+    shares = [scores_of(evidence, cards, metric, notes) for cards in pair]
     by_rows = all(shares) and len({own.examples for own in shares if own}) == 1
     if by_rows:
-        scores, block = [own for own in shares if own], _block(card)
+        scores, block = [own for own in shares if own], block_of(card)
     else:
         scores, block = [Scores(np.asarray(own)[:, None]) for own in values], 1
         notes.append(f"{task}, {shown(metric)}: no predictions of both by example, so that seeds alone are drawn.")
@@ -145,31 +144,6 @@ def _line(
     better = draws if score["higher_is_better"] else -draws
     winner = OPEN if low <= 0 <= high else names[0] if better.mean() > 0 else names[1]
     return (*row, f"{signed(scale * low)} to {signed(scale * high)}", sureness(better), shown(winner)), notes
-
-
-def _shares(evidence: Evidence, cards: Sequence[Card], metric: str, notes: list[str]) -> Scores | None:
-    """What each example adds to the score of every seed; None where one of them cannot tell."""
-    found = []
-    for card in cards:
-        try:
-            path = predictions_file(evidence, card)
-            own = predictions.shares(path, metric) if path else None
-        except (CorruptFile, OSError) as error:
-            notes.append(f"Left out: {shown(str(error))}")
-            own = None
-        if own is None:
-            return None
-        found.append(own)
-    if len({len(added) for added, _ in found}) != 1:
-        return None
-    added, counted = (np.stack(parts) for parts in zip(*found, strict=True))
-    return Scores(added, None if (counted == 1).all() else counted, metric == "perplexity")
-
-
-def _block(card: Card) -> int:
-    """How many neighbours share what they are asked: windows that start a step apart all overlap within a horizon."""
-    horizon = card["settings"].get("data", {}).get("horizon")
-    return horizon if isinstance(horizon, int) and horizon > 1 else 1
 
 
 def sureness(better: np.ndarray) -> str:

@@ -8,6 +8,7 @@ replacement, for both alike, and of each the seeds. Neighbours that overlap, as 
 blocks (circular block bootstrap), so that they do not pass for independent ones.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import numpy as np
 
 from longspan.analysis.cards import Evidence
 from longspan.core.errors import CorruptFile
+from longspan.results import predictions
+from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.files import fault_of
 from longspan.results.predictions import LARGEST_LOSS
@@ -58,18 +61,24 @@ class Scores:
 
 def paired_draws(one: Scores, other: Scores, draws: int = DRAWS, block: int = 1) -> np.ndarray:
     """The difference of the mean scores in each draw; the same at every call."""
-    random, examples = np.random.default_rng(0), one.examples
-    differences = []
+    first, second = joint_draws([one, other], draws, block)
+    return first - second
+
+
+def joint_draws(scores: Sequence[Scores], draws: int = DRAWS, block: int = 1) -> np.ndarray:
+    """The mean score of each mechanism in each draw, [mechanisms, draws], all on the same examples."""
+    random, examples = np.random.default_rng(0), scores[0].examples
+    found = []
     for begin in range(0, draws, size := max(1, AT_ONCE // examples)):
         count = min(size, draws - begin)
         drawn = _drawn(random, count, examples, block) + examples * np.arange(count)[:, None]
         weights = np.bincount(drawn.ravel(), minlength=count * examples).reshape(count, examples) / examples
         means = []
-        for scores in (one, other):
-            seeds = random.integers(scores.seeds, size=(count, scores.seeds))
-            means.append(np.take_along_axis(scores.under(weights), seeds, axis=1).mean(axis=1))
-        differences.append(means[0] - means[1])
-    return np.concatenate(differences)
+        for own in scores:
+            seeds = random.integers(own.seeds, size=(count, own.seeds))
+            means.append(np.take_along_axis(own.under(weights), seeds, axis=1).mean(axis=1))
+        found.append(np.stack(means))
+    return np.concatenate(found, axis=1)
 
 
 def _drawn(random: np.random.Generator, count: int, examples: int, block: int) -> np.ndarray:
@@ -100,3 +109,28 @@ def predictions_file(evidence: Evidence, card: Card) -> Path | None:
     if fault := fault_of(path, card.get("files_sha256", {}).get("predictions")):
         raise CorruptFile(fault)
     return path
+
+
+def scores_of(evidence: Evidence, cards: Sequence[Card], metric: str, notes: list[str]) -> Scores | None:
+    """What each example adds to the score of every seed; None where one of them cannot tell, with a note on damage."""
+    found = []
+    for card in cards:
+        try:
+            path = predictions_file(evidence, card)
+            own = predictions.shares(path, metric) if path else None
+        except (CorruptFile, OSError) as error:
+            notes.append(f"Left out: {shown(str(error))}")
+            own = None
+        if own is None:
+            return None
+        found.append(own)
+    if len({len(added) for added, _ in found}) != 1:
+        return None
+    added, counted = (np.stack(parts) for parts in zip(*found, strict=True))
+    return Scores(added, None if (counted == 1).all() else counted, metric == "perplexity")
+
+
+def block_of(card: Card) -> int:
+    """How many neighbours share what they are asked: windows that start a step apart all overlap within a horizon."""
+    horizon = card["settings"].get("data", {}).get("horizon")
+    return horizon if isinstance(horizon, int) and horizon > 1 else 1

@@ -14,12 +14,13 @@ from longspan.analysis.convergence import LEVELS, Milestones
 from longspan.analysis.embeddings import Similarity
 from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
+from longspan.analysis.front import Cost, CostFront
 from longspan.analysis.gap import TrainTestGap
 from longspan.analysis.own_index import IndexRow
 from longspan.analysis.ranks import Ranking
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
-from longspan.analysis.tradeoff import Panel, Point
+from longspan.analysis.tradeoff import Panel, Point, front
 from longspan.analysis.transfer import Transfer
 from longspan.report import efficiency_figures
 from longspan.report.board_figures import front_line
@@ -41,7 +42,15 @@ from longspan.report.marks import (
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results.board import shown
 
-COLOURED = ("tradeoff", "span", "extrapolation", "growth", "decode", "roofline")  # each mechanism in its own colour
+COLOURED = (
+    "tradeoff",
+    "front",
+    "span",
+    "extrapolation",
+    "growth",
+    "decode",
+    "roofline",
+)  # each mechanism in its own colour
 TILES = 8  # a side, of the positions that the site shows; the paper has them all
 
 
@@ -104,6 +113,37 @@ def _bubble(point: Point, x: float, size: float, look: Look) -> PointsMark:
     hover = [f"{100 * point.score:.2f} %, {point.speed:.1f} steps/s{memory}"]
     named = {"labels": [point.title], "name": point.title, "group": point.mechanism}
     return PointsMark(x=[x], y=[100 * point.score], size=size, outline=True, hover=hover, **named, **look.point)
+
+
+def _front(fronts: Sequence[CostFront], look: Mapping[str, Look]) -> list[FigureView]:
+    """Score against time, and against memory where it is known; each with the front of the two."""
+    prices = (("time", "step_ms", "ms a training step"), ("memory", "memory_gib", "peak memory in GiB"))
+    return [
+        _costs(one, look, *price)
+        for one in fronts
+        for price in prices
+        if sum(getattr(point, price[1]) is not None for point in one.points) > 1
+    ]
+
+
+def _costs(one: CostFront, look: Mapping[str, Look], label: str, price: str, title: str) -> FigureView:
+    scale = 100.0 if one.percent else 1.0
+    points = [(point, getattr(point, price), scale * point.score) for point in one.points]
+    points = [found for found in points if found[1] is not None]
+    pairs = [(x, y) for _, x, y in points]
+    best = front(pairs, cheaper_is_less=True, higher_is_better=one.higher_is_better)
+    marks: list[Mark] = [front_line([pairs[place] for place in best])]
+    marks += [_cost_point(point, x, y, look[shown(point.mechanism)]) for point, x, y in points]
+    better = "higher" if one.higher_is_better else "lower"
+    y = Axis(f"test {one.metric}{', %' if one.percent else ''} ({better} is better)")
+    return FigureView(label, marks, Axis(title), y, heading=one.label)
+
+
+def _cost_point(point: Cost, x: float, y: float, look: Look) -> PointsMark:
+    memory = "" if point.memory_gib is None else f", {point.memory_gib:.2f} GiB"
+    named = {"labels": [point.title], "name": point.title, "group": point.mechanism}
+    hover = [f"{y:.4g}, {point.step_ms:.3g} ms{memory}"]
+    return PointsMark(x=[x], y=[y], outline=True, hover=hover, **named, **look.point)
 
 
 def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
@@ -268,6 +308,7 @@ def _cosines(values: np.ndarray, matrix: np.ndarray) -> ImageMark:
 
 VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "tradeoff": _tradeoff,
+    "front": _front,
     "span": _span,
     "gap": _gap,
     "convergence": _convergence,
