@@ -13,7 +13,9 @@ from longspan.core.errors import DataMissing, UnknownName, did_you_mean
 
 QUESTIONS = {
     "tradeoff": "what does accuracy cost in time and memory?",
+    "front": "which mechanisms does nothing beat at once in score, time and memory?",
     "differences": "which mechanisms differ from softmax at all?",
+    "ranks": "which mechanisms rank apart over all tasks?",
     "index": "how good is a mechanism over all tasks of a pattern?",
     "span": "how far must attention reach, task by task?",
     "gap": "how much better are models on what they were trained on?",

@@ -13,14 +13,12 @@ import numpy as np
 from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.expected_time import BASELINE
 from longspan.analysis.finding import Column, Finding
+from longspan.analysis.paired import paired_interval, predictions_file
 from longspan.core.errors import CorruptFile, DataMissing
 from longspan.results import predictions
 from longspan.results.board import shown
 from longspan.results.card import Card
-from longspan.results.files import fault_of
 
-DRAWS = 2000
-AT_ONCE = 2_000_000  # examples drawn in one piece
 COLUMNS = (
     Column("Task"),
     Column("Mechanism"),
@@ -88,13 +86,9 @@ def _scores(evidence: Evidence, cards: Sequence[Card]) -> tuple[dict[str, np.nda
     found: dict[str, list[np.ndarray]] = defaultdict(list)
     faults = []
     for card in cards:
-        if card["sha256"] not in evidence.folders:
-            continue
-        path = evidence.folders[card["sha256"]] / card["files"]["predictions"]
         try:
-            if fault := fault_of(path, card.get("files_sha256", {}).get("predictions")):
-                raise CorruptFile(fault)
-            if (own := predictions.by_example(path, card["score"]["name"])) is not None:
+            path = predictions_file(evidence, card)
+            if path and (own := predictions.by_example(path, card["score"]["name"])) is not None:
                 found[card["mechanism"]].append(own)
         except (CorruptFile, OSError) as error:
             faults.append(f"Left out: {shown(str(error))}")
@@ -121,20 +115,3 @@ def _row(evidence: Evidence, card: Card, own: np.ndarray, softmax: np.ndarray) -
         f"{signed(scale * low)} to {signed(scale * high)}",
         low > 0 or high < 0,
     )
-
-
-def paired_interval(one: np.ndarray, other: np.ndarray, draws: int = DRAWS) -> tuple[float, float]:
-    """The 95 % percentile interval of the difference of means, both [seeds, examples]; the same at every call."""
-    random, examples = np.random.default_rng(0), one.shape[1]
-    differences = []
-    for begin in range(0, draws, size := max(1, AT_ONCE // examples)):
-        count = min(size, draws - begin)
-        drawn = random.integers(examples, size=(count, examples)) + examples * np.arange(count)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=count * examples).reshape(count, examples) / examples
-        means = []
-        for scores in (one, other):
-            seeds = random.integers(len(scores), size=(count, len(scores)))
-            means.append(np.take_along_axis(weights @ scores.T, seeds, axis=1).mean(axis=1))
-        differences.append(means[0] - means[1])
-    low, high = np.quantile(np.concatenate(differences), [0.025, 0.975])
-    return float(low), float(high)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longspan.cli.app import Cards, Format, Out, Pattern, app, catalogue, say
+from longspan.cli.app import Cards, Format, Out, Pattern, app, catalogue, print_json, say
 from longspan.core.errors import CheckFailed, DataMissing, UsageError
 
 
@@ -25,6 +25,10 @@ def board(
         str | None,
         typer.Option("--data", metavar="D", help="Only this kind: real, standin, or a substitute such as allison."),
     ] = None,
+    pair: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--compare", metavar="A B", help="How sure one is that A beats B, on each task."),
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.terminal,
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", metavar="NAME", help="Save it under a name, unchangeable.")
@@ -43,6 +47,9 @@ def board(
     its tasks show what CAB published of them. Runs on a known substitute for the data of
     a task (allison for LJSpeech) have a board of their own. Snapshots are saved in OUT/snapshots.
 
+    --compare takes two mechanisms instead: their difference on every task by a paired bootstrap over test examples and
+    seeds, from the predictions beside the cards.
+
     \b
     Examples:
       longspan board starter --tier smoke
@@ -51,6 +58,7 @@ def board(
       longspan board cab --pattern NS
       longspan board forecasting_etth1 --metric mae
       longspan board tts_fastspeech2 --data allison
+      longspan board lra --compare linear softmax
     """
     from longspan.cli import tables
     from longspan.results import collect, conformance
@@ -58,6 +66,12 @@ def board(
     from longspan.results.render import render_all
 
     folders = collect.card_folders(cards, out)
+    if pair is not None:
+        if snapshot is not None or published is not None:
+            raise UsageError("--compare takes two mechanisms of these cards; leave out --snapshot and --published.")
+        chosen = {"protocol": protocol, "tier": tier, "pattern": pattern, "data": data}
+        _compare(folders, suite, pair, form, metric=metric, **chosen)
+        return
     found = collect.cards_in(folders)
     checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
     for problem in (*found.problems, *unreadable):
@@ -82,6 +96,40 @@ def board(
         screen.file.write(f"{text}\n")  # drawn on a screen already: what it holds of controls are its colours
     else:
         print(text)
+
+
+def _compare(
+    folders: list[Path],
+    name: str,
+    pair: tuple[str, str],
+    form: Format,
+    pattern: str | None,
+    data: str | None,
+    **asked: str | None,
+) -> None:
+    from longspan import analysis
+    from longspan.analysis import finding as table
+    from longspan.analysis.compare import compare
+    from longspan.cli import tables
+    from longspan.results.collect import pattern_name, suite_or_task
+    from longspan.results.variant import kind_of
+
+    if form in (Format.latex, Format.html):
+        raise UsageError(f"--compare prints terminal, markdown, csv or json, and --format was {form}.")
+    evidence = analysis.gather(folders)
+    for problem in evidence.problems:
+        say(f"Left out: {problem.sentence}", error=True)
+    where = {"pattern": pattern and pattern_name(pattern), "data": data and kind_of(data)}
+    found = compare(evidence, suite_or_task(name, evidence.runs), *pair, **where, **asked)
+    match form:
+        case Format.terminal:
+            tables.print_finding(found, tables.console())
+        case Format.json:
+            print_json(found.to_json())
+        case Format.csv:
+            print(table.as_csv(found), end="")
+        case _:
+            print(table.markdown(found), end="")
 
 
 @app.command()

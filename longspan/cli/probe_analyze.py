@@ -100,6 +100,9 @@ def analyze(
 
     \b
     tradeoff     what does accuracy cost in time and memory?         runs, measurements
+    front        what does nothing beat in score, time and memory?   runs
+    differences  which differ from softmax at all?                   runs
+    ranks        which rank apart over all tasks?                    runs
     index        how good over all tasks of a pattern?               runs
     span         how far must attention reach, task by task?         probes
     gap          how much better on what it was trained on?          probes

@@ -14,11 +14,13 @@ from longspan.analysis.convergence import LEVELS, Milestones
 from longspan.analysis.embeddings import Similarity
 from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
+from longspan.analysis.front import Cost, CostFront
 from longspan.analysis.gap import TrainTestGap
 from longspan.analysis.own_index import IndexRow
+from longspan.analysis.ranks import Ranking
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
-from longspan.analysis.tradeoff import Panel, Point
+from longspan.analysis.tradeoff import Panel, Point, front
 from longspan.analysis.transfer import Transfer
 from longspan.report import efficiency_figures
 from longspan.report.board_figures import front_line
@@ -40,7 +42,15 @@ from longspan.report.marks import (
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results.board import shown
 
-COLOURED = ("tradeoff", "span", "extrapolation", "growth", "decode", "roofline")  # each mechanism in its own colour
+COLOURED = (
+    "tradeoff",
+    "front",
+    "span",
+    "extrapolation",
+    "growth",
+    "decode",
+    "roofline",
+)  # each mechanism in its own colour
 TILES = 8  # a side, of the positions that the site shows; the paper has them all
 
 
@@ -103,6 +113,37 @@ def _bubble(point: Point, x: float, size: float, look: Look) -> PointsMark:
     hover = [f"{100 * point.score:.2f} %, {point.speed:.1f} steps/s{memory}"]
     named = {"labels": [point.title], "name": point.title, "group": point.mechanism}
     return PointsMark(x=[x], y=[100 * point.score], size=size, outline=True, hover=hover, **named, **look.point)
+
+
+def _front(fronts: Sequence[CostFront], look: Mapping[str, Look]) -> list[FigureView]:
+    """Score against time, and against memory where it is known; each with the front of the two."""
+    prices = (("time", "step_ms", "ms a training step"), ("memory", "memory_gib", "peak memory in GiB"))
+    return [
+        _costs(one, look, *price)
+        for one in fronts
+        for price in prices
+        if sum(getattr(point, price[1]) is not None for point in one.points) > 1
+    ]
+
+
+def _costs(one: CostFront, look: Mapping[str, Look], label: str, price: str, title: str) -> FigureView:
+    scale = 100.0 if one.percent else 1.0
+    points = [(point, getattr(point, price), scale * point.score) for point in one.points]
+    points = [found for found in points if found[1] is not None]
+    pairs = [(x, y) for _, x, y in points]
+    best = front(pairs, cheaper_is_less=True, higher_is_better=one.higher_is_better)
+    marks: list[Mark] = [front_line([pairs[place] for place in best])]
+    marks += [_cost_point(point, x, y, look[shown(point.mechanism)]) for point, x, y in points]
+    better = "higher" if one.higher_is_better else "lower"
+    y = Axis(f"test {one.metric}{', %' if one.percent else ''} ({better} is better)")
+    return FigureView(label, marks, Axis(title), y, heading=one.label)
+
+
+def _cost_point(point: Cost, x: float, y: float, look: Look) -> PointsMark:
+    memory = "" if point.memory_gib is None else f", {point.memory_gib:.2f} GiB"
+    named = {"labels": [point.title], "name": point.title, "group": point.mechanism}
+    hover = [f"{y:.4g}, {point.step_ms:.3g} ms{memory}"]
+    return PointsMark(x=[x], y=[y], outline=True, hover=hover, **named, **look.point)
 
 
 def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
@@ -172,6 +213,24 @@ def _index(rows: Sequence[IndexRow], look: Mapping[str, Look]) -> list[FigureVie
         marks += row_points("printed", printed, "--ink", "line-ns-open", 24)
         marks += row_points("all tasks", [row.index for row in own], "--hue-1")
         views.append(FigureView(label, marks, Axis("compositional index"), Axis(rows=[row.title for row in own])))
+    return views
+
+
+def _ranks(rankings: Sequence[Ranking], look: Mapping[str, Look]) -> list[FigureView]:
+    """A critical-difference diagram: mean ranks from the best down, then bars over those that do not rank apart."""
+    views = []
+    for one in rankings:
+        means, names = one.means, list(one.titles)
+        ruler, place = [1, 1 + one.critical_difference], [len(names)] * 2
+        marks: list[Mark] = [LineMark(x=ruler, y=place, colour="--ink", symbol="line-ns-open")]
+        marks += row_points("mean rank", means, "--hue-1")
+        names.append(f"critical difference {one.critical_difference:.2f}")
+        for first, last in one.alike:
+            marks.append(LineMark(x=[means[first], means[last]], y=[len(names)] * 2, width=6.0, name="not apart"))
+            names.append("")
+        label = f"{one.origin}, {len(one.tasks)} tasks, p = {one.p:.2g}"
+        x = Axis("mean rank, 1 is the best", ticks={rank: str(rank) for rank in range(1, len(means) + 1)})
+        views.append(FigureView(label, marks, x, Axis(rows=names)))
     return views
 
 
@@ -249,12 +308,14 @@ def _cosines(values: np.ndarray, matrix: np.ndarray) -> ImageMark:
 
 VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "tradeoff": _tradeoff,
+    "front": _front,
     "span": _span,
     "gap": _gap,
     "convergence": _convergence,
     "transfer": _transfer,
     "extrapolation": _extrapolation,
     "index": _index,
+    "ranks": _ranks,
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,

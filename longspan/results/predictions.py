@@ -81,6 +81,24 @@ def by_example(path: Path, metric: str) -> "np.ndarray | None":
     return values.astype(float)
 
 
+def shares(path: Path, metric: str) -> "tuple[np.ndarray, np.ndarray] | None":
+    """Two numbers for each row, in order, whose sums have the score as their quotient; None where rows have no such.
+
+    Of a perplexity the quotient is the logarithm. A mean of the means of categories has none.
+    """
+    import numpy as np
+
+    if (own := by_example(path, metric)) is not None:
+        return own, np.ones(len(own))
+    names = ("nats", "tokens") if metric == "perplexity" else RATIOS.get(metric, (f"{metric}_sum", f"{metric}_count"))
+    if not set(names) <= arrays.names_in(path):
+        return None
+    added, counted = (values.astype(float) for values in in_row_order(path, rows(path, *names)))
+    if counted.min() < 0 or not counted.any():
+        raise CorruptFile(f"{path.name}: {names[1]} must be at least 0, and some row must have more.")
+    return added, counted
+
+
 def compact(found: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
     """The same in a few bytes: in the order of rows, which then need no numbers, and integers as narrow as they can be.
 

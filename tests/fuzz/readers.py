@@ -40,6 +40,7 @@ def commands(store: Path, paths: list[Path], out: Path) -> Iterator[list[str]]:
         for form in FORMATS:
             yield ["board", name, "--format", form, *where]
     yield ["board", "forecasting_etth1", "--metric", "mae", *where]
+    yield ["board", "lra", "--compare", "softmax", "linear", *where]
     yield ["report", "-o", str(out / "report"), *where]
     page = out / "page.md"
     page.parent.mkdir(parents=True, exist_ok=True)
