@@ -43,7 +43,7 @@ class Scoring:
 
     metric: str = "accuracy"
     higher_is_better: bool = True
-    unit: Literal["percent", "plain"] = "percent"
+    unit: Unit = "percent"
 
 
 @dataclass(frozen=True)
