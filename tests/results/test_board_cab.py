@@ -170,7 +170,8 @@ def test_cab_is_run_pattern_by_pattern():
     assert [task for task, pattern in places if pattern == CS] == ["tts_transformer", "summarization", "lm"]
     assert len(places) == 5 + 3 + 11 + 2
     assert _places(["cab"], "cab-2023", "CC") == [("tts_transformer", "CC"), ("summarization", "CC")]
-    assert _places(["starter"], "longspan", None) == [("listops", None), ("pathfinder", None)]
+    assert _places(["starter"], "longspan", None) == [("listops", NS), ("recall", CS), ("lm", CS)]
+    assert _places(["lra-generated"], "longspan", None) == [("listops", None), ("pathfinder", None)]
 
 
 def test_a_mechanism_runs_in_the_patterns_it_declares():
