@@ -17,6 +17,7 @@ QUESTIONS = {
     "differences": "which mechanisms differ from softmax at all?",
     "ranks": "which mechanisms rank apart over all tasks?",
     "index": "how good is a mechanism over all tasks of a pattern?",
+    "correlation": "which patterns and tasks rank mechanisms alike?",
     "span": "how far must attention reach, task by task?",
     "gap": "how much better are models on what they were trained on?",
     "convergence": "after how many steps do models reach 30 and 35 % on Image?",

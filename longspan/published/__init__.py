@@ -43,7 +43,11 @@ FILES = {
         "cab-benefit": "cab_benefit.json",
         "cab-training-hours": "cab_training_hours.json",
     },
-    "figure": {"cab-extrapolation": "cab_extrapolation.json"},
+    "figure": {
+        "cab-extrapolation": "cab_extrapolation.json",
+        "cab-pattern-correlation": "cab_pattern_correlation.json",
+        "cab-task-correlation": "cab_task_correlation.json",
+    },
 }
 
 

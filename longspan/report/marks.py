@@ -95,6 +95,7 @@ class ImageMark:
     title: str = ""
     row: int = 0
     column: int = 0
+    cells: Sequence[Sequence[str]] = ()  # written into the pixels, in one line or two
 
     @property
     def limits(self) -> tuple[float, float]:

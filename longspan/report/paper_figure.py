@@ -124,6 +124,8 @@ def _height(view: FigureView, columns: int) -> float:
     """In inches."""
     if view.y.rows:
         return 0.75 + 0.2 * len(view.y.rows)
+    if view.images and view.images[0].cells:
+        return 1.4 + 0.32 * len(view.images[0].cells)
     if len(view.images) > 1:
         return 2.05 * WIDTH / max(1 + max(image.column for image in view.images), 4) + 0.7
     return 2.9 if columns <= 2 else 2.7
@@ -143,6 +145,8 @@ def _draw_view(axes: Any, view: FigureView) -> None:
     if view.images:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
+        if view.images[0].cells:  # names of columns are longer than these are wide
+            axes.tick_params(axis="x", rotation=90)
     else:
         axes.margins(x=0.16 if view.labelled else 0.06, y=0.16 if view.labelled else 0.05)
         axes.set(xscale="log" if view.x.log else "linear", yscale="log" if view.y.log else "linear")
@@ -218,6 +222,13 @@ def _draw_reference(axes: Any, mark: ReferenceMark) -> None:
 def _draw_image(axes: Any, image: ImageMark) -> None:
     low, high = image.limits
     drawn = axes.imshow(image.values, cmap=MAPS[image.colours], vmin=low, vmax=high, interpolation="nearest")
+    size = 7 if len(image.cells) <= 8 else 5
+    for y, line in enumerate(image.cells):
+        for x, text in enumerate(line):
+            dark = image.values[y][x] < (low + high) / 2  # so are the lower colours of either map
+            colour = "white" if dark else "black"
+            words = "\n".join(map(shown, text.split("\n")))
+            axes.text(x, y, words, ha="center", va="center", fontsize=size, color=colour)
     if image.bar:
         bar = axes.figure.colorbar(drawn, ax=axes, label=image.bar, extend="both", fraction=0.045, pad=0.02)
         bar.outline.set_visible(False)

@@ -148,7 +148,13 @@ def _image(image: ImageMark) -> dict[str, Any]:
     bar["title"] = {"text": _escaped(image.bar), "side": "right", "font": {"size": 12.5}}
     number, (low, high) = _number(image), image.limits
     scale = {"zmin": low, "zmax": high, "colorscale": COLOURS[image.colours], "showscale": bool(image.bar)}
-    hover = {"hovertemplate": "column %{x}, row %{y}: %{z}<extra></extra>", "meta": {"group": ""}}
+    hover: dict[str, Any] = {"hovertemplate": "column %{x}, row %{y}: %{z}<extra></extra>", "meta": {"group": ""}}
+    if image.cells:
+        hover |= {
+            "text": [["<br>".join(map(_escaped, text.split("\n"))) for text in line] for line in image.cells],
+            "texttemplate": "%{text}",
+        }
+        hover["hovertemplate"] = "%{text}<extra></extra>"
     return {
         "type": "heatmap",
         "z": rows,

@@ -11,6 +11,7 @@ import numpy as np
 
 from longspan.analysis import LAB
 from longspan.analysis.convergence import LEVELS, Milestones
+from longspan.analysis.correlation import Grid
 from longspan.analysis.embeddings import Similarity
 from longspan.analysis.extrapolation import Curve
 from longspan.analysis.finding import Finding
@@ -234,6 +235,33 @@ def _ranks(rankings: Sequence[Ranking], look: Mapping[str, Look]) -> list[Figure
     return views
 
 
+def _correlation(grids: Sequence[Grid], look: Mapping[str, Look]) -> list[FigureView]:
+    """r of every pair with the number of mechanisms behind it, then the same as a paper shows it."""
+    views = []
+    for grid in grids:
+        own = {
+            place: (pair.r, f"{pair.r:.2f}\n({pair.methods})")
+            for place, pair in grid.pairs.items()
+            if pair.r is not None
+        }
+        views.append(_matrix(grid, own, grid.origin))
+        if grid.figure:
+            decoded = {place: (r, f"{r:.2f}") for place, r in grid.figure.items()}
+            views.append(_matrix(grid, decoded, f"{grid.title}, decoded"))
+    return views
+
+
+def _matrix(grid: Grid, cells: Mapping[tuple[int, int], tuple[float, str]], label: str) -> FigureView:
+    """Pairs below the diagonal."""
+    count = len(grid.names)
+    values, texts = np.full((count, count), np.nan), [[""] * count for _ in grid.names]
+    for (i, j), (r, text) in cells.items():
+        values[j, i], texts[j][i] = r, text
+    image = ImageMark(values=values, colours="cividis", low=-1.0, high=1.0, bar="Pearson's r", cells=texts)
+    ticks = {float(place): name for place, name in enumerate(grid.names)}
+    return FigureView(label, [image], Axis(ticks=ticks), Axis(ticks=ticks), height=240 + 26 * count)
+
+
 def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> list[FigureView]:
     """A line for each mechanism over the length of the blocks, one view for each set of rules."""
     views = []
@@ -316,6 +344,7 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "extrapolation": _extrapolation,
     "index": _index,
     "ranks": _ranks,
+    "correlation": _correlation,
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,
