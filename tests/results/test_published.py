@@ -12,6 +12,7 @@ from longspan.core.errors import UnknownName
 from longspan.published import FIVE
 from longspan.published.measurement import read_measurement
 from longspan.results.published_rows import SUMMARY
+from tests.results.frozen_tables import frozen
 
 SIX = (*FIVE, "pathx")
 SCORES = [*published.names(), *published.names("later")]
@@ -19,17 +20,6 @@ PAPER = Path(__file__).parents[2] / "../shared/papers/lra.txt"
 SHORT = {"Transformers": "Transformer", "Sinkhorn Trans": "Sinkhorn Trans.", "Sinkhorn Transformer": "Sinkhorn Trans."}
 SHORT |= {"Linear Transformers": "Linear Trans.", "Linear Transformer": "Linear Trans."}
 SHORT |= {"Sparse Transformer": "Sparse Trans."}
-
-
-def frozen():
-    """The tables of the paper as lines of printed cells, by name: the freeze of what is published."""
-    tables = {}
-    for line in (Path(__file__).parent / "lra_tables.tsv").read_text().splitlines():
-        if line.startswith("# "):
-            rows = tables.setdefault(line[2:], [])
-        else:
-            rows.append(tuple(line.split("\t")))
-    return tables
 
 
 def as_printed(table):
@@ -44,13 +34,13 @@ def as_printed(table):
 
 @pytest.mark.parametrize("name", published.names())
 def test_every_row_of_the_leaderboards_is_as_printed(name):
-    assert list(as_printed(published.load(name))) == frozen()[name]
+    assert list(as_printed(published.load(name))) == frozen("lra_tables.tsv")[name]
 
 
-@pytest.mark.parametrize("name", sorted(set(frozen()) & set(published.names("measured"))))
+@pytest.mark.parametrize("name", sorted(set(frozen("lra_tables.tsv")) & set(published.names("measured"))))
 def test_every_row_of_the_measurements_is_as_printed(name):
     table = published.measured(name)
-    assert [(row.title, *row.printed.values()) for row in table.rows] == frozen()[name]
+    assert [(row.title, *row.printed.values()) for row in table.rows] == frozen("lra_tables.tsv")[name]
     assert all(tuple(row.printed) == tuple(column.name for column in table.columns) for row in table.rows)
 
 
@@ -59,7 +49,7 @@ def test_the_frozen_tables_are_those_of_the_paper():
     text = re.sub(r"</?u>|\$|\\overline\{([\d.]+)\}", r"\1", PAPER.read_text())
     lines = {tuple(cell.strip() for cell in line.split("\t")) for line in text.splitlines() if "\t" in line}
     found = {(SHORT.get(name, name), *(re.sub(r"(?<=\d)\(", " (", c) for c in cells)) for name, *cells in lines}
-    for name, rows in frozen().items():
+    for name, rows in frozen("lra_tables.tsv").items():
         assert set(rows) <= found, name
 
 

@@ -14,22 +14,12 @@ from longspan.published.contradictions import contradictions, fitting_pool
 from longspan.published.index_audit import check, index_checks, known, score_rows
 from longspan.published.index_constants import index_constants
 from longspan.published.measurement import read_measurement
+from tests.results.frozen_tables import frozen
 
 PAPER = Path(__file__).parents[2] / "../shared/papers/cab.txt"
 PATTERNS = index_constants().patterns
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 CHECKS = {(found.pattern, found.row, found.task): found for found in index_checks()}
-
-
-def frozen():
-    """The tables of the paper as lines of printed cells, by name: the freeze of what is published."""
-    tables = {}
-    for line in (Path(__file__).parent / "cab_tables.tsv").read_text().splitlines():
-        if line.startswith("# "):
-            rows = tables.setdefault(line[2:], [])
-        else:
-            rows.append(tuple(line.split("\t")))
-    return tables
 
 
 def as_printed(table):
@@ -39,9 +29,9 @@ def as_printed(table):
         yield (row.title, *(row.printed.get(name, "-" if name in without else "") for name in columns))
 
 
-@pytest.mark.parametrize("name", frozen())
+@pytest.mark.parametrize("name", frozen("cab_tables.tsv"))
 def test_every_row_is_as_printed(name):
-    assert list(as_printed(published.measured(name))) == frozen()[name]
+    assert list(as_printed(published.measured(name))) == frozen("cab_tables.tsv")[name]
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the text of the paper is not here")
@@ -49,7 +39,7 @@ def test_the_frozen_tables_are_those_of_the_paper():
     text = re.sub(r"†|\$\\mathrm\{(\w+)\}\^\\dagger\$", r"\1", PAPER.read_text())
     lines = [[cell.strip() for cell in line.split("\t")] for line in text.splitlines() if "\t" in line]
     found = {(name, *filter(NUMBER.fullmatch, cells)) for name, *cells in lines}
-    for name, rows in frozen().items():
+    for name, rows in frozen("cab_tables.tsv").items():
         for title, *cells in rows:
             assert ({"GPU hours": "GPU hour"}.get(title, title), *filter(NUMBER.fullmatch, cells)) in found, name
 
