@@ -227,6 +227,7 @@ def _train_cell(
                 )
             state = trained.progress
         except signals.Stopped:
+            meter.synchronize(device)  # work left behind on a shared GPU would end its other cells too
             raise
         except BaseException as error:  # a plug-in may raise anything at all, SystemExit and KeyboardInterrupt included
             reason = _reason(error, plan, device)
@@ -237,7 +238,7 @@ def _train_cell(
     card |= {
         "status": "ok" if trained else "fail",
         "reason": reason,
-        "memory": {"peak_bytes": meter.peak_memory_bytes(device)},
+        "memory": {"peak_bytes": max(state.peak_bytes, meter.peak_memory_bytes(device))},
         "energy": None if shared or neighbours.seen else _whole_energy(energy, state),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

@@ -19,7 +19,7 @@ from torch import nn
 from longspan.backbones.batch_norm import unsynchronised
 from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
-from longspan.core.meter import Stopwatch
+from longspan.core.meter import Stopwatch, peak_memory_bytes
 from longspan.core.seeding import derive
 from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
@@ -120,9 +120,10 @@ def train(
     spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
 
     def settle() -> None:
-        """Bring device-side sums and clocks into `progress`."""
+        """Bring device-side sums, clocks and the peak of memory into `progress`."""
         progress.train_seconds += stretch.elapsed()
         progress.total_seconds = spent + whole.elapsed()
+        progress.peak_bytes = max(progress.peak_bytes, peak_memory_bytes(device))
         progress.train_sums, progress.train_count = sums.totals()
 
     def save() -> None:

@@ -17,4 +17,5 @@ class Progress:
     valid_count: int = 0  # examples or tokens behind a validation score
     train_seconds: float = 0.0  # updates alone
     total_seconds: float = 0.0  # with evaluation and saving
+    peak_bytes: int = 0  # of memory, the most of all stretches
     resumed: int = 0

@@ -180,7 +180,7 @@ def unsound_progress(saved: Any, recipe: Recipe, score: str) -> str | None:
     """What is wrong with a saved progress, in a few words; None if it can be that of a run by this recipe."""
     if not isinstance(saved, dict) or saved.keys() != {f.name for f in fields(Progress)}:
         return "other fields"
-    for name in ("step", "train_count", "valid_count", "resumed"):
+    for name in ("step", "train_count", "valid_count", "peak_bytes", "resumed"):
         if type(saved[name]) is not int or saved[name] < 0:
             return f"{name} is {saved[name]!r:.40}"
     for name in ("train_seconds", "total_seconds"):

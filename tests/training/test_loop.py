@@ -375,6 +375,14 @@ def test_a_resumed_run_goes_on_counting_time_and_resumptions(tmp_path):
     assert [*seconds, trained.progress.total_seconds] == sorted({*seconds, trained.progress.total_seconds})
 
 
+def test_the_peak_of_memory_is_that_of_all_stretches_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "peak_memory_bytes", lambda device: 9_000)
+    with pytest.raises(Killed):
+        train_small(tmp_path, watch=kill_at(4), save_every_seconds=-1.0)
+    monkeypatch.setattr(loop, "peak_memory_bytes", lambda device: 2_000)
+    assert train_small(tmp_path).progress.peak_bytes == 9_000
+
+
 def test_how_often_to_save_is_read_when_training_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "SAVE_EVERY_SECONDS", -1.0)
     with pytest.raises(Killed):
