@@ -43,7 +43,8 @@ def scores(evidence: Evidence, task: str, tier: str) -> str:
 
 
 def _minutes(card: Card) -> str:
-    seconds = card["timing"]["wall_seconds"]
+    """A dash for a run that shared its device, whose time says little."""
+    seconds = None if card["timing"].get("shared") else card["timing"]["wall_seconds"]
     return DASH if seconds is None else f"{seconds / 60:.1f}"
 
 

@@ -55,12 +55,11 @@ Examples = list[SpeechSample] | list[CloudSample] | list[PictureSample]
 
 
 def read(folder: Path, card: Card) -> Examples:
-    """The samples beside a card, if they are those it was sealed with; none where it names none."""
-    name = card["files"].get("samples")
-    if name is None:
+    """The samples beside a card, if they are those it was sealed with; none where it names none or none were kept."""
+    name = card["files"].get(files.SAMPLES)
+    if name is None or not (path := folder / name).exists():
         return []
-    path = folder / name
-    if fault := files.fault_of(path, card.get("files_sha256", {}).get("samples")):
+    if fault := files.fault_of(path, card.get("files_sha256", {}).get(files.SAMPLES)):
         raise CorruptFile(fault)
     return of_file(path)
 

@@ -8,6 +8,8 @@ from typing import Any
 Card = dict[str, Any]
 WEIGHTS = "weights"
 ALL_WEIGHTS = (WEIGHTS, "weights_at")  # those reported, and those selected up to an earlier step
+SAMPLES = "samples"
+BULKY = (*ALL_WEIGHTS, SAMPLES)
 
 
 def digest(path: Path) -> str:
@@ -16,15 +18,16 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def faults(path: Path, card: Card, *, weights: bool = True) -> Iterator[str]:
+def faults(path: Path, card: Card, *, bulky: bool = True) -> Iterator[str]:
     """A sentence for each file of the card at `path` that is missing, or whose hash is not that of the card.
 
-    Weights are large and no number on a card needs them: with `weights=False` they may be absent, never different.
+    Weights and samples are large and no number on a card needs them: with `bulky=False` they may be absent, never
+    different.
     Cards written before hashes were recorded only have names to check.
     """
     recorded = card.get("files_sha256", {})
     for what, name in card["files"].items():
-        if fault := fault_of(path.parent / name, recorded.get(what), absent=what in ALL_WEIGHTS and not weights):
+        if fault := fault_of(path.parent / name, recorded.get(what), absent=what in BULKY and not bulky):
             yield fault
     if unnamed := [what for what in recorded if what not in card["files"]]:
         yield f"the card has hashes of files it does not name: {', '.join(unnamed)}."

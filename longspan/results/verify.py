@@ -47,12 +47,13 @@ def verify(path: str | Path) -> list[CardCheck]:
 def _files(path: Path, card: Card) -> CardCheck:
     if not card["files"]:
         return CardCheck("files", "not applicable", "the card names no files")
-    if wrong := list(files.faults(path, card, weights=False)):
+    if wrong := list(files.faults(path, card, bulky=False)):
         return CardCheck("files", "broken", " ".join(wrong))
     here = [what for what, name in card["files"].items() if (path.parent / name).exists()]
     hashed = sum(what in card.get("files_sha256", {}) for what in here)
     detail = f"{len(here)} present, {hashed} with the hash of the card"
-    return CardCheck("files", "kept", detail if len(here) == len(card["files"]) else f"{detail}; the weights are not")
+    absent = sorted({what.removesuffix("_at") for what in card["files"] if what not in here})
+    return CardCheck("files", "kept", f"{detail}; the {' and the '.join(absent)} are not" if absent else detail)
 
 
 # --------------------------------------------------------------------------------------------------------- the numbers
@@ -161,7 +162,10 @@ def _score(path: Path, card: Card) -> CardCheck:
 
 def _samples(path: Path, card: Card) -> Iterator[CardCheck]:
     """Whether what is kept for people to look at is what its kind says; nothing of a card that has none."""
-    if (name := card["files"].get("samples")) is None:
+    if (name := card["files"].get(files.SAMPLES)) is None:
+        return
+    if not (path.parent / name).exists():
+        yield CardCheck("samples", "not applicable", "the samples are not beside the card")
         return
     try:
         found = samples.read(path.parent / name)

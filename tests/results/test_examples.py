@@ -75,8 +75,7 @@ def test_samples_that_were_changed_after_the_run_are_refused(tmp_path):
     with pytest.raises(CorruptFile, match="was changed after the run"):
         examples.read(path.parent, card)
     (path.parent / card["files"]["samples"]).unlink()
-    with pytest.raises(CorruptFile, match="is missing beside the card"):
-        examples.read(path.parent, card)
+    assert examples.read(path.parent, card) == []  # they are large, and need not be kept
 
 
 def test_a_card_that_names_no_samples_has_none(tmp_path):

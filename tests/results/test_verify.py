@@ -58,6 +58,16 @@ def test_weights_may_lie_elsewhere_since_no_number_comes_from_them(tmp_path):
     assert found["files"].detail == "0 present, 0 with the hash of the card; the weights are not"
 
 
+def test_samples_may_lie_elsewhere_too_but_not_be_others(tmp_path):
+    here = {"samples": "s.npz"}
+    path = cards.write(tmp_path / "card.json", make_card(files=here, files_sha256={"samples": "0" * 64}))
+    found = {finding.check: finding for finding in verify(path)}
+    assert (found["files"].status, found["samples"].status) == ("kept", "not applicable")
+    assert found["files"].detail == "0 present, 0 with the hash of the card; the samples are not"
+    (tmp_path / "s.npz").write_bytes(b"others")
+    assert statuses(verify(path)) == KEPT | {"files": "broken", "score": "not applicable", "samples": "broken"}
+
+
 def test_verify_says_what_cannot_be_checked(tmp_path):
     path = cards.write(tmp_path / "card.json", make_card(status="fail"))
     assert statuses(verify(path)) == KEPT | {"files": "not applicable", "score": "not applicable"}
