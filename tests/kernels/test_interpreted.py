@@ -27,6 +27,7 @@ COMPILED_ON_A_GPU = (  # so that a GPU does without the shapes
     "extra_keys_kernel.py",
     "point_cloud_kernel.py",
     "running_topk_kernel.py",
+    "running_covariance_kernel.py",
     "lstm_kernel.py",
     "row_kernels.py",
 )

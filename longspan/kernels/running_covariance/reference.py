@@ -1,11 +1,4 @@
-"""Attention between channels by the tokens so far: their normalised covariance under a softmax mixes each value.
-
-    G_t = sum_{s <= t} q_s k_s^T      A_t = softmax_b(temperature G_t,ab / (|q_a|_t |k_b|_t))      y_t = A_t v_t
-
-with |q_a|_t the norm of channel a of all queries up to t. A chunk of tokens is taken at a time, whose covariances are
-written out and made anew in the backward pass: time O(n c^2), memory O(n c + (n / C + C) c^2) for chunks of C tokens.
-A token that is all 0 changes nothing. In float32 or better.
-"""
+"""Running covariance by operations of torch: a chunk at a time is written out, and made anew in the backward pass."""
 
 from typing import Any
 
@@ -21,19 +14,16 @@ SMALLEST = 1e-12  # of a norm, as in torch.nn.functional.normalize
 Sums = tuple[Float[Tensor, "b h c c"], Float[Tensor, "b h c"], Float[Tensor, "b h c"]]  # of q k^T, q^2 and k^2
 
 
-def running_covariance(
+def forward(
     q: Float[Tensor, "b h t c"],
     k: Float[Tensor, "b h t c"],
     v: Float[Tensor, "b h t c"],
     temperature: Float[Tensor, "h 1 1"],
-    sums: Sums | None = None,
+    sums: Sums,
 ) -> tuple[Float[Tensor, "b h t c"], Sums]:
-    """The output, and the sums after all tokens."""
-    b, h, length, c = q.shape
-    state: Any = sums or (q.new_zeros(b, h, c, c), q.new_zeros(b, h, c), q.new_zeros(b, h, c))
-    if length == 0:
-        return v, state
-    y, chunk = [], min(CHUNK, max(4, WRITTEN // (c * c)))
+    """The output, and the sums after all tokens, of which there is one at least."""
+    state: Any = sums
+    y, chunk = [], min(CHUNK, max(4, WRITTEN // q.shape[3] ** 2))
     for tokens in zip(*(x.split(chunk, dim=2) for x in (q, k, v)), strict=True):
         found: Any = checkpoint(_chunk, *tokens, temperature, *state, use_reentrant=False, preserve_rng_state=False)
         y.append(found[0])
