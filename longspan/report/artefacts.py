@@ -1,0 +1,305 @@
+"""Every table and figure of both papers: what it shows, the command that shows it, and ours beside theirs.
+
+    for artefact in ARTEFACTS:
+        shown = artefact.show(Desk(evidence))
+        shown.sheets, shown.figures, shown.pairs
+
+`longspan paper` writes them, the page docs/papers.md lists them, and a test runs every command on the committed cards.
+A new analysis is one line of `ARTEFACTS`:
+
+    Artefact("CAB", "Table 3", "Scores", question("gap", values=("Train", "Test")))
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from longspan.analysis import Evidence, Finding, answer, crossover
+from longspan.core.errors import DataMissing
+from longspan.report import beside, printed_tables
+from longspan.report.beside import Pair
+from longspan.report.marks import Figure, FigureView, ImageMark
+from longspan.report.question_figures import describe
+from longspan.report.sheet import Sheet, of_board, of_finding
+from longspan.results import collect
+
+NO_WEIGHTS = "asked of the weights of a trained model, which are not kept beside the committed cards"
+Paper = Literal["LRA", "CAB"]
+PAPERS = {"LRA": "arXiv:2011.04006", "CAB": "arXiv:2210.07661"}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What artefacts are made from: cards, and results of `longspan check`."""
+
+    evidence: Evidence
+    conformance: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An artefact made. `quantity` says what the numbers of the pairs are, `missing` what could not be made and why."""
+
+    sheets: tuple[Sheet, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    quantity: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """How an artefact is made, and the command that shows the same."""
+
+    command: str
+    show: Callable[[Desk], Shown]
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """`absent` says what does not exist here: it stands beside what the paper has where cards have nothing."""
+
+    paper: Paper
+    number: str
+    title: str
+    source: Source
+    absent: str = ""
+
+    @property
+    def name(self) -> str:
+        """As files are called: `lra-table-1`."""
+        return f"{self.paper} {self.number}".lower().replace(" ", "-").replace(".", "-")
+
+    @property
+    def command(self) -> str:
+        return self.source.command
+
+    def show(self, desk: Desk) -> Shown:
+        try:
+            return self.source.show(desk)
+        except DataMissing as error:
+            return Shown(missing=str(error))
+
+
+# -------------------------------------------------------------------------------------------------------------- sources
+
+
+def question(
+    name: str,
+    values: Sequence[str] = (),
+    by: Sequence[str] = (),
+    *,
+    table: bool = True,
+    figure: bool = True,
+    keep: Callable[[Mapping[str, str]], bool] | None = None,
+    draw: Callable[[Any], bool] | None = None,
+    columns: tuple[str, str] | None = None,
+) -> Source:
+    """An analysis. `values` are the columns that own rows share with published ones, `by` what must agree beside the
+    mechanism; or `columns` name theirs and ours in one row. `keep` and `draw` choose rows and what is drawn."""
+
+    def show(desk: Desk) -> Shown:
+        finding = chosen(answer(name, desk.evidence), keep, draw)
+        return of_answer(finding, values, by, table=table, figure=figure, columns=columns)
+
+    return Source(f"longspan analyze {name}", show)
+
+
+def chosen(
+    finding: Finding, keep: Callable[[Mapping[str, str]], bool] | None, draw: Callable[[Any], bool] | None
+) -> Finding:
+    """The finding with the rows and drawn items that were asked for."""
+    titles = [column.title for column in finding.columns]
+    texts = [dict(zip(titles, row, strict=True)) for row in finding.texts()]
+    rows = [row for row, own in zip(finding.rows, texts, strict=True) if keep is None or keep(own)]
+    drawn = finding.figure if draw is None else tuple(item for item in finding.figure or () if draw(item))
+    return replace(finding, rows=tuple(rows), figure=drawn)
+
+
+def of_answer(
+    finding: Finding,
+    values: Sequence[str] = (),
+    by: Sequence[str] = (),
+    *,
+    table: bool = True,
+    figure: bool = True,
+    columns: tuple[str, str] | None = None,
+) -> Shown:
+    if columns:
+        pairs, quantity = beside.of_columns(finding, *columns, by), columns[1]
+    else:
+        pairs = beside.of_finding(finding, values, by=by) if values else []
+        quantity = beside.BETWEEN.join(values)
+    sheets = (of_finding(finding),) if table and finding.rows else ()
+    return Shown(sheets, tuple(describe(finding)) if figure else (), tuple(pairs), quantity)
+
+
+def boards(suite: str, *, published: str | None = None, pattern: str | None = None, also: Sequence[str] = ()) -> Source:
+    """The boards of a suite; beside theirs also those of single tasks, `mse` and `mae` of each."""
+
+    def show(desk: Desk) -> Shown:
+        cards = [*desk.evidence.runs, *desk.evidence.set_aside]
+        how = {"conformance": desk.conformance}
+        views = list(collect.boards(cards, suite, published=published, pattern=pattern, **how))
+        ran = {card["task"] for card in cards}
+        single = [
+            view
+            for task in also
+            for metric in ("mse", "mae")
+            if task in ran
+            for view in collect.boards(cards, task, metric=metric, **how)
+        ]
+        pairs = tuple(pair for view in (*views, *single) for pair in beside.of_board(view))
+        return Shown(tuple(sheet for view in views for sheet in of_board(view)), pairs=pairs, quantity="score")
+
+    options = [f"--published {published}"] * bool(published) + [f"--pattern {pattern}"] * bool(pattern)
+    return Source(" ".join(["longspan board", suite, *options]), show)
+
+
+def efficiency_lengths() -> Source:
+    """Those of CAB by its own method, in time and in memory."""
+
+    def show(desk: Desk) -> Shown:
+        found = [
+            crossover.compare(desk.evidence, method="cab-2023", quantity=quantity, pattern="noncausal_self")
+            for quantity in ("time", "memory")
+        ]
+        return Shown(tuple(map(of_finding, found)), tuple(figure for one in found for figure in describe(one)))
+
+    return Source("longspan crossover --method cab-2023 --pattern NS", show)
+
+
+def printed(command: str, make: Callable[[], tuple[Sheet, list[Pair]]], quantity: str = "") -> Source:
+    """A table of settings, sizes or constants, for which no card is needed."""
+
+    def show(desk: Desk) -> Shown:
+        sheet, pairs = make()
+        return Shown((sheet,), pairs=tuple(pairs), quantity=quantity)
+
+    return Source(command, show)
+
+
+def samples(dataset: str, count: int) -> Source:
+    """Fresh pictures of a generated dataset."""
+
+    def show(desk: Desk) -> Shown:
+        try:
+            from longspan import datasets
+        except ModuleNotFoundError as error:
+            raise DataMissing(
+                f"Samples of {dataset} are generated with {error.name}, which is not installed."
+            ) from None
+        own, data = datasets.examples_of(dataset)
+        drawn = [
+            ImageMark(values=one.content, colours="grey", low=0.0, high=255.0, title=f"label {one.label}", column=place)
+            for place, one in enumerate(own.samples(data, count))
+        ]
+        return Shown(figures=(Figure([FigureView(f"Samples of {dataset}", drawn)]),))
+
+    return Source(f"longspan show {dataset} --samples {count} -o {dataset}.png", show)
+
+
+# ------------------------------------------------------------------------------------------------------------- the list
+
+
+def _mode(mode: str) -> Callable[[Mapping[str, str]], bool]:
+    return lambda row: row["Mode"] == mode
+
+
+ETTH1 = ("forecasting_etth1", "forecasting_etth1_univariate")
+TIMES = ("1K", "2K", "4K")
+PARAMS = "longspan params {} -a softmax abc --protocol cab-2023 --pattern {}"
+ARTEFACTS = (
+    Artefact("LRA", "Figure 1", "Samples of Pathfinder", samples("pathfinder", 8), "pictures, no numbers"),
+    Artefact("LRA", "Figure 2", "Required attention span", question("span", ("Span",), ("Task",)), NO_WEIGHTS),
+    Artefact("LRA", "Table 1", "Scores, version 0; Table 7 is the same", boards("lra", published="v0")),
+    Artefact("LRA", "Table 2", "Training speed and memory", question("speed", TIMES, ("Mode",), keep=_mode("train"))),
+    Artefact(
+        "LRA",
+        "Figure 3",
+        "Score against speed and memory",
+        question("tradeoff", ("Score", "Steps/s")),
+        "the paper's points are drawn again; own ones need cards of longspan measure lra and an average of five tasks",
+    ),
+    Artefact("LRA", "Table 3", "Generalisation gap on Image", question("gap", ("Train", "Test", "Gap"), ("Task",))),
+    Artefact("LRA", "Figure 4", "Similarity of embeddings", question("embeddings"), NO_WEIGHTS),
+    Artefact("LRA", "Figure 5", "Attention maps on Pathfinder", question("rollout"), NO_WEIGHTS),
+    Artefact("LRA", "Table 4", "Inference speed", question("speed", TIMES, ("Mode",), keep=_mode("inference"))),
+    Artefact("LRA", "Table 5", "Steps to 30 and 35 % on Image", question("convergence", ("30 %", "35 %"))),
+    Artefact("LRA", "Table 6", "Scores, version 1", boards("lra", published="v1")),
+    Artefact("CAB", "Table 1", "Tasks", printed("longspan list tasks", lambda: printed_tables.settings("Table 1"))),
+    Artefact(
+        "CAB",
+        "Table 2",
+        "Mechanisms that CAB ran",
+        printed("longspan list attentions", lambda: printed_tables.patterns(ran_by_cab=True), "cost; patterns"),
+    ),
+    Artefact("CAB", "Table 3a", "Scores, noncausal self", boards("cab", pattern="NS")),
+    Artefact("CAB", "Table 3b", "Scores, causal self", boards("cab", pattern="CS")),
+    Artefact("CAB", "Table 3c", "Scores, noncausal cross", boards("cab", pattern="NC", also=ETTH1)),
+    Artefact(
+        "CAB", "Table 3d", "Scores, causal cross", boards("cab", pattern="CC"), "no run in causal cross slots yet"
+    ),
+    Artefact("CAB", "Figure 2", "Time and memory by length", question("growth", table=False), "curves, no numbers"),
+    Artefact(
+        "CAB",
+        "Figure 3a",
+        "Correlation of patterns",
+        question(
+            "correlation",
+            by=("One", "Other"),
+            columns=("In the figure", "r"),
+            keep=lambda row: row["From"] == "published, patterns",
+            draw=lambda grid: grid.origin == "published, patterns",
+        ),
+    ),
+    Artefact(
+        "CAB", "Figure 3c", "Other lengths", question("extrapolation", ("Perplexity", "Of trained"), ("Tested at",))
+    ),
+    Artefact("CAB", "Table 4", "Training", printed("longspan show lm", lambda: printed_tables.settings("Table 4"))),
+    Artefact(
+        "CAB", "Table 6", "Scores by task", printed("longspan analyze index", printed_tables.task_scores, "index")
+    ),
+    *(
+        Artefact(
+            "CAB",
+            number,
+            f"Constants of the index, {code}",
+            printed("longspan show cab", lambda number=number: printed_tables.constants(number), "mean and deviation"),
+        )
+        for number, code in (("Table 7", "NS"), ("Table 8", "CS"), ("Table 9", "NC"), ("Table 10", "CC"))
+    ),
+    Artefact("CAB", "Table 11", "Efficiency lengths", efficiency_lengths()),
+    Artefact(
+        "CAB",
+        "Figure 4",
+        "Correlation of tasks",
+        question(
+            "correlation",
+            by=("One", "Other"),
+            columns=("In the figure", "r"),
+            keep=lambda row: row["From"] != "published, patterns",
+            draw=lambda grid: grid.origin != "published, patterns",
+        ),
+    ),
+    Artefact(
+        "CAB",
+        "Table 13",
+        "Patterns of 44 mechanisms",
+        printed("longspan list attentions", lambda: printed_tables.patterns(ran_by_cab=False), "cost; patterns"),
+    ),
+    *(
+        Artefact(
+            "CAB",
+            number,
+            f"Parameters, {code}",
+            printed(PARAMS.format(tasks, code), lambda number=number: printed_tables.parameters(number), "parameters"),
+        )
+        for number, code, tasks in (
+            ("Table 16", "NS", "tts_fastspeech2 tts_transformer"),
+            ("Table 17", "CS", "lm"),
+            ("Table 18", "CC", "tts_transformer"),
+            ("Table 19", "NC", "forecasting_etth1"),
+        )
+    ),
+)

@@ -1,0 +1,157 @@
+"""A sheet: a table of a paper as plain texts, whatever it was made from, which is then written as LaTeX.
+
+    of_finding(finding), *of_board(view)        # sheets
+    written(sheet, "lra-table-3")               # a booktabs table with its caption, label and notes
+
+A sheet that fits on a page floats; a longer one breaks across pages. Columns of words are wrapped where the lines would
+be wider than the page, then the type gets smaller, then the page is turned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longspan.analysis.finding import Finding
+from longspan.results.board import Board
+from longspan.results.board_table import NAME, footnotes, parts
+from longspan.results.latex import escaped
+
+SIZES = (("small", 96), ("footnotesize", 108), ("scriptsize", 124))  # letters in a line of 16 cm
+TURNED = 1.45  # how much longer a line is on a page that is turned
+PORTRAIT_CM, SEPARATION = 16.0, 1.4  # the width of a line; the letters that the space between two columns takes
+NARROWEST = 11  # letters to which a column of words is wrapped at most
+PAGE = 44  # lines of a table that fit on a page
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """`lines` have as many texts as there are `heads`, or one, which is a heading above the lines that follow."""
+
+    title: str
+    heads: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    words: frozenset[int] = frozenset({0})  # columns that hold words, which stand on the left and may be wrapped
+    notes: tuple[str, ...] = ()
+
+
+def of_finding(finding: Finding) -> Sheet:
+    """What all rows have in common is said once, below."""
+    seen = finding.condensed()
+    words = frozenset(place for place, column in enumerate(seen.columns) if column.kind == "text")
+    heads = tuple(column.title for column in seen.columns)
+    return Sheet(f"{seen.title}. {seen.lede}", heads, tuple(map(tuple, seen.texts())), words, seen.notes)
+
+
+def of_board(view: Board) -> list[Sheet]:
+    """A sheet for each table of a board; the notes stand below the last."""
+    found = parts(view)
+    sheets = []
+    for part in found:
+        lines: list[tuple[str, ...]] = []
+        for section in part.sections:
+            lines += [(section.heading,)] * bool(section.heading) + [line.texts for line in section.lines]
+        title = part.title if part is found[0] else f"{view.title}: {part.title}"
+        words = frozenset({part.columns.index(NAME)})
+        notes = tuple(footnotes(view)) if part is found[-1] else ()
+        sheets.append(Sheet(title, part.columns, tuple(lines), words, notes))
+    return sheets
+
+
+# ------------------------------------------------------------------------------------------------------------ as LaTeX
+
+
+def written(sheet: Sheet, label: str) -> str:
+    """The sheet as LaTeX for the packages array, booktabs, longtable and pdflscape."""
+    fit = _fit(sheet)
+    head = " & ".join(rf"\textbf{{{escaped(text)}}}" for text in sheet.heads) + r" \\"
+    body = [_line(line, len(sheet.heads)) for line in sheet.lines]
+    caption = rf"\caption{{{escaped(sheet.title)}}}\label{{tab:{label}}}"
+    notes = [rf"\par\smallskip{{\scriptsize\raggedright {' '.join(map(escaped, sheet.notes))}\par}}"] * bool(
+        sheet.notes
+    )
+    style = [rf"\{fit.size}", r"\setlength{\tabcolsep}{3pt}"]
+    if fit.height > PAGE * (0.62 if fit.turned else 1.0):
+        top = [
+            rf"\begin{{longtable}}{{{fit.columns}}}",
+            caption + r" \\",
+            r"\toprule",
+            head,
+            r"\midrule",
+            r"\endfirsthead",
+        ]
+        again = [r"\toprule", head, r"\midrule", r"\endhead", r"\bottomrule", r"\endlastfoot"]
+        table = [r"\begingroup", *style, *top, *again, *body, r"\end{longtable}", *notes, r"\endgroup"]
+    else:
+        rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+        tabular = [rf"\begin{{tabular}}{{{fit.columns}}}", *rows, r"\end{tabular}"]
+        table = [r"\begin{table}[!htbp]", r"\centering", *style, caption, *tabular, *notes, r"\end{table}"]
+    if fit.turned:
+        table = [r"\begin{landscape}", *table, r"\end{landscape}"]
+    return "\n".join(table) + "\n"
+
+
+def _line(texts: Sequence[str], columns: int) -> str:
+    if len(texts) == 1 < columns:
+        return rf"\addlinespace \multicolumn{{{columns}}}{{l}}{{\emph{{{escaped(texts[0])}}}}} \\"
+    return " & ".join(map(escaped, texts)) + r" \\"
+
+
+@dataclass(frozen=True)
+class _Fit:
+    size: str
+    turned: bool
+    columns: str
+    height: float  # in lines
+
+
+def _fit(sheet: Sheet) -> _Fit:
+    """The largest type and the fewest wrapped columns in which the sheet is no wider than the page."""
+    full = [line for line in (sheet.heads, *sheet.lines) if len(line) == len(sheet.heads)]
+    natural = [max(len(line[i]) for line in full) for i in range(len(sheet.heads))]
+    least = [_narrowest(sheet, full, i, wide) for i, wide in enumerate(natural)]
+    between = SEPARATION * len(natural)
+    choices = [(size, room * (TURNED if turned else 1), turned) for turned in (False, True) for size, room in SIZES]
+    for widths in (natural, least):
+        for size, room, turned in choices if widths is least else choices[: len(SIZES)]:
+            if sum(widths) + between <= room:
+                return _wrapped(sheet, full, natural, widths, size, room - between, turned)
+    size, room, turned = choices[-1]
+    return _wrapped(sheet, full, natural, least, "tiny", room - between, turned)
+
+
+def _narrowest(sheet: Sheet, full: Sequence[Sequence[str]], place: int, natural: int) -> int:
+    """As narrow as the longest word allows, but never so narrow that a sentence becomes a column of syllables."""
+    if place not in sheet.words or natural <= NARROWEST:
+        return natural
+    longest = max((len(word) for line in full for word in line[place].split()), default=0)
+    return min(natural, max(longest + 1, NARROWEST, round(natural**0.5 * 2.2)))
+
+
+def _wrapped(
+    sheet: Sheet,
+    full: Sequence[Sequence[str]],
+    natural: list[int],
+    widths: list[int],
+    size: str,
+    room: float,
+    turned: bool,
+) -> _Fit:
+    """Room that is left goes to the wrapped columns, in proportion to what they lack."""
+    lacking = [wide - narrow for wide, narrow in zip(natural, widths, strict=True)]
+    spare, total = max(0.0, room - sum(widths)), sum(lacking)
+    share = min(1.0, spare / total) if total else 0.0
+    final = [narrow + share * lack for narrow, lack in zip(widths, lacking, strict=True)]
+    cm = PORTRAIT_CM * (TURNED if turned else 1) / (room + SEPARATION * len(widths))
+    columns = []
+    for place, (wide, width) in enumerate(zip(natural, final, strict=True)):
+        wraps = width < wide - 0.5
+        kind = (
+            rf">{{\raggedright\arraybackslash}}p{{{cm * width:.2f}cm}}"
+            if wraps
+            else "l"
+            if place in sheet.words
+            else "r"
+        )
+        columns.append(kind)
+    deep = [max(-(-len(text) // max(1, int(width))) for text, width in zip(line, final, strict=True)) for line in full]
+    headings = 1.3 * (len(sheet.lines) + 1 - len(full))
+    return _Fit(size, turned, "".join(columns), sum(deep) + headings)
