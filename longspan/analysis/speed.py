@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from longspan import published
 from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import Bench, MeasuredMechanism, benches
-from longspan.analysis.finding import Column, Finding
+from longspan.analysis.finding import BETWEEN, Column, Finding
 from longspan.analysis.lra_efficiency import BASELINE, MEMORY, PAPER, tables
 from longspan.results.board import shown
 
@@ -43,18 +43,19 @@ class SpeedRatios:
 
 
 def answer(evidence: Evidence) -> Finding:
-    cores = [
-        found
+    found = [
+        bench
         for bench in benches(evidence.measurements)
         if bench.pattern == "noncausal_self" and BASELINE in bench.mechanisms
-        for found in _cores(bench)
     ]
+    names = _short_names([bench.where for bench in found])
+    cores = [row for bench in found for row in _cores(bench, names[bench.where])]
     rows = [*_networks(evidence), *cores, *_published()]
     notes = [published.measured(PAPER[mode][0]).note for mode in MODES]
-    if cores:
-        notes.append(
-            "A row with “core” is a mechanism by itself at 1,024, 2,048 and 4,096 tokens, not the arena's network."
-        )
+    notes += [
+        f"{short} is a mechanism by itself, not in the arena's network, at 1,024, 2,048 and 4,096 tokens: {where}."
+        for where, short in names.items()
+    ]
     return Finding(
         "speed",
         "Speed and memory",
@@ -78,14 +79,24 @@ def _networks(evidence: Evidence) -> Iterator[SpeedRatios]:
                 yield SpeedRatios(table.mode, shown(row.title), shown(table.title), ratios, memory)
 
 
-def _cores(bench: Bench) -> Iterator[SpeedRatios]:
+def _short_names(places: list[str]) -> dict[str, str]:
+    """The machine and the precision of each bench, or all of its setup where that would not tell two apart.
+
+    >>> _short_names(["A · bf16 · batch 4", "A · fp32 · batch 4"])
+    {'A · bf16 · batch 4': 'A · bf16', 'A · fp32 · batch 4': 'A · fp32'}
+    """
+    short = [BETWEEN.join(place.split(BETWEEN)[:2]) for place in places]
+    return {place: name if short.count(name) == 1 else place for place, name in zip(places, short, strict=True)}
+
+
+def _cores(bench: Bench, origin: str) -> Iterator[SpeedRatios]:
     exact = bench.mechanisms[BASELINE]
     for mode, own in MODES.items():
         for name, one in bench.mechanisms.items():
             ratios = {NEAREST[n]: 1 / ratio for n, ratio in _ratios(exact, one, "time", own, "graph").items()}
             if name != BASELINE and one.ranked and ratios:
                 memory = _ratios(exact, one, "memory", own, "eager").get(4096)
-                yield SpeedRatios(mode, one.name, shown(bench.where), ratios, memory)
+                yield SpeedRatios(mode, one.name, origin, ratios, memory)
 
 
 def _ratios(

@@ -2,7 +2,7 @@
 
     for artefact in ARTEFACTS:
         shown = artefact.show(Desk(evidence))
-        shown.sheets, shown.figures, shown.pairs
+        shown.sheets, shown.draw(), shown.pairs
 
 `longspan paper` writes them, the page docs/papers.md lists them, and a test runs every command on the committed cards.
 A new analysis is one line of `ARTEFACTS`:
@@ -12,6 +12,7 @@ A new analysis is one line of `ARTEFACTS`:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from longspan.analysis import Evidence, Finding, answer, crossover
@@ -22,8 +23,9 @@ from longspan.report.marks import Figure, FigureView, ImageMark
 from longspan.report.question_figures import describe
 from longspan.report.sheet import Sheet, of_board, of_finding
 from longspan.results import collect
+from longspan.results.variant import REAL
 
-NO_WEIGHTS = "asked of the weights of a trained model, which are not kept beside the committed cards"
+NO_WEIGHTS = "This is asked of the weights of a trained model, which are not kept beside cards."
 Paper = Literal["LRA", "CAB"]
 PAPERS = {"LRA": "arXiv:2011.04006", "CAB": "arXiv:2210.07661"}
 
@@ -38,10 +40,13 @@ class Desk:
 
 @dataclass(frozen=True)
 class Shown:
-    """An artefact made. `quantity` says what the numbers of the pairs are, `missing` what could not be made and why."""
+    """An artefact made. `quantity` says what the numbers of the pairs are, `missing` what could not be made and why.
+
+    Figures are made when they are drawn.
+    """
 
     sheets: tuple[Sheet, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    draw: Callable[[], Sequence[Figure]] = tuple
     pairs: tuple[Pair, ...] = ()
     quantity: str = ""
     missing: str = ""
@@ -81,6 +86,11 @@ class Artefact:
             return Shown(missing=str(error))
 
 
+def why_without(artefact: Artefact, shown: Shown) -> str:
+    """Why there is no number of ours beside theirs, in a sentence; empty where there is one."""
+    return "" if shown.pairs else " ".join(filter(None, (artefact.absent, shown.missing)))
+
+
 # -------------------------------------------------------------------------------------------------------------- sources
 
 
@@ -89,18 +99,20 @@ def question(
     values: Sequence[str] = (),
     by: Sequence[str] = (),
     *,
+    origin: str = "From",
     table: bool = True,
     figure: bool = True,
     keep: Callable[[Mapping[str, str]], bool] | None = None,
     draw: Callable[[Any], bool] | None = None,
-    columns: tuple[str, str] | None = None,
+    columns: tuple[str, str, str] | None = None,
 ) -> Source:
     """An analysis. `values` are the columns that own rows share with published ones, `by` what must agree beside the
-    mechanism; or `columns` name theirs and ours in one row. `keep` and `draw` choose rows and what is drawn."""
+    mechanism, `origin` the column that says which is which; or `columns` name theirs, ours and the verdict in one row.
+    `keep` and `draw` choose what is shown."""
 
     def show(desk: Desk) -> Shown:
         finding = chosen(answer(name, desk.evidence), keep, draw)
-        return of_answer(finding, values, by, table=table, figure=figure, columns=columns)
+        return of_answer(finding, values, by, origin=origin, table=table, figure=figure, columns=columns)
 
     return Source(f"longspan analyze {name}", show)
 
@@ -121,17 +133,19 @@ def of_answer(
     values: Sequence[str] = (),
     by: Sequence[str] = (),
     *,
+    origin: str = "From",
     table: bool = True,
     figure: bool = True,
-    columns: tuple[str, str] | None = None,
+    columns: tuple[str, str, str] | None = None,
 ) -> Shown:
+    """A finding as an artefact."""
     if columns:
         pairs, quantity = beside.of_columns(finding, *columns, by), columns[1]
     else:
-        pairs = beside.of_finding(finding, values, by=by) if values else []
+        pairs = beside.of_finding(finding, values, by=by, origin=origin) if values else []
         quantity = beside.BETWEEN.join(values)
     sheets = (of_finding(finding),) if table and finding.rows else ()
-    return Shown(sheets, tuple(describe(finding)) if figure else (), tuple(pairs), quantity)
+    return Shown(sheets, partial(describe, finding) if figure else tuple, tuple(pairs), quantity)
 
 
 def boards(suite: str, *, published: str | None = None, pattern: str | None = None, also: Sequence[str] = ()) -> Source:
@@ -149,7 +163,8 @@ def boards(suite: str, *, published: str | None = None, pattern: str | None = No
             if task in ran
             for view in collect.boards(cards, task, metric=metric, **how)
         ]
-        pairs = tuple(pair for view in (*views, *single) for pair in beside.of_board(view))
+        ordered = sorted((*views, *single), key=lambda view: (view.tier, view.data) != ("full", REAL))
+        pairs = tuple(pair for view in ordered for pair in beside.of_board(view))
         return Shown(tuple(sheet for view in views for sheet in of_board(view)), pairs=pairs, quantity="score")
 
     options = [f"--published {published}"] * bool(published) + [f"--pattern {pattern}"] * bool(pattern)
@@ -164,7 +179,7 @@ def efficiency_lengths() -> Source:
             crossover.compare(desk.evidence, method="cab-2023", quantity=quantity, pattern="noncausal_self")
             for quantity in ("time", "memory")
         ]
-        return Shown(tuple(map(of_finding, found)), tuple(figure for one in found for figure in describe(one)))
+        return Shown(tuple(map(of_finding, found)), lambda: [figure for one in found for figure in describe(one)])
 
     return Source("longspan crossover --method cab-2023 --pattern NS", show)
 
@@ -180,23 +195,21 @@ def printed(command: str, make: Callable[[], tuple[Sheet, list[Pair]]], quantity
 
 
 def samples(dataset: str, count: int) -> Source:
-    """Fresh pictures of a generated dataset."""
+    """Fresh pictures of a generated dataset; none where they cannot be generated."""
 
-    def show(desk: Desk) -> Shown:
+    def draw() -> list[Figure]:
         try:
             from longspan import datasets
-        except ModuleNotFoundError as error:
-            raise DataMissing(
-                f"Samples of {dataset} are generated with {error.name}, which is not installed."
-            ) from None
+        except ModuleNotFoundError:  # the reading half is installed alone
+            return []
         own, data = datasets.examples_of(dataset)
         drawn = [
             ImageMark(values=one.content, colours="grey", low=0.0, high=255.0, title=f"label {one.label}", column=place)
             for place, one in enumerate(own.samples(data, count))
         ]
-        return Shown(figures=(Figure([FigureView(f"Samples of {dataset}", drawn)]),))
+        return [Figure([FigureView(f"Samples of {dataset}", drawn)])]
 
-    return Source(f"longspan show {dataset} --samples {count} -o {dataset}.png", show)
+    return Source(f"longspan show {dataset} --samples {count} -o {dataset}.png", lambda desk: Shown(draw=draw))
 
 
 # ------------------------------------------------------------------------------------------------------------- the list
@@ -206,11 +219,16 @@ def _mode(mode: str) -> Callable[[Mapping[str, str]], bool]:
     return lambda row: row["Mode"] == mode
 
 
+NO_DATA = Source("longspan list attentions", lambda desk: Shown())  # the same in words
 ETTH1 = ("forecasting_etth1", "forecasting_etth1_univariate")
-TIMES = ("1K", "2K", "4K")
+TIMES, PERPLEXITY = ("1K", "2K", "4K"), ("Perplexity", "Of trained")
+PRINTED_INDEX = "longspan analyze index --published"
+NO_CROSS = "No run has a mechanism in causal cross slots."
 PARAMS = "longspan params {} -a softmax abc --protocol cab-2023 --pattern {}"
 ARTEFACTS = (
-    Artefact("LRA", "Figure 1", "Samples of Pathfinder", samples("pathfinder", 8), "pictures, no numbers"),
+    Artefact(
+        "LRA", "Figure 1", "Samples of Pathfinder", samples("pathfinder", 8), "Pictures: the paper prints no numbers."
+    ),
     Artefact("LRA", "Figure 2", "Required attention span", question("span", ("Span",), ("Task",)), NO_WEIGHTS),
     Artefact("LRA", "Table 1", "Scores, version 0; Table 7 is the same", boards("lra", published="v0")),
     Artefact("LRA", "Table 2", "Training speed and memory", question("speed", TIMES, ("Mode",), keep=_mode("train"))),
@@ -219,7 +237,7 @@ ARTEFACTS = (
         "Figure 3",
         "Score against speed and memory",
         question("tradeoff", ("Score", "Steps/s")),
-        "the paper's points are drawn again; own ones need cards of longspan measure lra and an average of five tasks",
+        "Own points need cards of longspan measure lra and an average of five tasks; there are none.",
     ),
     Artefact("LRA", "Table 3", "Generalisation gap on Image", question("gap", ("Train", "Test", "Gap"), ("Task",))),
     Artefact("LRA", "Figure 4", "Similarity of embeddings", question("embeddings"), NO_WEIGHTS),
@@ -227,6 +245,7 @@ ARTEFACTS = (
     Artefact("LRA", "Table 4", "Inference speed", question("speed", TIMES, ("Mode",), keep=_mode("inference"))),
     Artefact("LRA", "Table 5", "Steps to 30 and 35 % on Image", question("convergence", ("30 %", "35 %"))),
     Artefact("LRA", "Table 6", "Scores, version 1", boards("lra", published="v1")),
+    Artefact("CAB", "Figure 1", "The four patterns", NO_DATA, "A diagram: there are no data in it."),
     Artefact("CAB", "Table 1", "Tasks", printed("longspan list tasks", lambda: printed_tables.settings("Table 1"))),
     Artefact(
         "CAB",
@@ -237,10 +256,14 @@ ARTEFACTS = (
     Artefact("CAB", "Table 3a", "Scores, noncausal self", boards("cab", pattern="NS")),
     Artefact("CAB", "Table 3b", "Scores, causal self", boards("cab", pattern="CS")),
     Artefact("CAB", "Table 3c", "Scores, noncausal cross", boards("cab", pattern="NC", also=ETTH1)),
+    Artefact("CAB", "Table 3d", "Scores, causal cross", boards("cab", pattern="CC"), NO_CROSS),
     Artefact(
-        "CAB", "Table 3d", "Scores, causal cross", boards("cab", pattern="CC"), "no run in causal cross slots yet"
+        "CAB",
+        "Figure 2",
+        "Time and memory by length",
+        question("growth", table=False),
+        "The paper prints curves and no numbers.",
     ),
-    Artefact("CAB", "Figure 2", "Time and memory by length", question("growth", table=False), "curves, no numbers"),
     Artefact(
         "CAB",
         "Figure 3a",
@@ -248,18 +271,19 @@ ARTEFACTS = (
         question(
             "correlation",
             by=("One", "Other"),
-            columns=("In the figure", "r"),
+            columns=("In the figure", "r", "Agrees"),
             keep=lambda row: row["From"] == "published, patterns",
             draw=lambda grid: grid.origin == "published, patterns",
         ),
     ),
     Artefact(
-        "CAB", "Figure 3c", "Other lengths", question("extrapolation", ("Perplexity", "Of trained"), ("Tested at",))
+        "CAB",
+        "Figure 3c",
+        "Lengths beyond training",
+        question("extrapolation", PERPLEXITY, ("Tested at",), table=False),
     ),
     Artefact("CAB", "Table 4", "Training", printed("longspan show lm", lambda: printed_tables.settings("Table 4"))),
-    Artefact(
-        "CAB", "Table 6", "Scores by task", printed("longspan analyze index", printed_tables.task_scores, "index")
-    ),
+    Artefact("CAB", "Table 6", "Scores by task", printed(PRINTED_INDEX, printed_tables.task_scores, "index")),
     *(
         Artefact(
             "CAB",
@@ -277,7 +301,8 @@ ARTEFACTS = (
         question(
             "correlation",
             by=("One", "Other"),
-            columns=("In the figure", "r"),
+            columns=("In the figure", "r", "Agrees"),
+            table=False,
             keep=lambda row: row["From"] != "published, patterns",
             draw=lambda grid: grid.origin != "published, patterns",
         ),

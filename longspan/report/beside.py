@@ -103,12 +103,13 @@ def _printed(view: Board, mechanism: str, counterpart: str | None, column: str) 
     return "" if found is None else found.printed.get(column, "")
 
 
-def of_columns(finding: Finding, theirs: str, ours: str, what: Sequence[str]) -> list[Pair]:
-    """Rows that have the printed number in one column and ours in another."""
+def of_columns(finding: Finding, theirs: str, ours: str, verdict: str, what: Sequence[str]) -> list[Pair]:
+    """Rows that have the printed number in one column and ours in another, where both may be held against each other:
+    elsewhere the column of the verdict has a dash."""
     titles = [column.title for column in finding.columns]
     rows = [dict(zip(titles, row, strict=True)) for row in finding.texts()]
     return [
         Pair(", ".join(row[title] for title in what), row.get("From", ""), row[theirs], row[ours])
         for row in rows
-        if "–" not in (row[theirs], row[ours])
+        if "–" not in (row[theirs], row[ours], row[verdict])
     ]

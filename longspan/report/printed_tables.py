@@ -38,23 +38,21 @@ def settings(number: str) -> tuple[Sheet, list[Pair]]:
 
 
 def patterns(*, ran_by_cab: bool) -> tuple[Sheet, list[Pair]]:
-    """Cost and patterns of mechanisms by CAB's design and by their declarations here; Table 2 has those that CAB ran."""
-    lines, pairs = [], []
+    """Cost and patterns of mechanisms by CAB and as declared here; Table 2 has those that CAB ran."""
+    lines, pairs, notes = [], [], []
     for row in taxonomy().rows:
         if ran_by_cab and row.printed_family is None:
             continue
         own = entries("attentions")[row.mechanism]
-        codes = " ".join(PATTERNS[pattern] for pattern in own["patterns"])
-        differs = row.disagreements(family=own["family"], cost=own["cost"], patterns=codes.split())
-        lines.append(
-            (row.title, row.printed_family or "", own["family"], row.cost, own["cost"], " ".join(row.patterns), codes)
-        )
-        why = "; ".join(row.reasons[cell] for cell in differs if cell in row.reasons)
-        pairs.append(Pair(row.title, "declared", f"{row.cost}; {' '.join(row.patterns)}", f"{own['cost']}; {codes}"))
-        lines += [(f"{row.title}: {why}",)] * bool(why) * ran_by_cab
+        theirs, ours = " ".join(row.patterns), " ".join(PATTERNS[pattern] for pattern in own["patterns"])
+        families = (row.printed_family or "", own["family"])
+        lines.append((row.title, *families, row.cost, own["cost"], theirs, ours))
+        pairs.append(Pair(row.title, "declared", f"{row.cost}; {theirs}", f"{own['cost']}; {ours}"))
+        differs = row.disagreements(family=own["family"], cost=own["cost"], patterns=ours.split())
+        notes += [f"{row.title}, {cell}: {row.reasons[cell]}" for cell in differs if cell in row.reasons]
     heads = ("Mechanism", "Family, CAB", "ours", "Cost, CAB", "ours", "Patterns, CAB", "ours")
     title = "Cost and patterns of mechanisms, by CAB and as declared and checked here"
-    return Sheet(title, heads, tuple(lines), frozenset(range(len(heads)))), pairs
+    return Sheet(title, heads, tuple(lines), frozenset(range(len(heads))), tuple(notes)), pairs
 
 
 def constants(number: str) -> tuple[Sheet, list[Pair]]:

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from longspan.analysis.finding import Finding
 from longspan.results.board import Board
-from longspan.results.board_table import NAME, footnotes, parts
+from longspan.results.board_table import NAME, Style, footnotes, parts
 from longspan.results.latex import escaped
 
-SIZES = (("small", 96), ("footnotesize", 108), ("scriptsize", 124))  # letters in a line of 16 cm
+SIZES = (("small", 86), ("footnotesize", 96), ("scriptsize", 111))  # letters in a line of 16 cm
 TURNED = 1.45  # how much longer a line is on a page that is turned
-PORTRAIT_CM, SEPARATION = 16.0, 1.4  # the width of a line; the letters that the space between two columns takes
+PORTRAIT_CM, SEPARATION = 16.0, 1.6  # the width of a line; the letters that the space between two columns takes
+HEIGHTS = {"small": 1.0, "footnotesize": 0.87, "scriptsize": 0.73, "tiny": 0.55}  # of a line
 NARROWEST = 11  # letters to which a column of words is wrapped at most
+MARKED = Style(words=False)  # printed errors as a mark in the cell, in words below
 PAGE = 44  # lines of a table that fit on a page
 
 
@@ -43,7 +45,7 @@ def of_finding(finding: Finding) -> Sheet:
 
 def of_board(view: Board) -> list[Sheet]:
     """A sheet for each table of a board; the notes stand below the last."""
-    found = parts(view)
+    found = parts(view, MARKED)
     sheets = []
     for part in found:
         lines: list[tuple[str, ...]] = []
@@ -51,7 +53,7 @@ def of_board(view: Board) -> list[Sheet]:
             lines += [(section.heading,)] * bool(section.heading) + [line.texts for line in section.lines]
         title = part.title if part is found[0] else f"{view.title}: {part.title}"
         words = frozenset({part.columns.index(NAME)})
-        notes = tuple(footnotes(view)) if part is found[-1] else ()
+        notes = tuple(footnotes(view, MARKED)) if part is found[-1] else ()
         sheets.append(Sheet(title, part.columns, tuple(lines), words, notes))
     return sheets
 
@@ -62,12 +64,11 @@ def of_board(view: Board) -> list[Sheet]:
 def written(sheet: Sheet, label: str) -> str:
     """The sheet as LaTeX for the packages array, booktabs, longtable and pdflscape."""
     fit = _fit(sheet)
-    head = " & ".join(rf"\textbf{{{escaped(text)}}}" for text in sheet.heads) + r" \\"
+    head = " & ".join(_head(text, place in sheet.words) for place, text in enumerate(sheet.heads)) + r" \\"
     body = [_line(line, len(sheet.heads)) for line in sheet.lines]
     caption = rf"\caption{{{escaped(sheet.title)}}}\label{{tab:{label}}}"
-    notes = [rf"\par\smallskip{{\scriptsize\raggedright {' '.join(map(escaped, sheet.notes))}\par}}"] * bool(
-        sheet.notes
-    )
+    words = " ".join(map(escaped, sheet.notes))
+    notes = [rf"\par\smallskip{{\scriptsize\raggedright {words}\par}}"] * bool(words)
     style = [rf"\{fit.size}", r"\setlength{\tabcolsep}{3pt}"]
     if fit.height > PAGE * (0.62 if fit.turned else 1.0):
         top = [
@@ -83,10 +84,17 @@ def written(sheet: Sheet, label: str) -> str:
     else:
         rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
         tabular = [rf"\begin{{tabular}}{{{fit.columns}}}", *rows, r"\end{tabular}"]
-        table = [r"\begin{table}[!htbp]", r"\centering", *style, caption, *tabular, *notes, r"\end{table}"]
+        table = [r"\begin{table}", r"\centering", *style, caption, *tabular, *notes, r"\end{table}"]
     if fit.turned:
         table = [r"\begin{landscape}", *table, r"\end{landscape}"]
     return "\n".join(table) + "\n"
+
+
+def _head(text: str, left: bool) -> str:
+    """In bold, a line for each word, the last on the line of its neighbours."""
+    words = [rf"\textbf{{{escaped(word)}}}" for word in text.split()]
+    stacked = r" \\ ".join(words)
+    return stacked if len(words) < 2 else rf"\shortstack[{'l' if left else 'r'}]{{{stacked}}}"
 
 
 def _line(texts: Sequence[str], columns: int) -> str:
@@ -100,22 +108,29 @@ class _Fit:
     size: str
     turned: bool
     columns: str
-    height: float  # in lines
+    height: float  # in lines of the larger type
 
 
 def _fit(sheet: Sheet) -> _Fit:
-    """The largest type and the fewest wrapped columns in which the sheet is no wider than the page."""
-    full = [line for line in (sheet.heads, *sheet.lines) if len(line) == len(sheet.heads)]
-    natural = [max(len(line[i]) for line in full) for i in range(len(sheet.heads))]
+    """The largest type in which nothing is wrapped, else the lowest table with wrapped words; turned if need be."""
+    full = [line for line in sheet.lines if len(line) == len(sheet.heads)]
+    natural = [max([_head_width(head), *(len(line[i]) for line in full)]) for i, head in enumerate(sheet.heads)]
     least = [_narrowest(sheet, full, i, wide) for i, wide in enumerate(natural)]
     between = SEPARATION * len(natural)
-    choices = [(size, room * (TURNED if turned else 1), turned) for turned in (False, True) for size, room in SIZES]
-    for widths in (natural, least):
-        for size, room, turned in choices if widths is least else choices[: len(SIZES)]:
-            if sum(widths) + between <= room:
-                return _wrapped(sheet, full, natural, widths, size, room - between, turned)
-    size, room, turned = choices[-1]
-    return _wrapped(sheet, full, natural, least, "tiny", room - between, turned)
+    for size, room in SIZES:
+        if sum(natural) + between <= room:
+            return _wrapped(sheet, full, natural, natural, size, room - between)
+    for turned in (False, True):
+        rooms = [(size, room * (TURNED if turned else 1) - between) for size, room in SIZES[1:]]
+        fits = [_wrapped(sheet, full, natural, least, size, room, turned) for size, room in rooms if sum(least) <= room]
+        if fits:
+            return min(fits, key=lambda fit: fit.height)
+    return _wrapped(sheet, full, natural, least, "tiny", SIZES[-1][1] * TURNED - between, True)
+
+
+def _head_width(head: str) -> int:
+    """A head has a line for each of its words."""
+    return max(map(len, head.split()), default=0)
 
 
 def _narrowest(sheet: Sheet, full: Sequence[Sequence[str]], place: int, natural: int) -> int:
@@ -133,7 +148,7 @@ def _wrapped(
     widths: list[int],
     size: str,
     room: float,
-    turned: bool,
+    turned: bool = False,
 ) -> _Fit:
     """Room that is left goes to the wrapped columns, in proportion to what they lack."""
     lacking = [wide - narrow for wide, narrow in zip(natural, widths, strict=True)]
@@ -143,15 +158,9 @@ def _wrapped(
     cm = PORTRAIT_CM * (TURNED if turned else 1) / (room + SEPARATION * len(widths))
     columns = []
     for place, (wide, width) in enumerate(zip(natural, final, strict=True)):
+        side = "l" if place in sheet.words else "r"
         wraps = width < wide - 0.5
-        kind = (
-            rf">{{\raggedright\arraybackslash}}p{{{cm * width:.2f}cm}}"
-            if wraps
-            else "l"
-            if place in sheet.words
-            else "r"
-        )
-        columns.append(kind)
+        columns.append(rf">{{\raggedright\arraybackslash}}p{{{cm * width:.2f}cm}}" if wraps else side)
     deep = [max(-(-len(text) // max(1, int(width))) for text, width in zip(line, final, strict=True)) for line in full]
-    headings = 1.3 * (len(sheet.lines) + 1 - len(full))
-    return _Fit(size, turned, "".join(columns), sum(deep) + headings)
+    headings = 1.3 * (len(sheet.lines) - len(full)) + max((len(head.split()) for head in sheet.heads), default=1)
+    return _Fit(size, turned, "".join(columns), (sum(deep) + headings) * HEIGHTS[size])

@@ -2,8 +2,9 @@ r"""Text as LaTeX shows it, whoever wrote it: titles and names come from cards, 
 
     escaped("50 % of R_1 & [more]")         # '50 \% of R\_1 \& {[}more{]}'
 
-What comes out is for pdflatex with T1 fonts. Nothing in it is a command, opens a group or begins the optional argument
-of the line break before it, and no two letters join into another one (`--` stays two hyphens).
+What comes out is for pdflatex, with the fonts of any document (OT1 or T1). Nothing in it is a command, opens a group or
+begins the optional argument of the line break before it, and no two letters join into another one (`--` stays two
+hyphens).
 """
 
 import unicodedata
@@ -11,13 +12,13 @@ import unicodedata
 from longspan.core.printable import printable
 
 JOINING = frozenset("-',`")  # twice in a row they are a ligature
-LETTERS = frozenset(map(chr, range(0xC0, 0x100))) - {"×", "÷"}  # those with accents that T1 has
+LETTERS = frozenset(map(chr, range(0xC0, 0x100))) - set("×÷ÐðÞþ")  # with accents that every encoding of fonts can set
 COMMANDS = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "`": r"\textasciigrave{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\symbol{34}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",

@@ -1,0 +1,90 @@
+"""The tables of docs/papers.md: every table and figure of a paper, ours beside theirs, and what is wrong in print."""
+
+from collections.abc import Iterator
+
+from longspan import published
+from longspan.analysis import Evidence, correlation
+from longspan.analysis.finding import escaped, table
+from longspan.core.errors import UsageError, did_you_mean
+from longspan.published.contradictions import contradictions
+from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, Desk, Shown, why_without
+from longspan.report.beside import Pair
+from longspan.report.printed import leaderboard, measurements
+
+SHOWN = 2  # pairs in the table of all
+FIGURES = ("Figure 3a", "Figure 4")  # what an analysis says of CAB's figures begins so
+
+
+def artefacts(evidence: Evidence, paper: str) -> str:
+    """A line for each table and figure: the command, and the first numbers of theirs and ours."""
+    rows = []
+    for artefact, shown in _shown(evidence, paper):
+        first = shown.pairs[:SHOWN]
+        more = len(shown.pairs) - len(first)
+        theirs = "; ".join(f"{pair.what}: {pair.theirs}" for pair in first)
+        ours = "; ".join(f"{pair.ours} ({pair.where})" for pair in first) + (f"; {more} more below" if more > 0 else "")
+        why = why_without(artefact, shown)
+        rows.append([artefact.number, artefact.title, f"`{artefact.command}`", escaped(theirs), escaped(why or ours)])
+    return _lines(("in the paper", "what", "command", "theirs", "ours"), rows)
+
+
+def beside(evidence: Evidence, paper: str) -> str:
+    """For each table and figure that has some: every number of theirs that we have too."""
+    parts = []
+    for artefact, shown in _shown(evidence, paper):
+        if shown.pairs:
+            quantity = f": {escaped(shown.quantity)}" if shown.quantity else ""
+            rows = [[escaped(text) for text in (pair.what, pair.theirs, pair.ours, pair.where)] for pair in _few(shown)]
+            said = (
+                f"\n\n{len(shown.pairs) - len(rows)} more agree to the letter." if len(rows) < len(shown.pairs) else ""
+            )
+            parts.append(
+                f"### {artefact.paper}, {artefact.number}\n\n{escaped(artefact.title)}{quantity}.\n\n"
+                + (_lines(("what", "theirs", "ours", "ours by"), rows) if rows else "All agree to the letter.")
+                + (said if rows else "")
+            )
+    return "\n\n".join(parts)
+
+
+def _few(shown: Shown) -> list[Pair]:
+    """Pairs that differ; of long tables that agree in most cells the others are only counted."""
+    differing = [pair for pair in shown.pairs if pair.theirs != pair.ours]
+    return list(shown.pairs) if len(shown.pairs) < 2 * len(differing) + 12 else differing
+
+
+def misprints(evidence: Evidence, paper: str) -> str:
+    """What the program finds wrong in the tables and figures of a paper, a sentence each."""
+    _known(paper)
+    return table(("", "what is wrong"), [(str(i + 1), text) for i, text in enumerate(dict.fromkeys(_misprints(paper)))])
+
+
+def _misprints(paper: str) -> Iterator[str]:
+    if paper == "CAB":
+        yield from (found.text for found in contradictions())
+        yield from (note for note in correlation.answer(Evidence()).notes if note.startswith(FIGURES))
+    else:
+        for name in published.names():
+            yield from (f"{leaderboard(name).table.title}, {note}" for note in leaderboard(name).notes)
+    for name in published.names("measured"):
+        view = measurements(name)
+        if view.table.suite == paper.lower():
+            found = [(flag, cell) for flag, cell in view.notes() if flag.kind != "rounding"]
+            yield from (f"{view.table.title}, {cell}: printed {flag.printed}; {flag.why}." for flag, cell in found)
+
+
+def _shown(evidence: Evidence, paper: str) -> list[tuple[Artefact, Shown]]:
+    _known(paper)
+    return [(artefact, artefact.show(Desk(evidence))) for artefact in ARTEFACTS if artefact.paper == paper]
+
+
+def _known(paper: str) -> None:
+    if paper not in PAPERS:
+        raise UsageError(
+            f"No paper is called {paper!r} here; there are {', '.join(PAPERS)}.{did_you_mean(paper, PAPERS)}"
+        )
+
+
+def _lines(heads: tuple[str, ...], rows: list[list[str]]) -> str:
+    """A Markdown table whose cells are escaped already."""
+    top = table(heads, [])
+    return "\n".join([top, *("| " + " | ".join(row) + " |" for row in rows)])
