@@ -153,15 +153,15 @@ def boards(suite: str, *, published: str | None = None, pattern: str | None = No
 
     def show(desk: Desk) -> Shown:
         cards = [*desk.evidence.runs, *desk.evidence.set_aside]
-        how = {"conformance": desk.conformance}
-        views = list(collect.boards(cards, suite, published=published, pattern=pattern, **how))
+        checked = desk.conformance
+        views = list(collect.boards(cards, suite, published=published, pattern=pattern, conformance=checked))
         ran = {card["task"] for card in cards}
         single = [
             view
             for task in also
             for metric in ("mse", "mae")
             if task in ran
-            for view in collect.boards(cards, task, metric=metric, **how)
+            for view in collect.boards(cards, task, metric=metric, conformance=checked)
         ]
         ordered = sorted((*views, *single), key=lambda view: (view.tier, view.data) != ("full", REAL))
         pairs = tuple(pair for view in ordered for pair in beside.of_board(view))

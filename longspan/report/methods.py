@@ -7,14 +7,16 @@ Every number is read off the cards; where cards differ, the smallest and the lar
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from longspan.analysis.cards import Evidence
+from longspan.analysis.finding import Column, Finding
 from longspan.published.bibliography import entries, key
 from longspan.report.printed_tables import PATTERNS
 from longspan.report.printed_tables import entries as catalogued
-from longspan.report.sheet import Sheet
+from longspan.report.sheet import Sheet, of_finding
 from longspan.results.board_table import count_text
 from longspan.results.card import Card
 from longspan.results.latex import escaped
@@ -22,20 +24,10 @@ from longspan.results.variant import REAL, data_of
 
 LIBRARIES = ("torch", "triton", "lightning", "numpy")
 SELECTION = {"best": "the checkpoint that is best on validation", "last": "the last checkpoint"}
-HEADS = (
-    "Task",
-    "Protocol",
-    "Tier",
-    "Data",
-    "Pattern",
-    "Network",
-    "Steps",
-    "Batch",
-    "Peak rate",
-    "Mechanisms",
-    "Seeds each",
-)
-HEADS += ("Parameters", "Precision")
+TEXTS = ("Task", "Protocol", "Tier", "Data", "Pattern", "Network", "Mechanisms")
+RECIPE = ("steps", "batch_size", "learning_rate")
+NUMBERS = ("Steps", "Batch", "Peak rate", "Seeds each", "Parameters", "Precision")
+DASH = "–"
 
 
 def paragraph(evidence: Evidence) -> str:
@@ -93,7 +85,7 @@ def _seeds(cards: Iterable[Card]) -> str:
 
 def _selection(runs: Sequence[Card]) -> str:
     """Which weights are scored, and on which split, as far as cards say so."""
-    chosen = sorted({str(card["settings"]["recipe"].get("selection", "unstated")) for card in runs})
+    chosen = sorted({str(_setting(card, "recipe", "selection") or "an unstated checkpoint") for card in runs})
     splits = sorted({str(card["score"]["split"]) for card in runs if card["score"]})
     if not splits:
         return ""
@@ -128,36 +120,34 @@ def settings(evidence: Evidence) -> Sheet:
         if not card["overrides"]:
             rules = (card["task"], card["protocol"], card["tier"], data_of(card), card["pattern"])
             groups[rules].append(card)
-    lines = []
+    rows = []
     for (task, protocol, tier, data, pattern), cards in sorted(groups.items()):
-        recipe = [card["settings"]["recipe"] for card in cards]
-        lines.append(
-            (
-                f"{task} (v{_span({card['task_version'] for card in cards})})",
-                protocol,
-                tier,
-                data,
-                "+".join(PATTERNS.get(one, one) for one in pattern.split("+")),
-                _network(cards[0]),
-                _span({one["steps"] for one in recipe}),
-                _span({one["batch_size"] for one in recipe}),
-                _span({one["learning_rate"] for one in recipe}),
-                ", ".join(sorted({card["mechanism"] for card in cards})),
-                _seeds(cards).partition(" seed")[0],
-                _parameters(cards),
-                ", ".join(sorted({str(card["settings"].get("precision", "unknown")) for card in cards})),
-            )
-        )
-    words = frozenset(range(len(HEADS))) - {6, 7, 8, 10, 11}
-    return Sheet("Settings of all runs, as their cards have them", HEADS, tuple(lines), words)
+        named = f"{task} (v{_span(card['task_version'] for card in cards)})"
+        codes = "+".join(PATTERNS.get(one, one) for one in str(pattern).split("+"))
+        mechanisms = ", ".join(sorted({card["mechanism"] for card in cards}))
+        recipe = [_span(_setting(card, "recipe", name) for card in cards) for name in RECIPE]
+        precision = ", ".join(sorted({str(card["settings"].get("precision", DASH)) for card in cards}))
+        seeds = _seeds(cards).partition(" seed")[0]
+        texts = (named, protocol, tier, data, codes, _network(cards[0]), mechanisms)
+        rows.append((*texts, *recipe, seeds, _parameters(cards), precision))
+    columns = tuple(Column(title, context=title in ("Data", "Precision")) for title in (*TEXTS, *NUMBERS))
+    made = of_finding(Finding("methods", "Settings of all runs", "As their cards have them.", columns, tuple(rows)))
+    return replace(made, words=frozenset(place for place, head in enumerate(made.heads) if head in TEXTS))
+
+
+def _setting(card: Card, part: str, name: str) -> Any:
+    """A setting of a card, None where it has none: cards are untrusted, and old ones lack what came later."""
+    found = card["settings"].get(part)
+    return found.get(name) if isinstance(found, Mapping) else None
 
 
 def _network(card: Card) -> str:
     """`encoder_classifier: 6 layers, 8 heads, width 512`."""
-    sizes = card["settings"]["model"]
-    layers = [sizes[name] for name in ("layers", "encoder_layers", "decoder_layers") if name in sizes]
+    sizes = {name: _setting(card, "model", name) for name in ("heads", "dim")}
+    found = [_setting(card, "model", name) for name in ("layers", "encoder_layers", "decoder_layers")]
+    layers = [count for count in found if isinstance(count, int)]
     words = [f"{'+'.join(map(str, layers))} layers"] * bool(layers)
-    words += [f"{sizes['heads']} heads"] * ("heads" in sizes) + [f"width {sizes['dim']}"] * ("dim" in sizes)
+    words += [f"{sizes['heads']} heads"] * bool(sizes["heads"]) + [f"width {sizes['dim']}"] * bool(sizes["dim"])
     return f"{card['backbone']}: {', '.join(words)}" if words else str(card["backbone"])
 
 
@@ -222,8 +212,9 @@ def _span(values: Iterable[Any]) -> str:
     >>> _span([0, 1, 2]), _span({3000}), _span({1e-4, 5e-4})
     ('0 to 2', '3,000', '0.0001 to 0.0005')
     """
-    ends = sorted({min(found), max(found)} if (found := list(values)) else set())
-    return " to ".join(f"{one:,}" if isinstance(one, int) else f"{one:g}" for one in ends)
+    found = [value for value in values if isinstance(value, int | float)]
+    ends = sorted({min(found), max(found)}) if found else []
+    return " to ".join(f"{one:,}" if isinstance(one, int) else f"{one:g}" for one in ends) or DASH
 
 
 def _parameters(cards: Iterable[Card]) -> str:

@@ -81,7 +81,7 @@ def _refuse_foreign_folder(out: Path) -> None:
 def _included(artefact: Artefact, shown: Shown, folder: Path) -> str:
     """Write the files of an artefact; returns the lines of the main document that include them."""
     heading = escaped(f"{artefact.number}: {artefact.title}")
-    lines = [rf"\artefact{{{heading}}}", rf"\texttt{{{escaped(artefact.command)}}}"]
+    lines = [rf"\artefact{{{heading}}}", rf"{{\raggedright\texttt{{{escaped(artefact.command)}}}\par}}"]
     if why := why_without(artefact, shown):
         lines.append(rf"\par {escaped(why)}")
     if shown.sheets:

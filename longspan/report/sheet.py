@@ -20,6 +20,8 @@ TURNED = 1.45  # how much longer a line is on a page that is turned
 PORTRAIT_CM, SEPARATION = 16.0, 1.6  # the width of a line; the letters that the space between two columns takes
 HEIGHTS = {"small": 1.0, "footnotesize": 0.87, "scriptsize": 0.73, "tiny": 0.55}  # of a line
 NARROWEST = 11  # letters to which a column of words is wrapped at most
+COSTS = ("Steps/s", "Parameters")  # which a paper prints elsewhere
+COSTS_NOTE = "Steps per second and parameters"
 MARKED = Style(words=False)  # printed errors as a mark in the cell, in words below
 PAGE = 44  # lines of a table that fit on a page
 
@@ -45,7 +47,8 @@ def of_finding(finding: Finding) -> Sheet:
 
 def of_board(view: Board) -> list[Sheet]:
     """A sheet for each table of a board; the notes stand below the last."""
-    found = parts(view, MARKED)
+    found = [part.without(COSTS) for part in parts(view, MARKED)]
+    said = tuple(note for note in footnotes(view, MARKED) if not note.startswith(COSTS_NOTE))
     sheets = []
     for part in found:
         lines: list[tuple[str, ...]] = []
@@ -53,7 +56,7 @@ def of_board(view: Board) -> list[Sheet]:
             lines += [(section.heading,)] * bool(section.heading) + [line.texts for line in section.lines]
         title = part.title if part is found[0] else f"{view.title}: {part.title}"
         words = frozenset({part.columns.index(NAME)})
-        notes = tuple(footnotes(view, MARKED)) if part is found[-1] else ()
+        notes = said if part is found[-1] else ()
         sheets.append(Sheet(title, part.columns, tuple(lines), words, notes))
     return sheets
 
