@@ -49,7 +49,7 @@ def patterns(*, ran_by_cab: bool) -> tuple[Sheet, list[Pair]]:
         lines.append((row.title, *families, row.cost, own["cost"], theirs, ours))
         pairs.append(Pair(row.title, "declared", f"{row.cost}; {theirs}", f"{own['cost']}; {ours}"))
         differs = row.disagreements(family=own["family"], cost=own["cost"], patterns=ours.split())
-        notes += [f"{row.title}, {cell}: {row.reasons[cell]}" for cell in differs if cell in row.reasons]
+        notes += [f"{row.title}, {cell}: {row.reasons[cell]}." for cell in differs if cell in row.reasons]
     heads = ("Mechanism", "Family, CAB", "ours", "Cost, CAB", "ours", "Patterns, CAB", "ours")
     title = "Cost and patterns of mechanisms, by CAB and as declared and checked here"
     return Sheet(title, heads, tuple(lines), frozenset(range(len(heads))), tuple(notes)), pairs

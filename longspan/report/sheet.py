@@ -7,6 +7,7 @@ A sheet that fits on a page floats; a longer one breaks across pages. Columns of
 be wider than the page, then the type gets smaller, then the page is turned.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ NARROWEST = 11  # letters to which a column of words is wrapped at most
 COSTS = ("Steps/s", "Parameters")  # which a paper prints elsewhere
 COSTS_NOTE = "Steps per second and parameters"
 MARKED = Style(words=False)  # printed errors as a mark in the cell, in words below
+MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 PAGE = 44  # lines of a table that fit on a page
 
 
@@ -68,7 +70,7 @@ def written(sheet: Sheet, label: str) -> str:
     """The sheet as LaTeX for the packages array, booktabs, longtable and pdflscape."""
     fit = _fit(sheet)
     head = " & ".join(_head(text, place in sheet.words) for place, text in enumerate(sheet.heads)) + r" \\"
-    body = [_line(line, len(sheet.heads)) for line in sheet.lines]
+    body = [_line(line, sheet) for line in sheet.lines]
     caption = rf"\caption{{{escaped(sheet.title)}}}\label{{tab:{label}}}"
     words = " ".join(map(escaped, sheet.notes))
     notes = [rf"\par\smallskip{{\scriptsize\raggedright {words}\par}}"] * bool(words)
@@ -100,10 +102,12 @@ def _head(text: str, left: bool) -> str:
     return stacked if len(words) < 2 else rf"\shortstack[{'l' if left else 'r'}]{{{stacked}}}"
 
 
-def _line(texts: Sequence[str], columns: int) -> str:
+def _line(texts: Sequence[str], sheet: Sheet) -> str:
+    """A minus sign is longer than the hyphen that stands for it in plain text."""
+    columns = len(sheet.heads)
     if len(texts) == 1 < columns:
         return rf"\addlinespace \multicolumn{{{columns}}}{{l}}{{\emph{{{escaped(texts[0])}}}}} \\"
-    return " & ".join(map(escaped, texts)) + r" \\"
+    return " & ".join(escaped(t if i in sheet.words else MINUS.sub("−", t)) for i, t in enumerate(texts)) + r" \\"
 
 
 @dataclass(frozen=True)
