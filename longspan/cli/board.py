@@ -244,7 +244,6 @@ def fill_tables(
     forecasting TASK...         errors beside CAB's
     times N                     core measurements at N tokens
     artefacts PAPER             every table and figure of LRA or CAB, its command, ours beside theirs
-    beside PAPER                every number of theirs that cards have too
     misprints PAPER             what is wrong in the tables and figures of a paper
 
     \b

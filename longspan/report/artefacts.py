@@ -293,7 +293,7 @@ ARTEFACTS = (
         )
         for number, code in (("Table 7", "NS"), ("Table 8", "CS"), ("Table 9", "NC"), ("Table 10", "CC"))
     ),
-    Artefact("CAB", "Table 11", "Efficiency lengths", efficiency_lengths()),
+    Artefact("CAB", "Table 11", "Efficiency lengths", efficiency_lengths(), "Own ones alone: the printed are no data."),
     Artefact(
         "CAB",
         "Figure 4",

@@ -155,9 +155,9 @@ def _network(card: Card) -> str:
 
 
 def _of_measurements(cards: Sequence[Card]) -> str:
-    if not cards:
-        return ""
     points = [point for card in cards for point in card["points"]]
+    if not points:
+        return ""
     lengths = sorted({point["length"] for point in points})
     modes = sorted({point["mode"] for point in points})
     return (
@@ -228,7 +228,8 @@ def _places(cards: Sequence[Card]) -> str:
     versions = []
     for name in ("python", *LIBRARIES, "cuda", "driver"):
         found = sorted({str(card["environment"][name]) for card in cards if card["environment"].get(name)})
-        versions += [f"{name} {_listed(found)}"] * bool(found)
+        if found:
+            versions.append(f"{name} {_listed(found)}")
     code = sorted({str(card["code"].get("version")) for card in cards})
     commits = {str(card["code"].get("commit")) for card in cards} - {"None"}
     kept = f" ({_counted(len(commits), 'commit')})" if commits else ""

@@ -8,7 +8,6 @@ from longspan.analysis.finding import escaped, table
 from longspan.core.errors import UsageError, did_you_mean
 from longspan.published.contradictions import contradictions
 from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, Desk, Shown, why_without
-from longspan.report.beside import Pair
 from longspan.report.printed import leaderboard, measurements
 
 SHOWN = 2  # pairs in the table of all
@@ -16,40 +15,36 @@ FIGURES = ("Figure 3a", "Figure 4")  # what an analysis says of CAB's figures be
 
 
 def artefacts(evidence: Evidence, paper: str) -> str:
-    """A line for each table and figure: the command, and the first numbers of theirs and ours."""
-    rows = []
-    for artefact, shown in _shown(evidence, paper):
-        first = shown.pairs[:SHOWN]
-        more = len(shown.pairs) - len(first)
-        theirs = "; ".join(f"{pair.what}: {pair.theirs}" for pair in first)
-        ours = "; ".join(f"{pair.ours} ({pair.where})" for pair in first) + (f"; {more} more below" if more > 0 else "")
-        why = why_without(artefact, shown)
-        rows.append([artefact.number, artefact.title, f"`{artefact.command}`", escaped(theirs), escaped(why or ours)])
-    return _lines(("in the paper", "what", "command", "theirs", "ours"), rows)
-
-
-def beside(evidence: Evidence, paper: str) -> str:
-    """For each table and figure that has some: every number of theirs that we have too."""
-    parts = []
-    for artefact, shown in _shown(evidence, paper):
-        if shown.pairs:
-            quantity = f": {escaped(shown.quantity)}" if shown.quantity else ""
-            rows = [[escaped(text) for text in (pair.what, pair.theirs, pair.ours, pair.where)] for pair in _few(shown)]
-            said = (
-                f"\n\n{len(shown.pairs) - len(rows)} more agree to the letter." if len(rows) < len(shown.pairs) else ""
-            )
-            parts.append(
-                f"### {artefact.paper}, {artefact.number}\n\n{escaped(artefact.title)}{quantity}.\n\n"
-                + (_lines(("what", "theirs", "ours", "ours by"), rows) if rows else "All agree to the letter.")
-                + (said if rows else "")
-            )
+    """A line for each table and figure, with the first numbers of theirs and ours; then all numbers of each."""
+    _known(paper)
+    made = [(artefact, artefact.show(Desk(evidence))) for artefact in ARTEFACTS if artefact.paper == paper]
+    heads = ("in the paper", "what", "command", "theirs", "ours")
+    parts = [_lines(heads, [_line(artefact, shown) for artefact, shown in made])]
+    parts += [_all_numbers(artefact, shown) for artefact, shown in made if shown.pairs]
     return "\n\n".join(parts)
 
 
-def _few(shown: Shown) -> list[Pair]:
-    """Pairs that differ; of long tables that agree in most cells the others are only counted."""
+def _line(artefact: Artefact, shown: Shown) -> list[str]:
+    first = shown.pairs[:SHOWN]
+    more = len(shown.pairs) - len(first)
+    theirs = "; ".join(f"{pair.what}: {pair.theirs}" for pair in first)
+    ours = "; ".join(f"{pair.ours} ({pair.where})" for pair in first) + (f"; {more} more below" if more > 0 else "")
+    said = why_without(artefact, shown) or ours
+    return [artefact.number, artefact.title, f"`{artefact.command}`", escaped(theirs), escaped(said)]
+
+
+def _all_numbers(artefact: Artefact, shown: Shown) -> str:
+    """Every number of theirs that we have too."""
     differing = [pair for pair in shown.pairs if pair.theirs != pair.ours]
-    return list(shown.pairs) if len(shown.pairs) < 2 * len(differing) + 12 else differing
+    pairs = (
+        list(shown.pairs) if len(shown.pairs) < 2 * len(differing) + 12 else differing
+    )  # of most that agree, no list
+    rows = [[escaped(text) for text in (pair.what, pair.theirs, pair.ours, pair.where)] for pair in pairs]
+    quantity = f" ({escaped(shown.quantity)})" if shown.quantity else ""
+    words = [f"### {artefact.paper}, {artefact.number}", f"{escaped(artefact.title)}{quantity}."]
+    words += [_lines(("what", "theirs", "ours", "ours by"), rows)] * bool(rows)
+    agree = len(shown.pairs) - len(pairs)
+    return "\n\n".join([*words, *[f"{agree} more are written alike."] * bool(agree)])
 
 
 def misprints(evidence: Evidence, paper: str) -> str:
@@ -70,11 +65,6 @@ def _misprints(paper: str) -> Iterator[str]:
         if view.table.suite == paper.lower():
             found = [(flag, cell) for flag, cell in view.notes() if flag.kind != "rounding"]
             yield from (f"{view.table.title}, {cell}: printed {flag.printed}; {flag.why}." for flag, cell in found)
-
-
-def _shown(evidence: Evidence, paper: str) -> list[tuple[Artefact, Shown]]:
-    _known(paper)
-    return [(artefact, artefact.show(Desk(evidence))) for artefact in ARTEFACTS if artefact.paper == paper]
 
 
 def _known(paper: str) -> None:
