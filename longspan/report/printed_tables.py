@@ -6,7 +6,7 @@ from typing import Any
 
 from longspan.published.index_audit import index_checks
 from longspan.published.index_constants import index_constants
-from longspan.published.printed_settings import printed_settings
+from longspan.published.task_settings import task_settings
 from longspan.published.sizes import sizes
 from longspan.published.taxonomy import taxonomy
 from longspan.report.beside import Pair
@@ -26,7 +26,7 @@ def entries(kind: str) -> dict[str, Entry]:
 
 def settings(number: str) -> tuple[Sheet, list[Pair]]:
     """A table of settings as printed, below each cell ours where it reads otherwise."""
-    table = printed_settings(number)
+    table = task_settings(number)
     tasks = entries("tasks")
     lines, pairs = [], []
     for row in table.rows:

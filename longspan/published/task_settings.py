@@ -1,6 +1,6 @@
-"""Tables of CAB that print settings, cell by cell, beside what the protocol `cab-2023` has in their place.
+"""Tables of CAB about tasks and their training, cell by cell, beside what the protocol `cab-2023` has in their place.
 
-table = printed_settings("Table 4")
+table = task_settings("Table 4")
 table.ours("LM", "Peak rate", entries)      # '0.0005', from the entries of tasks in a catalogue
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
 
-FILE = "cab_settings.json"
+FILE = "cab_tasks.json"
 CODES = {"noncausal_self": "NS", "causal_self": "CS", "noncausal_cross": "NC", "causal_cross": "CC"}
 Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class SettingsRow:
+class TaskRow:
     """`settings` are the places of a task's entry that a cell is about; `ours` is said where there is none."""
 
     title: str
@@ -30,14 +30,14 @@ class SettingsRow:
 
 
 @dataclass(frozen=True)
-class SettingsTable:
+class TaskTable:
     number: str
     title: str
     protocol: str
     columns: tuple[str, ...]
-    rows: tuple[SettingsRow, ...]
+    rows: tuple[TaskRow, ...]
 
-    def ours(self, row: SettingsRow, column: str, entry: Entry) -> str:
+    def ours(self, row: TaskRow, column: str, entry: Entry) -> str:
         """What this package has in place of a printed cell, from the entry of the row's task."""
         if column in row.ours:
             return row.ours[column]
@@ -67,26 +67,26 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def printed_settings(number: str) -> SettingsTable:
+def task_settings(number: str) -> TaskTable:
     """The table of that number, such as `Table 4`."""
     if number not in _tables():
-        raise UnknownName(f"No printed table of settings is called {number!r}.{did_you_mean(number, _tables())}")
+        raise UnknownName(f"No printed table of tasks is called {number!r}.{did_you_mean(number, _tables())}")
     return _tables()[number]
 
 
 @cache
-def _tables() -> dict[str, SettingsTable]:
+def _tables() -> dict[str, TaskTable]:
     content = json.loads(resources.files("longspan.published").joinpath(FILE).read_text(encoding="utf-8"))
     return {table["number"]: _table(table, content["protocol"]) for table in content["tables"]}
 
 
-def _table(content: Entry, protocol: str) -> SettingsTable:
+def _table(content: Entry, protocol: str) -> TaskTable:
     columns = tuple(content["columns"])
     rows = tuple(_row(row, columns, content["settings"]) for row in content["rows"])
-    return SettingsTable(content["number"], content["title"], protocol, columns, rows)
+    return TaskTable(content["number"], content["title"], protocol, columns, rows)
 
 
-def _row(row: Entry, columns: Sequence[str], shared: Mapping[str, Sequence[str]]) -> SettingsRow:
+def _row(row: Entry, columns: Sequence[str], shared: Mapping[str, Sequence[str]]) -> TaskRow:
     places = {name: tuple(found) for name, found in {**shared, **row.get("settings", {})}.items()}
     printed = dict(zip(columns, row["printed"], strict=True))
-    return SettingsRow(row["title"], row["task"], printed, places, row.get("ours", {}))
+    return TaskRow(row["title"], row["task"], printed, places, row.get("ours", {}))
