@@ -1,7 +1,7 @@
 """Tables of CAB about tasks and their training, cell by cell, beside what the protocol `cab-2023` has in their place.
 
 table = task_settings("Table 4")
-table.ours("LM", "Peak rate", entries)      # '0.0005', from the entries of tasks in a catalogue
+table.ours(table.rows[4], "Peak rate", entry)      # '0.0005', from the entry of task `lm` in a catalogue
 """
 
 import json

@@ -6,8 +6,8 @@ from typing import Any
 
 from longspan.published.index_audit import index_checks
 from longspan.published.index_constants import index_constants
-from longspan.published.task_settings import task_settings
 from longspan.published.sizes import sizes
+from longspan.published.task_settings import task_settings
 from longspan.published.taxonomy import taxonomy
 from longspan.report.beside import Pair
 from longspan.report.sheet import Sheet
