@@ -99,6 +99,7 @@ def question(
     values: Sequence[str] = (),
     by: Sequence[str] = (),
     *,
+    name_column: str = "Mechanism",
     origin: str = "From",
     table: bool = True,
     figure: bool = True,
@@ -107,12 +108,14 @@ def question(
     columns: tuple[str, str, str] | None = None,
 ) -> Source:
     """An analysis. `values` are the columns that own rows share with published ones, `by` what must agree beside the
-    mechanism, `origin` the column that says which is which; or `columns` name theirs, ours and the verdict in one row.
+    mechanism (`name_column`), `origin` the column that says which is which; or `columns` name theirs, ours and the verdict in one row.
     `keep` and `draw` choose what is shown."""
 
     def show(desk: Desk) -> Shown:
         finding = chosen(answer(name, desk.evidence), keep, draw)
-        return of_answer(finding, values, by, origin=origin, table=table, figure=figure, columns=columns)
+        return of_answer(
+            finding, values, by, name_column=name_column, origin=origin, table=table, figure=figure, columns=columns
+        )
 
     return Source(f"longspan analyze {name}", show)
 
@@ -133,6 +136,7 @@ def of_answer(
     values: Sequence[str] = (),
     by: Sequence[str] = (),
     *,
+    name_column: str = "Mechanism",
     origin: str = "From",
     table: bool = True,
     figure: bool = True,
@@ -142,7 +146,7 @@ def of_answer(
     if columns:
         pairs, quantity = beside.of_columns(finding, *columns, by), columns[1]
     else:
-        pairs = beside.of_finding(finding, values, by=by, origin=origin) if values else []
+        pairs = beside.of_finding(finding, values, by=by, name=name_column, origin=origin) if values else []
         quantity = beside.BETWEEN.join(values)
     sheets = (of_finding(finding),) if table and finding.rows else ()
     return Shown(sheets, partial(describe, finding) if figure else tuple, tuple(pairs), quantity)
