@@ -201,7 +201,7 @@ def paper(
       longspan paper -o paper --cards results/h200/cards
     """
     from longspan import analysis
-    from longspan.report.artefacts import Desk
+    from longspan.report.artefact_sources import Desk
     from longspan.report.paper import build
     from longspan.results import collect, conformance
 

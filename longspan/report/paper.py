@@ -18,7 +18,8 @@ from longspan.core import atomic, litter
 from longspan.core.errors import UsageError
 from longspan.published.bibliography import bibtex
 from longspan.report import methods, paper_figure
-from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, Desk, Shown, why_without
+from longspan.report.artefact_sources import Desk, Shown
+from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, why_without
 from longspan.report.sheet import written
 from longspan.results.latex import escaped
 

@@ -7,7 +7,8 @@ from longspan.analysis import Evidence, correlation
 from longspan.analysis.finding import escaped, table
 from longspan.core.errors import UsageError, did_you_mean
 from longspan.published.contradictions import contradictions
-from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, Desk, Shown, why_without
+from longspan.report.artefact_sources import Desk, Shown
+from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, why_without
 from longspan.report.printed import leaderboard, measurements
 
 SHOWN = 2  # pairs in the table of all

@@ -11,7 +11,8 @@ from longspan import analysis
 from longspan.analysis import Evidence, gather
 from longspan.cli import app
 from longspan.report import beside
-from longspan.report.artefacts import ARTEFACTS, Artefact, Desk, Source, question, why_without
+from longspan.report.artefact_sources import Desk, Source, question
+from longspan.report.artefacts import ARTEFACTS, Artefact, why_without
 from longspan.report.beside import Pair, mechanism_of
 from longspan.report.marked_tables import fill
 from longspan.report.papers_page import misprints
@@ -36,6 +37,12 @@ def committed():
     return gather([CARDS])
 
 
+@pytest.fixture(scope="module")
+def made(committed):
+    """All artefacts of the committed cards."""
+    return {artefact.name: artefact.show(Desk(committed)) for artefact in ARTEFACTS}
+
+
 def commands():
     return [
         pytest.param(line, marks=pytest.mark.full) if any(word in line for word in LONG) else line
@@ -50,9 +57,9 @@ def test_every_table_and_figure_is_listed_once(paper):
     assert set(listed) == PRINTED[paper] - ELSEWHERE[paper] - (WAITING if paper == "CAB" else set())
 
 
-def test_a_line_is_never_empty_and_says_why_where_there_is_no_number_of_ours(committed):
+def test_a_line_is_never_empty_and_says_why_where_there_is_no_number_of_ours(made):
     for artefact in ARTEFACTS:
-        shown = artefact.show(Desk(committed))
+        shown = made[artefact.name]
         assert shown.pairs or why_without(artefact, shown), artefact.name
         assert all(pair.theirs and pair.ours for pair in shown.pairs), artefact.name
 
@@ -132,7 +139,8 @@ def test_the_page_lists_the_misprints_that_the_program_finds(paper, words):
     assert words in misprints(Evidence(), paper).replace("\\", "")
 
 
-def test_the_committed_page_is_what_the_cards_say(committed):
+def test_the_committed_page_is_what_the_cards_say(committed, made, monkeypatch):
+    monkeypatch.setattr(Artefact, "show", lambda artefact, desk: made[artefact.name])  # made once for both tests
     text = (ROOT / "docs" / "papers.md").read_text()
     assert "<!-- cards: artefacts CAB -->" in text
     assert fill(text, committed) == text, "run `make generated` and commit docs/papers.md"

@@ -12,7 +12,8 @@ from longspan.analysis import Evidence, gather
 from longspan.cli import app
 from longspan.core.errors import UsageError
 from longspan.report import methods
-from longspan.report.artefacts import ARTEFACTS, Artefact, Desk, Source
+from longspan.report.artefact_sources import Desk, Source
+from longspan.report.artefacts import ARTEFACTS, Artefact
 from longspan.report.paper import MARKER, build
 from longspan.report.sheet import Sheet, written
 from longspan.results import conformance
