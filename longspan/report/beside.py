@@ -82,8 +82,14 @@ def of_board(view: Board) -> Iterator[Pair]:
         for column, cell in row.cells.items():
             theirs = _printed(view, row.mechanism, row.counterpart, column)
             if theirs and cell.status == "ok":
-                heading = view.suite.measure(column).title
-                yield Pair(f"{row.title}, {heading}", where, theirs, _own(view, cell, column))
+                yield Pair(f"{row.title}, {_heading(view, column)}", where, theirs, _own(view, cell, column))
+
+
+def _heading(view: Board, column: str) -> str:
+    """Titles of a suite's measures name the metric; single tasks are scored by several."""
+    measure = view.suite.measure(column)
+    named = view.suite.measures or measure.metric == "accuracy"
+    return measure.title if named else f"{measure.title}, {measure.metric.upper()}"
 
 
 def _own(view: Board, cell: BoardCell, column: str) -> str:

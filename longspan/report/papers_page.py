@@ -29,7 +29,8 @@ def _line(artefact: Artefact, shown: Shown) -> list[str]:
     first = shown.pairs[:SHOWN]
     more = len(shown.pairs) - len(first)
     theirs = "; ".join(f"{pair.what}: {pair.theirs}" for pair in first)
-    ours = "; ".join(f"{pair.ours} ({pair.where})" for pair in first) + (f"; {more} more below" if more > 0 else "")
+    numbers = [f"{pair.ours} ({pair.where})" if pair.where else pair.ours for pair in first]
+    ours = "; ".join([*numbers, *[f"{more} more below"] * (more > 0)])
     said = why_without(artefact, shown) or ours
     return [artefact.number, artefact.title, f"`{artefact.command}`", escaped(theirs), escaped(said)]
 

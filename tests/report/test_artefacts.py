@@ -106,6 +106,13 @@ def test_a_score_by_other_rules_says_by_which():
     assert Pair("ABC, LM PPL", "longspan · lite", "29.13", "250") in table.show(Desk(Evidence.of(runs, (), ()))).pairs
 
 
+def test_a_task_that_is_scored_by_two_metrics_has_a_number_of_each(made):
+    pairs = {pair.what: pair for pair in made["cab-table-3c"].pairs}
+    assert len(pairs) == len(made["cab-table-3c"].pairs)
+    assert pairs["ABC, forecasting_etth1, MSE"].theirs == "1.332"
+    assert pairs["ABC, forecasting_etth1, MAE"].theirs == "0.934"
+
+
 def test_a_question_without_an_answer_is_a_sentence_and_no_failure():
     shown = Artefact("LRA", "Figure 2", "Span", question("span")).show(Desk(Evidence()))
     assert not shown.sheets
