@@ -132,7 +132,7 @@ def _parameters(cell: Counted, tier: str, printed: PrintedSize | None) -> dict[s
     """One line: what was counted, under which rules, whether it keeps the rule of the arena, and what was printed."""
     name, mechanism, pattern, protocol = cell
     plan = runs.RunPlan.of(runs.Cell(name, mechanism, pattern, protocol, tier))
-    counted = runs.count_parameters(name, mechanism, protocol, tier, pattern)
+    counted = runs.count_parameters(name, str(plan.mechanism), protocol, tier, pattern)  # with the protocol's options
     baseline = runs.count_baseline(plan)
     task, total = plan.task, counted["total"]
     return {

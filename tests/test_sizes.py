@@ -29,3 +29,11 @@ def test_the_network_here_has_the_printed_count_to_the_integer(size):
     assert row["total"] == size.derived
     assert row["published"]["agrees"]
     assert row["protocol"] == size.protocol
+
+
+def test_a_plain_name_is_counted_with_the_options_that_the_protocol_gives_it():
+    how = {"pattern": "causal_cross", "protocol": "cab-2023"}
+    (plain,) = api.params(["tts_transformer"], ["abc"], **how)
+    (named,) = api.params(["tts_transformer"], ["abc(slots=64)"], **how)
+    assert plain["mechanism"] == named["mechanism"] == "abc(slots=64)"
+    assert plain["total"] == named["total"] == 54_501_635

@@ -13,6 +13,7 @@ from longspan.core.errors import DataMissing, UnknownName, did_you_mean
 
 QUESTIONS = {
     "tradeoff": "what does accuracy cost in time and memory?",
+    "speed": "how many times faster than softmax, and in how much memory?",
     "front": "which mechanisms does nothing beat at once in score, time and memory?",
     "differences": "which mechanisms differ from softmax at all?",
     "ranks": "which mechanisms rank apart over all tasks?",

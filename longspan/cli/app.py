@@ -36,7 +36,7 @@ ORDER = (
         "crossover",
         "advise",
     ),
-    *("probe", "analyze", "board", "report", "tables", "verify", "new", "doctor"),
+    *("probe", "analyze", "board", "paper", "report", "tables", "verify", "new", "doctor"),
 )
 INTERRUPTED = 130
 

@@ -1,4 +1,4 @@
-"""`board`, `report`, `tables` and `verify`: what cards say. Never imports torch."""
+"""`board`, `paper`, `report`, `tables` and `verify`: what cards say. Never imports torch."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -182,6 +182,36 @@ def _catalogue(out: Path) -> dict[str, Any] | None:
     return content
 
 
+@app.command()
+def paper(
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="DIR", help="Where to write it; OUT/paper if left out.")
+    ] = None,
+    cards: Cards = None,
+    out: Out = Path("out"),
+) -> None:
+    """Write everything for a paper into one folder: tables as LaTeX, figures as PDF and SVG, references, methods.
+
+    main.tex includes it all and compiles as it is; every file can be included by itself. The folder is replaced as a
+    whole, and one that holds something else is left alone. Which table or figure of which paper: docs/papers.md.
+
+    \b
+    Examples:
+      longspan paper
+      longspan paper -o paper --cards results/h200/cards
+    """
+    from longspan import analysis
+    from longspan.report.artefact_sources import Desk
+    from longspan.report.paper import build
+    from longspan.results import collect, conformance
+
+    evidence = analysis.gather(collect.card_folders(cards, out))
+    checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
+    for problem in (*evidence.problems, *unreadable):
+        say(f"Left out: {problem.sentence}", error=True)
+    say(f"The paper is {build(Desk(evidence, checked), output or out / 'paper')}; compile it with pdflatex and bibtex.")
+
+
 def _serve(site: Path, port: int) -> None:
     from longspan.report.serve import serving
 
@@ -213,6 +243,8 @@ def fill_tables(
     language TASK TIER N...     perplexities, also at other lengths
     forecasting TASK...         errors beside CAB's
     times N                     core measurements at N tokens
+    artefacts PAPER             every table and figure of LRA or CAB, its command, ours beside theirs
+    misprints PAPER             what is wrong in the tables and figures of a paper
 
     \b
     Examples:

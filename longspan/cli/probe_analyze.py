@@ -100,6 +100,7 @@ def analyze(
 
     \b
     tradeoff     what does accuracy cost in time and memory?         runs, measurements
+    speed        how many times faster than softmax?              measurements
     front        what does nothing beat in score, time and memory?   runs
     differences  which differ from softmax at all?                   runs
     ranks        which rank apart over all tasks?                    runs

@@ -1,4 +1,4 @@
-"""Figures for papers: a PDF and a PNG of an answered question, drawn with matplotlib in the colours of the site.
+"""Figures for papers: an answered question as PDF, PNG or SVG, drawn with matplotlib in the colours of the site.
 
 draw(finding, Path("figures"))      # figures/tradeoff.pdf, figures/tradeoff.png
 """
@@ -33,7 +33,9 @@ from longspan.results.board import shown
 
 ASSETS = Path(__file__).parent / "assets"
 WIDTH = 6.75  # inches: the text width of most conference styles
+PAGE = 8.5  # inches of a figure that is no higher than a page
 DPI = 300
+UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # the same cards, the same bytes
 LINE, SIZE = 0.6, 0.45  # points on paper for a pixel of the site, of line widths and of markers
 SHEET = (ASSETS / "site.css").read_text(encoding="utf-8")
 COLOURS = dict(re.findall(r"(--[\w-]+): light-dark\((#[0-9a-f]{6}),", SHEET))  # those of the light theme
@@ -50,20 +52,41 @@ class FigureError(LongspanError):
 
 def draw(finding: Finding, folder: Path) -> list[Path]:
     """The finding as `<question>.pdf` and `<question>.png` in the folder; nothing where there is nothing to draw."""
-    figures = describe(finding)
+    return save(describe(finding), folder, finding.question, ("pdf", "png"))
+
+
+def save(figures: Sequence[Figure], folder: Path, name: str, forms: Sequence[str]) -> list[Path]:
+    """The figures in one drawing, `<name>.<form>` for each form; nothing where there is nothing to draw."""
     if not figures:
         return []
     with canvas() as pyplot:
         drawn = render(pyplot, figures)
-        paths = [folder / f"{finding.question}.{suffix}" for suffix in ("pdf", "png")]
+        paths = [folder / f"{name}.{form}" for form in forms]
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             with temporary_beside(path) as part:
-                made = {"CreationDate": None} if path.suffix == ".pdf" else None  # the same cards, the same bytes
-                drawn.savefig(part, format=path.suffix[1:], dpi=DPI, bbox_inches="tight", metadata=made)
+                how = {"dpi": DPI, "bbox_inches": "tight", "metadata": UNDATED.get(path.suffix)}
+                drawn.savefig(part, format=path.suffix[1:], **how)
         pyplot.close(drawn)
     return paths
+
+
+def sheets(figures: Sequence[Figure]) -> list[Figure]:
+    """The figures, those that are higher than a page cut into several."""
+    made: list[Figure] = []
+    for figure in figures:
+        rows = _rows(figure)
+        columns = max((len(row) for _, row in rows), default=1)
+        left = 0.0
+        for _, row in rows:
+            height = max(_height(view, columns) for view in row)
+            if height > left or not made or made[-1].title != figure.title:
+                made.append(Figure([], figure.title))
+                left = PAGE
+            made[-1] = Figure([*made[-1].views, *row], figure.title)
+            left -= height
+    return made
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from longspan.results.board_table import (
     score_text,
     seeds_text,
 )
+from longspan.results.latex import escaped
 from longspan.results.published_rows import SUMMARY, ColumnSpread
 from longspan.results.terminal_board import draw
 
@@ -149,17 +150,6 @@ def _numbers(spread: ColumnSpread) -> dict[str, float]:
     return {"value": spread.mean, "std": spread.std}
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "●": r"$^\bullet$"}
-_LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
-    "±": r"$\pm$",
-    "°": r"$^\circ$",
-    "–": "--",
-    "·": r"$\cdot$",
-    "†": r"$^\dagger$",
-    "✗": r"$^\times$",
-}
-
-
 def _latex(views: Sequence[Board]) -> str:
     return "\n".join(map(_latex_board, views))
 
@@ -167,22 +157,19 @@ def _latex(views: Sequence[Board]) -> str:
 def _latex_board(view: Board) -> str:
     """A `tabular` per table, for booktabs; the notes follow as comments."""
 
-    def escape(text: str) -> str:
-        return "".join(_LATEX.get(letter, letter) for letter in shown(text))
-
     out = []
     for part in parts(view):
         out += [
             f"% {shown(part.title)}",
             r"\begin{tabular}{" + "".join("l" if name == NAME else "r" for name in part.columns) + "}",
             r"\toprule",
-            " & ".join(escape(name) for name in part.columns) + r" \\",
+            " & ".join(escaped(name) for name in part.columns) + r" \\",
         ]
         for section in part.sections:
             out.append(r"\midrule")
             if section.heading:
-                out.append(rf"\multicolumn{{{len(part.columns)}}}{{l}}{{\emph{{{escape(section.heading)}}}}} \\")
-            out += [" & ".join(escape(text) for text in line.texts) + r" \\" for line in section.lines]
+                out.append(rf"\multicolumn{{{len(part.columns)}}}{{l}}{{\emph{{{escaped(section.heading)}}}}} \\")
+            out += [" & ".join(escaped(text) for text in line.texts) + r" \\" for line in section.lines]
         out += [r"\bottomrule", r"\end{tabular}", ""]
     return "\n".join([*out, *(f"% {shown(note)}" for note in footnotes(view))]) + "\n"
 

@@ -1,0 +1,172 @@
+"""What a table or figure of a paper is made from: an analysis, boards, printed settings, pictures of a dataset.
+
+source = question("gap", ("Train", "Test"), ("Task",))
+source.command                              # longspan analyze gap
+source.show(Desk(evidence)).pairs           # ours beside theirs
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from longspan.analysis import Evidence, Finding, answer, crossover
+from longspan.report import beside
+from longspan.report.beside import Pair
+from longspan.report.marks import Figure, FigureView, ImageMark
+from longspan.report.question_figures import describe
+from longspan.report.sheet import Sheet, of_board, of_finding
+from longspan.results import collect
+from longspan.results.variant import REAL
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What artefacts are made from: cards, and results of `longspan check`."""
+
+    evidence: Evidence
+    conformance: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An artefact made. `quantity` says what the numbers of the pairs are, `missing` what could not be made and why.
+
+    Figures are made when they are drawn.
+    """
+
+    sheets: tuple[Sheet, ...] = ()
+    draw: Callable[[], Sequence[Figure]] = tuple
+    pairs: tuple[Pair, ...] = ()
+    quantity: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """How an artefact is made, and the command that shows the same."""
+
+    command: str
+    show: Callable[[Desk], Shown]
+
+
+def question(
+    name: str,
+    values: Sequence[str] = (),
+    by: Sequence[str] = (),
+    *,
+    name_column: str = "Mechanism",
+    origin: str = "From",
+    table: bool = True,
+    figure: bool = True,
+    keep: Callable[[Mapping[str, str]], bool] | None = None,
+    draw: Callable[[Any], bool] | None = None,
+    columns: tuple[str, str, str] | None = None,
+) -> Source:
+    """An analysis: `values` are the columns that own rows share with published ones, `by` those that must agree beside
+    the name, `origin` the one that says whose a row is; or `columns` are theirs, ours and a verdict in one row.
+    `keep` and `draw` choose what is shown."""
+
+    def show(desk: Desk) -> Shown:
+        finding = chosen(answer(name, desk.evidence), keep, draw)
+        return of_answer(
+            finding, values, by, name_column=name_column, origin=origin, table=table, figure=figure, columns=columns
+        )
+
+    return Source(f"longspan analyze {name}", show)
+
+
+def chosen(
+    finding: Finding, keep: Callable[[Mapping[str, str]], bool] | None, draw: Callable[[Any], bool] | None
+) -> Finding:
+    """The finding with the rows and drawn items that were asked for."""
+    titles = [column.title for column in finding.columns]
+    texts = [dict(zip(titles, row, strict=True)) for row in finding.texts()]
+    rows = [row for row, own in zip(finding.rows, texts, strict=True) if keep is None or keep(own)]
+    drawn = finding.figure if draw is None else tuple(item for item in finding.figure or () if draw(item))
+    return replace(finding, rows=tuple(rows), figure=drawn)
+
+
+def of_answer(
+    finding: Finding,
+    values: Sequence[str] = (),
+    by: Sequence[str] = (),
+    *,
+    name_column: str = "Mechanism",
+    origin: str = "From",
+    table: bool = True,
+    figure: bool = True,
+    columns: tuple[str, str, str] | None = None,
+) -> Shown:
+    """A finding as an artefact."""
+    if columns:
+        pairs, quantity = beside.of_columns(finding, *columns, by), columns[1]
+    else:
+        pairs = beside.of_finding(finding, values, by=by, name=name_column, origin=origin) if values else []
+        quantity = beside.BETWEEN.join(values)
+    sheets = (of_finding(finding),) if table and finding.rows else ()
+    return Shown(sheets, partial(describe, finding) if figure else tuple, tuple(pairs), quantity)
+
+
+def boards(suite: str, *, published: str | None = None, pattern: str | None = None, also: Sequence[str] = ()) -> Source:
+    """The boards of a suite; beside theirs also those of single tasks, `mse` and `mae` of each."""
+
+    def show(desk: Desk) -> Shown:
+        cards = [*desk.evidence.runs, *desk.evidence.set_aside]
+        checked = desk.conformance
+        views = list(collect.boards(cards, suite, published=published, pattern=pattern, conformance=checked))
+        ran = {card["task"] for card in cards}
+        single = [
+            view
+            for task in also
+            for metric in ("mse", "mae")
+            if task in ran
+            for view in collect.boards(cards, task, metric=metric, conformance=checked)
+        ]
+        ordered = sorted((*views, *single), key=lambda view: (view.tier, view.data) != ("full", REAL))
+        pairs = tuple(pair for view in ordered for pair in beside.of_board(view))
+        return Shown(tuple(sheet for view in views for sheet in of_board(view)), pairs=pairs, quantity="score")
+
+    options = [f"--published {published}"] * bool(published) + [f"--pattern {pattern}"] * bool(pattern)
+    return Source(" ".join(["longspan board", suite, *options]), show)
+
+
+def efficiency_lengths() -> Source:
+    """Those of CAB by its own method, in time and in memory."""
+
+    def show(desk: Desk) -> Shown:
+        found = [
+            crossover.compare(desk.evidence, method="cab-2023", quantity=quantity, pattern="noncausal_self")
+            for quantity in ("time", "memory")
+        ]
+        return Shown(tuple(map(of_finding, found)), lambda: [figure for one in found for figure in describe(one)])
+
+    return Source("longspan crossover --method cab-2023 --pattern NS", show)
+
+
+def printed(command: str, make: Callable[[], tuple[Sheet, list[Pair]]], quantity: str = "") -> Source:
+    """A table of settings, sizes or constants, for which no card is needed."""
+
+    def show(desk: Desk) -> Shown:
+        sheet, pairs = make()
+        return Shown((sheet,), pairs=tuple(pairs), quantity=quantity)
+
+    return Source(command, show)
+
+
+def samples(dataset: str, count: int) -> Source:
+    """Fresh pictures of a generated dataset; none where they cannot be generated."""
+
+    def draw() -> list[Figure]:
+        try:
+            from longspan import datasets
+        except ModuleNotFoundError:  # the reading half is installed alone
+            return []
+        own, data = datasets.examples_of(dataset)
+        drawn = [
+            ImageMark(values=one.content, colours="grey", low=0.0, high=255.0, title=f"label {one.label}", column=place)
+            for place, one in enumerate(own.samples(data, count))
+        ]
+        return [Figure([FigureView(f"Samples of {dataset}", drawn)])]
+
+    return Source(f"longspan show {dataset} --samples {count} -o {dataset}.png", lambda desk: Shown(draw=draw))

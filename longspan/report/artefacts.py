@@ -1,0 +1,180 @@
+"""Every table and figure of both papers: what it shows, the command that shows it, and ours beside theirs.
+
+    for artefact in ARTEFACTS:
+        shown = artefact.show(Desk(evidence))
+        shown.sheets, shown.draw(), shown.pairs
+
+`longspan paper` writes them, the page docs/papers.md lists them, and a test runs every command on the committed cards.
+A new analysis is one line of `ARTEFACTS`:
+
+    Artefact("LRA", "Table 3", "Generalisation gap", question("gap", ("Train", "Test"), ("Task",)))
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from longspan.core.errors import DataMissing
+from longspan.report import printed_tables
+from longspan.report.artefact_sources import (
+    Desk,
+    Shown,
+    Source,
+    boards,
+    efficiency_lengths,
+    printed,
+    question,
+    samples,
+)
+
+Paper = Literal["LRA", "CAB"]
+PAPERS = {"LRA": "arXiv:2011.04006", "CAB": "arXiv:2210.07661"}
+NO_WEIGHTS = "This is asked of the weights of a trained model, which are not kept beside cards."
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """`absent` says what does not exist here: it stands beside what the paper has where cards have nothing."""
+
+    paper: Paper
+    number: str
+    title: str
+    source: Source
+    absent: str = ""
+
+    @property
+    def name(self) -> str:
+        """As files are called: `lra-table-1`."""
+        return f"{self.paper} {self.number}".lower().replace(" ", "-").replace(".", "-")
+
+    @property
+    def command(self) -> str:
+        return self.source.command
+
+    def show(self, desk: Desk) -> Shown:
+        try:
+            return self.source.show(desk)
+        except DataMissing as error:
+            return Shown(missing=str(error))
+
+
+def why_without(artefact: Artefact, shown: Shown) -> str:
+    """Why there is no number of ours beside theirs, in a sentence; empty where there is one."""
+    return "" if shown.pairs else " ".join(filter(None, (artefact.absent, shown.missing)))
+
+
+def _mode(mode: str) -> Callable[[Mapping[str, str]], bool]:
+    return lambda row: row["Mode"] == mode
+
+
+NO_DATA = Source("longspan list attentions", lambda desk: Shown())  # the same in words
+ETTH1 = ("forecasting_etth1", "forecasting_etth1_univariate")
+TIMES, PERPLEXITY = ("1K", "2K", "4K"), ("Perplexity", "Of trained")
+PRINTED_INDEX = "longspan analyze index --published"
+NO_CROSS = "No run has a mechanism in causal cross slots."
+PARAMS = "longspan params {} -a softmax '{}' --protocol cab-2023 --pattern {}"
+ARTEFACTS = (
+    Artefact(
+        "LRA", "Figure 1", "Samples of Pathfinder", samples("pathfinder", 8), "Pictures: the paper prints no numbers."
+    ),
+    Artefact("LRA", "Figure 2", "Required attention span", question("span", ("Span",), ("Task",)), NO_WEIGHTS),
+    Artefact("LRA", "Table 1", "Scores, version 0; Table 7 is the same", boards("lra", published="v0")),
+    Artefact("LRA", "Table 2", "Training speed and memory", question("speed", TIMES, ("Mode",), keep=_mode("train"))),
+    Artefact(
+        "LRA",
+        "Figure 3",
+        "Score against speed and memory",
+        question("tradeoff", ("Score", "Steps/s")),
+        "Own points need cards of longspan measure lra and an average of five tasks; there are none.",
+    ),
+    Artefact("LRA", "Table 3", "Generalisation gap on Image", question("gap", ("Train", "Test", "Gap"), ("Task",))),
+    Artefact("LRA", "Figure 4", "Similarity of embeddings", question("embeddings"), NO_WEIGHTS),
+    Artefact("LRA", "Figure 5", "Attention maps on Pathfinder", question("rollout"), NO_WEIGHTS),
+    Artefact("LRA", "Table 4", "Inference speed", question("speed", TIMES, ("Mode",), keep=_mode("inference"))),
+    Artefact("LRA", "Table 5", "Steps to 30 and 35 % on Image", question("convergence", ("30 %", "35 %"))),
+    Artefact("LRA", "Table 6", "Scores, version 1", boards("lra", published="v1")),
+    Artefact("CAB", "Figure 1", "The four patterns", NO_DATA, "A diagram: there are no data in it."),
+    Artefact("CAB", "Table 1", "Tasks", printed("longspan list tasks", lambda: printed_tables.settings("Table 1"))),
+    Artefact(
+        "CAB",
+        "Table 2",
+        "Mechanisms that CAB ran",
+        printed("longspan list attentions", lambda: printed_tables.patterns(ran_by_cab=True), "cost; patterns"),
+    ),
+    Artefact("CAB", "Table 3a", "Scores, noncausal self", boards("cab", pattern="NS")),
+    Artefact("CAB", "Table 3b", "Scores, causal self", boards("cab", pattern="CS")),
+    Artefact("CAB", "Table 3c", "Scores, noncausal cross", boards("cab", pattern="NC", also=ETTH1)),
+    Artefact("CAB", "Table 3d", "Scores, causal cross", boards("cab", pattern="CC"), NO_CROSS),
+    Artefact(
+        "CAB",
+        "Figure 2",
+        "Time and memory by length",
+        question("growth", table=False),
+        "The paper prints curves and no numbers.",
+    ),
+    Artefact(
+        "CAB",
+        "Figure 3a",
+        "Correlation of patterns",
+        question(
+            "correlation",
+            by=("One", "Other"),
+            columns=("In the figure", "r", "Agrees"),
+            keep=lambda row: row["From"] == "published, patterns",
+            draw=lambda grid: grid.origin == "published, patterns",
+        ),
+    ),
+    Artefact(
+        "CAB",
+        "Figure 3c",
+        "Lengths beyond training",
+        question("extrapolation", PERPLEXITY, ("Tested at",), table=False),
+    ),
+    Artefact("CAB", "Table 4", "Training", printed("longspan show lm", lambda: printed_tables.settings("Table 4"))),
+    Artefact("CAB", "Table 6", "Scores by task", printed(PRINTED_INDEX, printed_tables.task_scores, "index")),
+    *(
+        Artefact(
+            "CAB",
+            number,
+            f"Constants of the index, {code}",
+            printed("longspan show cab", lambda number=number: printed_tables.constants(number), "mean and deviation"),
+        )
+        for number, code in (("Table 7", "NS"), ("Table 8", "CS"), ("Table 9", "NC"), ("Table 10", "CC"))
+    ),
+    Artefact("CAB", "Table 11", "Efficiency lengths", efficiency_lengths(), "Own ones alone: the printed are no data."),
+    Artefact(
+        "CAB",
+        "Figure 4",
+        "Correlation of tasks",
+        question(
+            "correlation",
+            by=("One", "Other"),
+            columns=("In the figure", "r", "Agrees"),
+            table=False,
+            keep=lambda row: row["From"] != "published, patterns",
+            draw=lambda grid: grid.origin != "published, patterns",
+        ),
+    ),
+    Artefact(
+        "CAB",
+        "Table 13",
+        "Patterns of 44 mechanisms",
+        printed("longspan list attentions", lambda: printed_tables.patterns(ran_by_cab=False), "cost; patterns"),
+    ),
+    *(
+        Artefact(
+            "CAB",
+            number,
+            f"Parameters, {code}",
+            printed(
+                PARAMS.format(task, abc, code), lambda number=number: printed_tables.parameters(number), "parameters"
+            ),
+        )
+        for number, code, task, abc in (
+            ("Table 16", "NS", "tts_fastspeech2", "abc(slots=64)"),
+            ("Table 17", "CS", "lm", "abc(slots=64)"),
+            ("Table 18", "CC", "tts_transformer", "abc(slots=64)"),
+            ("Table 19", "NC", "forecasting_etth1", "abc"),
+        )
+    ),
+)
