@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from longspan.analysis import LAB
+from longspan.analysis.benefit import Benefit
 from longspan.analysis.convergence import LEVELS, Milestones
 from longspan.analysis.correlation import Grid
 from longspan.analysis.embeddings import Similarity
@@ -52,6 +53,7 @@ COLOURED = (
     "decode",
     "roofline",
 )  # each mechanism in its own colour
+BENEFIT = (("--hue-2", "diamond", 12), ("--hue-1", "square", 12), ("--ink", "circle", 6))  # none covers another
 TILES = 8  # a side, of the positions that the site shows; the paper has them all
 
 
@@ -251,6 +253,24 @@ def _correlation(grids: Sequence[Grid], look: Mapping[str, Look]) -> list[Figure
     return views
 
 
+def _benefit(found: Sequence[Benefit], look: Mapping[str, Look]) -> list[FigureView]:
+    """The three scores of a task in its row; indices of one origin share a view."""
+    views = []
+    for label, own in _grouped(found, lambda one: f"{one.origin} · {one.scored_by}"):
+        means = {
+            "without attention": [one.without and one.without.mean for one in own],
+            "best efficient": [one.best and one.best.mean for one in own],
+            "softmax": [one.softmax.mean for one in own],
+        }
+        marks: list[Mark] = []
+        for (name, values), look_of in zip(means.items(), BENEFIT, strict=True):
+            marks += row_points(name, values, *look_of)
+        rows = [f"{one.task} · {one.pattern}" for one in own]
+        better = "higher" if own[0].higher_is_better else "lower"
+        views.append(FigureView(label, marks, Axis(f"{own[0].scored_by} ({better} is better)"), Axis(rows=rows)))
+    return views
+
+
 def _matrix(grid: Grid, cells: Mapping[tuple[int, int], tuple[float, str]], label: str) -> FigureView:
     """Pairs below the diagonal."""
     count = len(grid.names)
@@ -345,6 +365,7 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "index": _index,
     "ranks": _ranks,
     "correlation": _correlation,
+    "benefit": _benefit,
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,

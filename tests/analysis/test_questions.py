@@ -29,9 +29,9 @@ def column(finding, title):
 # ------------------------------------------------------------------------------------------------ without any own card
 
 
-def test_the_papers_answer_six_questions_by_themselves():
+def test_the_papers_answer_some_questions_by_themselves():
     found = {finding.question: finding for finding in analysis.answers(Evidence())}
-    assert set(found) == {"tradeoff", "ranks", "index", "correlation", "gap", "convergence"}
+    assert set(found) == {"tradeoff", "ranks", "index", "correlation", "benefit", "gap", "convergence"}
     assert all(origin.startswith("published") for finding in found.values() for origin in column(finding, "From"))
 
 
