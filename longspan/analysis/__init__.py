@@ -27,6 +27,8 @@ QUESTIONS = {
     "transfer": "do models trained on Pathfinder answer Path-X?",
     "fastest": "which mechanism is fastest for each pattern, length and mode?",
     "growth": "what do time, memory and energy come to at each length?",
+    "relative": "what do time and memory come to beside exact attention?",
+    "efficiency_length": "by CAB's fits, from which length on does a mechanism beat exact attention?",
     "crossover": "from which length on does a mechanism beat exact attention?",
     "scaling": "do time and memory grow as declared?",
     "roofline": "how near does each mechanism come to what the device can do?",
@@ -37,12 +39,14 @@ QUESTIONS = {
 LAB = (
     "fastest",
     "growth",
+    "relative",
+    "efficiency_length",
     "crossover",
     "scaling",
     "roofline",
     "decode",
     "repeat",
-)  # answered from core measurements alone
+)  # answered from core measurements
 
 
 def answer(question: str, evidence: Evidence) -> Finding:

@@ -114,6 +114,8 @@ def analyze(
     transfer     do Pathfinder models answer Path-X?                 probes
     fastest      which one for each pattern, length and mode?        core measurements
     growth       time, memory and energy at each length              core measurements
+    relative     time and memory over those of exact attention       core measurements
+    efficiency_length  the same lengths by CAB's fits, printed too   core measurements
     crossover    from which length on is exact attention beaten?     core measurements
     scaling      do time and memory grow as declared?                core measurements
     roofline     how near to what the device can do?                 core measurements

@@ -50,6 +50,7 @@ COLOURED = (
     "span",
     "extrapolation",
     "growth",
+    "relative",
     "decode",
     "roofline",
 )  # each mechanism in its own colour

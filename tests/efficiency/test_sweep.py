@@ -10,11 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longspan import attentions
+from longspan import attentions, published
 from longspan.attentions import Pattern
 from longspan.cli import app
 from longspan.core.errors import RunFailed, UnsupportedPattern, UsageError
-from longspan.efficiency import roofline, sweep, variants
+from longspan.efficiency import cab, roofline, sweep, variants
 from longspan.efficiency.faults import status_of
 from longspan.efficiency.setup import Setup
 from longspan.efficiency.sweep import _Sheet, measure, pairs_of, ranked, runner_of, why_unsupported
@@ -471,3 +471,30 @@ def test_the_verb_says_how_many_points_a_budget_left(tmp_path, reports):
     result = call("linear", "--budget", "0", out=tmp_path, reports=reports)
     assert result.exit_code == 0
     assert "2 points are left" in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------------ as CAB measured
+
+
+def test_cabs_preset_has_its_options_and_both_exact_attentions_and_every_one_can_be_built():
+    asked = cab.as_measured([])
+    assert asked[:2] == [cab.VANILLA, "softmax"]
+    assert {name.partition("(")[0] for name in asked[2:]} == {
+        row.mechanism for row in published.measured("cab-efficiency-lengths").rows
+    }
+    for name in asked:
+        attentions.get(name)(64, 8, Pattern.NONCAUSAL_SELF, max_length=64)
+    assert cab.as_measured(["performer", "linear", "abc(slots=4)"])[2:] == [
+        "performer(features=16)",
+        "linear",
+        "abc(slots=4)",
+    ]
+
+
+def test_cabs_preset_measures_the_layer_in_float32(tmp_path):
+    words = ["measure", "cosformer", "--preset", "cab", "--lengths", "16", "--batch", "1", "--device", "cpu"]
+    result = CliRunner().invoke(app, [*words, "--mode", "forward", "--repeats", "1", "--out", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.output
+    cards = [json.loads(path.read_text()) for path in (tmp_path / "cards").rglob("*.json")]
+    assert {card["mechanism"] for card in cards} == {cab.VANILLA, "softmax", "cosformer"}
+    assert {(card["settings"]["module"], card["settings"]["dtype"]) for card in cards} == {("layer", "float32")}
