@@ -18,6 +18,7 @@ QUESTIONS = {
     "ranks": "which mechanisms rank apart over all tasks?",
     "index": "how good is a mechanism over all tasks of a pattern?",
     "correlation": "which patterns and tasks rank mechanisms alike?",
+    "predicts": "which cheap task predicts which expensive one?",
     "benefit": "what is attention good for, slot by slot?",
     "span": "how far must attention reach, task by task?",
     "gap": "how much better are models on what they were trained on?",

@@ -105,6 +105,7 @@ def analyze(
     ranks        which rank apart over all tasks?                    runs
     index        how good over all tasks of a pattern?               runs
     correlation  which patterns and tasks rank mechanisms alike?     runs
+    predicts     which cheap task predicts which expensive one?      runs
     benefit      what is attention good for, slot by slot?           runs
     span         how far must attention reach, task by task?         probes
     gap          how much better on what it was trained on?          probes

@@ -19,6 +19,7 @@ from longspan.analysis.finding import Finding
 from longspan.analysis.front import Cost, CostFront
 from longspan.analysis.gap import TrainTestGap
 from longspan.analysis.own_index import IndexRow
+from longspan.analysis.predicts import Prediction
 from longspan.analysis.ranks import Ranking
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
@@ -272,6 +273,25 @@ def _benefit(found: Sequence[Benefit], look: Mapping[str, Look]) -> list[FigureV
     return views
 
 
+def _predicts(found: Sequence[Prediction], look: Mapping[str, Look]) -> list[FigureView]:
+    """r of each pair with the interval of the pair and the wider one of all pairs."""
+    views = []
+    for origin, own in _grouped([one for one in found if one.pair.interval], lambda one: one.origin):
+        marks: list[Mark] = []
+        for name, width, ends in (
+            ("95 %, all pairs at once", 2.0, [one.simultaneous or (-1.0, 1.0) for one in own]),
+            ("95 %, this pair alone", 5.0, [one.pair.interval or (-1.0, 1.0) for one in own]),
+        ):
+            x = [value for low, high in ends for value in (low, high, None)]
+            y = [value for row in range(len(own)) for value in (row, row, None)]
+            marks.append(LineMark(x=x, y=y, width=width, name=name))
+        marks += row_points("r", [one.pair.r for one in own], "--hue-1")
+        marks.append(ReferenceMark("x", 0.0, "none"))
+        rows = [f"{one.cheap.title} for {one.expensive.title}" for one in own]
+        views.append(FigureView(origin, marks, Axis("Pearson's r"), Axis(rows=rows)))
+    return views
+
+
 def _matrix(grid: Grid, cells: Mapping[tuple[int, int], tuple[float, str]], label: str) -> FigureView:
     """Pairs below the diagonal."""
     count = len(grid.names)
@@ -366,6 +386,7 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "index": _index,
     "ranks": _ranks,
     "correlation": _correlation,
+    "predicts": _predicts,
     "benefit": _benefit,
     "rollout": _rollout,
     "embeddings": _embeddings,
