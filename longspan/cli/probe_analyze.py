@@ -107,6 +107,9 @@ def analyze(
     correlation  which patterns and tasks rank mechanisms alike?     runs
     predicts     which cheap task predicts which expensive one?      runs
     benefit      what is attention good for, slot by slot?           runs
+    taxonomy     what do mechanisms cost, in which patterns?         the catalogue
+    settings     which options and sizes did CAB print?              the catalogue
+    hours        what does a task cost to train?                     runs
     span         how far must attention reach, task by task?         probes
     gap          how much better on what it was trained on?          probes
     convergence  steps to 30 and 35 % on Image                       runs

@@ -31,10 +31,11 @@ def column(finding, title):
 
 def test_the_papers_answer_some_questions_by_themselves():
     found = {finding.question: finding for finding in analysis.answers(Evidence())}
-    first = ["tradeoff", "ranks", "index", "correlation", "predicts", "benefit", "gap", "convergence"]
-    assert list(found) == [*first, "efficiency_length"]
-    named = [finding for question, finding in found.items() if question != "efficiency_length"]
-    assert all(origin.startswith("published") for finding in named for origin in column(finding, "From"))
+    scores = ["tradeoff", "ranks", "index", "correlation", "predicts", "benefit"]
+    tables = ["taxonomy", "settings", "hours", "gap", "convergence", "efficiency_length"]
+    assert list(found) == [*scores, *tables]
+    from_papers = [finding for finding in found.values() if any(c.title == "From" for c in finding.columns)]
+    assert all(origin.startswith("published") for finding in from_papers for origin in column(finding, "From"))
 
 
 @pytest.mark.parametrize("question", ["span", "rollout", "embeddings", "transfer", "extrapolation"])
