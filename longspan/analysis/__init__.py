@@ -25,6 +25,8 @@ QUESTIONS = {
     "hours": "what does a task cost to train?",
     "span": "how far must attention reach, task by task?",
     "gap": "how much better are models on what they were trained on?",
+    "text_lengths": "at which length is Text best, and what is the best of four?",
+    "references": "how far are images in a row from those with a second dimension?",
     "convergence": "after how many steps do models reach 30 and 35 % on Image?",
     "rollout": "which pixels does an answer on Pathfinder come from?",
     "embeddings": "which intensities and positions look alike to a model of images?",

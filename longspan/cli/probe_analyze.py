@@ -112,6 +112,8 @@ def analyze(
     hours        what does a task cost to train?                     runs
     span         how far must attention reach, task by task?         probes
     gap          how much better on what it was trained on?          probes
+    text_lengths Text at four lengths, and the best of them          runs
+    references   images with and without a second dimension          runs
     convergence  steps to 30 and 35 % on Image                       runs
     rollout      which pixels does an answer come from?              probes
     embeddings   which intensities and positions look alike?         probes

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from longspan.analysis import LAB
-from longspan.analysis.benefit import Benefit
 from longspan.analysis.convergence import LEVELS, Milestones
 from longspan.analysis.correlation import Grid
 from longspan.analysis.embeddings import Similarity
@@ -19,13 +18,12 @@ from longspan.analysis.finding import Finding
 from longspan.analysis.front import Cost, CostFront
 from longspan.analysis.gap import TrainTestGap
 from longspan.analysis.own_index import IndexRow
-from longspan.analysis.predicts import Prediction
 from longspan.analysis.ranks import Ranking
 from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point, front
 from longspan.analysis.transfer import Transfer
-from longspan.report import efficiency_figures
+from longspan.report import efficiency_figures, paper_figures
 from longspan.report.board_figures import front_line
 from longspan.report.efficiency_figures import row_points
 from longspan.report.look import Look, looks
@@ -42,6 +40,7 @@ from longspan.report.marks import (
     TextMark,
     Values,
 )
+from longspan.report.paper_figures import grouped
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results.board import shown
 
@@ -49,13 +48,13 @@ COLOURED = (
     "tradeoff",
     "front",
     "span",
+    "text_lengths",
     "extrapolation",
     "growth",
     "relative",
     "decode",
     "roofline",
 )  # each mechanism in its own colour
-BENEFIT = (("--hue-2", "diamond", 12), ("--hue-1", "square", 12), ("--ink", "circle", 6))  # none covers another
 TILES = 8  # a side, of the positions that the site shows; the paper has them all
 
 
@@ -154,7 +153,7 @@ def _cost_point(point: Cost, x: float, y: float, look: Look) -> PointsMark:
 def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
     """Bars from the top down as in the table, and a tick where attention to all tokens alike would end."""
     views = []
-    for rules, own in _grouped(bars, lambda bar: bar.rules):
+    for rules, own in grouped(bars, lambda bar: bar.rules):
         reach = max(max(bar.span, bar.uniform) for bar in own)
         marks: list[Mark] = []
         for row, bar in enumerate(own):
@@ -172,7 +171,7 @@ def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
 
 def _gap(pairs: Sequence[TrainTestGap], look: Mapping[str, Look]) -> list[FigureView]:
     views = []
-    for label, own in _grouped(pairs, lambda pair: f"{pair.task}, {pair.origin}"):
+    for label, own in grouped(pairs, lambda pair: f"{pair.task}, {pair.origin}"):
         own = sorted(own, key=lambda pair: pair.gap)
         ends = {"train": [100 * pair.train for pair in own], "test": [100 * pair.test for pair in own]}
         views.append(_dumbbells(label, [pair.title for pair in own], ends, "accuracy, %"))
@@ -181,7 +180,7 @@ def _gap(pairs: Sequence[TrainTestGap], look: Mapping[str, Look]) -> list[Figure
 
 def _convergence(found: Sequence[Milestones], look: Mapping[str, Look]) -> list[FigureView]:
     views = []
-    for label, own in _grouped([one for one in found if None not in one.steps], lambda one: one.origin):
+    for label, own in grouped([one for one in found if None not in one.steps], lambda one: one.origin):
         own = sorted(own, key=lambda one: one.steps[0] or 0.0)
         ends = {f"{100 * level:.0f} %": [one.steps[i] for one in own] for i, level in enumerate(LEVELS)}
         views.append(_dumbbells(label, [one.title for one in own], ends, "training steps to this validation accuracy"))
@@ -190,7 +189,7 @@ def _convergence(found: Sequence[Milestones], look: Mapping[str, Look]) -> list[
 
 def _transfer(found: Sequence[Transfer], look: Mapping[str, Look]) -> list[FigureView]:
     views = []
-    for label, own in _grouped(found, lambda one: one.rules):
+    for label, own in grouped(found, lambda one: one.rules):
         ends = {"Pathfinder": [100 * one.before for one in own], "Path-X": [100 * one.after for one in own]}
         chance = row_points("chance on Path-X", [100 * one.chance for one in own], "--ink", "line-ns-open", 24)
         names = [f"{one.title}, seed {one.seed}" for one in own]
@@ -201,7 +200,7 @@ def _transfer(found: Sequence[Transfer], look: Mapping[str, Look]) -> list[Figur
 def _index(rows: Sequence[IndexRow], look: Mapping[str, Look]) -> list[FigureView]:
     """An index in each row, what was printed beside it, and a line over what it is with one task left out."""
     views = []
-    for label, own in _grouped(rows, lambda row: f"{row.pattern} · {row.origin} · {row.constants}"):
+    for label, own in grouped(rows, lambda row: f"{row.pattern} · {row.origin} · {row.constants}"):
         ends = [[row.without(task) for task in row.tasks] if len(row.tasks) > 1 else [row.index] for row in own]
         without = LineMark(
             x=[value for scores in ends for value in (min(scores), max(scores), None)],
@@ -255,43 +254,6 @@ def _correlation(grids: Sequence[Grid], look: Mapping[str, Look]) -> list[Figure
     return views
 
 
-def _benefit(found: Sequence[Benefit], look: Mapping[str, Look]) -> list[FigureView]:
-    """The three scores of a task in its row; indices of one origin share a view."""
-    views = []
-    for label, own in _grouped(found, lambda one: f"{one.origin} · {one.scored_by}"):
-        means = {
-            "without attention": [one.without and one.without.mean for one in own],
-            "best efficient": [one.best and one.best.mean for one in own],
-            "softmax": [one.softmax.mean for one in own],
-        }
-        marks: list[Mark] = []
-        for (name, values), look_of in zip(means.items(), BENEFIT, strict=True):
-            marks += row_points(name, values, *look_of)
-        rows = [f"{one.task} · {one.pattern}" for one in own]
-        better = "higher" if own[0].higher_is_better else "lower"
-        views.append(FigureView(label, marks, Axis(f"{own[0].scored_by} ({better} is better)"), Axis(rows=rows)))
-    return views
-
-
-def _predicts(found: Sequence[Prediction], look: Mapping[str, Look]) -> list[FigureView]:
-    """r of each pair with the interval of the pair and the wider one of all pairs."""
-    views = []
-    for origin, own in _grouped([one for one in found if one.pair.interval], lambda one: one.origin):
-        marks: list[Mark] = []
-        for name, width, ends in (
-            ("95 %, all pairs at once", 2.0, [one.simultaneous or (-1.0, 1.0) for one in own]),
-            ("95 %, this pair alone", 5.0, [one.pair.interval or (-1.0, 1.0) for one in own]),
-        ):
-            x = [value for low, high in ends for value in (low, high, None)]
-            y = [value for row in range(len(own)) for value in (row, row, None)]
-            marks.append(LineMark(x=x, y=y, width=width, name=name))
-        marks += row_points("r", [one.pair.r for one in own], "--hue-1")
-        marks.append(ReferenceMark("x", 0.0, "none"))
-        rows = [f"{one.cheap.title} for {one.expensive.title}" for one in own]
-        views.append(FigureView(origin, marks, Axis("Pearson's r"), Axis(rows=rows)))
-    return views
-
-
 def _matrix(grid: Grid, cells: Mapping[tuple[int, int], tuple[float, str]], label: str) -> FigureView:
     """Pairs below the diagonal."""
     count = len(grid.names)
@@ -306,7 +268,7 @@ def _matrix(grid: Grid, cells: Mapping[tuple[int, int], tuple[float, str]], labe
 def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> list[FigureView]:
     """A line for each mechanism over the length of the blocks, one view for each set of rules."""
     views = []
-    for label, own in _grouped(curves, lambda curve: curve.rules):
+    for label, own in grouped(curves, lambda curve: curve.rules):
         marks: list[Mark] = [_perplexities(curve, look[shown(curve.mechanism)]) for curve in own]
         marks += [
             ReferenceMark("x", trained, f"trained at {trained:,}") for trained in sorted({c.trained for c in own})
@@ -386,20 +348,14 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "index": _index,
     "ranks": _ranks,
     "correlation": _correlation,
-    "predicts": _predicts,
-    "benefit": _benefit,
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,
+    **paper_figures.VIEWS,
 }
 
 
 # ----------------------------------------------------------------------------------------------------- parts of figures
-
-
-def _grouped(items: Sequence[Any], key: Callable[[Any], str]) -> list[tuple[str, list[Any]]]:
-    """Items by their key, in the order in which the keys first appear."""
-    return [(name, [one for one in items if key(one) == name]) for name in dict.fromkeys(map(key, items))]
 
 
 def _dumbbells(
