@@ -52,7 +52,7 @@ LAB = (
     "roofline",
     "decode",
     "repeat",
-)  # answered from core measurements
+)  # answered from core measurements alone
 
 
 def answer(question: str, evidence: Evidence) -> Finding:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from longspan import published
 from longspan.analysis import parabola
 from longspan.analysis.cards import Evidence
-from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, benches
+from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, need_benches
 from longspan.analysis.crossover import BASELINES, Crossing, cab_2023
 from longspan.analysis.finding import Column, Finding
 from longspan.results.board import shown
@@ -74,7 +74,7 @@ def _ends(one: Crossing | None) -> str:
 
 def answer(evidence: Evidence) -> Finding:
     pairs, notes = [], []
-    for bench in benches(evidence.measurements):
+    for bench in need_benches(evidence.measurements):
         for mode in MODES:
             for baseline in BASELINES:
                 if baseline in bench.mechanisms:

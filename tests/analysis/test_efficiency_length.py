@@ -31,8 +31,8 @@ def scattered(law, share, turns=(1, -1, -1, 1, 1, -1)):
 # ---------------------------------------------------------------------------------------------------- efficiency length
 
 
-def test_the_printed_lengths_stand_beside_nothing_where_nothing_was_measured():
-    rows, _ = rows_of("efficiency_length")
+def test_the_printed_lengths_stand_beside_own_ones():
+    rows, _ = rows_of("efficiency_length", make_core("linear"))
     assert [(row["Mechanism"], row["Time"], row["Memory"]) for row in rows[:3]] == [
         ("Performer", 2361, 37),
         ("LARA", 2541, 68),

@@ -14,7 +14,7 @@ from longspan.analysis.text_lengths import TASKS
 from longspan.core.errors import DataMissing
 from longspan.report.question_figures import describe
 from longspan.results.card import seal
-from tests.analysis.answers import gap_card
+from tests.analysis.answers import gap_card, rollout_card
 from tests.results.factory import make_card
 
 
@@ -138,3 +138,19 @@ def test_own_steps_stand_beside_the_printed_ones_of_the_same_mechanism():
     rows, _ = rows_of("convergence", make_card("linear", "image", accuracy=0.4))
     assert (rows[0]["30 %, printed"], rows[0]["35 %, printed"]) == (2186, 3500)
     assert rows[1]["30 %, printed"] is None
+
+
+# ------------------------------------------------------------------------------------------------------------- Figure 5
+
+
+def test_maps_by_a_class_token_come_first_and_those_of_a_guessing_model_explain_nothing():
+    scores = ((0, 0.5), (1, 0.8))
+    runs = [make_card(task="pathfinder", accuracy=score, chance=0.5, seed=seed) for seed, score in scores]
+    probes = [rollout_card(run=run) for run in runs]
+    mean = {name: value for name, value in probes[0].items() if name != "sha256"}
+    mean["results"] = {**mean["results"], "query": "mean"}
+    finding = analysis.answer("rollout", Evidence(runs=runs, probes=[seal(mean), probes[1]]))
+    assert [gallery.seed for gallery in finding.figure] == [1, 0]
+    guessing = [note for note in finding.notes if "explain nothing" in note]
+    assert len(guessing) == 1
+    assert "seed 0" in guessing[0]

@@ -32,7 +32,7 @@ def column(finding, title):
 def test_the_papers_answer_some_questions_by_themselves():
     found = {finding.question: finding for finding in analysis.answers(Evidence())}
     scores = ["tradeoff", "ranks", "index", "correlation", "predicts", "benefit"]
-    tables = ["taxonomy", "settings", "hours", "gap", "references", "convergence", "efficiency_length"]
+    tables = ["taxonomy", "settings", "hours", "gap", "references", "convergence"]
     assert list(found) == [*scores, *tables]
     from_papers = [finding for finding in found.values() if any(c.title == "From" for c in finding.columns)]
     assert all(origin.startswith("published") for finding in from_papers for origin in column(finding, "From"))
