@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 
 from longspan.analysis.cards import Evidence
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
+from longspan.report.finding_table import finding
 from longspan.report.run_tables import board_table, changed, differences, forecasting, language, metrics, scores
 from longspan.report.time_table import times
 
 Table = Callable[..., str]
 TABLES: Mapping[str, Table] = {
     table.__name__.removesuffix("_table"): table
-    for table in (board_table, changed, differences, forecasting, language, metrics, scores, times)
+    for table in (board_table, changed, differences, finding, forecasting, language, metrics, scores, times)
 }
 BEGIN, END = re.compile(r"<!-- cards: (.*) -->"), "<!-- end of cards -->"
 NOTHING = "No cards yet."

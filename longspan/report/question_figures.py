@@ -23,7 +23,8 @@ from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point, front
 from longspan.analysis.transfer import Transfer
-from longspan.report import efficiency_figures, paper_figures
+from longspan.report import benchmark_figures, efficiency_figures
+from longspan.report.benchmark_figures import grouped
 from longspan.report.board_figures import front_line
 from longspan.report.efficiency_figures import row_points
 from longspan.report.look import Look, looks
@@ -40,7 +41,6 @@ from longspan.report.marks import (
     TextMark,
     Values,
 )
-from longspan.report.paper_figures import grouped
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results.board import shown
 
@@ -351,7 +351,7 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,
-    **paper_figures.VIEWS,
+    **benchmark_figures.VIEWS,
 }
 
 
