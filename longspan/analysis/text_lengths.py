@@ -96,7 +96,8 @@ def _lengths(evidence: Evidence, by_task: Mapping[str, list[Card]]) -> TextLengt
     valid = {}
     if card["protocol"] not in VALID_IS_TEST:
         for task, cards in by_task.items():
-            seen = [found["value"] for one in cards if (found := one["metrics"].get("valid", {}).get("accuracy"))]
+            splits = [(one["metrics"] or {}).get("valid", {}) for one in cards]
+            seen = [found["accuracy"]["value"] for found in splits if "accuracy" in found]
             valid |= {task: statistics.fmean(seen)} if seen else {}
     row = published.load(PRINTED).counterpart(card["mechanism"])
     printed = row.scores["text"] if row is not None and card["track"] == "fixed" else None
