@@ -491,10 +491,19 @@ def test_cabs_preset_has_its_options_and_both_exact_attentions_and_every_one_can
     ]
 
 
-def test_cabs_preset_measures_the_layer_in_float32(tmp_path):
-    words = ["measure", "cosformer", "--preset", "cab", "--lengths", "16", "--batch", "1", "--device", "cpu"]
-    result = CliRunner().invoke(app, [*words, "--mode", "forward", "--repeats", "1", "--out", str(tmp_path), "--json"])
-    assert result.exit_code == 0, result.output
-    cards = [json.loads(path.read_text()) for path in (tmp_path / "cards").rglob("*.json")]
-    assert {card["mechanism"] for card in cards} == {cab.VANILLA, "softmax", "cosformer"}
-    assert {(card["settings"]["module"], card["settings"]["dtype"]) for card in cards} == {("layer", "float32")}
+def test_cabs_preset_asks_for_layers_in_float32_at_six_lengths_and_what_is_named_takes_its_place(monkeypatch):
+    asked = []
+
+    def instead(pairs, setup, **how):
+        asked.append(([str(mechanism) for mechanism, _ in pairs], setup))
+        return sweep.Sweep([], 0)
+
+    monkeypatch.setattr(sweep, "measure", instead)
+    words = ["measure", "cosformer", "--preset", "cab", "--device", "cpu"]
+    for more in ([], ["--lengths", "16", "--module", "core"]):
+        assert CliRunner().invoke(app, [*words, *more]).exit_code == 0
+    (names, setup), (_, changed) = asked
+    assert names == [cab.VANILLA, "softmax", "cosformer"]
+    assert (setup.module, setup.dtype, setup.lengths) == ("layer", "float32", (256, 512, 1024, 2048, 4096, 8192))
+    assert (setup.batch, setup.heads, setup.dim) == (4, 8, 64)
+    assert (changed.module, changed.lengths) == ("core", (16,))
