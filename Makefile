@@ -52,7 +52,8 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_architecture.py
 	$(BIN)/python docs/make_taxonomy.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
-	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md docs/papers.md --cards results/h200/cards
+	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md docs/papers.md docs/findings.md \
+		--cards results/h200/cards
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

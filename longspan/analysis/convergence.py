@@ -20,6 +20,7 @@ COLUMNS = (
     Column("Mechanism"),
     Column("From"),
     *(Column(f"{100 * level:.0f} %", "count", "training steps to this validation accuracy") for level in LEVELS),
+    *(Column(f"{100 * level:.0f} %, printed", "count", "of the same mechanism in Table 5") for level in LEVELS),
     Column("Evaluated every", "count", "steps between two evaluations"),
     Column("Seeds", "count"),
 )
@@ -91,6 +92,9 @@ class Milestones:
 def answer(evidence: Evidence) -> Finding:
     found = [*_own(evidence), *_published()]
     notes = [published.measured("lra-convergence").note]
+    names = {one.mechanism.partition("(")[0] for one in found if one.origin != "published"}
+    printed = {one.mechanism for one in found if one.origin == "published"}
+    notes.append(f"Own numbers stand beside {len(names & printed)} of the {len(printed)} models of the paper.")
     if any(None in one.steps for one in found):
         notes.append("A dash means that not every seed reached the level.")
     return Finding(
@@ -98,7 +102,7 @@ def answer(evidence: Evidence) -> Finding:
         "Convergence on Image",
         "Training steps until the validation accuracy reaches 30 % and 35 %.",
         COLUMNS,
-        tuple((one.title, one.origin, *one.steps, one.grid, one.seeds) for one in found),
+        tuple((one.title, one.origin, *one.steps, *_printed(one), one.grid, one.seeds) for one in found),
         tuple(notes),
         tuple(found),
     )
@@ -118,6 +122,11 @@ def _own(evidence: Evidence) -> list[Milestones]:
         means = tuple(None if None in of_level else statistics.fmean(_known(of_level)) for of_level in steps)
         found.append(Milestones(name_of(cards[0]), cards[0]["mechanism"], rules, means, _grid(cards[0]), len(cards)))
     return found
+
+
+def _printed(one: Milestones) -> tuple[float | None, ...]:
+    row = published.measured("lra-convergence").counterpart(one.mechanism) if one.origin != "published" else None
+    return tuple(None if row is None else row.value(f"steps_{100 * level:.0f}") for level in LEVELS)
 
 
 def _known(steps: list[int | None]) -> list[int]:

@@ -1,8 +1,9 @@
 """Which patterns and tasks rank mechanisms alike? Pearson's r over the mechanisms that two of them have in common.
 
 CAB's figures 3a and 4, recomputed from the printed scores, with Long Range Arena's tasks beside CAB's, and the same of
-own runs. Every pair is over the mechanisms that have both (pairwise complete); fewer than three have no r, and four or
-more an interval (Fisher's z). A run that failed is missing.
+own runs: the tasks under one set of rules, those of all patterns and rules, and the indices of patterns. Every pair is
+over the mechanisms that have both (pairwise complete); fewer than three have no r, and four or more an interval
+(Fisher's z). A run that failed is missing.
 """
 
 import math
@@ -15,7 +16,9 @@ from longspan import published
 from longspan.analysis.cards import Evidence
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.index import published_rows
+from longspan.analysis.own_patterns import own_patterns
 from longspan.analysis.score_tables import ScoreTable, own_tables, published_tables
+from longspan.analysis.task_columns import TaskColumn, own_columns
 from longspan.published.index_constants import index_constants
 
 MIN_METHODS = 3
@@ -43,9 +46,14 @@ class Pair:
 
     @property
     def interval(self) -> tuple[float, float] | None:
+        return self.interval_at(0.95)
+
+    def interval_at(self, level: float) -> tuple[float, float] | None:
+        """By Fisher's z; None below four methods, and where nothing scatters."""
         if self.r is None or self.methods < 4 or abs(self.r) >= 1:
             return None
-        z, half = math.atanh(self.r), 1.96 / math.sqrt(self.methods - 3)
+        z = math.atanh(self.r)
+        half = statistics.NormalDist().inv_cdf((1 + level) / 2) / math.sqrt(self.methods - 3)
         return math.tanh(z - half), math.tanh(z + half)
 
 
@@ -67,6 +75,10 @@ class Grid:
 
 def answer(evidence: Evidence) -> Finding:
     grids = [grid for table in own_tables(evidence.runs) if (grid := _own(table))]
+    within = sum(pair.r is not None for grid in grids for pair in grid.pairs.values())
+    across = _joined("own, tasks of all patterns", own_columns(evidence.runs))
+    grids += [grid for grid in across if sum(pair.r is not None for pair in grid.pairs.values()) > within]
+    grids += _joined("own, patterns", own_patterns(evidence.runs))
     patterns, tasks = _patterns(), _tasks()
     grids += [patterns, tasks]
     notes = [note for grid in (patterns, tasks) for note in _verdict(grid)]
@@ -126,6 +138,14 @@ def _own(table: ScoreTable) -> Grid | None:
     columns = {task: (title, _column(table, task)) for task, title in table.tasks.items()}
     grid = _grid(table.origin, columns)
     return grid if any(pair.r is not None for pair in grid.pairs.values()) else None
+
+
+def _joined(origin: str, columns: Sequence[TaskColumn]) -> list[Grid]:
+    """Columns that were not run under the same rules; none where no two share three mechanisms that differ."""
+    grid = _grid(origin, {column.title: (column.title, column.scores) for column in columns})
+    related = {place for pair, own in grid.pairs.items() if own.r is not None for place in pair}
+    kept = [column for place, column in enumerate(columns) if place in related]
+    return [_grid(origin, {column.title: (column.title, column.scores) for column in kept})] if kept else []
 
 
 def _column(table: ScoreTable, task: str) -> dict[str, float]:

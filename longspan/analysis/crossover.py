@@ -116,7 +116,44 @@ def cab_2023(baseline: Mapping[int, float], mechanism: Mapping[int, float], quan
     lowest, highest = min(baseline), max(baseline)
     words = f"the fits cross at {root:,.0f}"
     words += "" if lowest <= root <= highest else f", outside the measured lengths {lowest:,} to {highest:,}"
-    return Crossing("crosses", words, root, r2=r2)
+    interval = _fitted_interval(baseline, used)
+    open_ends = ("be cheaper at every length", "never be cheaper")
+    may = [end for end, value in zip(open_ends, interval or (), strict=False) if value is None]
+    words += f"; by the scatter about the fits it may as well {' or '.join(may)}" if may else ""
+    return Crossing("crosses", words, root, interval, r2)
+
+
+def _fitted_interval(
+    baseline: Mapping[int, float], used: Mapping[int, float]
+) -> tuple[float | None, float | None] | None:
+    """95 % of the crossings of fits drawn from the scatter about them; None at an end where fits no longer cross.
+
+    None altogether where a straight line through two points has no scatter.
+    """
+    if len(used) < 3:
+        return None
+    random = np.random.default_rng(SEED)
+    a, b, c = _drawn_fits(random, baseline, 2).T
+    e, f = _drawn_fits(random, used, 1).T
+    under = (b - e) ** 2 - 4 * a * (c - f)
+    crosses = (a > 0) & (under >= 0)
+    roots = np.full(DRAWS, math.inf)
+    roots[crosses] = (e - b + np.sqrt(np.maximum(under, 0)))[crosses] / (2 * a[crosses])
+    roots[(a > 0) & ((under < 0) | (roots <= 0))] = 0.0  # cheaper at every length
+    low, high = np.quantile(roots, [0.025, 0.975], method="inverted_cdf")
+    return _inside(float(low)), _inside(float(high))
+
+
+def _drawn_fits(random: np.random.Generator, points: Mapping[int, float], degree: int) -> np.ndarray:
+    """Coefficients of least squares, highest power first, drawn from their joint Student distribution."""
+    longest = max(points)
+    design = np.vander(np.array(list(points), dtype=float) / longest, degree + 1)  # lengths from 0 to 1
+    values = np.array(list(points.values()), dtype=float)
+    found, free = np.linalg.lstsq(design, values, rcond=None)[0], len(points) - degree - 1
+    covariance = np.linalg.inv(design.T @ design) * ((values - design @ found) ** 2).sum() / free
+    spread = random.multivariate_normal(np.zeros(degree + 1), covariance, DRAWS, method="eigh")
+    spread *= np.sqrt(free / random.chisquare(free, (DRAWS, 1)))
+    return (found + spread) / longest ** np.arange(degree, -1, -1)
 
 
 def _r2(x: np.ndarray, y: np.ndarray, slope: float, start: float) -> float | None:
@@ -192,7 +229,7 @@ def _interval(
     lengths: Sequence[int], baseline: Mapping[int, ReadingSummary], mechanism: Mapping[int, ReadingSummary], seed: int
 ) -> tuple[float | None, float | None] | None:
     """95 % of the crossings of redrawn medians; None where the readings have no spread."""
-    errors = [[_median_error(series[n]) for n in lengths] for series in (baseline, mechanism)]
+    errors = [[median_error(series[n]) for n in lengths] for series in (baseline, mechanism)]
     if any(error is None for line in errors for error in line):
         return None
     centre = np.array([math.log(baseline[n].median / mechanism[n].median) for n in lengths])
@@ -207,7 +244,7 @@ def _inside(length: float) -> float | None:
     return length if 0 < length < math.inf else None
 
 
-def _median_error(sample: ReadingSummary) -> float | None:
+def median_error(sample: ReadingSummary) -> float | None:
     """Standard error of the logarithm of a median, from its quartiles and the number of readings."""
     if not (sample.low and sample.high and sample.count):
         return None
@@ -344,7 +381,8 @@ def _finding(made: Sequence[Comparison], method: str) -> Finding:
             "By the method of CAB: a parabola through the baseline, a straight line through the mechanism (without "
             f"length {DROPPED} for time), and the larger root of their difference. R² is that of the straight line. "
             "There is no crossover with a baseline whose quadratic term is not significant (one-sided t-test, "
-            f"{parabola.LEVEL:.1%}).",
+            f"{parabola.LEVEL:.1%}). The interval holds 95 % of the crossings of fits drawn from the scatter about "
+            "them.",
         ),
     }
     quantities = list(QUANTITIES)

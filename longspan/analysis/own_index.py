@@ -113,13 +113,13 @@ def _own_scale(measure: Measure, runs: Runs) -> Measure | None:
     """The measure over the settings that enough mechanisms have, with the scale of their pool; None where none has."""
     settings = tuple(one for one in measure.settings if len(runs.get(one, {})) >= MIN_POOL)
     own = replace(measure, settings=settings)
-    values = [measure.factor * statistics.fmean(seeds) for seeds in _by_mechanism(own, runs).values()]
+    values = [measure.factor * statistics.fmean(seeds) for seeds in by_mechanism(own, runs).values()]
     if len(values) < MIN_POOL or not (std := statistics.stdev(values)) > 0:
         return None
     return replace(own, scales={OWN: Scale(statistics.fmean(values), std)})
 
 
-def _by_mechanism(measure: Measure, runs: Runs) -> dict[str, list[float]]:
+def by_mechanism(measure: Measure, runs: Runs) -> dict[str, list[float]]:
     """For every mechanism that has all settings, its mean over them: for each seed they share, else once."""
     found = {}
     if not measure.settings:
@@ -139,7 +139,7 @@ def _by_mechanism(measure: Measure, runs: Runs) -> dict[str, list[float]]:
 
 def _rows(pattern: str, origin: str, constants: str, measures: Sequence[Measure], runs: Runs) -> list[IndexRow]:
     """An index for every mechanism that has a score in each measure."""
-    scores = {measure.name: _by_mechanism(measure, runs) for measure in measures}
+    scores = {measure.name: by_mechanism(measure, runs) for measure in measures}
     names = list(dict.fromkeys(measure.task for measure in measures))
     rows = []
     for mechanism in sorted(set.intersection(*(set(own) for own in scores.values()))):

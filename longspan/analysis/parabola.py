@@ -20,12 +20,16 @@ LEVEL = 0.025  # the lower end of the 95 % interval of the coefficient lies abov
 
 @dataclass(frozen=True)
 class Parabola:
-    """a x^2 + b x + c, and the probability of so large an `a` or a larger one where the truth is a straight line."""
+    """a x^2 + b x + c, and the probability of so large an `a` or a larger one where the truth is a straight line.
+
+    `interval` holds `a` with 95 %: its lower end is above 0 where the curve bends upwards.
+    """
 
     a: float
     b: float
     c: float
     p: float
+    interval: tuple[float, float]
 
     @property
     def bends_upwards(self) -> bool:
@@ -50,8 +54,9 @@ def parabola(x: Sequence[float], y: Sequence[float]) -> Parabola:
         p = 0.5
     else:
         p = upper_tail(bend / error, free) if error else float(bend < 0)
-    a, b, c = coefficients / (longest**2, longest, 1)
-    return Parabola(float(a), float(b), float(c), p)
+    a, b, c = map(float, coefficients / (longest**2, longest, 1))
+    half = upper_quantile(free) * error / longest**2
+    return Parabola(a, b, c, p, (a - half, a + half))
 
 
 def upper_tail(t: float, free: int) -> float:
@@ -69,3 +74,16 @@ def upper_tail(t: float, free: int) -> float:
         term *= square * k / (k + 1)
     inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
     return (1 - inside) / 2
+
+
+def upper_quantile(free: int) -> float:
+    """What Student's t exceeds with a probability of LEVEL.
+
+    >>> round(upper_quantile(3), 3), round(upper_quantile(10), 3)
+    (3.182, 2.228)
+    """
+    low, high = 0.0, 1e3
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if upper_tail(middle, free) > LEVEL else (low, middle)
+    return high

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
-from longspan.results.board import shown
+from longspan.results.board import is_above_chance, shown
+from longspan.results.card import Card
 
 COLUMNS = (
     Column("Mechanism"),
@@ -39,13 +40,13 @@ class Gallery:
 
 
 def answer(evidence: Evidence) -> Finding:
-    cards = evidence.asked("rollout")
+    cards = sorted(evidence.asked("rollout"), key=lambda card: card["results"]["query"] != "cls")  # as in the paper
     if not cards:
         raise DataMissing(
             "No model was asked for its rollout; ask one with longspan probe rollout CARD, CARD being that of a run on "
-            "pathfinder."
+            "pathfinder_cls, or on pathfinder under lra-paper."
         )
-    galleries, rows = [], []
+    galleries, rows, guessing = [], [], []
     for card in cards:
         subject, found = card["subject"], card["results"]
         who = (name_of(subject), evidence.rules(card), subject["seed"])
@@ -53,6 +54,7 @@ def answer(evidence: Evidence) -> Finding:
         examples = tuple(found["examples"])
         galleries.append(Gallery(who[0], subject["mechanism"], subject["task"], who[1], who[2], query, examples))
         rows += [(*who, *(one[name] for name in FIELDS)) for one in examples]
+        guessing += [_guesses(evidence.run_of(card), galleries[-1])]
     return Finding(
         "rollout",
         "Attention rollout",
@@ -61,7 +63,18 @@ def answer(evidence: Evidence) -> Finding:
         tuple(rows),
         (
             "Above each image: its label, and what the model said.",
+            "The paper asks the class token; a model that pools by mean has none, and is not what its figure shows.",
             *dict.fromkeys(f"{gallery.title}, {gallery.rules}: {gallery.query}." for gallery in galleries),
+            *dict.fromkeys(filter(None, guessing)),
         ),
         tuple(galleries),
     )
+
+
+def _guesses(run: Card | None, gallery: Gallery) -> str:
+    """What must be said of the map of a model that has not left chance; empty where it has, or is not known."""
+    score = run and run["score"]
+    if not score or is_above_chance(score["value"], score["chance"], score["count"]) is not False:
+        return ""
+    who = f"{gallery.title}, {gallery.rules}, seed {gallery.seed}"
+    return f"{who}: the model has not left chance, so that its maps explain nothing."

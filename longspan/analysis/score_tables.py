@@ -35,12 +35,13 @@ def own_tables(runs: Iterable[Card]) -> list[ScoreTable]:
     """One for every protocol, tier and pattern; rehearsals and stand-ins for data rank nothing and have none."""
     groups: dict[tuple, list[Card]] = defaultdict(list)
     for card in runs:
-        if _counts(card):
+        if is_ranked(card):
             groups[card["protocol"], card["tier"], *pattern_order(card["pattern"])].append(card)
     return [_own(cards) for _, cards in sorted(groups.items())]
 
 
-def _counts(card: Card) -> bool:
+def is_ranked(card: Card) -> bool:
+    """Whether a run counts in a comparison: finished, by the rules, no rehearsal, on no stand-in for data."""
     ranked = card["status"] == "ok" and card["track"] == "fixed" and not (card["fidelity"] or card["overrides"])
     return ranked and card["tier"] != "smoke" and data_of(card) != STANDIN
 

@@ -12,6 +12,8 @@ from longspan import published, suites
 from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.lra_efficiency import PROCEDURE
+from longspan.analysis.run_costs import cost_groups
+from longspan.results.alike import row_mechanism
 from longspan.results.board import board, shown
 from longspan.results.card import Card
 from longspan.results.variant import data_of
@@ -146,6 +148,17 @@ def _own(evidence: Evidence, length: int) -> tuple[list[Panel], list[str]]:
                 panels.append(Panel.of(f"{rules}, on {machine}", length, points))
     if panels:
         return panels, []
+    for label, tokens, found in cost_groups(evidence.runs):
+        points = [
+            Point(name_of(one.card), shown(row_mechanism(one.card)), one.score, one.speed, one.memory_gb)
+            for one in found
+        ]
+        panels.append(Panel.of(label, tokens, points))
+    if panels:
+        return panels, [
+            "Own points have the speed and memory of the runs that gave their scores, and the mean of the tasks that "
+            "all of them have: they compare with one another, not with the paper's (see longspan measure lra)."
+        ]
     if costs:
         return [], ["Own mechanisms were timed, but none has a score on every task of a suite yet."]
     if scores:

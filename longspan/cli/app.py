@@ -151,6 +151,7 @@ Mode = StrEnum("Mode", ["train", "inference", "both"])
 Work = StrEnum("Work", ["forward", "train", "decode"])
 Variant = StrEnum("Variant", ["eager", "graph", "compiled"])
 Module = StrEnum("Module", ["core", "layer", "block"])
+MeasurePreset = StrEnum("MeasurePreset", ["cab"])
 Clock = StrEnum("Clock", ["wall", "compute"])
 TableFormat = StrEnum("TableFormat", ["terminal", "markdown", "md", "csv", "json"])
 

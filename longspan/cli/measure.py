@@ -12,6 +12,7 @@ from longspan.cli.app import (
     Clock,
     Dtype,
     Json,
+    MeasurePreset,
     Mode,
     Module,
     Out,
@@ -42,9 +43,13 @@ def measure(
     variant: Annotated[
         list[Variant] | None, typer.Option("--variant", help="eager, and on a GPU graph, if left out.")
     ] = None,
+    preset: Annotated[
+        MeasurePreset | None,
+        typer.Option("--preset", help="cab: the mechanisms, options and sizes of CAB's efficiency lengths."),
+    ] = None,
     module: Annotated[
-        Module, typer.Option("--module", help="The mechanism alone, its layer, or a block.")
-    ] = Module.core,
+        Module | None, typer.Option("--module", help="The mechanism alone (if left out), its layer, or a block.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Sequences per call.")] = 4,
     heads: Annotated[int, typer.Option("--heads", metavar="N", min=1, help="Attention heads.")] = 8,
     dim: Annotated[int, typer.Option("--dim", metavar="N", min=1, help="Channels per head.")] = 64,
@@ -80,32 +85,30 @@ def measure(
       longspan measure softmax linear --lengths 1024 16384
       longspan measure my_attention.py:Mine --pattern CS --mode forward train decode
       longspan measure --all --pattern NS CS --variant eager graph compiled --budget 600
+      longspan measure --preset cab
     """
     from longspan.core import environment
-    from longspan.efficiency import sweep
+    from longspan.efficiency import cab, sweep
     from longspan.efficiency.setup import Setup
     from longspan.results import conformance
 
     asked = [*(mechanisms or ()), *(sweep.ranked() if every else ())]
+    asked = cab.as_measured(asked) if preset else asked
     if not asked:
         raise UsageError(
             "No mechanism was named to measure; name one, as in longspan measure softmax, or ask for --all."
         )
     device = environment.choose_device(device)
-    setup = Setup.usual(
-        device,
-        lengths=tuple(lengths) if lengths else None,
-        modes=tuple(map(str, mode)) if mode else None,
-        variants=tuple(map(str, variant)) if variant else None,
-        module=str(module),
-        batch=batch,
-        heads=heads,
-        dim=dim,
-        dtype=str(dtype) if dtype else None,
-        energy=energy,
-        repeats=repeats,
-        seconds=seconds,
-    )
+    named = {
+        "lengths": tuple(lengths) if lengths else None,
+        "modes": tuple(map(str, mode)) if mode else None,
+        "variants": tuple(map(str, variant)) if variant else None,
+        "module": str(module) if module else None,
+        "dtype": str(dtype) if dtype else None,
+    }
+    sizes = {"batch": batch, "heads": heads, "dim": dim, "energy": energy, "repeats": repeats, "seconds": seconds}
+    chosen = (cab.SETUP if preset else {}) | {name: value for name, value in named.items() if value is not None}
+    setup = Setup.usual(device, **(sizes | chosen))
     trusted = [report for path in trust or () for report in conformance.read(path)]
     pairs = sweep.pairs_of(asked, pattern or ["NS"], narrow=every)
     saved = "The measured points are saved; the same command goes on with the others."

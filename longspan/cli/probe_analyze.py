@@ -106,14 +106,23 @@ def analyze(
     ranks        which rank apart over all tasks?                    runs
     index        how good over all tasks of a pattern?               runs
     correlation  which patterns and tasks rank mechanisms alike?     runs
+    predicts     which cheap task predicts which expensive one?      runs
+    benefit      what is attention good for, slot by slot?           runs
+    taxonomy     what do mechanisms cost, in which patterns?         the catalogue
+    settings     which options and sizes did CAB print?              the catalogue
+    hours        what does a task cost to train?                     runs
     span         how far must attention reach, task by task?         probes
     gap          how much better on what it was trained on?          probes
+    text_lengths Text at four lengths, and the best of them          runs
+    references   images with and without a second dimension          runs
     convergence  steps to 30 and 35 % on Image                       runs
     rollout      which pixels does an answer come from?              probes
     embeddings   which intensities and positions look alike?         probes
     transfer     do Pathfinder models answer Path-X?                 probes
     fastest      which one for each pattern, length and mode?        core measurements
     growth       time, memory and energy at each length              core measurements
+    relative     time and memory over those of exact attention       core measurements
+    efficiency_length  the same lengths by CAB's fits, printed too   core measurements
     crossover    from which length on is exact attention beaten?     core measurements
     scaling      do time and memory grow as declared?                core measurements
     roofline     how near to what the device can do?                 core measurements

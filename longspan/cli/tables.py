@@ -15,6 +15,7 @@ from rich.text import Text
 
 from longspan.core.printable import printable
 from longspan.core.screen import screen as console
+from longspan.published.taxonomy import unlike_printed
 
 LONGEST_NAME = 20  # characters up to which a first column is never wrapped
 STATUS_STYLE = {"kept": "green", "has": "green", "ok": "green", "ready": "green"}
@@ -82,8 +83,11 @@ def _codes(patterns: Iterable[str]) -> str:
 
 _LINES = {
     "attentions": (
-        ("name", "title", "patterns", "cost", "family", "paper"),
-        lambda e: (e["name"], e["title"], _codes(e["patterns"]), e["cost"], e["family"], e["paper"]),
+        ("name", "title", "patterns", "cost", "family", "unlike CAB's table", "paper"),
+        lambda e: (
+            *(e["name"], e["title"], _codes(e["patterns"]), e["cost"], e["family"]),
+            *(", ".join(unlike_printed(e)), e["paper"]),
+        ),
     ),
     "tasks": (
         ("name", "title", "slots", "score", "protocols", "tiers"),

@@ -97,6 +97,7 @@ PRESETS = {
         other_smoke={"strong": SMOKE_PATHX},
     ),
 }
+PRESETS["pathfinder_cls"] = {key: data for key, data in PRESETS["pathfinder"].items() if key[0] == "longspan"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,9 @@ METHOD = "Cosine similarity between embedding vectors of intensities, and betwee
 
 def ask(trained: TrainedModel, *, samples: int | None = SAMPLES, seed: int = 0) -> Answer:
     """Nothing is sampled: the answer is in the weights alone."""
-    trained.must_be_of(("image", "pathfinder"), "Embeddings of intensities and of pixels belong to images")
+    trained.must_be_of(
+        ("image", "pathfinder", "pathfinder_cls"), "Embeddings of intensities and of pixels belong to images"
+    )
     table, positions = getattr(trained.model, "embedding", None), getattr(trained.model, "positions", None)
     if not isinstance(table, nn.Embedding):
         raise UsageError(

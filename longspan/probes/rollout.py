@@ -21,7 +21,7 @@ from longspan.probes.base import Answer, TrainedModel
 from longspan.probes.matrices import listening, matrix
 
 SAMPLES = 8
-TASKS = ("pathfinder", "image")
+TASKS = ("pathfinder", "pathfinder_cls", "image")
 LONGEST = 4096  # tokens; the matrices of longer images do not fit into memory side by side
 
 METHOD = "Attention rollout: heads averaged, half identity in every layer; the map is {query}."

@@ -41,6 +41,7 @@ FILES = {
         "cab-cc": "cab_cc.json",
         "cab-task-scores": "cab_task_scores.json",
         "cab-benefit": "cab_benefit.json",
+        "cab-efficiency-lengths": "cab_efficiency_lengths.json",
         "cab-training-hours": "cab_training_hours.json",
     },
     "figure": {

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
 
@@ -57,6 +58,27 @@ class Taxonomy:
         if mechanism not in known:
             raise UnknownName(f"CAB's table has no row of {mechanism!r}.{did_you_mean(mechanism, known)}")
         return known[mechanism]
+
+
+def unlike_printed(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells in which an entry of the catalogue differs from the table; none where the table has no row of it.
+
+    >>> unlike_printed({"name": "mca", "family": "exact", "cost": "n", "patterns": ["noncausal_self", "causal_self"]})
+    ('cost', 'NC', 'CC')
+    """
+    row = next((row for row in taxonomy().rows if row.mechanism == entry["name"]), None)
+    if row is None:
+        return ()
+    patterns = [code_of(pattern) for pattern in entry["patterns"]]
+    return row.disagreements(family=entry["family"], cost=entry["cost"], patterns=patterns)
+
+
+def code_of(pattern: str) -> str:
+    """
+    >>> code_of("causal_cross")
+    'CC'
+    """
+    return "".join(word[0] for word in pattern.split("_")).upper()
 
 
 @cache

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from longspan.analysis.crossover import Comparison
+from longspan.analysis.efficiency_length import LengthPair
 from longspan.analysis.growth import Curves, LengthCurve
+from longspan.analysis.relative import RelativeCurves
 from longspan.analysis.roofline import Roof
 from longspan.analysis.scaling import Growth
 from longspan.report.look import Look
-from longspan.report.marks import Axis, FigureView, LineMark, Mark, PointsMark, Values
+from longspan.report.marks import Axis, FigureView, LineMark, Mark, PointsMark, ReferenceMark, Values
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results.board import shown
 
@@ -34,6 +36,46 @@ def _growth(found: Sequence[Curves], look: Mapping[str, Look]) -> list[FigureVie
         medium = "site" if (one.mode, one.label) in drawn else "both"
         drawn.add((one.mode, one.label))
         views.append(FigureView(_capital(name), lines, x, y, height=HEIGHT, side=one.mode, medium=medium))
+    return views
+
+
+def _relative(found: Sequence[RelativeCurves], look: Mapping[str, Look]) -> list[FigureView]:
+    """What each costs beside the baseline, which is a dotted line at 1."""
+    views = []
+    for one in found:
+        lines: list[Mark] = [
+            _line(line, look, [f"{x:,.0f} tokens: {y:,.3g} times" for x, y in _pairs(line)]) for line in one.lines
+        ]
+        lines.append(ReferenceMark("y", 1.0, one.baseline))
+        x = Axis("tokens", log=True, ticks=length_ticks(x for line in one.lines for x in line.x))
+        label = f"{one.quantity} over that of {one.baseline}"
+        y = Axis(label, log=True, ticks=value_ticks(y for line in one.lines for y in line.y))
+        name = _capital(f"{one.mode} {one.quantity} against {one.baseline}, {one.variant}")
+        views.append(FigureView(name, lines, x, y, height=HEIGHT, side=f"{one.mode} {one.baseline}"))
+    return views
+
+
+def _efficiency_length(found: Sequence[LengthPair], look: Mapping[str, Look]) -> list[FigureView]:
+    """Both lengths of a mechanism in its row, with their intervals."""
+    views = []
+    for mode, baseline in dict.fromkeys((one.mode, one.baseline) for one in found):
+        own = [one for one in found if (one.mode, one.baseline) == (mode, baseline)]
+        own = [one for one in own if any(crossing.length for crossing in one.found.values())]
+        lengths = [c.length for one in own for c in one.found.values() if c.length]
+        ends = (min(lengths, default=1.0) / 1.5, 1.5 * max(lengths, default=1.0))  # where an interval is open
+        marks: list[Mark] = []
+        for kind, colour, symbol in (("time", "--hue-1", "circle"), ("memory", "--hue-2", "diamond")):
+            crossings = [one.found.get(kind) for one in own]
+            for row, crossing in enumerate(crossings):
+                if crossing and crossing.length and crossing.interval:
+                    low, high = crossing.interval
+                    marks.append(LineMark(x=[low or ends[0], high or ends[1]], y=[row, row], width=4))
+            found_at = [crossing and crossing.length for crossing in crossings]
+            marks += row_points(kind, found_at, colour, symbol, unit="tokens")
+        if marks:
+            label = _capital(f"{mode} against {baseline}, by CAB's fits")
+            x = Axis("efficiency length, tokens", log=True, ticks=value_ticks(lengths))
+            views.append(FigureView(label, marks, x, Axis(rows=[one.title for one in own])))
     return views
 
 
@@ -117,6 +159,8 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "growth": _growth,
     "decode": _growth,
     "roofline": _roofline,
+    "relative": _relative,
+    "efficiency_length": _efficiency_length,
     "crossover": _crossover,
     "scaling": _scaling,
 }

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from longspan.analysis.cards import Evidence
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
+from longspan.report.finding_table import finding
 from longspan.report.papers_page import artefacts, misprints
 from longspan.report.run_tables import board_table, changed, differences, forecasting, language, metrics, scores
 from longspan.report.time_table import times
@@ -22,7 +23,7 @@ Table = Callable[..., str]
 TABLES: Mapping[str, Table] = {
     table.__name__.removesuffix("_table"): table
     for table in (
-        *(artefacts, board_table, changed, differences, forecasting, language, metrics, misprints, scores),
+        *(artefacts, board_table, changed, differences, finding, forecasting, language, metrics, misprints, scores),
         times,
     )
 }

@@ -23,7 +23,8 @@ from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point, front
 from longspan.analysis.transfer import Transfer
-from longspan.report import efficiency_figures
+from longspan.report import benchmark_figures, efficiency_figures
+from longspan.report.benchmark_figures import grouped
 from longspan.report.board_figures import front_line
 from longspan.report.efficiency_figures import row_points
 from longspan.report.look import Look, looks
@@ -47,8 +48,10 @@ COLOURED = (
     "tradeoff",
     "front",
     "span",
+    "text_lengths",
     "extrapolation",
     "growth",
+    "relative",
     "decode",
     "roofline",
 )  # each mechanism in its own colour
@@ -150,7 +153,7 @@ def _cost_point(point: Cost, x: float, y: float, look: Look) -> PointsMark:
 def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
     """Bars from the top down as in the table, and a tick where attention to all tokens alike would end."""
     views = []
-    for rules, own in _grouped(bars, lambda bar: bar.rules):
+    for rules, own in grouped(bars, lambda bar: bar.rules):
         reach = max(max(bar.span, bar.uniform) for bar in own)
         marks: list[Mark] = []
         for row, bar in enumerate(own):
@@ -168,7 +171,7 @@ def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
 
 def _gap(pairs: Sequence[TrainTestGap], look: Mapping[str, Look]) -> list[FigureView]:
     views = []
-    for label, own in _grouped(pairs, lambda pair: f"{pair.task}, {pair.origin}"):
+    for label, own in grouped(pairs, lambda pair: f"{pair.task}, {pair.origin}"):
         own = sorted(own, key=lambda pair: pair.gap)
         ends = {"train": [100 * pair.train for pair in own], "test": [100 * pair.test for pair in own]}
         views.append(_dumbbells(label, [pair.title for pair in own], ends, "accuracy, %"))
@@ -177,7 +180,7 @@ def _gap(pairs: Sequence[TrainTestGap], look: Mapping[str, Look]) -> list[Figure
 
 def _convergence(found: Sequence[Milestones], look: Mapping[str, Look]) -> list[FigureView]:
     views = []
-    for label, own in _grouped([one for one in found if None not in one.steps], lambda one: one.origin):
+    for label, own in grouped([one for one in found if None not in one.steps], lambda one: one.origin):
         own = sorted(own, key=lambda one: one.steps[0] or 0.0)
         ends = {f"{100 * level:.0f} %": [one.steps[i] for one in own] for i, level in enumerate(LEVELS)}
         views.append(_dumbbells(label, [one.title for one in own], ends, "training steps to this validation accuracy"))
@@ -186,7 +189,7 @@ def _convergence(found: Sequence[Milestones], look: Mapping[str, Look]) -> list[
 
 def _transfer(found: Sequence[Transfer], look: Mapping[str, Look]) -> list[FigureView]:
     views = []
-    for label, own in _grouped(found, lambda one: one.rules):
+    for label, own in grouped(found, lambda one: one.rules):
         ends = {"Pathfinder": [100 * one.before for one in own], "Path-X": [100 * one.after for one in own]}
         chance = row_points("chance on Path-X", [100 * one.chance for one in own], "--ink", "line-ns-open", 24)
         names = [f"{one.title}, seed {one.seed}" for one in own]
@@ -197,7 +200,7 @@ def _transfer(found: Sequence[Transfer], look: Mapping[str, Look]) -> list[Figur
 def _index(rows: Sequence[IndexRow], look: Mapping[str, Look]) -> list[FigureView]:
     """An index in each row, what was printed beside it, and a line over what it is with one task left out."""
     views = []
-    for label, own in _grouped(rows, lambda row: f"{row.pattern} · {row.origin} · {row.constants}"):
+    for label, own in grouped(rows, lambda row: f"{row.pattern} · {row.origin} · {row.constants}"):
         ends = [[row.without(task) for task in row.tasks] if len(row.tasks) > 1 else [row.index] for row in own]
         without = LineMark(
             x=[value for scores in ends for value in (min(scores), max(scores), None)],
@@ -265,7 +268,7 @@ def _matrix(grid: Grid, cells: Mapping[tuple[int, int], tuple[float, str]], labe
 def _extrapolation(curves: Sequence[Curve], look: Mapping[str, Look]) -> list[FigureView]:
     """A line for each mechanism over the length of the blocks, one view for each set of rules."""
     views = []
-    for label, own in _grouped(curves, lambda curve: curve.rules):
+    for label, own in grouped(curves, lambda curve: curve.rules):
         marks: list[Mark] = [_perplexities(curve, look[shown(curve.mechanism)]) for curve in own]
         marks += [
             ReferenceMark("x", trained, f"trained at {trained:,}") for trained in sorted({c.trained for c in own})
@@ -348,15 +351,11 @@ VIEWS: dict[str, Callable[[Any, Mapping[str, Look]], list[FigureView]]] = {
     "rollout": _rollout,
     "embeddings": _embeddings,
     **efficiency_figures.VIEWS,
+    **benchmark_figures.VIEWS,
 }
 
 
 # ----------------------------------------------------------------------------------------------------- parts of figures
-
-
-def _grouped(items: Sequence[Any], key: Callable[[Any], str]) -> list[tuple[str, list[Any]]]:
-    """Items by their key, in the order in which the keys first appear."""
-    return [(name, [one for one in items if key(one) == name]) for name in dict.fromkeys(map(key, items))]
 
 
 def _dumbbells(

@@ -15,6 +15,7 @@ registry = Registry(
             "language",
             "lra_models",
             "masked_tokens",
+            "pathfinder_rules",
             "placed_answers",
             "speech",
             "speech_feed",

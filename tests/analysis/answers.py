@@ -65,6 +65,7 @@ def fill(folder: Path, **who: Any) -> Path:
         for task in ("listops", "text", "retrieval", "image", "pathfinder"):
             files = {"predictions": write_predictions(answers, int(2000 * accuracy), 2000)} if task == "listops" else {}
             store.add(make_card(mechanism, task, accuracy=accuracy, tier="full"), files=files)
+        store.add(make_card(mechanism, "text_1k", accuracy=accuracy, tier="full"))
         store.add(make_measurement(mechanism, {4000: 1.0 if mechanism == "softmax" else 5.0}))
     answers.unlink()
     for card in lab_cards(who.get("mechanism", "performer")):

@@ -42,7 +42,7 @@ def test_an_unknown_preset_is_one_sentence(protocol, tier, sentence):
 def test_every_setting_is_listed_once_with_all_that_use_it():
     found = list(datasets.uses("pathfinder"))
     assert len({use.data for use in found}) == len(found) == 4
-    assert found[0].users == ("longspan/smoke", "strong/smoke")
+    assert found[0].users == ("longspan/smoke", "strong/smoke", "pathfinder_cls longspan/smoke")
     assert found[2].users == ("pathx longspan/smoke", "pathx strong/smoke")
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longspan import attentions
+from longspan import attentions, published
 from longspan.attentions import Pattern
 from longspan.cli import app
 from longspan.core.errors import RunFailed, UnsupportedPattern, UsageError
-from longspan.efficiency import roofline, sweep, variants
+from longspan.efficiency import cab, roofline, sweep, variants
 from longspan.efficiency.faults import status_of
 from longspan.efficiency.setup import Setup
 from longspan.efficiency.sweep import _Sheet, measure, pairs_of, ranked, runner_of, why_unsupported
@@ -471,3 +471,39 @@ def test_the_verb_says_how_many_points_a_budget_left(tmp_path, reports):
     result = call("linear", "--budget", "0", out=tmp_path, reports=reports)
     assert result.exit_code == 0
     assert "2 points are left" in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------------ as CAB measured
+
+
+def test_cabs_preset_has_its_options_and_both_exact_attentions_and_every_one_can_be_built():
+    asked = cab.as_measured([])
+    assert asked[:2] == [cab.VANILLA, "softmax"]
+    assert {name.partition("(")[0] for name in asked[2:]} == {
+        row.mechanism for row in published.measured("cab-efficiency-lengths").rows
+    }
+    for name in asked:
+        attentions.get(name)(64, 8, Pattern.NONCAUSAL_SELF, max_length=64)
+    assert cab.as_measured(["performer", "linear", "abc(slots=4)"])[2:] == [
+        "performer(features=16)",
+        "linear",
+        "abc(slots=4)",
+    ]
+
+
+def test_cabs_preset_asks_for_layers_in_float32_at_six_lengths_and_what_is_named_takes_its_place(monkeypatch):
+    asked = []
+
+    def instead(pairs, setup, **how):
+        asked.append(([str(mechanism) for mechanism, _ in pairs], setup))
+        return sweep.Sweep([], 0)
+
+    monkeypatch.setattr(sweep, "measure", instead)
+    words = ["measure", "cosformer", "--preset", "cab", "--device", "cpu"]
+    for more in ([], ["--lengths", "16", "--module", "core"]):
+        assert CliRunner().invoke(app, [*words, *more]).exit_code == 0
+    (names, setup), (_, changed) = asked
+    assert names == [cab.VANILLA, "softmax", "cosformer"]
+    assert (setup.module, setup.dtype, setup.lengths) == ("layer", "float32", (256, 512, 1024, 2048, 4096, 8192))
+    assert (setup.batch, setup.heads, setup.dim) == (4, 8, 64)
+    assert (changed.module, changed.lengths) == ("core", (16,))

@@ -15,7 +15,7 @@ from longspan.cli import app
 
 MARKED = ("scores listops smoke", "scores image full", "changed listops smoke", "board starter longspan smoke")
 MARKED += ("differences listops image", "metrics listops smoke loss", "language lm smoke 256", "times 512")
-MARKED += ("forecasting forecasting_etth1",)
+MARKED += ("forecasting forecasting_etth1", "finding convergence published")
 FORMATS = ("terminal", "markdown", "csv", "latex", "json", "html")
 EXIT_CODES = (0, 1, 2, 3, 4)
 # C0 but tab and line feed, DEL, C1, and what turns the direction of a line round.

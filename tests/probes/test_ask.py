@@ -20,7 +20,7 @@ FEW_BOOKS = {"data.train": 2, "data.valid": 1, "data.test": 1, "data.vocabulary"
 RUNS = {
     "listops": ("listops", "softmax", {"model.layers": 2}),
     "recurrent": ("listops", "s4d", {"model.layers": 1}),
-    "pathfinder": ("pathfinder", "softmax", {"model.pooling": "cls", "model.layers": 2}),
+    "pathfinder": ("pathfinder_cls", "softmax", {"model.layers": 2}),
     "local": ("pathfinder", "local(window=4)", {}),
     "learned": ("pathfinder", "softmax", {"model.positions": "learned"}),
     "linformer": ("pathfinder", "linformer", {}),

@@ -35,6 +35,7 @@ def filled(words, *cards):
     [
         ("results/h200/README.md", SCORES),
         pytest.param("docs/lra-findings.md", "<!-- cards: differences", marks=pytest.mark.full),  # a long bootstrap
+        pytest.param("docs/findings.md", "<!-- cards: finding", marks=pytest.mark.full),  # long permutations
     ],
 )
 def test_a_committed_page_is_what_the_command_writes_from_the_committed_cards(page, mark):
@@ -126,7 +127,7 @@ OF_PAPERS = ("artefacts", "misprints")  # which say something without any card
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in OF_PAPERS])
 def test_without_cards_a_table_says_so(name):
     arguments = {"scores": "listops full", "changed": "image full", "board": "lra4 longspan full", "times": "4096"}
-    arguments |= {"metrics": "lm lite loss", "language": "lm lite 256"}
+    arguments |= {"metrics": "lm lite loss", "language": "lm lite 256", "finding": "growth"}
     assert "No cards yet." in filled(f"{name} {arguments.get(name, 'listops')}")
 
 
@@ -148,3 +149,11 @@ def test_the_command_writes_once_and_then_finds_nothing_to_do(tmp_path):
     assert command().output == ""
     page.unlink()
     assert command().exit_code == 2
+
+
+def test_a_finding_is_cut_down_to_rows_with_all_words_and_columns_that_say_something():
+    text = filled("finding convergence published -Performer", card(task="image"))
+    assert "| Linformer | published | 452 | 875 |" in text
+    assert "| Performer" not in text
+    assert "Seeds" not in text  # a column of dashes
+    assert "No cards yet." in filled("finding convergence nowhere", card(task="image"))

@@ -37,6 +37,7 @@ def test_every_row_is_as_printed(name):
 @pytest.mark.skipif(not PAPER.exists(), reason="the text of the paper is not here")
 def test_the_frozen_tables_are_those_of_the_paper():
     text = re.sub(r"†|\$\\mathrm\{(\w+)\}\^\\dagger\$", r"\1", PAPER.read_text())
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)  # 2,361 tokens
     lines = [[cell.strip() for cell in line.split("\t")] for line in text.splitlines() if "\t" in line]
     found = {(name, *filter(NUMBER.fullmatch, cells)) for name, *cells in lines}
     for name, rows in frozen("cab_tables.tsv").items():

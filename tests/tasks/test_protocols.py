@@ -240,6 +240,10 @@ PUBLISHED = {  # spec/lra.md 4.1 and 5
         "model": {"dim": 32, "heads": 4, "layers": 4, "mlp": 32, "inner": 16, "pooling": "mean", "hide_zeros": False},
         "recipe": IMAGE | {"learning_rate": 1e-3, "selection": "best"},
     },
+    ("pathfinder_cls", "longspan"): {
+        "model": {"dim": 32, "heads": 4, "layers": 4, "mlp": 32, "inner": 16, "pooling": "cls", "hide_zeros": False},
+        "recipe": IMAGE | {"learning_rate": 1e-3, "selection": "best"},
+    },
     **{  # spec/lra-recipes.md 1.5
         (task, "strong"): {
             "data": data,
