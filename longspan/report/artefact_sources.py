@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from longspan.analysis import Evidence, Finding, answer, crossover
+from longspan.analysis import Evidence, Finding, answer
 from longspan.report import beside
 from longspan.report.beside import Pair
 from longspan.report.marks import Figure, FigureView, ImageMark
@@ -129,19 +129,6 @@ def boards(suite: str, *, published: str | None = None, pattern: str | None = No
 
     options = [f"--published {published}"] * bool(published) + [f"--pattern {pattern}"] * bool(pattern)
     return Source(" ".join(["longspan board", suite, *options]), show)
-
-
-def efficiency_lengths() -> Source:
-    """Those of CAB by its own method, in time and in memory."""
-
-    def show(desk: Desk) -> Shown:
-        found = [
-            crossover.compare(desk.evidence, method="cab-2023", quantity=quantity, pattern="noncausal_self")
-            for quantity in ("time", "memory")
-        ]
-        return Shown(tuple(map(of_finding, found)), lambda: [figure for one in found for figure in describe(one)])
-
-    return Source("longspan crossover --method cab-2023 --pattern NS", show)
 
 
 def printed(command: str, make: Callable[[], tuple[Sheet, list[Pair]]], quantity: str = "") -> Source:

@@ -21,7 +21,6 @@ from longspan.report.artefact_sources import (
     Shown,
     Source,
     boards,
-    efficiency_lengths,
     printed,
     question,
     samples,
@@ -45,7 +44,7 @@ class Artefact:
     @property
     def name(self) -> str:
         """As files are called: `lra-table-1`."""
-        return f"{self.paper} {self.number}".lower().replace(" ", "-").replace(".", "-")
+        return f"{self.paper} {self.number}".lower().replace(", ", "-").replace(" ", "-").replace(".", "-")
 
     @property
     def command(self) -> str:
@@ -63,6 +62,18 @@ def why_without(artefact: Artefact, shown: Shown) -> str:
     return "" if shown.pairs else " ".join(filter(None, (artefact.absent, shown.missing)))
 
 
+def _table(number: str) -> Callable[[Mapping[str, str]], bool]:
+    return lambda row: row["Table"].startswith(number)
+
+
+def _ran_by_cab(row: Mapping[str, str]) -> bool:
+    return row["Family printed"] != "–"
+
+
+def _as_cab_measured(where: str, pattern: str) -> bool:
+    return pattern == "noncausal_self" and (where == "published" or "float32" in where)
+
+
 def _mode(mode: str) -> Callable[[Mapping[str, str]], bool]:
     return lambda row: row["Mode"] == mode
 
@@ -73,45 +84,41 @@ TIMES, PERPLEXITY = ("1K", "2K", "4K"), ("Perplexity", "Of trained")
 PRINTED_INDEX = "longspan analyze index --published"
 NO_CROSS = "No run has a mechanism in causal cross slots."
 PARAMS = "longspan params {} -a softmax '{}' --protocol cab-2023 --pattern {}"
+NAME, CLAIMS = ("Mechanism",), ("Patterns printed", "Patterns", "Patterns")
+TEXT, SIDES = ("Printed", "1K", "Printed"), ("Without", "Softmax", "Best efficient")
+PLACE, HERE = ("Row", "Column"), ("Printed", "Here", "Agrees")
+CURVES = "The paper prints curves and no numbers."
+WITH_ATTENTION = "No run here has its attention removed."
+NO_HOURS = "No task of this table has hours of own full runs; the command shows those of other tasks."
 ARTEFACTS = (
     Artefact(
         "LRA", "Figure 1", "Samples of Pathfinder", samples("pathfinder", 8), "Pictures: the paper prints no numbers."
     ),
     Artefact("LRA", "Figure 2", "Required attention span", question("span", ("Span",), ("Task",)), NO_WEIGHTS),
     Artefact("LRA", "Table 1", "Scores, version 0; Table 7 is the same", boards("lra", published="v0")),
-    Artefact("LRA", "Table 2", "Training speed and memory", question("speed", TIMES, ("Mode",), keep=_mode("train"))),
     Artefact(
-        "LRA",
-        "Figure 3",
-        "Score against speed and memory",
-        question("tradeoff", ("Score", "Steps/s")),
-        "Own points need cards of longspan measure lra and an average of five tasks; there are none.",
+        "LRA", "Table 1, Text", "Text as the best of four lengths", question("text_lengths", columns=TEXT, by=NAME)
     ),
+    Artefact("LRA", "Table 2", "Training speed and memory", question("speed", TIMES, ("Mode",), keep=_mode("train"))),
+    Artefact("LRA", "Figure 3", "Score against speed and memory", question("tradeoff", ("Score", "Steps/s"))),
     Artefact("LRA", "Table 3", "Generalisation gap on Image", question("gap", ("Train", "Test", "Gap"), ("Task",))),
     Artefact("LRA", "Figure 4", "Similarity of embeddings", question("embeddings"), NO_WEIGHTS),
     Artefact("LRA", "Figure 5", "Attention maps on Pathfinder", question("rollout"), NO_WEIGHTS),
     Artefact("LRA", "Table 4", "Inference speed", question("speed", TIMES, ("Mode",), keep=_mode("inference"))),
     Artefact("LRA", "Table 5", "Steps to 30 and 35 % on Image", question("convergence", ("30 %", "35 %"))),
     Artefact("LRA", "Table 6", "Scores, version 1", boards("lra", published="v1")),
+    Artefact("LRA", "Appendix A.2.1", "References on Image", question("references", ("Image",), name_column="Network")),
+    Artefact("LRA", "Appendix A.3.1", "From Pathfinder to Path-X", question("transfer"), NO_WEIGHTS),
     Artefact("CAB", "Figure 1", "The four patterns", NO_DATA, "A diagram: there are no data in it."),
     Artefact("CAB", "Table 1", "Tasks", printed("longspan list tasks", lambda: printed_tables.settings("Table 1"))),
     Artefact(
-        "CAB",
-        "Table 2",
-        "Mechanisms that CAB ran",
-        printed("longspan list attentions", lambda: printed_tables.patterns(ran_by_cab=True), "cost; patterns"),
+        "CAB", "Table 2", "Mechanisms that CAB ran", question("taxonomy", columns=CLAIMS, by=NAME, keep=_ran_by_cab)
     ),
     Artefact("CAB", "Table 3a", "Scores, noncausal self", boards("cab", pattern="NS")),
     Artefact("CAB", "Table 3b", "Scores, causal self", boards("cab", pattern="CS")),
     Artefact("CAB", "Table 3c", "Scores, noncausal cross", boards("cab", pattern="NC", also=ETTH1)),
     Artefact("CAB", "Table 3d", "Scores, causal cross", boards("cab", pattern="CC"), NO_CROSS),
-    Artefact(
-        "CAB",
-        "Figure 2",
-        "Time and memory by length",
-        question("growth", table=False),
-        "The paper prints curves and no numbers.",
-    ),
+    Artefact("CAB", "Figure 2", "Time and memory beside softmax", question("relative", table=False), CURVES),
     Artefact(
         "CAB",
         "Figure 3a",
@@ -126,11 +133,19 @@ ARTEFACTS = (
     ),
     Artefact(
         "CAB",
+        "Figure 3b",
+        "Benefit of attention, drawn",
+        question("benefit", SIDES, ("Task",), table=False),
+        WITH_ATTENTION,
+    ),
+    Artefact(
+        "CAB",
         "Figure 3c",
         "Lengths beyond training",
         question("extrapolation", PERPLEXITY, ("Tested at",), table=False),
     ),
     Artefact("CAB", "Table 4", "Training", printed("longspan show lm", lambda: printed_tables.settings("Table 4"))),
+    Artefact("CAB", "Table 5", "Options", question("settings", by=PLACE, columns=HERE, keep=_table("Table 5"))),
     Artefact("CAB", "Table 6", "Scores by task", printed(PRINTED_INDEX, printed_tables.task_scores, "index")),
     *(
         Artefact(
@@ -141,7 +156,22 @@ ARTEFACTS = (
         )
         for number, code in (("Table 7", "NS"), ("Table 8", "CS"), ("Table 9", "NC"), ("Table 10", "CC"))
     ),
-    Artefact("CAB", "Table 11", "Efficiency lengths", efficiency_lengths(), "Own ones alone: the printed are no data."),
+    Artefact(
+        "CAB",
+        "Table 11",
+        "Efficiency lengths",
+        question(
+            "efficiency_length",
+            ("Time", "Memory"),
+            ("Mode", "Pattern"),
+            origin="Measured on",
+            keep=lambda row: _as_cab_measured(row["Measured on"], row["Pattern"]),
+            draw=lambda pair: _as_cab_measured(pair.where, pair.pattern),
+        ),
+    ),
+    Artefact(
+        "CAB", "Table 12", "Benefit of attention", question("benefit", SIDES, ("Task",), figure=False), WITH_ATTENTION
+    ),
     Artefact(
         "CAB",
         "Figure 4",
@@ -155,12 +185,9 @@ ARTEFACTS = (
             draw=lambda grid: grid.origin != "published, patterns",
         ),
     ),
-    Artefact(
-        "CAB",
-        "Table 13",
-        "Patterns of 44 mechanisms",
-        printed("longspan list attentions", lambda: printed_tables.patterns(ran_by_cab=False), "cost; patterns"),
-    ),
+    Artefact("CAB", "Table 13", "Patterns of 44 mechanisms", question("taxonomy", columns=CLAIMS, by=NAME)),
+    Artefact("CAB", "Table 14", "Sizes", question("settings", by=PLACE, columns=HERE, keep=_table("Table 14"))),
+    Artefact("CAB", "Table 15", "Hours of training", question("hours", ("Hours",), ("Task",)), NO_HOURS),
     *(
         Artefact(
             "CAB",

@@ -8,7 +8,6 @@ from longspan.published.index_audit import index_checks
 from longspan.published.index_constants import index_constants
 from longspan.published.sizes import sizes
 from longspan.published.task_settings import task_settings
-from longspan.published.taxonomy import taxonomy
 from longspan.report.beside import Pair
 from longspan.report.sheet import Sheet
 from longspan.results import catalogue
@@ -35,24 +34,6 @@ def settings(number: str) -> tuple[Sheet, list[Pair]]:
         pairs += [Pair(f"{row.title}, {one}", PROTOCOL, row.printed[one], ours[one]) for one in table.columns]
     heads = ("Task", "From", *table.columns)
     return Sheet(table.title, heads, tuple(lines), frozenset(range(len(heads)))), pairs
-
-
-def patterns(*, ran_by_cab: bool) -> tuple[Sheet, list[Pair]]:
-    """Cost and patterns of mechanisms by CAB and as declared here; Table 2 has those that CAB ran."""
-    lines, pairs, notes = [], [], []
-    for row in taxonomy().rows:
-        if ran_by_cab and row.printed_family is None:
-            continue
-        own = entries("attentions")[row.mechanism]
-        theirs, ours = " ".join(row.patterns), " ".join(PATTERNS[pattern] for pattern in own["patterns"])
-        families = (row.printed_family or "", own["family"])
-        lines.append((row.title, *families, row.cost, own["cost"], theirs, ours))
-        pairs.append(Pair(row.title, "declared", f"{row.cost}; {theirs}", f"{own['cost']}; {ours}"))
-        differs = row.disagreements(family=own["family"], cost=own["cost"], patterns=ours.split())
-        notes += [f"{row.title}, {cell}: {row.reasons[cell]}." for cell in differs if cell in row.reasons]
-    heads = ("Mechanism", "Family, CAB", "ours", "Cost, CAB", "ours", "Patterns, CAB", "ours")
-    title = "Cost and patterns of mechanisms, by CAB and as declared and checked here"
-    return Sheet(title, heads, tuple(lines), frozenset(range(len(heads))), tuple(notes)), pairs
 
 
 def constants(number: str) -> tuple[Sheet, list[Pair]]:
