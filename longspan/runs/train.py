@@ -186,7 +186,7 @@ def _train_cell(
     if plan.protocol.recipe.initial_weights is not None:
         start_from(model, plan.protocol.recipe.initial_weights)
     parameters, slots = count(model), filled(model)
-    compile_long_runs(model, device, plan.protocol.recipe.steps)
+    compile_long_runs(model, device, plan.protocol.recipe)
     read = list(dict.fromkeys([*checked.read, *read]))
     described = describe(plan, splits, parameters, slots, read, device, precision, devices)
     described |= {} if checked.conformance is None else {"conformance": checked.conformance}
@@ -245,7 +245,7 @@ def _train_cell(
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
         lease.check()  # two that run one cell must not both write a card
-        card = cards.read(store.add(card, files_of(folder, model if keep_weights else None, trained)))
+        card = cards.read(store.add(card, files_of(folder, trained, weights=keep_weights)))
     return card
 
 

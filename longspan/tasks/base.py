@@ -79,6 +79,8 @@ class Recipe:
     masked: float = 0.5  # the share of tokens that pretraining hides
     give_up_at: tuple[int, float] | None = None  # a step, and the validation score that is to be reached by then
     initial_weights: str | None = None  # the card of a finished run, or its weights, from which training starts
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # what several devices share: rows, or the weights as well
+    checkpoint_activations: bool = False  # layers are computed again in the backward pass: less memory, more time
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):

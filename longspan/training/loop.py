@@ -24,6 +24,8 @@ from longspan.core.seeding import derive
 from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
+from longspan.tasks.row_draws import dealt
+from longspan.training.activation_checkpointing import checkpoint_layers
 from longspan.training.belongs import Belongs
 from longspan.training.ema import RunningAverage
 from longspan.training.evaluation import evaluate
@@ -33,6 +35,7 @@ from longspan.training.pretraining import PRETRAINING, pretrain
 from longspan.training.progress import Progress
 from longspan.training.resume import Resumable
 from longspan.training.selection import Selection, Weights
+from longspan.training.sharding import in_one_piece, shard
 from longspan.training.streams import Streams
 from longspan.training.update import make_update
 
@@ -54,6 +57,7 @@ class Trained:
     test: Evaluation
     selected_step: int
     progress: Progress
+    weights: Weights
     also: Evaluation | None = None
     also_weights: Weights = field(default_factory=dict)
 
@@ -91,10 +95,19 @@ def train(
             "longspan.backbones.batch_norm, or one device."
         )
     model = model.to(fabric.device)
-    before = 0.0
+    if recipe.checkpoint_activations:
+        checkpoint_layers(model)
+    before, sharded = 0.0, recipe.parallel == "fsdp" and fabric.world_size > 1
     if recipe.pretraining_steps:
+        if sharded:
+            raise UsageError(
+                "A network that is pretrained first cannot be sharded; leave recipe.parallel at ddp, or "
+                "recipe.pretraining_steps at 0."
+            )
         stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
         before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
+    if sharded:
+        shard(model, fabric.device)
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)
     selection = Selection(task.meta, recipe)
@@ -115,7 +128,7 @@ def train(
     streams = Streams(task, bare, train_feed, fabric) if recipe.order == "streams" else None
     if streams is not None and resumable.carry:
         streams.load(resumable.carry, rows_of(progress.step - 1))
-    device = str(fabric.device)
+    device, place = str(fabric.device), (fabric.global_rank, fabric.world_size)
     whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
     spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
 
@@ -128,9 +141,9 @@ def train(
     def save() -> None:
         nonlocal pause
         since_save.restart()
-        carry = [] if streams is None else streams.state()
+        state = resumable.state(progress, [] if streams is None else streams.state())
         if fabric.is_global_zero:
-            resumable.save(progress, carry)
+            resumable.save(state)
         if save_every_seconds > 0:
             pause = max(save_every_seconds, 20 * since_save.elapsed())
         since_save.restart()
@@ -143,11 +156,13 @@ def train(
         while not selection.is_over(progress):
             step = progress.step
             set_learning_rate(optimizer, learning_rate(recipe, step))
-            torch.manual_seed(derive(seed, "batch", step))  # what is drawn for a row is the same in every process
             rows = rows_of(step)
-            parts = [train_feed.batch(own) for own in rows]
-            torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
-            results = update(parts if streams is None else streams.before(parts, rows))
+            with dealt(*place, derive(seed, "batch", step)):
+                torch.manual_seed(derive(seed, "batch", step))
+                parts = [train_feed.batch(own) for own in rows]
+            with dealt(*place, derive(seed, "step", step, 0)):
+                torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
+                results = update(parts if streams is None else streams.before(parts, rows))
             if streams is not None:
                 streams.after(rows, results)
             for result in results:
@@ -187,7 +202,8 @@ def train(
         valid = evaluate(task, model, valid_feed, recipe.evaluation_batch, fabric, validating=True)
     if selection.also and also is None:
         also = test
-    return Trained(valid, test, progress.best_step, progress, also, selection.also)
+    weights, also_weights = in_one_piece(bare.state_dict()), in_one_piece(selection.also)
+    return Trained(valid, test, progress.best_step, progress, weights, also, also_weights)
 
 
 class TrainingSums:

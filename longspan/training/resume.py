@@ -22,6 +22,7 @@ from longspan.training.ema import RunningAverage
 from longspan.training.optimizer import STATE, load_optimizer
 from longspan.training.progress import Progress
 from longspan.training.selection import Selection
+from longspan.training.sharding import in_one_piece, shared_as
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -45,7 +46,8 @@ class Resumable:
     processes: int = 1
     carry: list[Any] = field(default_factory=list)  # what the checkpoint held of it
 
-    def save(self, progress: Progress, carry: list[Any] | None = None) -> None:
+    def state(self, progress: Progress, carry: list[Any] | None = None) -> dict[str, Any]:
+        """All that a checkpoint holds; where the model is sharded, every process must ask."""
         state: dict[str, Any] = {
             "belongs": dict(self.belongs.facts),
             "model": self.model.state_dict(),
@@ -58,7 +60,10 @@ class Resumable:
         }
         if carry:
             state[CARRY] = carry
-        checkpoint.save(self.folder, progress.step, state)
+        return in_one_piece(state)
+
+    def save(self, state: dict[str, Any]) -> None:
+        checkpoint.save(self.folder, state["progress"]["step"], state)
 
     def resume(self, fabric: "Fabric") -> Progress:
         """Where the run was left. One process looks, so that all take the same."""
@@ -74,11 +79,12 @@ class Resumable:
         return Progress() if state is None else self._use(state)
 
     def _use(self, state: dict[str, Any]) -> Progress:
-        self.model.load_state_dict(state["model"])
+        own = self.model.state_dict()
+        self.model.load_state_dict(shared_as(state["model"], own))
         load_optimizer(self.optimizer, state["optimizer"])
         self.average.load(state["average"])
-        self.selection.best, self.selection.also = state["best"], state["also"]
-        self.selection.mean.load(state["sum"], self.device)
+        self.selection.best, self.selection.also = (shared_as(state[part], own) for part in ("best", "also"))
+        self.selection.mean.load(shared_as(state["sum"], own), self.device)
         self.carry = state.get(CARRY, [])
         progress = Progress(**state["progress"])
         progress.resumed += 1
