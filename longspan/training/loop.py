@@ -16,13 +16,16 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from longspan.attentions import HeadwiseAttention
 from longspan.backbones.batch_norm import unsynchronised
+from longspan.backbones.slots import slots_of
 from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
 from longspan.core.meter import Stopwatch
 from longspan.core.seeding import derive
 from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
+from longspan.kernels.context_parallel import shared
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
 from longspan.tasks.row_draws import dealt
 from longspan.training.activation_checkpointing import checkpoint_layers
@@ -97,6 +100,8 @@ def train(
     model = model.to(fabric.device)
     if recipe.checkpoint_activations:
         checkpoint_layers(model)
+    if recipe.parallel == "context" and fabric.world_size > 1:
+        check_context(model, recipe)
     before, sharded = 0.0, recipe.parallel == "fsdp" and fabric.world_size > 1
     if recipe.pretraining_steps:
         if sharded:
@@ -111,7 +116,7 @@ def train(
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)
     selection = Selection(task.meta, recipe)
-    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection, fabric.world_size)
+    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection)
     progress = resumable.resume(fabric)
     if not progress.step:
         progress.total_seconds += before
@@ -119,16 +124,18 @@ def train(
     train_feed, valid_feed, test_feed = (
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
     )
-    order = order_of(train_feed, recipe, seed, fabric.world_size)
+    device, place = str(fabric.device), (fabric.global_rank, fabric.world_size)
+    in_context = recipe.parallel == "context" and fabric.world_size > 1
+    rank, sharers = (0, 1) if in_context else place  # of the rows of a batch
+    order = order_of(train_feed, recipe, seed, sharers)
 
     def rows_of(step: int) -> list[np.ndarray]:
         """The rows of a step in its parts, those of this process."""
-        return [rows[fabric.global_rank :: fabric.world_size] for rows in order.parts(step)]
+        return [rows[rank::sharers] for rows in order.parts(step)]
 
     streams = Streams(task, bare, train_feed, fabric) if recipe.order == "streams" else None
     if streams is not None and resumable.carry:
         streams.load(resumable.carry, rows_of(progress.step - 1))
-    device, place = str(fabric.device), (fabric.global_rank, fabric.world_size)
     whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
     spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
 
@@ -157,10 +164,11 @@ def train(
             step = progress.step
             set_learning_rate(optimizer, learning_rate(recipe, step))
             rows = rows_of(step)
-            with dealt(*place, derive(seed, "batch", step)):
+            with dealt(rank, sharers, derive(seed, "batch", step)):
                 torch.manual_seed(derive(seed, "batch", step))
                 parts = [train_feed.batch(own) for own in rows]
-            with dealt(*place, derive(seed, "step", step, 0)):
+                parts = [task.tokens_of(part, *place) for part in parts] if in_context else parts
+            with dealt(rank, sharers, derive(seed, "step", step, 0)), shared(*(place if in_context else (0, 1))):
                 torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
                 results = update(parts if streams is None else streams.before(parts, rows))
             if streams is not None:
@@ -238,6 +246,20 @@ class TrainingSums:
 
     def _number(self, value: float) -> torch.Tensor:
         return torch.tensor(value, dtype=torch.float64, device=self._fabric.device)
+
+
+def check_context(model: nn.Module, recipe: Recipe) -> None:
+    """Refuse a network whose rows several processes cannot share token by token."""
+    if recipe.order == "streams":
+        raise UsageError(
+            "recipe.parallel=context shares the tokens of a row, which streams read on; leave one of them."
+        )
+    for slot in slots_of(model):
+        if not (isinstance(slot, HeadwiseAttention) and slot.shares_context):
+            raise UsageError(
+                f"{type(slot).__name__} needs the whole of each row, which recipe.parallel=context shares among "
+                "devices; leave it at ddp or fsdp, or take softmax, linear or dpfp."
+            )
 
 
 def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress: Progress, fabric: "Fabric") -> None:

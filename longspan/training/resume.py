@@ -43,7 +43,6 @@ class Resumable:
     average: RunningAverage
     recipe: Recipe
     selection: Selection
-    processes: int = 1
     carry: list[Any] = field(default_factory=list)  # what the checkpoint held of it
 
     def state(self, progress: Progress, carry: list[Any] | None = None) -> dict[str, Any]:
@@ -120,15 +119,11 @@ class Resumable:
             yield from self._unselected(state)
 
     def _fits_carry(self, saved: Any) -> bool:
-        """Whether this is what processes, parts and layers carry, by the names of tensors; nothing without streams."""
+        """Whether this is what parts and layers carry, by the names of tensors; nothing without streams."""
         if self.recipe.order != "streams":
             return saved is None
         lanes = self.recipe.batch_size // self.recipe.accumulate
-        rows = [len(range(rank, lanes, self.processes)) for rank in range(self.processes)]
-        return _is_list(saved, self.processes) and all(
-            _is_list(own, self.recipe.accumulate) and all(self._fits_part(part, n) for part in own)
-            for own, n in zip(saved, rows, strict=True)
-        )
+        return _is_list(saved, self.recipe.accumulate) and all(self._fits_part(part, lanes) for part in saved)
 
     def _fits_part(self, saved: Any, rows: int) -> bool:
         slots = slots_of(self.model)

@@ -1,23 +1,27 @@
 """One short training for every kind of task, in one process or in each of several: what is compared between them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
 
 from longspan import attentions, tasks
+from longspan.attentions import Pattern
 from longspan.core.seeding import seed_everything
 from longspan.datasets import pg19
 from longspan.datasets.base import Split, Splits
 from longspan.datasets.bpe import END
 from longspan.datasets.multi_news import Clusters
 from longspan.datasets.speech.view import Speech
+from longspan.kernels.context_parallel import shared
 from longspan.tasks.base import Protocol, Task
 from longspan.tasks.speech_feed import END as ENDS_CLIP
 from longspan.training.loop import train
+from longspan.training.progress import Progress
 from tests.conformance.declared import Auxiliary
 from tests.training.parted import Parted
 from tests.training.small import RULES, small_splits
@@ -44,6 +48,9 @@ KINDS = {
     "batch_norm": RECIPE | {"model.dropout": 0.0, "model.norm": "batch"},  # over rows of many lengths
     "auxiliary": RECIPE | {"model.dropout": 0.0},  # whose term is all that some of its parameters are for
     "lm": TEXT | {"model.dropout": 0.0, "model.layers": 1},
+    "context, softmax": TEXT | {"model.dropout": 0.0},  # every process has a part of the tokens of each row
+    "context, linear": TEXT | {"model.dropout": 0.0},
+    "context, dpfp": TEXT | {"model.dropout": 0.0},
     "streams": TEXT | {"model.dropout": 0.0, "recipe.order": "streams"},
     "mlm": TEXT | {"model.layers": 1},
     "summarization": RECIPE | PAIRS | {"model.longest": 4, "recipe.label_smoothing": 0.1},
@@ -57,15 +64,17 @@ KINDS = {
 TWO_WAYS = ("tts_fastspeech2", "point_cloud_completion", "super_resolution", "recall")
 NAMES = {"auxiliary": "listops", "batch_norm": "listops", "streams": "lm"}
 MECHANISMS = {"auxiliary": Auxiliary, "streams": attentions.get("transformer_xl(memory=6, segment=4)")}
+for kind in ("context, softmax", "context, linear", "context, dpfp"):
+    NAMES[kind], MECHANISMS[kind] = "lm", attentions.get(kind.partition(", ")[2])
 WAYS = {
     "whole": {"recipe.accumulate": 1, "recipe.clip": None},
     "whole, clipped": {"recipe.accumulate": 1, "recipe.clip": 0.1},
     "in parts": {"recipe.accumulate": 2, "recipe.clip": None},
     "in parts, clipped and averaged": {"recipe.accumulate": 2, "recipe.clip": 0.1, "recipe.average": 0.5},
 }
-SHARDED = {
-    "sharded, in parts, clipped and averaged": WAYS["in parts, clipped and averaged"] | {"recipe.parallel": "fsdp"}
-}
+PARTS = "in parts, clipped and averaged"
+SHARDED = {f"sharded, {PARTS}": WAYS[PARTS] | {"recipe.parallel": "fsdp"}}
+IN_CONTEXT = {way: WAYS[way] | {"recipe.parallel": "context"} for way in ("whole", PARTS)}
 PARTED = {"recipe.accumulate": 2, "recipe.clip": None}
 MORE_WAYS = {  # for a loss with several counts alone
     "parts by their mean": PARTED | {"recipe.parts": "mean"},
@@ -77,29 +86,85 @@ MORE_WAYS = {  # for a loss with several counts alone
 
 
 def ways_of(kind: str) -> dict[str, dict]:
+    if kind.startswith("context"):
+        return IN_CONTEXT
     if kind in TWO_WAYS:
-        return {way: WAYS[way] for way in ("whole", "in parts, clipped and averaged")} | SHARDED
+        return {way: WAYS[way] for way in ("whole", PARTS)} | SHARDED
     return WAYS | SHARDED | (MORE_WAYS if kind == "parted" else {})
 
 
 def train_all(fabric: Fabric, folder: Path, kinds: Sequence[str] = tuple(KINDS)) -> None:
     """Train each kind in every way, and leave what came out of it in a file for each process."""
     torch.set_num_threads(1)
+    attend_all(fabric, folder)
     for kind in kinds:
-        overrides = KINDS[kind]
         for way, changes in ways_of(kind).items():
             if way == "by length" and fabric.world_size > 2:
                 continue  # its last group has 2 rows
-            task = Parted() if kind == "parted" else tasks.get(NAMES.get(kind, kind))
-            rules = RULES if task.name in ("listops", "parted") else task.protocol("longspan", "smoke")
-            rules = rules.override(overrides | changes)
-            seed_everything(0)
-            model = task.model(MECHANISMS.get(kind) or attentions.get("softmax"), rules)
-            place = folder / f"{kind} {way}"
-            done = train(task, model, splits_of(task, rules), rules, fabric=fabric, seed=0, folder=place)
-            found = {"weights": done.weights, "curve": done.progress.curve, **dataclasses.asdict(done.test)}
-            found |= {"also": done.also and done.also.metrics, "valid": done.valid.metrics}
-            torch.save(found, place / f"rank{fabric.global_rank}.pt")
+            train_one(fabric, folder / f"{kind} {way}", kind, changes)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def train_one(fabric: Fabric, place: Path, kind: str, changes: Mapping[str, Any], stop_at: int | None = None) -> None:
+    """Train one kind from where it was left, up to an interruption or to the end; there the outcome is saved."""
+    task = Parted() if kind == "parted" else tasks.get(NAMES.get(kind, kind))
+    rules = RULES if task.name in ("listops", "parted") else task.protocol("longspan", "smoke")
+    rules = rules.override(KINDS[kind] | changes)
+    seed_everything(0)
+    model = task.model(MECHANISMS.get(kind) or attentions.get("softmax"), rules)
+
+    def watch(progress: Progress, steps: int) -> None:
+        if progress.step == stop_at:
+            raise Interrupted
+
+    how = {"fabric": fabric, "seed": 0, "folder": place, "watch": watch, "save_every_seconds": -1.0}
+    try:
+        done = train(task, model, splits_of(task, rules), rules, **how)
+    except Interrupted:
+        return
+    found = {"weights": done.weights, "curve": done.progress.curve, **dataclasses.asdict(done.test)}
+    found |= {"also": done.also and done.also.metrics, "valid": done.valid.metrics, "resumed": done.progress.resumed}
+    torch.save(found, place / f"rank{fabric.global_rank}.pt")
+
+
+RESUMED = {  # runs that go on with another number of processes than they were begun with
+    "lm": SHARDED[f"sharded, {PARTS}"],
+    "streams": WAYS[PARTS],
+    "parted": PARTED | {"recipe.parallel": "fsdp", "recipe.selection": "mean_of_last", "recipe.averaged": 2},
+}
+
+
+def train_resumed(fabric: Fabric, folder: Path, stop_at: int | None = None) -> None:
+    """Begin those runs and leave them after step 3, or go on with them to the end."""
+    for kind, changes in RESUMED.items():
+        train_one(fabric, folder / kind, kind, changes, stop_at)
+
+
+def train_several(fabric: Fabric, folder: Path) -> None:
+    """All that several processes do, since starting them takes long."""
+    train_all(fabric, folder)
+    train_resumed(fabric, folder / "begun by one")
+    train_resumed(fabric, folder / "begun by several", stop_at=3)
+
+
+def attend_all(fabric: Fabric, folder: Path) -> None:
+    """One layer of each mechanism on rows of 12 tokens that processes share: its outputs and all gradients."""
+    rank, processes = fabric.global_rank, fabric.world_size
+    for name in ("softmax", "linear", "dpfp"):
+        seed_everything(1)
+        layer = attentions.get(name)(8, 2, Pattern.CAUSAL_SELF).double()
+        x, towards = torch.randn(2, 2, 12, 8, dtype=torch.float64)
+        mine = x.chunk(processes, dim=1)[rank].clone().requires_grad_()
+        with shared(rank, processes):
+            y = layer(mine)
+            (y * towards.chunk(processes, dim=1)[rank]).sum().backward()
+        weights = {n: p.grad.clone() for n, p in layer.named_parameters()}
+        for gradient in weights.values() if processes > 1 else ():
+            torch.distributed.all_reduce(gradient)
+        torch.save({"y": y.detach(), "x": mine.grad, "weights": weights}, folder / f"{name} rank{rank}.pt")
 
 
 def splits_of(task: Task, rules: Protocol) -> Splits:

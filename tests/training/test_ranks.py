@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from longspan import attentions, tasks
 from longspan.backbones.batch_norm import BatchNorm, unsynchronised
 from longspan.core.errors import UsageError
 from longspan.runs.fabric import make_fabric
 from longspan.training.loop import train
-from tests.training.ranks import KINDS, train_all, ways_of
+from tests.training.ranks import KINDS, RESUMED, splits_of, train_all, train_resumed, train_several, ways_of
 from tests.training.small import RULES, TASK, small_splits
 
 
@@ -21,15 +22,19 @@ from tests.training.small import RULES, TASK, small_splits
 def one(tmp_path_factory):
     """All trainings by one process."""
     folder = tmp_path_factory.mktemp("one")
-    train_all(make_fabric("cpu", "fp32", 1), folder)
+    alone = make_fabric("cpu", "fp32", 1)
+    train_all(alone, folder)
+    train_resumed(alone, folder / "uninterrupted")
     return folder
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.full)])
 def several(tmp_path_factory, request):
     """All trainings by two processes, or by four."""
-    folder = tmp_path_factory.mktemp("several")
-    make_fabric("cpu", "fp32", request.param).launch(partial(train_all, folder=folder))
+    folder, alone = tmp_path_factory.mktemp("several"), make_fabric("cpu", "fp32", 1)
+    train_resumed(alone, folder / "begun by one", stop_at=3)
+    make_fabric("cpu", "fp32", request.param).launch(partial(train_several, folder=folder))
+    train_resumed(alone, folder / "begun by several")
     return folder
 
 
@@ -68,6 +73,49 @@ def test_several_processes_score_every_test_row_once_as_one_does(outcomes):
         assert first["valid"] == pytest.approx(one["valid"], rel=1e-5)
         assert first["also"] == (one["also"] and pytest.approx(one["also"], rel=1e-5))
         assert np.array_equal(first["predictions"]["row"], one["predictions"]["row"])
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+@pytest.mark.parametrize("begun", ["begun by one", "begun by several"])
+def test_a_run_goes_on_with_another_number_of_processes(one, several, begun, kind):
+    """Sharded or not, with what rows carry from step to step, means of weights and weights that were selected."""
+    alone = torch.load(one / "uninterrupted" / kind / "rank0.pt", weights_only=False)
+    found = torch.load(several / begun / kind / "rank0.pt", weights_only=False)
+    assert (alone["resumed"], found["resumed"]) == (0, 1)
+    torch.testing.assert_close(found["weights"], alone["weights"], rtol=1e-5, atol=2e-6)
+    assert found["curve"] == [pytest.approx(point, rel=1e-5, abs=1e-7) for point in alone["curve"]]
+    assert found["metrics"] == pytest.approx(alone["metrics"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear", "dpfp"])
+def test_processes_that_share_the_tokens_of_a_row_attend_as_one_does(one, several, name):
+    whole = torch.load(one / f"{name} rank0.pt")
+    parts = [torch.load(path) for path in sorted(several.glob(f"{name} rank*.pt"))]
+    for part in ("y", "x"):
+        torch.testing.assert_close(torch.cat([own[part] for own in parts], dim=1), whole[part])
+    for own in parts:
+        torch.testing.assert_close(own["weights"], whole["weights"])
+
+
+@pytest.mark.parametrize(
+    "changes, mechanism, sentence",
+    [
+        ({}, "performer", "Performer needs the whole of each row, which recipe.parallel=context shares"),
+        ({"recipe.order": "streams"}, "softmax", "shares the tokens of a row, which streams read on"),
+    ],
+)
+def test_a_network_whose_rows_cannot_be_shared_is_refused(changes, mechanism, sentence, tmp_path):
+    several: Any = SimpleNamespace(world_size=2, device="cpu")
+    task = tasks.get("lm")
+    rules = task.protocol("longspan", "smoke").override(KINDS["lm"] | {"recipe.parallel": "context"} | changes)
+    model = task.model(attentions.get(mechanism), rules)
+    with pytest.raises(UsageError, match=sentence):
+        train(task, model, splits_of(task, rules), rules, fabric=several, seed=0, folder=tmp_path)
+
+
+def test_a_task_without_a_text_refuses_to_share_its_tokens():
+    with pytest.raises(UsageError, match=r"parallel=context shares the tokens of a row among devices, which listops"):
+        TASK.tokens_of(None, 0, 2)
 
 
 def test_a_batch_norm_that_knows_one_process_only_is_refused_where_there_are_several(tmp_path):
