@@ -65,13 +65,8 @@ class Streams:
             return own
         gathered: list[Any] = [None] * self._fabric.world_size
         torch.distributed.all_gather_object(gathered, own)
-        return [
-            [
-                {name: _in_turn([share[name] for share in shares]) for name in shares[0]}
-                for shares in zip(*part, strict=True)
-            ]
-            for part in zip(*gathered, strict=True)
-        ]
+        parts = zip(*gathered, strict=True)  # each as all processes have it, and so are its layers
+        return [[_in_turn(layer) for layer in zip(*part, strict=True)] for part in parts]
 
     def load(self, saved: Saved, rows: Sequence[np.ndarray]) -> None:
         """Go on from the state after a step that read these rows."""
@@ -90,5 +85,16 @@ class Streams:
 
 
 def _in_turn(shares: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The lanes of all processes: the first of each, the second of each, and so on."""
-    return {name: torch.stack([share[name] for share in shares], dim=1).flatten(0, 1) for name in shares[0]}
+    """The lanes of all processes: the first of each, the second of each, and so on.
+
+    Memories end at the right; one that is shorter than that of another process begins with what is no token.
+    """
+    return {name: torch.stack(_as_long(*(share[name] for share in shares)), dim=1).flatten(0, 1) for name in shares[0]}
+
+
+def _as_long(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    if tensors[0].ndim < 2:
+        return list(tensors)
+    longest = max(tensor.shape[1] for tensor in tensors)
+    missing = [tensor.new_zeros(len(tensor), longest - tensor.shape[1], *tensor.shape[2:]) for tensor in tensors]
+    return [torch.cat(pair, dim=1) for pair in zip(missing, tensors, strict=True)]
