@@ -1,7 +1,7 @@
 """One short training for every kind of task, in one process or in each of several: what is compared between them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ RECIPE |= {"recipe.evaluation_batch": 2, "recipe.eps": 1e-2, "recipe.selection":
 TEXT = RECIPE | {"data.length": 9, "data.vocabulary": 260, "model.dim": 8, "model.mlp": 8}
 PAIRS = {"data.source": 12, "data.target": 9, "data.size": 260, "model.dim": 8, "model.heads": 2, "model.mlp": 8}
 SPEECH = {"model.dim": 8, "model.mlp": 16}
-SPEECH |= {"model.heard": 2, "model.turns": 1, "model.validation_turns": 1}
+SPEECH |= {"recipe.evaluation_batch": 8, "model.heard": 2, "model.turns": 1, "model.validation_turns": 1}
 CLOUDS = {
     "data.points": 64,
     "data.partial": 64,
@@ -42,7 +42,7 @@ CLOUDS = {
     "recipe.steps": 2,
 }  # then nearest points flip
 PICTURES = {"model.attn_res": (16,), "model.side": 16, "data.low": 4, "data.high": 16, "model.dim": 8}
-PICTURES |= {"model.multipliers": (1, 2), "model.diffusion.sampled": 3}
+PICTURES |= {"recipe.evaluation_batch": 8, "recipe.steps": 3, "model.multipliers": (1, 2), "model.diffusion.sampled": 3}
 KINDS = {
     "listops": RECIPE | {"model.dropout": 0.0},
     "batch_norm": RECIPE | {"model.dropout": 0.0, "model.norm": "batch"},  # over rows of many lengths
@@ -61,7 +61,8 @@ KINDS = {
     "super_resolution": RECIPE | PICTURES,  # and so are noise, its level and mirrors
     "recall": RECIPE | {"model.dim": 8, "model.mlp": 8, "model.layers": 1, "model.dropout": 0.0},
 }
-TWO_WAYS = ("tts_fastspeech2", "point_cloud_completion", "super_resolution", "recall")
+ONE_WAY = ("tts_fastspeech2", "point_cloud_completion", "super_resolution", "recall")
+ALSO_SHARDED = ("auxiliary", "batch_norm", "streams", "tts_fastspeech2")
 NAMES = {"auxiliary": "listops", "batch_norm": "listops", "streams": "lm"}
 MECHANISMS = {"auxiliary": Auxiliary, "streams": attentions.get("transformer_xl(memory=6, segment=4)")}
 for kind in ("context, softmax", "context, linear", "context, dpfp"):
@@ -85,20 +86,21 @@ MORE_WAYS = {  # for a loss with several counts alone
 }
 
 
-def ways_of(kind: str) -> dict[str, dict]:
+def ways_of(kind: str, *, full: bool) -> dict[str, dict]:
+    """How a kind is trained: in every way, or in those that tell most."""
     if kind.startswith("context"):
-        return IN_CONTEXT
-    if kind in TWO_WAYS:
-        return {way: WAYS[way] for way in ("whole", PARTS)} | SHARDED
-    return WAYS | SHARDED | (MORE_WAYS if kind == "parted" else {})
+        return IN_CONTEXT if full else {PARTS: IN_CONTEXT[PARTS]}
+    ways = {PARTS: WAYS[PARTS]} if kind in ONE_WAY and not full else WAYS
+    sharded = SHARDED if full or kind in ALSO_SHARDED else {}
+    return ways | sharded | (MORE_WAYS if kind == "parted" else {})
 
 
-def train_all(fabric: Fabric, folder: Path, kinds: Sequence[str] = tuple(KINDS)) -> None:
-    """Train each kind in every way, and leave what came out of it in a file for each process."""
+def train_all(fabric: Fabric, folder: Path, *, full: bool = False) -> None:
+    """Train each kind in its ways, and leave what came out of it in a file for each process."""
     torch.set_num_threads(1)
     attend_all(fabric, folder)
-    for kind in kinds:
-        for way, changes in ways_of(kind).items():
+    for kind in KINDS:
+        for way, changes in ways_of(kind, full=full).items():
             if way == "by length" and fabric.world_size > 2:
                 continue  # its last group has 2 rows
             train_one(fabric, folder / f"{kind} {way}", kind, changes)
@@ -143,9 +145,9 @@ def train_resumed(fabric: Fabric, folder: Path, stop_at: int | None = None) -> N
         train_one(fabric, folder / kind, kind, changes, stop_at)
 
 
-def train_several(fabric: Fabric, folder: Path) -> None:
+def train_several(fabric: Fabric, folder: Path, *, full: bool = False) -> None:
     """All that several processes do, since starting them takes long."""
-    train_all(fabric, folder)
+    train_all(fabric, folder, full=full)
     train_resumed(fabric, folder / "begun by one")
     train_resumed(fabric, folder / "begun by several", stop_at=3)
 

@@ -18,34 +18,40 @@ from tests.training.ranks import KINDS, RESUMED, splits_of, train_all, train_res
 from tests.training.small import RULES, TASK, small_splits
 
 
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.full)])
+def processes(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
+def one(tmp_path_factory, processes):
     """All trainings by one process."""
-    folder = tmp_path_factory.mktemp("one")
-    alone = make_fabric("cpu", "fp32", 1)
-    train_all(alone, folder)
+    folder, alone = tmp_path_factory.mktemp("one"), make_fabric("cpu", "fp32", 1)
+    train_all(alone, folder, full=processes > 2)
     train_resumed(alone, folder / "uninterrupted")
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.full)])
-def several(tmp_path_factory, request):
-    """All trainings by two processes, or by four."""
+@pytest.fixture(scope="module")
+def several(tmp_path_factory, processes):
+    """All trainings by two processes in the ways that tell most, or by four in every way."""
     folder, alone = tmp_path_factory.mktemp("several"), make_fabric("cpu", "fp32", 1)
     train_resumed(alone, folder / "begun by one", stop_at=3)
-    make_fabric("cpu", "fp32", request.param).launch(partial(train_several, folder=folder))
+    make_fabric("cpu", "fp32", processes).launch(partial(train_several, folder=folder, full=processes > 2))
     train_resumed(alone, folder / "begun by several")
     return folder
 
 
 @pytest.fixture(params=KINDS)
-def outcomes(one, several, request):
+def outcomes(one, several, processes, request):
     """For each way to train: what one process found, and what each of several did."""
     found = []
-    for way in ways_of(request.param):
+    for way in ways_of(request.param, full=processes > 2):
         place = f"{request.param} {way}"
-        if ranks := sorted((several / place).glob("rank*.pt")):  # some ways are for two alone
+        if ranks := sorted((several / place).glob("rank*.pt")):  # one way is for two alone
+            assert len(ranks) == processes
             found.append([torch.load(path, weights_only=False) for path in (one / place / "rank0.pt", *ranks)])
+    assert found
     return found
 
 
