@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from longspan.backbones.parameters import count
+from longspan.backbones.parameters import count, without_numbers
 from longspan.backbones.slots import filled
 from longspan.core import audit, litter, meter, signals
 from longspan.core.atomic import storage_errors, write_json
@@ -36,10 +36,10 @@ from longspan.runs.describe import describe, files_of, nothing_reached, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.runs.folder import BEGUN, begin, belonging, folder_name, mark_shared, tidy
 from longspan.runs.initial import start_from
-from longspan.tasks import Recipe
 from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import train
+from longspan.training.parallel import check_parallel
 from longspan.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(
     out = Path(out)
     device = choose_device(device)
     precision = choose_precision(precision, device)
-    _check_share(plan.protocol.recipe, devices)
+    _check_share(plan, devices)
     data = None if data is None else Path(data)
     splits = plan.task.splits(plan.protocol, data, real=real)
     belongs = belonging(plan, splits, device, precision)
@@ -120,8 +120,11 @@ def _planned(cell: Cell, parallel: str | None) -> RunPlan:
     return replace(plan, protocol=plan.protocol.override({"recipe.parallel": parallel}))
 
 
-def _check_share(recipe: Recipe, devices: int) -> None:
-    if recipe.parallel == "context" and devices >= 1:
+def _check_share(plan: RunPlan, devices: int) -> None:
+    recipe = plan.protocol.recipe
+    if devices > 1 and recipe.parallel != "ddp":
+        check_parallel(plan.task, without_numbers(plan.model), recipe, devices)
+    if devices > 1 and recipe.parallel == "context":
         return  # every device has all rows
     if devices < 1 or recipe.batch_size // recipe.accumulate % devices:
         parts = f" in {recipe.accumulate} parts" if recipe.accumulate > 1 else ""

@@ -370,11 +370,11 @@ class Task(ABC):
         return model
 
     def tokens_of(self, batch: Any, rank: int, processes: int) -> Any:
-        """A batch of which each process has a part of the tokens of every row (`kernels/context_parallel.py`)."""
-        raise UsageError(
-            f"recipe.parallel=context shares the tokens of a row among devices, which {self.name} does not allow; "
-            "leave it at ddp or fsdp, or take lm."
-        )
+        """A batch with the tokens of one process, where several share every row (`kernels/context_parallel.py`).
+
+        A task that does not write this cannot be trained with `recipe.parallel="context"`.
+        """
+        raise NotImplementedError
 
     def counts(self, batch: Any) -> Mapping[str, int | Tensor]:
         """The counts of the terms of a batch's loss, before its forward pass; needed where a loss has `terms`."""

@@ -16,9 +16,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from longspan.attentions import HeadwiseAttention
 from longspan.backbones.batch_norm import unsynchronised
-from longspan.backbones.slots import slots_of
 from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
 from longspan.core.meter import Stopwatch
@@ -34,6 +32,7 @@ from longspan.training.ema import RunningAverage
 from longspan.training.evaluation import evaluate
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from longspan.training.order import order_of
+from longspan.training.parallel import check_parallel
 from longspan.training.pretraining import PRETRAINING, pretrain
 from longspan.training.progress import Progress
 from longspan.training.resume import Resumable
@@ -100,15 +99,9 @@ def train(
     model = model.to(fabric.device)
     if recipe.checkpoint_activations:
         checkpoint_layers(model)
-    if recipe.parallel == "context" and fabric.world_size > 1:
-        check_context(model, recipe)
+    check_parallel(task, model, recipe, fabric.world_size)
     before, sharded = 0.0, recipe.parallel == "fsdp" and fabric.world_size > 1
     if recipe.pretraining_steps:
-        if sharded:
-            raise UsageError(
-                "A network that is pretrained first cannot be sharded; leave recipe.parallel at ddp, or "
-                "recipe.pretraining_steps at 0."
-            )
         stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
         before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
     if sharded:
@@ -246,20 +239,6 @@ class TrainingSums:
 
     def _number(self, value: float) -> torch.Tensor:
         return torch.tensor(value, dtype=torch.float64, device=self._fabric.device)
-
-
-def check_context(model: nn.Module, recipe: Recipe) -> None:
-    """Refuse a network whose rows several processes cannot share token by token."""
-    if recipe.order == "streams":
-        raise UsageError(
-            "recipe.parallel=context shares the tokens of a row, which streams read on; leave one of them."
-        )
-    for slot in slots_of(model):
-        if not (isinstance(slot, HeadwiseAttention) and slot.shares_context):
-            raise UsageError(
-                f"{type(slot).__name__} needs the whole of each row, which recipe.parallel=context shares among "
-                "devices; leave it at ddp or fsdp, or take softmax, linear or dpfp."
-            )
 
 
 def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress: Progress, fabric: "Fabric") -> None:

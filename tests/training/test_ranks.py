@@ -119,11 +119,6 @@ def test_a_network_whose_rows_cannot_be_shared_is_refused(changes, mechanism, se
         train(task, model, splits_of(task, rules), rules, fabric=several, seed=0, folder=tmp_path)
 
 
-def test_a_task_without_a_text_refuses_to_share_its_tokens():
-    with pytest.raises(UsageError, match=r"parallel=context shares the tokens of a row among devices, which listops"):
-        TASK.tokens_of(None, 0, 2)
-
-
 def test_a_batch_norm_that_knows_one_process_only_is_refused_where_there_are_several(tmp_path):
     several: Any = SimpleNamespace(world_size=2)
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
