@@ -30,7 +30,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
     are read in segments, of which one process may have more than another.
     """
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
-    wishes = {name: parameter.optim for name, parameter in model.named_parameters() if hasattr(parameter, "optim")}
+    wishes = {name: vars(parameter).get("optim") for name, parameter in model.named_parameters()}
     owners = Counter(id(p) for part in model.modules() for p in part.parameters(recurse=False))
     in_segments = any(slot.meta.carries == "segments" for slot in slots_of(model))
     for layer in [] if in_segments else layers_of(model):
@@ -38,7 +38,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     for name, parameter in model.named_parameters():
-        if name in wishes:
+        if wishes[name] is not None:
             parameter.optim = wishes[name]  # type: ignore[attr-defined]
 
 

@@ -45,12 +45,11 @@ PICTURES = {"model.attn_res": (16,), "model.side": 16, "data.low": 4, "data.high
 PICTURES |= {"recipe.evaluation_batch": 8, "recipe.steps": 3, "model.multipliers": (1, 2), "model.diffusion.sampled": 3}
 KINDS = {
     "listops": RECIPE | {"model.dropout": 0.0},
-    "batch_norm": RECIPE | {"model.dropout": 0.0, "model.norm": "batch"},  # over rows of many lengths
+    "batch_norm": RECIPE | {"model.dropout": 0.0, "model.norm": "batch", "recipe.decay": "weights"},
     "auxiliary": RECIPE | {"model.dropout": 0.0},  # whose term is all that some of its parameters are for
     "lm": TEXT | {"model.dropout": 0.0, "model.layers": 1},
     "context, softmax": TEXT | {"model.dropout": 0.0},  # every process has a part of the tokens of each row
     "context, linear": TEXT | {"model.dropout": 0.0},
-    "context, dpfp": TEXT | {"model.dropout": 0.0},
     "streams": TEXT | {"model.dropout": 0.0, "recipe.order": "streams"},
     "mlm": TEXT | {"model.layers": 1},
     "summarization": RECIPE | PAIRS | {"model.longest": 4, "recipe.label_smoothing": 0.1},
@@ -65,7 +64,7 @@ ONE_WAY = ("tts_fastspeech2", "point_cloud_completion", "super_resolution", "rec
 ALSO_SHARDED = ("auxiliary", "batch_norm", "streams", "tts_fastspeech2")
 NAMES = {"auxiliary": "listops", "batch_norm": "listops", "streams": "lm"}
 MECHANISMS = {"auxiliary": Auxiliary, "streams": attentions.get("transformer_xl(memory=6, segment=4)")}
-for kind in ("context, softmax", "context, linear", "context, dpfp"):
+for kind in ("context, softmax", "context, linear"):
     NAMES[kind], MECHANISMS[kind] = "lm", attentions.get(kind.partition(", ")[2])
 WAYS = {
     "whole": {"recipe.accumulate": 1, "recipe.clip": None},
@@ -90,7 +89,7 @@ def ways_of(kind: str, *, full: bool) -> dict[str, dict]:
     """How a kind is trained: in every way, or in those that tell most."""
     if kind.startswith("context"):
         return IN_CONTEXT if full else {PARTS: IN_CONTEXT[PARTS]}
-    ways = {PARTS: WAYS[PARTS]} if kind in ONE_WAY and not full else WAYS
+    ways = WAYS if full else {way: WAYS[way] for way in ([PARTS] if kind in ONE_WAY else ["whole", PARTS])}
     sharded = SHARDED if full or kind in ALSO_SHARDED else {}
     return ways | sharded | (MORE_WAYS if kind == "parted" else {})
 

@@ -75,7 +75,8 @@ def test_several_processes_draw_the_curve_of_one(outcomes):
 def test_several_processes_score_every_test_row_once_as_one_does(outcomes):
     for one, first, *_ in outcomes:
         assert first["count"] == one["count"]
-        assert first["metrics"] == pytest.approx(one["metrics"], rel=1e-5)
+        byte = 5e-5 if "ssim" in one["metrics"] else 0.0  # of a picture may be rounded up by one and down by the other
+        assert first["metrics"] == pytest.approx(one["metrics"], rel=1e-5, abs=byte)
         assert first["valid"] == pytest.approx(one["valid"], rel=1e-5)
         assert first["also"] == (one["also"] and pytest.approx(one["also"], rel=1e-5))
         assert np.array_equal(first["predictions"]["row"], one["predictions"]["row"])
