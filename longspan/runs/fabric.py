@@ -2,13 +2,11 @@
 
 import logging
 import typing
-from typing import Any
 
 import torch
 from torch import nn
 
 from longspan.core.errors import UsageError
-from longspan.runs.processes import several_processes
 from longspan.tasks.base import Recipe
 
 if typing.TYPE_CHECKING:
@@ -47,12 +45,12 @@ def make_fabric(device: str, precision: str, devices: int) -> "Fabric":
     """Lightning is imported here: that takes twice as long as torch, and whoever checks or loads does not train."""
     from lightning.fabric import Fabric
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning.fabric.strategies.ddp import DDPStrategy
 
     _silence()  # its import has set the levels anew
-    how: dict[str, Any] = {"strategy": "auto"}
-    if devices > 1:  # a mechanism need not use all it has
-        how = {"strategy": several_processes(start_method="spawn", find_unused_parameters=True)}
-    how |= {"accelerator": device, "devices": devices, "precision": PRECISIONS[precision]}
+    several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # a mechanism need not use all it has
+    strategy = "auto" if devices == 1 else several
+    how = {"accelerator": device, "devices": devices, "strategy": strategy, "precision": PRECISIONS[precision]}
     return Fabric(**how, plugins=LightningEnvironment())  # processes are started here, also in a job of Slurm
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from longspan.attentions.auxiliary import auxiliary_loss, collecting, layers_with_auxiliary
 from longspan.core.errors import PluginError
 from longspan.tasks.base import Recipe, StepResult, Task
+from longspan.training.sharding import kept_back
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -53,7 +54,7 @@ class Gradient:
 
     def part(self, part: Any, totals: Counts, *, last: bool, alone: bool) -> StepResult:
         """One forward and backward pass; `alone` is a part that is the whole batch."""
-        with self.fabric.no_backward_sync(self.model, enabled=not last):
+        with kept_back(self.model, self.fabric, not last):
             with collecting(self.model) as layers:
                 result = self.task.loss(self.model, part, smoothing=self.recipe.label_smoothing)
                 result = _with_auxiliary(result, auxiliary_loss(layers)) if layers else result

@@ -37,7 +37,7 @@ from longspan.training.pretraining import PRETRAINING, pretrain
 from longspan.training.progress import Progress
 from longspan.training.resume import Resumable
 from longspan.training.selection import Selection, Weights
-from longspan.training.sharding import in_one_piece, shard
+from longspan.training.sharding import in_one_piece, set_up, shard
 from longspan.training.streams import Streams
 from longspan.training.update import make_update
 
@@ -113,7 +113,7 @@ def train(
     progress = resumable.resume(fabric)
     if not progress.step:
         progress.total_seconds += before
-    model, optimizer = fabric.setup(model, optimizer)
+    model, optimizer = set_up(model, optimizer, fabric)
     train_feed, valid_feed, test_feed = (
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
     )

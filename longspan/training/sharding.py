@@ -11,7 +11,7 @@ What is not sharded passes through all of these unchanged, so that checkpoints a
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
 from longspan.backbones.slots import layers_of, slots_of
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
@@ -40,6 +43,30 @@ def shard(model: nn.Module, device: torch.device) -> None:
     for name, parameter in model.named_parameters():
         if wishes[name] is not None:
             parameter.optim = wishes[name]  # type: ignore[attr-defined]
+
+
+def set_up(model: nn.Module, optimizer: Any, fabric: "Fabric") -> tuple[Any, Any]:
+    """The model and its optimiser as Fabric runs them; a sharded model is not wrapped once more."""
+    if not isinstance(model, FSDPModule):
+        return fabric.setup(model, optimizer)
+    from lightning.fabric.wrappers import _FabricModule
+
+    return _FabricModule(model, fabric.strategy, original_module=model), fabric.setup_optimizers(optimizer)
+
+
+def kept_back(model: Any, fabric: "Fabric", enabled: bool) -> contextlib.AbstractContextManager:
+    """Gradients stay in their process inside the block, as they do until the last part of a batch."""
+    sharded = next((part for part in model.modules() if isinstance(part, FSDPModule)), None)
+    return fabric.no_backward_sync(model, enabled) if sharded is None else _unreduced(sharded, enabled)
+
+
+@contextlib.contextmanager
+def _unreduced(model: FSDPModule, enabled: bool) -> Iterator[None]:
+    model.set_requires_gradient_sync(not enabled)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
 
 
 @contextlib.contextmanager
