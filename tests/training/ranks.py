@@ -33,7 +33,13 @@ RECIPE |= {"recipe.evaluation_batch": 2, "recipe.eps": 1e-2, "recipe.selection":
 TEXT = RECIPE | {"data.length": 9, "data.vocabulary": 260, "model.dim": 8, "model.mlp": 8}
 PAIRS = {"data.source": 12, "data.target": 9, "data.size": 260, "model.dim": 8, "model.heads": 2, "model.mlp": 8}
 SPEECH = {"model.dim": 8, "model.mlp": 16}
-SPEECH |= {"recipe.evaluation_batch": 8, "model.heard": 2, "model.turns": 1, "model.validation_turns": 1}
+SPEECH |= {
+    "recipe.drop_last": True,
+    "recipe.evaluation_batch": 8,
+    "model.heard": 2,
+    "model.turns": 1,
+    "model.validation_turns": 1,
+}
 CLOUDS = {
     "data.points": 64,
     "data.partial": 64,
