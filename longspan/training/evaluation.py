@@ -51,7 +51,8 @@ def join(task: Task, shares: Sequence[Evaluation]) -> Evaluation:
     for name in shares[0].metrics:
         total = sum(share.metrics[name] * share.counts.get(name, share.count) for share in shares)
         metrics[name] = total / counts.get(name, count)
-    predictions = {n: np.concatenate([share.predictions[n] for share in shares]) for n in shares[0].predictions}
+    names = dict.fromkeys(name for share in shares for name in share.predictions)  # a share without rows lacks some
+    predictions = {n: np.concatenate([s.predictions[n] for s in shares if n in s.predictions]) for n in names}
     if predictions:
         order = np.argsort(predictions["row"], kind="stable")
         predictions = {n: values[order] for n, values in predictions.items()}

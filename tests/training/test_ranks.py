@@ -13,6 +13,8 @@ from longspan import attentions, tasks
 from longspan.backbones.batch_norm import BatchNorm, unsynchronised
 from longspan.core.errors import UsageError
 from longspan.runs.fabric import make_fabric
+from longspan.tasks.base import Evaluation
+from longspan.training.evaluation import join
 from longspan.training.loop import train
 from tests.training.ranks import KINDS, RESUMED, splits_of, train_all, train_resumed, train_several, ways_of
 from tests.training.small import RULES, TASK, small_splits
@@ -118,6 +120,15 @@ def test_a_network_whose_rows_cannot_be_shared_is_refused(changes, mechanism, se
     model = task.model(attentions.get(mechanism), rules)
     with pytest.raises(UsageError, match=sentence):
         train(task, model, splits_of(task, rules), rules, fabric=several, seed=0, folder=tmp_path)
+
+
+def test_a_process_without_rows_to_predict_adds_nothing():
+    some = Evaluation({"loss": 2.0}, 1, {"row": np.array([0]), "cost": np.array([3.0])})
+    none = Evaluation({"loss": 4.0}, 1, {"row": np.array([], int)})
+    for shares in ([some, none], [none, some]):
+        joined = join(TASK, shares)
+        assert joined.metrics["loss"] == 3.0
+        assert joined.predictions["cost"].tolist() == [3.0]
 
 
 def test_a_batch_norm_that_knows_one_process_only_is_refused_where_there_are_several(tmp_path):
