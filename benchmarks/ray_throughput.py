@@ -1,22 +1,33 @@
-"""How many cells a second pass through the Ray launcher if they do nothing, and how much memory its process takes.
+"""How many cells a second pass through `longspan run --launcher ray` if they do nothing, and how much memory it takes.
+
+Each cell gives a committed card, as long as one of a real run, which the command notes in its journal.
 
 python benchmarks/ray_throughput.py --cells 10000
 """
 
 import argparse
+import contextlib
 import importlib.util
+import io
+import json
 import resource
 import tempfile
 import time
+from pathlib import Path
 
+from longspan.cli.run_cells import run_cells
 from longspan.core.cell import Cell
 from longspan.launchers.base import Budget, Outcome
 from longspan.launchers.limits import Limits
+from longspan.launchers.matrix import noted
 from longspan.launchers.ray import Ray, Request
+
+CARDS = Path(__file__).parents[1] / "results" / "h200" / "cards" / "listops"
+CARD = json.loads(min(CARDS.glob("*.json")).read_text())
 
 
 def do_nothing(cell: Cell, request: Request) -> Outcome:
-    return Outcome(card={"seed": cell.seed})
+    return Outcome(card={**CARD, "seed": cell.seed})
 
 
 class NoOp(Ray):
@@ -26,12 +37,15 @@ class NoOp(Ray):
         return super()._task(do_nothing)
 
 
-def cells_per_second(launcher: Ray, count: int) -> float:
-    waiting = iter(Cell("listops", "softmax", seed=seed) for seed in range(count))
-    begun = time.perf_counter()
-    ended = sum(1 for _ in launcher.run(lambda left: next(waiting, None)))
-    assert ended == count
-    return count / (time.perf_counter() - begun)
+def cells_per_second(launcher: Ray, count: int, out: Path) -> float:
+    cells = [Cell("listops", "softmax", seed=seed) for seed in range(count)]
+    waiting = iter(cells)
+    with noted(out, "ray", cells) as journal, contextlib.redirect_stderr(io.StringIO()):
+        begun = time.perf_counter()
+        ran = run_cells(launcher, lambda left: next(waiting, None), cells, journal)
+        seconds = time.perf_counter() - begun
+    assert len(ran.cards) == count
+    return count / seconds
 
 
 def peak_mib() -> float:
@@ -48,9 +62,9 @@ def main() -> None:
         return
     first, count = (10, 20) if asked.quick else (500, asked.cells)
     with tempfile.TemporaryDirectory() as out, NoOp(Limits(), Budget(), out=out, device="cpu") as launcher:
-        cells_per_second(launcher, first)  # processes of Ray are started
+        cells_per_second(launcher, first, Path(out))  # processes of Ray are started
         before = peak_mib()
-        rate = cells_per_second(launcher, count)
+        rate = cells_per_second(launcher, count, Path(out))
         print(f"{rate:.0f} cells/s; {before:.0f} MiB after {first} cells, {peak_mib():.0f} MiB after {count:,} more")
 
 

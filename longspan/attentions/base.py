@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.auxiliary import tied
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError, WrongShape, did_you_mean
+from longspan.kernels import context_parallel
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once, masked_weights
 from longspan.kernels.packing import Layout, left_align, real, real_first
@@ -466,6 +467,20 @@ class HeadwiseAttention(Attention):
         """The matrix of attention weights of `attend`, where there is one."""
         return None
 
+    @property
+    def shares_context(self) -> bool:
+        """Whether `attend_shared` is written, so that several processes can share the tokens of a row."""
+        return False
+
+    def attend_shared(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
+    ) -> Float[Tensor, "b h n e"]:
+        """`attend` of causal self attention where each process has a part of every row (`kernels/context_parallel`)."""
+        raise UsageError(
+            f"{type(self).__name__} needs the whole of each row; leave recipe.parallel at ddp or fsdp, or take "
+            "softmax, linear or dpfp."
+        )
+
     def weights_by_attending(
         self,
         q: Float[Tensor, "b h n c"],
@@ -528,7 +543,8 @@ class HeadwiseAttention(Attention):
         return rotate(u, (layout.index % layout.mask.shape[1])[:, None], self.rotary_base)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, **masks: Any) -> Tensor:
-        return self._of_shape(self.attend(q, k, v, **masks), "attend", (*q.shape[:3], self.head_dim))
+        y = self.attend_shared(q, k, v) if context_parallel.is_shared() else self.attend(q, k, v, **masks)
+        return self._of_shape(y, "attend", (*q.shape[:3], self.head_dim))
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         q, k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, GatedValue, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.context_parallel import sum_before
 from longspan.kernels.delta_rule import delta_rule, step
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step
 from longspan.kernels.precision import at_least_single, without_autocast
@@ -86,6 +87,19 @@ class DPFP(HeadwiseAttention):
         phi_q, phi_k = (self._rounded(self.features(x), v) for x in (q, k))
         causal = self.pattern is Pattern.CAUSAL_SELF
         return linear_attention(phi_q, phi_k, v, causal=causal, key_mask=key_mask, eps=self._eps)
+
+    @property
+    def shares_context(self) -> bool:
+        return self.pattern is Pattern.CAUSAL_SELF and not self.delta
+
+    def attend_shared(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
+    ) -> Float[Tensor, "b h n e"]:
+        """The sums over the tokens before come from the processes before."""
+        phi_q, phi_k = (self._rounded(self.features(x), v) for x in (q, k))
+        return linear_attention(
+            phi_q, phi_k, v, causal=True, eps=self._eps, initial_state=sum_before(final_state(phi_k, v))
+        )
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e_"], *, key_mask: Bool[Tensor, "b m"] | None = None

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.kernels.context_parallel import sum_before
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step
 from longspan.kernels.packing import Layout
 
@@ -51,6 +52,16 @@ class LinearAttention(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         return linear_attention(q, k, v, key_mask=key_mask, **self._how)
+
+    @property
+    def shares_context(self) -> bool:
+        return self.pattern is Pattern.CAUSAL_SELF
+
+    def attend_shared(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
+    ) -> Float[Tensor, "b h n e"]:
+        """S and z of the tokens before come from the processes before: that is all that passes between them."""
+        return linear_attention(q, k, v, initial_state=sum_before(final_state(k, v, feature="elu")), **self._how)
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout

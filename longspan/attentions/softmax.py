@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, MaskedAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.context_parallel import all_tokens, first_token
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout
 from longspan.kernels.sdpa import BACKENDS, chosen, flash_fits, flash_ragged, refused
@@ -57,6 +59,19 @@ class Softmax(MaskedAttention):
         if key_mask is None:
             return self._fused(F.scaled_dot_product_attention, q, k, v, dropout_p=dropout, is_causal=causal)
         return self._fused(masked_attention, q, k, v, visible=self.visible_pairs(q, k, key_mask), dropout=dropout)
+
+    @property
+    def shares_context(self) -> bool:
+        return self.pattern is Pattern.CAUSAL_SELF
+
+    def attend_shared(
+        self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
+    ) -> Float[Tensor, "b h n e"]:
+        """Queries stay; each process gathers all keys and values, and looks at those up to its own."""
+        seen = first_token(q.shape[2]) + q.shape[2]
+        k, v = (all_tokens(u)[:, :, :seen] for u in (k, v))
+        mask = causal_lower_right(q.shape[2], seen)
+        return self._fused(F.scaled_dot_product_attention, q, k, v, attn_mask=mask, dropout_p=self.active_dropout)
 
     def used(
         self,

@@ -28,6 +28,7 @@ from longspan.backbones.fairseq_sinusoid import fairseq_sinusoid
 from longspan.backbones.sizes import check_sizes
 from longspan.backbones.slots import AttentionFactory, adds_loss, mlp_beside
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
+from longspan.kernels.context_parallel import first_token
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class GPT2(nn.Module):
         each row. With `carry`, what each layer has from the rows before these or None, also what it has after them: a
         pair. A target below 0 is then padding, which is not carried.
         """
-        x = self._embed(tokens, 0)
+        x = self._embed(tokens, first_token(tokens.shape[1]))
         if target is not None:
             mask = target >= 0
         if carry is None and not adds_loss(self):

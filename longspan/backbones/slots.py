@@ -56,6 +56,22 @@ def slots_of(model: nn.Module) -> list[Attention]:
     return list(_by_name(model).values())
 
 
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of a network, in their order: the members of the lists of which one at least has a slot."""
+    found: list[nn.Module] = []
+    for name, stack in model.named_modules():
+        inside = any(isinstance(model.get_submodule(name[:end]), Attention) for end in _ends(name))
+        if isinstance(stack, nn.ModuleList) and not inside and slots_of(stack):
+            found += stack
+    within = {id(part) for layer in found for part in layer.modules() if part is not layer}
+    return [layer for layer in found if id(layer) not in within]
+
+
+def _ends(name: str) -> list[int]:
+    """Where the names of the modules end that a module lies in."""
+    return [place for place, letter in enumerate(name) if letter == "."]
+
+
 def _by_name(model: nn.Module) -> dict[str, Attention]:
     found: dict[str, Attention] = {}
     for name, module in model.named_modules():

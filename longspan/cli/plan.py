@@ -59,6 +59,13 @@ def plan(
     on: Annotated[
         str | None, typer.Option("--on", metavar="NAME", help="Times of another device that has cards, such as H200.")
     ] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", metavar="N", min=1, help="Estimate them on a cluster of so many nodes.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs of each node; 1.")] = None,
+    price: Annotated[
+        float | None, typer.Option("--price", metavar="P", min=0, help="Of a GPU for an hour, in whatever money.")
+    ] = None,
     real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, even in the smoke tier.")] = False,
     everything: Annotated[bool, typer.Option("--all", help=f"Show all of them, not only {SHOWN}.")] = False,
     as_json: Json = False,
@@ -73,15 +80,20 @@ def plan(
     comes first. Near the end of a budget comes what still fits; what does not end in time is saved, and the same
     command goes on with it, here or, after longspan runs --export and --import, elsewhere. With --share K, K cells
     share the GPU: their scores are those of lone runs, their cards are marked and have no speed on any board.
+    --nodes and --gpus simulate them on a cluster of GPUs like the one of the cards: hours, cost by --price, memory, and
+    which cells need several GPUs.
 
     \b
     Examples:
       longspan plan lra
       longspan plan lra --seeds 3 --on H200 --all
+      longspan plan cab --seeds 3 --on H200 --nodes 8 --gpus 8 --price 2.5
       longspan plan lra --run --budget 25m --share 4
       longspan plan listops -a softmax linear --tier smoke --run
     """
     from longspan import analysis
+    from longspan.analysis.cluster_estimate import estimate
+    from longspan.analysis.expected_memory import Needs
     from longspan.analysis.expected_time import Times
     from longspan.analysis.plan import missing
     from longspan.core.spec import Spec
@@ -108,10 +120,17 @@ def plan(
         seeds=seeds,
         begun=_begun(out),
     )
+    cluster = None
+    if nodes or gpus or price is not None:
+        size = {"nodes": nodes or 1, "gpus": gpus or 1}
+        cluster = estimate(found.cells, Needs(evidence.runs, here), **size, price=price)
     if as_json:
-        print_json({"device": here, "present": found.present, "missing": [_plain(one) for one in found.cells]})
+        plain = {"device": here, "present": found.present, "missing": [_plain(one) for one in found.cells]}
+        print_json(plain if cluster is None else plain | {"cluster": _plain_cluster(cluster)})
     else:
         _show(suite, here, found, len(found.cells) if everything else SHOWN, devices)
+    if cluster is not None and not as_json:
+        _show_cluster(cluster, here, nodes or 1, gpus or 1, price)
     if run and found.cells:
         debug = getattr(context.find_root().command, "debug", False)
         how = {"out": str(out), "device": device, "real": real, "debug": debug}
@@ -177,6 +196,45 @@ def _show(suite: str, device: str, found: Any, most: int, devices: Sequence[str]
         others = ", ".join(name for name in devices if name != device)
         hint = f" Cards of other devices: {others} (--on)." if others else ""
         say(f"How long {', '.join(unknown)} takes here is not known before a first run.{hint}")
+
+
+def _plain_cluster(found: Any) -> dict[str, Any]:
+    names = ("cells", "hours", "gpu_hours", "busy", "cost", "cost_of_all", "unknown", "guesses", "capacity")
+    spread = [
+        {"task": one.one.cell.task, "mechanism": one.one.cell.mechanism, "pattern": one.one.pattern}
+        | {"seed": one.one.cell.seed, "bytes": one.need.bytes, "source": one.need.source}
+        | {"gpus": one.gpus, "parallel": one.parallel}
+        for one in found.spread
+    ]
+    largest = None if found.largest is None else found.largest[1].bytes
+    return {name: getattr(found, name) for name in names} | {"largest_bytes": largest, "spread": spread}
+
+
+def _show_cluster(found: Any, device: str, nodes: int, gpus: int, price: float | None) -> None:
+    """Hours, cost, memory, and what needs several GPUs."""
+    from longspan.cli import tables
+
+    where = f"{nodes} x {gpus} {device}"
+    guesses = f", {found.guesses} of them by guessed times" if found.guesses else ""
+    say(
+        f"On {where}: {found.cells} cells{guesses}, {tables.duration(3600 * found.hours)} until the last one ends, "
+        f"{found.gpu_hours:,.1f} GPU-hours ({found.busy:.0%} of the GPUs busy)."
+    )
+    if price is not None:
+        say(
+            f"At {price:g} for a GPU-hour: {found.cost:,.0f} for the hours that cells have, "
+            f"{found.cost_of_all:,.0f} if all GPUs are paid for until the end."
+        )
+    if found.unknown:
+        say(f"{found.unknown} cells are left out, since nobody knows how long they take.")
+    if found.largest is not None:
+        one, need = found.largest
+        of = "" if found.capacity is None else f" of {tables.size(found.capacity)}"
+        say(f"The largest takes {tables.size(need.bytes)}{of}: {one.cell.task} {one.cell.mechanism} ({need.source}).")
+    if found.spread:
+        tables.console().print(tables.spread_table(found.spread))
+    elif found.capacity is not None:
+        say("None is known to need more than one GPU.")
 
 
 def _run(cells: Sequence[Any], launcher: str, share: int, budget: str | None, how: dict[str, Any]) -> None:

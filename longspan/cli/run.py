@@ -49,6 +49,10 @@ def run(
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds 0 to N-1.")] = 1,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
     devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="Processes per run.")] = 1,
+    parallel: Annotated[
+        str | None,
+        typer.Option("--parallel", metavar="HOW", help="What --devices share: ddp, fsdp or context."),
+    ] = None,
     real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, even in the smoke tier.")] = False,
     changes: Changes = None,
     time_limit: Annotated[
@@ -79,6 +83,8 @@ def run(
     official board. When --budget is spent, the cell at hand is saved and no other is begun; the same command goes on.
     With --share the cells that run at once share the device, and their cards have no speed. Several GPUs are used at
     once; --launcher ray or slurm runs cells on many machines, and longspan runs --watch shows how far they are.
+    --devices 4 trains one cell on four GPUs, which share the rows of a batch; with --parallel fsdp also the weights and
+    the moments of the optimiser, with --parallel context the tokens of each row (lm with softmax, linear or dpfp).
 
     \b
     Examples:
@@ -118,7 +124,7 @@ def run(
         _estimate(asked, device)
         return
     debug = getattr(context.find_root().command, "debug", False)
-    how = {"out": str(out), "device": device, "devices": devices, "real": real}
+    how = {"out": str(out), "device": device, "devices": devices, "parallel": parallel, "real": real}
     own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
     how |= launcher_options(launcher, **own)
     waiting = list(asked)

@@ -11,10 +11,12 @@ from longspan.core.cell import Cell
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
 
+KEPT = ("task", "mechanism", "pattern", "seed", "status", "score")
+
 
 @dataclass
 class Ran:
-    """The cards of cells that succeeded, the exit codes of those that failed, those for which time was up."""
+    """What is shown of the cards of cells that succeeded, the exit codes of those that failed, those out of time."""
 
     cards: list[dict[str, Any]] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
@@ -46,7 +48,7 @@ def run_cells(
         seconds = None if outcome.card is None else outcome.card["timing"]["wall_seconds"]
         journal.note(cell, state, reason="" if state == "done" else outcome.sentence, seconds=seconds)
         if outcome.card is not None:
-            ran.cards.append(outcome.card)
+            ran.cards.append(_shown(outcome.card))
             if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:
                 form = outcome.card["mechanism"]
                 say(f"{cell.mechanism} ran as {form}, which {cell.protocol} has for it on {cell.task}.", error=True)
@@ -58,6 +60,14 @@ def run_cells(
             say(outcome.sentence, error=True)
             ran.codes.append(outcome.code)
     return ran
+
+
+def _shown(card: dict[str, Any]) -> dict[str, Any]:
+    """What the table in the end needs of a card; thousands of whole ones would fill the memory."""
+    short = {"dataset": ("name", "variant"), "parameters": ("total",), "timing": ("steps_per_second", "wall_seconds")}
+    parts = {part: {name: card[part][name] for name in names} for part, names in short.items()}
+    parts["timing"]["shared"] = card["timing"].get("shared", False)
+    return {name: card[name] for name in KEPT} | parts
 
 
 def say_what_is_left(ran: Ran, waiting: int) -> None:

@@ -320,6 +320,23 @@ def plan_cells_table(cells: Sequence[Any]) -> Table:
     return table(columns, rows, right=("", "seed", "time", "worth/min", "done"))
 
 
+def spread_table(found: Sequence[Any]) -> Table:
+    """Cells that do not fit one GPU."""
+    rows = [
+        (
+            one.one.cell.task,
+            one.one.cell.mechanism,
+            one.one.cell.seed,
+            size(one.need.bytes),
+            f"--devices {one.gpus} --parallel {one.parallel}" if one.gpus else "a node is too small",
+            one.need.source,
+        )
+        for one in found
+    ]
+    columns = ("task", "mechanism", "seed", "memory", "run with", "from")
+    return table(columns, rows, title="cells that need several GPUs", right=("seed", "memory"))
+
+
 def unfinished_table(found: Sequence[Any]) -> Table:
     rows = []
     for run in found:

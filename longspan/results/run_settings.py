@@ -3,7 +3,7 @@
     difference(decisive(card), decisive(other))        # "recipe.learning_rate 0.05, the board shows 0.03"
 
 These are the resolved settings of data, model and recipe. Precision decides too, and is compared by itself. The device
-and the number of devices decide the speed: they change a score by rounding alone.
+and the number of devices decide the speed, and so does what `SPEED` names: they change a score by rounding alone.
 """
 
 import json
@@ -65,6 +65,7 @@ LATER = {
     "recipe.ssm_learning_rate": None,
     "recipe.warmup_power": 1.0,
 }
+SPEED = ("recipe.checkpoint_activations", "recipe.parallel")  # settings that decide speed and memory alone
 MOST_NAMED = 3
 MOST_LETTERS = 60  # of a name or a value
 
@@ -73,7 +74,7 @@ def decisive(card: Mapping[str, Any]) -> dict[str, str]:
     """Every resolved setting by its dotted name, as JSON text; an old card has later settings at their first value."""
     settings = card["settings"]
     named = {f"{part}.{name}": value for part in PARTS for name, value in settings[part].items()}
-    return {name: _text(value) for name, value in (LATER | named).items()}
+    return {name: _text(value) for name, value in (LATER | named).items() if name not in SPEED}
 
 
 def difference(own: Mapping[str, str], shown: Mapping[str, str]) -> str | None:

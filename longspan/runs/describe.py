@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from longspan import rules
 from longspan.core import environment
@@ -141,7 +140,7 @@ def nothing_reached() -> cards.Card:
     }
 
 
-def files_of(folder: Path, model: nn.Module | None, trained: Trained | None) -> dict[str, Path]:
+def files_of(folder: Path, trained: Trained | None, *, weights: bool) -> dict[str, Path]:
     """What is kept beside the card: the log, the selected weights, what they predicted for each test example, samples.
 
     Weights that were selected up to an earlier step too are kept as `weights_at`.
@@ -155,12 +154,12 @@ def files_of(folder: Path, model: nn.Module | None, trained: Trained | None) -> 
             files[name] = folder / f"{name}.npz"
             with storage_errors(files[name]):
                 np.savez_compressed(files[name], allow_pickle=False, **found)
-    if model is not None:
-        selected = {"weights": model.state_dict(), "weights_at": trained.also_weights}
-        for name, weights in selected.items():
-            if weights:
+    if weights:
+        selected = {"weights": trained.weights, "weights_at": trained.also_weights}
+        for name, found in selected.items():
+            if found:
                 files[name] = folder / f"{name}.safetensors"
-                save_weights(weights, files[name])
+                save_weights(found, files[name])
     return files
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from longspan.core.errors import UsageError
+from longspan.tasks.base import Recipe
 
 if typing.TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -53,8 +54,9 @@ def make_fabric(device: str, precision: str, devices: int) -> "Fabric":
     return Fabric(**how, plugins=LightningEnvironment())  # processes are started here, also in a job of Slurm
 
 
-def compile_long_runs(model: nn.Module, device: str, steps: int) -> None:
-    """Let torch.compile fuse the network where that is earned back."""
-    if device == "cuda" and steps >= WORTH_COMPILING and isinstance(model, Compilable):
+def compile_long_runs(model: nn.Module, device: str, recipe: Recipe) -> None:
+    """Let torch.compile fuse the network where that is earned back; a layer that is computed twice stays as it is."""
+    earned = recipe.steps >= WORTH_COMPILING and not recipe.checkpoint_activations
+    if device == "cuda" and earned and isinstance(model, Compilable):
         torch.compiler.reset()  # else the graphs of earlier cells use up what torch allows, and none is made
         model.compile_parts()

@@ -12,6 +12,7 @@ from longspan.core.atomic import remove, write_json
 from longspan.core.pulse import PULSE
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
+from longspan.results.run_settings import SPEED
 from longspan.runs.cell import Cell, RunPlan, as_json
 from longspan.training.belongs import Belongs
 from longspan.training.checkpoint import SET_ASIDE, newest_first
@@ -19,19 +20,24 @@ from longspan.training.pretraining import PRETRAINING
 
 CELL = "cell.json"  # which run the folder is of, and whether its speed says anything
 BEGUN = "begun.json"  # what is known of a card before training
-NAMED = ("run", "task_source", "dataset", "precision", "device", "devices")  # facts in the name of a folder
+NAMED = ("run", "task_source", "dataset", "precision", "device")  # facts in the name of a folder
 
 
-def belonging(plan: RunPlan, splits: Splits, device: str, precision: str, devices: int) -> Belongs:
-    """Everything that decides the numbers of a run; a checkpoint is resumed only where all of it is the same."""
+def belonging(plan: RunPlan, splits: Splits, device: str, precision: str) -> Belongs:
+    """Everything that decides the numbers of a run; a checkpoint is resumed only where all of it is the same.
+
+    The number of devices is not among it, nor how they share the work: a run goes on with more of them, or with fewer.
+    """
+    identity = plan.identity
+    recipe = identity["settings"]["recipe"]
+    identity["settings"]["recipe"] = {name: recipe[name] for name in recipe if f"recipe.{name}" not in SPEED}
     facts = {
-        "run": plan.identity,
+        "run": identity,
         "code": plan.code,
         "task_source": plan.task_source,
         "dataset": {"name": plan.task.dataset, "sha256": splits.sha256, "variant": splits.variant},
         "precision": precision,
         "device": device,
-        "devices": devices,
         "torch": environment.describe()["torch"],
         "longspan": environment.code_version(),
     }

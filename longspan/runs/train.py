@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from longspan.backbones.parameters import count
+from longspan.backbones.parameters import count, without_numbers
 from longspan.backbones.slots import filled
 from longspan.core import audit, litter, meter, signals
 from longspan.core.atomic import storage_errors, write_json
@@ -35,10 +36,10 @@ from longspan.runs.describe import describe, files_of, nothing_reached, outcome
 from longspan.runs.fabric import choose_precision, compile_long_runs, make_fabric
 from longspan.runs.folder import BEGUN, begin, belonging, folder_name, mark_shared, tidy
 from longspan.runs.initial import start_from
-from longspan.tasks import Recipe
 from longspan.training.belongs import Belongs
 from longspan.training.display import Logs, progress_bar
 from longspan.training.loop import train
+from longspan.training.parallel import check_parallel
 from longspan.training.progress import Progress
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def run(
     device: str = "auto",
     precision: str = "auto",
     devices: int = 1,
+    parallel: str | None = None,
     real: bool = False,
     weights: bool = True,
     progress: bool = True,
@@ -60,16 +62,17 @@ def run(
 ) -> cards.Card:
     """Train and score one cell and put its card into `out/cards`, with the selected weights beside it if wanted.
 
-    `shared` says that other cells run on the same device, so that the card's times say little.
+    `parallel` says how several devices share the work, in place of `recipe.parallel`. `shared` says that other cells
+    run on the same device, so that the card's times say little.
     """
-    plan = RunPlan.of(cell)
+    plan = _planned(cell, parallel)
     out = Path(out)
     device = choose_device(device)
     precision = choose_precision(precision, device)
-    _check_share(plan.protocol.recipe, devices)
+    _check_share(plan, devices)
     data = None if data is None else Path(data)
     splits = plan.task.splits(plan.protocol, data, real=real)
-    belongs = belonging(plan, splits, device, precision, devices)
+    belongs = belonging(plan, splits, device, precision)
     store = Store(out / "cards")
     store.sweep()
     folder = out / "runs" / folder_name(plan, belongs)
@@ -94,21 +97,35 @@ def run(
             if devices == 1:
                 card = _train_cell(fabric, plan, splits, *arguments)
             else:
-                card = _train_in_ranks(fabric, plan, data, real, arguments)
+                card = _train_in_ranks(fabric, plan, data, real, parallel, arguments)
         except LeaseLost as lost:
             print(f"{lost} The card will be theirs.", file=sys.stderr, flush=True)
             card = None
         else:
             tidy(folder)
     if card is None:
-        how = {"device": device, "precision": precision, "devices": devices, "real": real, "progress": progress}
+        how = {"device": device, "precision": precision, "devices": devices, "parallel": parallel}
+        how |= {"real": real, "progress": progress}
         return run(cell, out=out, data=data, weights=weights, shared=shared, **how)
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
     return card
 
 
-def _check_share(recipe: Recipe, devices: int) -> None:
+def _planned(cell: Cell, parallel: str | None) -> RunPlan:
+    """The plan of a cell whose devices share the work in this way; it changes no score, so it is no override."""
+    plan = RunPlan.of(cell)
+    if parallel is None:
+        return plan
+    return replace(plan, protocol=plan.protocol.override({"recipe.parallel": parallel}))
+
+
+def _check_share(plan: RunPlan, devices: int) -> None:
+    recipe = plan.protocol.recipe
+    if devices > 1 and recipe.parallel != "ddp":
+        check_parallel(plan.task, without_numbers(plan.model), recipe, devices)
+    if devices > 1 and recipe.parallel == "context":
+        return  # every device has all rows
     if devices < 1 or recipe.batch_size // recipe.accumulate % devices:
         parts = f" in {recipe.accumulate} parts" if recipe.accumulate > 1 else ""
         raise UsageError(
@@ -117,7 +134,9 @@ def _check_share(recipe: Recipe, devices: int) -> None:
         )
 
 
-def _train_in_ranks(fabric: "Fabric", plan: RunPlan, data: Path | None, real: bool, arguments: tuple) -> cards.Card:
+def _train_in_ranks(
+    fabric: "Fabric", plan: RunPlan, data: Path | None, real: bool, parallel: str | None, arguments: tuple
+) -> cards.Card:
     """Train in several processes. They save and stop together at a signal, and if one of them dies all end."""
 
     def pass_on(number: int) -> None:
@@ -127,8 +146,8 @@ def _train_in_ranks(fabric: "Fabric", plan: RunPlan, data: Path | None, real: bo
 
     with signals.deferred(pass_on):
         try:
-            each = functools.partial(_train_in_each, cell=plan.cell, data=data, real=real, arguments=arguments)
-            found = fabric.launch(each)
+            what = {"cell": plan.cell, "data": data, "real": real, "parallel": parallel, "arguments": arguments}
+            found = fabric.launch(functools.partial(_train_in_each, **what))
         except ProcessExitedException as error:
             how = error.signal_name or f"exit code {error.exit_code}"
             reason = f"process {error.error_index} of {fabric.world_size} ended with {how}, which ended the others"
@@ -139,13 +158,13 @@ def _train_in_ranks(fabric: "Fabric", plan: RunPlan, data: Path | None, real: bo
 
 
 def _train_in_each(
-    fabric: "Fabric", *, cell: Cell, data: Path | None, real: bool, arguments: tuple
+    fabric: "Fabric", *, cell: Cell, data: Path | None, real: bool, parallel: str | None, arguments: tuple
 ) -> cards.Card | int:
     """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
     die_with_parent()
     try:
         with signals.raised():
-            plan = RunPlan.of(cell)
+            plan = _planned(cell, parallel)
             return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), *arguments)
     except signals.Stopped as stop:
         return stop.number
@@ -186,7 +205,7 @@ def _train_cell(
     if plan.protocol.recipe.initial_weights is not None:
         start_from(model, plan.protocol.recipe.initial_weights)
     parameters, slots = count(model), filled(model)
-    compile_long_runs(model, device, plan.protocol.recipe.steps)
+    compile_long_runs(model, device, plan.protocol.recipe)
     read = list(dict.fromkeys([*checked.read, *read]))
     described = describe(plan, splits, parameters, slots, read, device, precision, devices)
     described |= {} if checked.conformance is None else {"conformance": checked.conformance}
@@ -246,7 +265,7 @@ def _train_cell(
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
         lease.check()  # two that run one cell must not both write a card
-        card = cards.read(store.add(card, files_of(folder, model if keep_weights else None, trained)))
+        card = cards.read(store.add(card, files_of(folder, trained, weights=keep_weights)))
     return card
 
 

@@ -79,6 +79,8 @@ class Recipe:
     masked: float = 0.5  # the share of tokens that pretraining hides
     give_up_at: tuple[int, float] | None = None  # a step, and the validation score that is to be reached by then
     initial_weights: str | None = None  # the card of a finished run, or its weights, from which training starts
+    parallel: Literal["ddp", "fsdp", "context"] = "ddp"  # devices share rows; and weights; or the tokens of each row
+    checkpoint_activations: bool = False  # layers are computed again in the backward pass: less memory, more time
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):
@@ -366,6 +368,13 @@ class Task(ABC):
     def around(self, model: nn.Module) -> nn.Module:
         """The network of this stage around that of the task it serves, whose weights it trains."""
         return model
+
+    def tokens_of(self, batch: Any, rank: int, processes: int) -> Any:
+        """A batch with the tokens of one process, where several share every row (`kernels/context_parallel.py`).
+
+        A task that does not write this cannot be trained with `recipe.parallel="context"`.
+        """
+        raise NotImplementedError
 
     def counts(self, batch: Any) -> Mapping[str, int | Tensor]:
         """The counts of the terms of a batch's loss, before its forward pass; needed where a loss has `terms`."""

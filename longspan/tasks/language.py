@@ -1,5 +1,6 @@
 """Language models: the part that every task shares whose data are streams of tokens and whose score is perplexity."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,10 +18,15 @@ from longspan.metrics.perplexity import mean_nats, perplexity, unigram_perplexit
 from longspan.tasks.base import Evaluation, Feed, StepResult, Task, TaskMeta
 
 RESIDENT = 8 << 30  # bytes of a stream that live on the device; of a longer one each batch comes from the disk
+COUNTED = 1 << 22  # tokens that are counted at a time
 
 
 class StreamFeed(Feed):
-    """A stream of tokens on the device, in the two or four bytes that a token has on disk; a batch is one gather."""
+    """A stream of tokens, in the two or four bytes that a token has on disk; a batch is one gather.
+
+    A GPU holds the stream if it is not too long. A CPU, or of a longer one either, reads the rows of a batch from the
+    mapped file, each process those that are its own: a corpus may be larger than the memory, whose pages they share.
+    """
 
     def __init__(self, split: Split, device: torch.device | str, length: int):
         split = split.cut(length)
@@ -30,7 +36,8 @@ class StreamFeed(Feed):
         self.tokens: Tensor | None = None
         if split.tokens.nbytes <= RESIDENT:
             signed = {1: np.uint8, 2: np.int16, 4: np.int32}[split.tokens.dtype.itemsize]  # which torch can index
-            self.tokens = torch.tensor(np.asarray(split.tokens).view(signed), device=device)
+            numbers = np.asarray(split.tokens).view(signed)
+            self.tokens = mapped(numbers) if self.device.type == "cpu" else torch.tensor(numbers, device=device)
             self.bits = (1 << 8 * split.tokens.dtype.itemsize) - 1
 
     def __len__(self) -> int:
@@ -61,6 +68,13 @@ class StreamFeed(Feed):
             yield places, self.batch(rows[places])
 
 
+def mapped(numbers: np.ndarray) -> Tensor:
+    """A tensor in the memory of an array that nobody writes, such as a mapped file."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(numbers)
+
+
 def language_task(title: str, backbone: str, slots: dict[str, Pattern]) -> TaskMeta:
     """What the language tasks of the Comprehensive Attention Benchmark have in common."""
     return TaskMeta(
@@ -84,7 +98,9 @@ class LanguageTask(Task):
         return {"perplexity": perplexity(means["loss"])}
 
     def chance(self, split: Any) -> float:
-        met = np.bincount(np.asarray(split.tokens), minlength=len(split.frequencies))
+        met, stream = np.zeros(len(split.frequencies), np.int64), split.tokens
+        for first in range(0, len(stream), COUNTED):
+            met += np.bincount(stream[first : first + COUNTED], minlength=len(met))
         return unigram_perplexity(split.frequencies, met)
 
     @abstractmethod
@@ -103,7 +119,7 @@ class LanguageTask(Task):
         answer, count = model(*question), int(counts.sum())
         nats, carry = answer if isinstance(answer, tuple) else (answer, None)
         total = nats.sum()
-        return StepResult(total / count, {"loss": total.detach()}, count, carry=carry)
+        return StepResult(total / max(1, count), {"loss": total.detach()}, count, carry=carry)
 
     def evaluate(self, model: nn.Module, feed: Feed, rows: np.ndarray, batch_size: int) -> Evaluation:
         nats, tokens = np.zeros(len(rows)), np.zeros(len(rows), np.int64)

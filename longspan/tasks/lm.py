@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from longspan.backbones.gpt2 import GPT2, GPT2Sizes
 from longspan.backbones.slots import AttentionFactory
 from longspan.datasets import pg19
 from longspan.datasets.base import Split
+from longspan.datasets.bpe import PAD
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.cab_table import cab_presets
 from longspan.tasks.language import LanguageTask, StreamFeed, language_task
@@ -121,6 +123,13 @@ class LanguageModelling(LanguageTask):
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> BlockFeed:
         return BlockFeed(split, device, protocol.data.length)
+
+    def tokens_of(self, batch: Batch, rank: int, processes: int) -> Batch:
+        width = -(-batch.tokens.shape[1] // processes)
+        first, added = rank * width, width * processes - batch.tokens.shape[1]
+        padded = F.pad(batch.tokens, (0, added), value=PAD), F.pad(batch.target, (0, added), value=-1)
+        tokens, target = (x[:, first : first + width] for x in padded)
+        return Batch(tokens, target, np.clip(batch.counts - first, 0, width))
 
     def pose(self, batch: Batch, *, settled: bool) -> tuple[tuple[Any, ...], np.ndarray]:
         carry = () if batch.carry is None else (batch.carry,)

@@ -37,6 +37,7 @@ from longspan.datasets.pcn import COUNTS, PRESETS, Clouds
 from longspan.metrics.point_cloud import SCALE, Removed, category_mean, chamfer_l1, chamfer_l2, f_score
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta
 from longspan.tasks.cab_table import cab_presets
+from longspan.tasks.row_draws import for_rows
 
 BATCH = 48
 EPOCH, EPOCHS = COUNTS["train"] // BATCH, 301
@@ -127,14 +128,15 @@ class TrainingFeed(Feed):
 
     def batch(self, rows: np.ndarray) -> Batch:
         row = torch.from_numpy(np.ascontiguousarray(rows)).to(self.device, non_blocking=True)
-        view = torch.randint(self.edges.shape[1] - 1, row.shape, device=self.device)
+        views, count = self.edges.shape[1] - 1, len(row)
+        view = for_rows(lambda n: torch.randint(views, (n,), device=self.device), count)
         start, end = self.edges[row, view], self.edges[row, view + 1]
-        keys = torch.rand(len(row), self.width, device=self.device)
+        keys = for_rows(lambda n: torch.rand(n, self.width, device=self.device), count)
         there = torch.arange(self.width, device=self.device) < (end - start)[:, None]
         order = keys.masked_fill(~there, 2.0).argsort(dim=1)[:, : self.points]
         real = order < (end - start)[:, None]
         partial = self.flat[start[:, None] + order * real].float() * real[:, :, None]
-        signs = mirroring(torch.rand(len(row), device=self.device))
+        signs = mirroring(for_rows(lambda n: torch.rand(n, device=self.device), count))
         return Batch(partial * signs, self.complete[row].float() * signs)
 
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:

@@ -37,6 +37,7 @@ from longspan.metrics.pictures import psnr, ssim, to_bytes
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta
 from longspan.tasks.cab_table import cab_presets
 from longspan.tasks.diffusion import Diffusion, Sampler, add_noise, normal
+from longspan.tasks.row_draws import for_rows
 
 DATA = faces.PRESETS["super_resolution"]
 VALIDATED = 8  # noise levels at which each validation picture is asked for
@@ -158,8 +159,11 @@ class PictureFeed(Feed):
 
     def batch(self, rows: np.ndarray) -> Batch:
         """A training batch; the steps of the diffusion are drawn here, where every process draws the same."""
-        count = 1 if self.network.levels == "batch" else len(rows)
-        step = torch.randint(1, self.network.diffusion.steps + 1, (count,), device=self.device)
+        last = self.network.diffusion.steps + 1
+        if self.network.levels == "batch":
+            step = torch.randint(1, last, (1,), device=self.device)
+        else:
+            step = for_rows(lambda n: torch.randint(1, last, (n,), device=self.device), len(rows))
         return Batch(*self.pair(rows), self.levels[torch.stack([step - 1, step])], self.network.diffusion)
 
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
@@ -216,13 +220,14 @@ class SuperResolution(Task):
     def loss(self, model: nn.Module, batch: Batch, *, smoothing: float = 0.0) -> StepResult:
         """The mean absolute error of the predicted noise, on pictures of which half are mirrored."""
         count, device = len(batch.high), batch.high.device
-        mirrored = torch.rand(count, device=device) < 0.5
+        mirrored = for_rows(lambda n: torch.rand(n, device=device), count) < 0.5
         upsampled, high = (
             torch.where(mirrored[:, None, None, None], x.flip(3), x)
             for x in map(colours, (batch.upsampled, batch.high))
         )
-        level = torch.lerp(batch.between[0], batch.between[1], torch.rand(count, device=device))
-        noise = torch.randn_like(high)
+        place = for_rows(lambda n: torch.rand(n, device=device), count)
+        level = torch.lerp(batch.between[0], batch.between[1], place)
+        noise = for_rows(lambda n: torch.randn_like(torch.cat([high] * (n // count))), count)  # in its memory format
         answer = model(upsampled, add_noise(high, noise, level), level).float()
         loss = F.l1_loss(answer, batch.diffusion.target(high, noise, level))
         return StepResult(loss, {"loss": loss.detach() * count}, count)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from longspan.training.sharding import local, share_as
+
 
 class RunningAverage:
     """Keeps the mean of a model's parameters; with decay 0 it does nothing at all."""
@@ -27,11 +29,11 @@ class RunningAverage:
         decay = min(self.decay, step / (step + 10))
         with torch.no_grad():
             if self.mean:
-                torch._foreach_lerp_(self.mean, list(self._weights), 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
+                torch._foreach_lerp_(list(map(local, self.mean)), list(map(local, self._weights)), 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
     def load(self, mean: list[Tensor]) -> None:
         for mine, saved in zip(self.mean, mean, strict=True):
-            mine.copy_(saved)
+            mine.copy_(share_as(saved, mine))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

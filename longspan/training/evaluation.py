@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from longspan.tasks.base import Evaluation, Feed, Task
+from longspan.training.sharding import gathered
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -26,7 +27,11 @@ def evaluate(
     shared = 1 < fabric.world_size <= len(rows)
     mine = rows[fabric.global_rank :: fabric.world_size] if shared else rows
     ask = task.validate if validating else task.evaluate
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):  # compiling once more would take longer
+    with (
+        torch.no_grad(),
+        gathered(model),
+        torch.compiler.set_stance("force_eager"),
+    ):  # compiling once more would take longer
         result = ask(model, feed, mine, batch_size)
     model.train()
     return summarised(task, _gather(task, result, fabric) if shared else result)
@@ -46,7 +51,8 @@ def join(task: Task, shares: Sequence[Evaluation]) -> Evaluation:
     for name in shares[0].metrics:
         total = sum(share.metrics[name] * share.counts.get(name, share.count) for share in shares)
         metrics[name] = total / counts.get(name, count)
-    predictions = {n: np.concatenate([share.predictions[n] for share in shares]) for n in shares[0].predictions}
+    names = dict.fromkeys(name for share in shares for name in share.predictions)  # a share without rows lacks some
+    predictions = {n: np.concatenate([s.predictions[n] for s in shares if n in s.predictions]) for n in names}
     if predictions:
         order = np.argsort(predictions["row"], kind="stable")
         predictions = {n: values[order] for n, values in predictions.items()}

@@ -25,6 +25,7 @@ from torch import Tensor
 from longspan.attentions.auxiliary import auxiliary_loss, collecting, layers_with_auxiliary
 from longspan.core.errors import PluginError
 from longspan.tasks.base import Recipe, StepResult, Task
+from longspan.training.sharding import kept_back
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -53,13 +54,29 @@ class Gradient:
 
     def part(self, part: Any, totals: Counts, *, last: bool, alone: bool) -> StepResult:
         """One forward and backward pass; `alone` is a part that is the whole batch."""
-        with self.fabric.no_backward_sync(self.model, enabled=not last):
+        with kept_back(self.model, self.fabric, not last):
             with collecting(self.model) as layers:
                 result = self.task.loss(self.model, part, smoothing=self.recipe.label_smoothing)
                 result = _with_auxiliary(result, auxiliary_loss(layers)) if layers else result
             self.fabric.backward(self._objective(result, totals, alone))
         terms = {name: (mean.detach(), count) for name, (mean, count) in result.terms.items()}
-        return replace(result, loss=result.loss.detach(), terms=terms)
+        return replace(result, loss=result.loss.detach(), terms=terms, sums=self._sums(result))
+
+    def _sums(self, result: StepResult) -> dict[str, Tensor]:
+        """What a part adds to the learning curve: the sum over processes is what one process would have reported.
+
+        A term is a mean over counts of its own, while sums are of samples. Where each term has its sum, that of the
+        loss is theirs together.
+        """
+        if self.fabric.world_size == 1 or not result.terms:
+            return result.sums
+        own = {name: count for name, (_, count) in result.terms.items() if name in result.sums}
+        totals = self._over_processes({**own, "": result.count})
+        sums = {name: result.terms[name][0].detach() * self._share(own[name], totals[name]) for name in own}
+        sums = {name: value * (totals[""] / self.fabric.world_size) for name, value in sums.items()}
+        if own.keys() == result.terms.keys() and "loss" in result.sums:
+            sums["loss"] = torch.stack(list(sums.values())).sum()
+        return {**result.sums, **sums}
 
     @cached_property
     def _has_auxiliary(self) -> bool:

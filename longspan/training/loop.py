@@ -23,16 +23,21 @@ from longspan.core.meter import Stopwatch, peak_memory_bytes
 from longspan.core.seeding import derive
 from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
+from longspan.kernels.context_parallel import shared
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task
+from longspan.tasks.row_draws import dealt
+from longspan.training.activation_checkpointing import checkpoint_layers
 from longspan.training.belongs import Belongs
 from longspan.training.ema import RunningAverage
 from longspan.training.evaluation import evaluate
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from longspan.training.order import order_of
+from longspan.training.parallel import check_parallel
 from longspan.training.pretraining import PRETRAINING, pretrain
 from longspan.training.progress import Progress
 from longspan.training.resume import Resumable
 from longspan.training.selection import Selection, Weights
+from longspan.training.sharding import in_one_piece, set_up, shard
 from longspan.training.streams import Streams
 from longspan.training.update import make_update
 
@@ -54,6 +59,7 @@ class Trained:
     test: Evaluation
     selected_step: int
     progress: Progress
+    weights: Weights
     also: Evaluation | None = None
     also_weights: Weights = field(default_factory=dict)
 
@@ -91,31 +97,38 @@ def train(
             "longspan.backbones.batch_norm, or one device."
         )
     model = model.to(fabric.device)
-    before = 0.0
+    if recipe.checkpoint_activations:
+        checkpoint_layers(model)
+    check_parallel(task, model, recipe, fabric.world_size)
+    before, sharded = 0.0, recipe.parallel == "fsdp" and fabric.world_size > 1
     if recipe.pretraining_steps:
         stage = {"fabric": fabric, "seed": derive(seed, "pretraining"), "folder": folder / PRETRAINING}
         before = pretrain(train, task, model, splits, protocol, **stage, belongs=belongs)
+    if sharded:
+        shard(model, fabric.device)
     bare, optimizer = model, make_optimizer(model, recipe)
     average = RunningAverage(bare, recipe.average)
     selection = Selection(task.meta, recipe)
-    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection, fabric.world_size)
+    resumable = Resumable(folder, belongs, bare, optimizer, average, recipe, selection)
     progress = resumable.resume(fabric)
     if not progress.step:
         progress.total_seconds += before
-    model, optimizer = fabric.setup(model, optimizer)
+    model, optimizer = set_up(model, optimizer, fabric)
     train_feed, valid_feed, test_feed = (
         task.feed(split, protocol, fabric.device) for split in (splits.train, splits.valid, splits.test)
     )
-    order = order_of(train_feed, recipe, seed, fabric.world_size)
+    device, place = str(fabric.device), (fabric.global_rank, fabric.world_size)
+    in_context = recipe.parallel == "context" and fabric.world_size > 1
+    rank, sharers = (0, 1) if in_context else place  # of the rows of a batch
+    order = order_of(train_feed, recipe, seed, sharers)
 
     def rows_of(step: int) -> list[np.ndarray]:
         """The rows of a step in its parts, those of this process."""
-        return [rows[fabric.global_rank :: fabric.world_size] for rows in order.parts(step)]
+        return [rows[rank::sharers] for rows in order.parts(step)]
 
     streams = Streams(task, bare, train_feed, fabric) if recipe.order == "streams" else None
     if streams is not None and resumable.carry:
         streams.load(resumable.carry, rows_of(progress.step - 1))
-    device = str(fabric.device)
     whole, stretch, since_save = Stopwatch(device), Stopwatch(device), Stopwatch("cpu")
     spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
 
@@ -129,9 +142,9 @@ def train(
     def save() -> None:
         nonlocal pause
         since_save.restart()
-        carry = [] if streams is None else streams.state()
+        state = resumable.state(progress, [] if streams is None else streams.state())
         if fabric.is_global_zero:
-            resumable.save(progress, carry)
+            resumable.save(state)
         if save_every_seconds > 0:
             pause = max(save_every_seconds, 20 * since_save.elapsed())
         since_save.restart()
@@ -144,11 +157,14 @@ def train(
         while not selection.is_over(progress):
             step = progress.step
             set_learning_rate(optimizer, learning_rate(recipe, step))
-            torch.manual_seed(derive(seed, "batch", step))  # what is drawn for a row is the same in every process
             rows = rows_of(step)
-            parts = [train_feed.batch(own) for own in rows]
-            torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
-            results = update(parts if streams is None else streams.before(parts, rows))
+            with dealt(rank, sharers, derive(seed, "batch", step)):
+                torch.manual_seed(derive(seed, "batch", step))
+                parts = [train_feed.batch(own) for own in rows]
+                parts = [task.tokens_of(part, *place) for part in parts] if in_context else parts
+            with dealt(rank, sharers, derive(seed, "step", step, 0)), shared(*(place if in_context else (0, 1))):
+                torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
+                results = update(parts if streams is None else streams.before(parts, rows))
             if streams is not None:
                 streams.after(rows, results)
             for result in results:
@@ -188,7 +204,8 @@ def train(
         valid = evaluate(task, model, valid_feed, recipe.evaluation_batch, fabric, validating=True)
     if selection.also and also is None:
         also = test
-    return Trained(valid, test, progress.best_step, progress, also, selection.also)
+    weights, also_weights = in_one_piece(bare.state_dict()), in_one_piece(selection.also)
+    return Trained(valid, test, progress.best_step, progress, weights, also, also_weights)
 
 
 class TrainingSums:

@@ -38,7 +38,7 @@ class MeanOfLast:
         """What a sum after `step` steps looks like: names, shapes and dtypes."""
         if not self.steps or step < self.steps[0]:
             return {}
-        return {name: torch.empty_like(value, dtype=_wide(value), device="meta") for name, value in state.items()}
+        return {name: torch.empty(value.shape, dtype=_wide(value), device="meta") for name, value in state.items()}
 
     def mean(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The mean, in the dtypes of the model's own state."""

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from longspan.tasks.base import Recipe
+from longspan.training.sharding import share_as
 
 STATE = {"step", "exp_avg", "exp_avg_sq"}  # what both optimisers keep for a parameter
 
@@ -52,7 +54,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
     embeddings = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
-    fused = bool(parameters) and all(p.device.type == "cuda" for p in parameters)
+    fused = bool(parameters) and all(p.device.type == "cuda" and not isinstance(p, DTensor) for p in parameters)
     kind = {"adamw": AdamW, "adam": Adam}[recipe.optimizer]
     optimizer = kind(
         _groups(parameters, embeddings, recipe),
@@ -68,9 +70,16 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
 
 
 def load_optimizer(optimizer: Optimizer, state: dict) -> None:
-    """Go on from a saved state, which may come from another kind of device."""
+    """Go on from a saved state, which may come from another kind of device or another number of them."""
     own = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        number: {name: value if name == "step" else share_as(value, parameter) for name, value in own_state.items()}
+        for number, parameter in zip(numbers, parameters, strict=True)
+        if (own_state := state["state"].get(number)) is not None
+    }
+    optimizer.load_state_dict({**state, "state": moments})
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
 

@@ -22,6 +22,7 @@ from longspan.training.ema import RunningAverage
 from longspan.training.optimizer import STATE, load_optimizer
 from longspan.training.progress import Progress
 from longspan.training.selection import Selection
+from longspan.training.sharding import in_one_piece, shared_as
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -42,10 +43,10 @@ class Resumable:
     average: RunningAverage
     recipe: Recipe
     selection: Selection
-    processes: int = 1
     carry: list[Any] = field(default_factory=list)  # what the checkpoint held of it
 
-    def save(self, progress: Progress, carry: list[Any] | None = None) -> None:
+    def state(self, progress: Progress, carry: list[Any] | None = None) -> dict[str, Any]:
+        """All that a checkpoint holds; where the model is sharded, every process must ask."""
         state: dict[str, Any] = {
             "belongs": dict(self.belongs.facts),
             "model": self.model.state_dict(),
@@ -58,7 +59,10 @@ class Resumable:
         }
         if carry:
             state[CARRY] = carry
-        checkpoint.save(self.folder, progress.step, state)
+        return in_one_piece(state)
+
+    def save(self, state: dict[str, Any]) -> None:
+        checkpoint.save(self.folder, state["progress"]["step"], state)
 
     def resume(self, fabric: "Fabric") -> Progress:
         """Where the run was left. One process looks, so that all take the same."""
@@ -74,11 +78,12 @@ class Resumable:
         return Progress() if state is None else self._use(state)
 
     def _use(self, state: dict[str, Any]) -> Progress:
-        self.model.load_state_dict(state["model"])
+        own = self.model.state_dict()
+        self.model.load_state_dict(shared_as(state["model"], own))
         load_optimizer(self.optimizer, state["optimizer"])
         self.average.load(state["average"])
-        self.selection.best, self.selection.also = state["best"], state["also"]
-        self.selection.mean.load(state["sum"], self.device)
+        self.selection.best, self.selection.also = (shared_as(state[part], own) for part in ("best", "also"))
+        self.selection.mean.load(shared_as(state["sum"], own), self.device)
         self.carry = state.get(CARRY, [])
         progress = Progress(**state["progress"])
         progress.resumed += 1
@@ -114,15 +119,11 @@ class Resumable:
             yield from self._unselected(state)
 
     def _fits_carry(self, saved: Any) -> bool:
-        """Whether this is what processes, parts and layers carry, by the names of tensors; nothing without streams."""
+        """Whether this is what parts and layers carry, by the names of tensors; nothing without streams."""
         if self.recipe.order != "streams":
             return saved is None
         lanes = self.recipe.batch_size // self.recipe.accumulate
-        rows = [len(range(rank, lanes, self.processes)) for rank in range(self.processes)]
-        return _is_list(saved, self.processes) and all(
-            _is_list(own, self.recipe.accumulate) and all(self._fits_part(part, n) for part in own)
-            for own, n in zip(saved, rows, strict=True)
-        )
+        return _is_list(saved, self.recipe.accumulate) and all(self._fits_part(part, lanes) for part in saved)
 
     def _fits_part(self, saved: Any, rows: int) -> bool:
         slots = slots_of(self.model)

@@ -25,7 +25,7 @@ from longspan.tasks.base import Feed, StepResult, Task
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-Saved = list[list[list[dict[str, torch.Tensor]]]]  # of each process, each part, each layer: tensors by name
+Saved = list[list[dict[str, torch.Tensor]]]  # of each part, each layer: tensors by name, of all lanes in their order
 
 
 class Streams:
@@ -62,14 +62,16 @@ class Streams:
             for part in self._carries or []
         ]
         if self._fabric.world_size == 1:
-            return [own]
+            return own
         gathered: list[Any] = [None] * self._fabric.world_size
         torch.distributed.all_gather_object(gathered, own)
-        return gathered
+        parts = zip(*gathered, strict=True)  # each as all processes have it, and so are its layers
+        return [[_in_turn(layer) for layer in zip(*part, strict=True)] for part in parts]
 
     def load(self, saved: Saved, rows: Sequence[np.ndarray]) -> None:
         """Go on from the state after a step that read these rows."""
-        own = saved[self._fabric.global_rank]
+        rank, processes = self._fabric.global_rank, self._fabric.world_size
+        own = [[{name: lanes[rank::processes] for name, lanes in layer.items()} for layer in part] for part in saved]
         self._rows = list(rows)
         self._carries = [
             [self._carry(slot.carry_type, tensors) for slot, tensors in zip(self._slots, part, strict=True)]
@@ -80,3 +82,19 @@ class Streams:
         if kind is None or not tensors:
             return None
         return kind(**{name: tensor.to(self._fabric.device) for name, tensor in tensors.items()})
+
+
+def _in_turn(shares: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The lanes of all processes: the first of each, the second of each, and so on.
+
+    Memories end at the right; one that is shorter than that of another process begins with what is no token.
+    """
+    return {name: torch.stack(_as_long(*(share[name] for share in shares)), dim=1).flatten(0, 1) for name in shares[0]}
+
+
+def _as_long(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    if tensors[0].ndim < 2:
+        return list(tensors)
+    longest = max(tensor.shape[1] for tensor in tensors)
+    missing = [tensor.new_zeros(len(tensor), longest - tensor.shape[1], *tensor.shape[2:]) for tensor in tensors]
+    return [torch.cat(pair, dim=1) for pair in zip(missing, tensors, strict=True)]

@@ -24,7 +24,7 @@ def make_update(
 ) -> tuple[Update, contextlib.AbstractContextManager]:
     """The update, and where it must run."""
     eager = Whole(Gradient(task, model, recipe, fabric), optimizer)
-    if fabric.device.type != "cuda" or fabric.world_size > 1:
+    if fabric.device.type != "cuda" or fabric.world_size > 1 or recipe.checkpoint_activations:  # which reads the seeds
         return eager, contextlib.nullcontext()
     recorder = CudaGraphs()
     if recipe.order == "by_length" and recipe.accumulate > 1:

@@ -21,12 +21,14 @@ from longspan.backbones import fastspeech2, transformer
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.kernels.packing import Rows
 from longspan.runs.fabric import WORTH_COMPILING, compile_long_runs
+from longspan.tasks import Recipe
 from tests.backbones.test_compiled import built_in
 
 ROOT = Path(__file__).parents[2]
 SIZES = Sizes(dim=16, heads=2, layers=3, mlp=16)
 VOCABULARY, WIDTH = 17, 150
 BATCHES = [[80, 64, 150, 33], [145, 9, 145, 145], [110, 51, 110, 77]]
+LONG = Recipe(steps=WORTH_COMPILING, batch_size=1, learning_rate=1.0, warmup=0)
 STEP = 128  # totals are multiples of it
 QUICK = ("local", "s4")  # one works on packed tokens, one on padded ones and shows einops a parameter
 MOST_FORMULAS = 12  # of the number of tokens: blocks of a packed row, what they hold, what is missing from the last
@@ -70,7 +72,7 @@ def describe(names: list[str]) -> None:
     for name in names:
         graphs.clear()
         model = EncoderClassifier(attentions.get(name), SIZES, vocabulary=VOCABULARY, classes=10, length=WIDTH)
-        compile_long_runs(model, "cuda", steps=WORTH_COMPILING)
+        compile_long_runs(model, "cuda", LONG)
         torch._dynamo.config.suppress_errors = False  # nothing falls back
         train(model)
         sizes = [size.node.expr for graph in graphs for size in formulas(graph)]
@@ -84,7 +86,7 @@ def describe_writer(name: str) -> None:
     places = {"source_places": 512, "target_places": 512}
     sizes = transformer.Sizes(dim=16, heads=2, layers=2, mlp=16, **places)
     model = transformer.Transformer(attentions.get(name), sizes, vocabulary=VOCABULARY)
-    compile_long_runs(model, "cuda", steps=WORTH_COMPILING)
+    compile_long_runs(model, "cuda", LONG)
     torch._dynamo.config.suppress_errors = False
     for source, target in ((448, 320), (320, 448), (384, 384)):
         source, target = (torch.randint(1, VOCABULARY, (2, width)) for width in (source, target))
@@ -104,7 +106,7 @@ def describe_speaker(name: str) -> None:
     operator.backward.register_kernel("cpu")(lambda *x: tuple(y.zero_() for y in operator._empty_gradients(*x)))
     sizes = fastspeech2.Sizes(dim=16, heads=2, mlp=16, encoder_layers=2, decoder_layers=2)
     model = fastspeech2.FastSpeech2(attentions.get(name), sizes, vocabulary=VOCABULARY)
-    compile_long_runs(model, "cuda", steps=WORTH_COMPILING)
+    compile_long_runs(model, "cuda", LONG)
     torch._dynamo.config.suppress_errors = False
     for frames, phones in ((512, 80), (448, 64), (640, 96), (320, 32), (576, 80)):
         tokens, per_phone = torch.randint(2, VOCABULARY, (6, phones)), torch.ones(6, phones)

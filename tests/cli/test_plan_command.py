@@ -134,3 +134,33 @@ def test_no_board_table_or_page_shows_the_speed_of_a_run_that_shared_its_device(
     pages = [path.read_text() for path in index.parent.rglob("*.html")]
     assert any("1,234" in page or "1234" in page for page in pages)
     assert not any("4,321" in page or "4321" in page for page in pages)
+
+
+def on_a_gpu(mechanism, seconds, peak, **fields):
+    made = make_card(mechanism, **fields)
+    made.pop("sha256", None)
+    made["timing"]["wall_seconds"] = seconds
+    made["memory"] = {"peak_bytes": peak}
+    made["environment"] |= {"gpu": "Big GPU", "gpu_memory_bytes": 80 << 30}
+    made["settings"]["device"] = "cuda"
+    return made
+
+
+def test_a_cluster_is_estimated_in_hours_money_and_memory_and_what_needs_several_gpus():
+    Store("out/cards").add(on_a_gpu("softmax", 3600.0, 30 << 30, tier="full"))
+    Store("out/cards").add(on_a_gpu("linear", 7200.0, 100 << 30, tier="full"))
+    words = ("listops", "-a", "softmax", "linear", "--seeds", 3, "--on", "Big", "--nodes", 2, "--gpus", 2)
+    found = json.loads(call(*words, "--price", 2, "--json").stdout)
+    cluster, seconds = found["cluster"], {one["mechanism"]: one["seconds"] for one in found["missing"]}
+    assert cluster["cells"] == len(found["missing"])
+    assert cluster["largest_bytes"] == 100 << 30
+    assert {(one["mechanism"], one["gpus"]) for one in cluster["spread"]} == {("linear", 2)}
+    count = {name: sum(one["mechanism"] == name for one in found["missing"]) for name in seconds}
+    trained = sum(count[name] * seconds[name] for name in seconds)
+    started = 30 * (count["softmax"] + 2 * count["linear"])
+    assert cluster["gpu_hours"] == pytest.approx((trained + started) / 3600)
+    assert cluster["cost"] == pytest.approx(2 * cluster["gpu_hours"])
+    assert cluster["cost_of_all"] == pytest.approx(2 * 4 * cluster["hours"])
+    shown = call(*words, "--price", 2).stdout
+    for part in ("On 2 x 2 Big GPU", "GPU-hours", "At 2 for a GPU-hour", "--devices 2 --parallel", "100.0 GiB of 80.0"):
+        assert part in shown

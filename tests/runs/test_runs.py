@@ -22,6 +22,7 @@ from longspan.core.errors import PluginError, RunFailed, StorageError, Unsupport
 from longspan.results.store import Store
 from longspan.results.verify import verify
 from longspan.runs import Cell, fingerprint, train
+from longspan.runs.folder import belonging
 
 ROOT = Path(__file__).parents[1]
 DATA = {"data.train": 256, "data.valid": 65, "data.test": 128, "data.shorter_than": 100}
@@ -482,6 +483,12 @@ def test_a_lock_that_cannot_be_had_is_one_sentence(run, tmp_path, monkeypatch):
         ({"precision": "fp8"}, "A precision is auto, fp32 or bf16, got 'fp8'"),
         ({"devices": 3}, "A batch of 8 cannot be shared equally by 3 devices"),
         ({"devices": 0}, "A batch of 8 cannot be shared equally by 0 devices"),
+        ({"devices": 2, "parallel": "tensor"}, "takes 'ddp' or 'fsdp' or 'context', got 'tensor'"),
+        ({"devices": 2, "parallel": "context"}, "shares the tokens of a row among devices, which listops does not"),
+        (
+            {"task": "lm", "overrides": {}, "devices": 3, "parallel": "context", "mechanism": "s4d"},
+            "S4D needs the whole",
+        ),
         ({"overrides": {"recipe.steps": 0}}, "steps of at least 1, got 0"),
         ({"mechanism": "softmx"}, "Did you mean 'softmax'"),
     ],
@@ -540,6 +547,24 @@ def test_two_processes_train_as_one_does(run, plugin, tmp_path, data):
     rules = tasks.get("listops").protocol("longspan", "smoke").override(overrides)
     splits = tasks.get("listops").splits(rules, data)
     assert np.array_equal(kept["label"], splits.test.labels)
+
+
+@pytest.mark.full
+def test_what_devices_share_is_on_the_card_and_no_override(run, tmp_path):
+    found = run(devices=2, parallel="fsdp")
+    assert (found["settings"]["recipe"]["parallel"], found["settings"]["devices"]) == ("fsdp", 2)
+    assert found["overrides"] == json.loads(json.dumps(TINY))
+    assert runs.load(only_card(tmp_path / "out")[0]) is not None
+    assert run() == found, "the same cell, whatever number of devices ran it"
+
+
+def test_the_folder_of_a_run_does_not_depend_on_the_devices(data):
+    cell = Cell("listops", "softmax", overrides=TINY)
+    plans = [train._planned(cell, parallel) for parallel in (None, "fsdp")]
+    splits = plans[0].task.splits(plans[0].protocol, data)
+    facts = [belonging(plan, splits, "cpu", "fp32") for plan in plans]
+    assert facts[0] == facts[1]
+    assert "devices" not in facts[0].facts
 
 
 def test_weights_that_a_mechanism_ties_are_saved_and_loaded(run, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -230,3 +231,22 @@ def test_a_run_killed_between_evaluations_goes_on_to_the_same_numbers(task, tmp_
     assert cut.progress.curve == whole.progress.curve
     assert cut.test.metrics == whole.test.metrics
     np.testing.assert_array_equal(cut.test.predictions["nats"], whole.test.predictions["nats"])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_corpus_may_be_larger_than_the_memory(resident, tmp_path, monkeypatch):
+    """A hundred megabytes on the disk, of which feed, batches and chance hold a few at a time."""
+    monkeypatch.setattr(language, "RESIDENT", 1 << 30 if resident else 0)
+    tokens = np.lib.format.open_memmap(tmp_path / "tokens.npy", "w+", np.uint16, (50_000_000,))
+    tokens[-1] = 7
+    stream = np.load(tmp_path / "tokens.npy", mmap_mode="r")
+    split = pg19.Stream(stream, **pg19._rows(stream, 1_000, "none"), frequencies=np.ones(260, np.int64))
+    task = tasks.get("lm")
+    rules = task.protocol("longspan", "smoke").override({"data.length": 1_000})
+    tracemalloc.start()
+    feed = task.feed(split, rules, "cpu")
+    assert feed.batch(np.array([3, len(feed) - 1])).target[1, -1] == 7
+    assert task.chance(split) == pytest.approx(260)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 << 20

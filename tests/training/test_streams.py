@@ -66,7 +66,7 @@ def test_a_killed_run_goes_on_with_what_it_carried(tmp_path, step):
     with pytest.raises(Killed):
         run(tmp_path / "cut", watch=watch, save_every_seconds=-1.0)
     state = checkpoint.load(checkpoint.newest_first(tmp_path / "cut")[0])
-    assert [sorted(layer) for layer in state["carry"][0][0]] == [["mask", "x"]] * 2
+    assert [sorted(layer) for layer in state["carry"][0]] == [["mask", "x"]] * 2
     assert not any("mask" in name or "carry" in name for name in state["model"])
     resumed, _ = run(tmp_path / "cut")
     assert resumed.progress.curve == whole.progress.curve
@@ -112,10 +112,10 @@ def test_a_mechanism_that_carries_nothing_reads_streams_too(tmp_path):
     [
         lambda carry: None,
         lambda carry: [],
-        lambda carry: [*carry, *carry],  # of two processes
-        lambda carry: [[part[:1] for part in carry[0]]],  # of fewer layers
-        lambda carry: [[[{"x": layer["x"]} for layer in part] for part in carry[0]]],
-        lambda carry: [[[{n: t[:1] for n, t in layer.items()} for layer in part] for part in carry[0]]],
+        lambda carry: [*carry, *carry],  # of more parts
+        lambda carry: [part[:1] for part in carry],  # of fewer layers
+        lambda carry: [[{"x": layer["x"]} for layer in part] for part in carry],
+        lambda carry: [[{n: t[:1] for n, t in layer.items()} for layer in part] for part in carry],
     ],
 )
 def test_a_checkpoint_that_lost_what_it_carried_is_set_aside(tmp_path, capsys, spoil):
