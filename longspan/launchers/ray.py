@@ -23,8 +23,7 @@ from longspan.core.cell import Cell
 from longspan.core.environment import code_version
 from longspan.core.errors import LongspanError, Reported, UsageError
 from longspan.core.parent import adopt_orphans
-from longspan.core.signals import deferred
-from longspan.launchers.base import Budget, Outcome, Take
+from longspan.launchers.base import Budget, Outcome, Take, until_stopped
 from longspan.launchers.limits import Limits
 from longspan.launchers.process import GRACE, Died
 from longspan.launchers.supervisor import Supervisor
@@ -109,33 +108,33 @@ class Ray:
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
         """Each cell with what became of it, as they end."""
         flying: dict[Any, tuple[Cell, int]] = {}
-        task, ended = self._task(run_here), False
-        with deferred() as stop:
-            while True:
-                left = self.budget.left()
-                if stop.asked or (left is not None and left <= 0):
-                    yield from self._cancel(flying)
-                    if stop.asked:
-                        stop.now()
-                    return
-                while not ended and len(flying) < self._room():
-                    if (cell := take(left)) is None:
-                        ended = True
-                    else:
-                        flying[task.remote(cell, self.request)] = cell, 1
-                if not flying:
-                    return
-                for reference in self._ready(flying, TICK):
-                    cell, tries = flying.pop(reference)
-                    outcome = self._outcome(reference)
-                    if tries < TRIES and (isinstance(outcome, str) or outcome.storage):
-                        flying[task.remote(cell, self.request)] = cell, tries + 1
-                    elif isinstance(outcome, Outcome):
-                        yield cell, outcome
-                    elif tries == TRIES:
-                        flying[self._task(fail_here).remote(cell, outcome, self.request)] = cell, tries + 1
-                    else:  # nor could its card be written
-                        yield cell, Outcome(sentence=f"{cell.task} {cell.mechanism} failed: {outcome}", code=4)
+        return until_stopped(self._turns(take, flying), self.budget, lambda: self._cancel(flying))
+
+    def _turns(self, take: Take, flying: dict[Any, tuple[Cell, int]]) -> Iterator[list[tuple[Cell, Outcome]]]:
+        """Hand out cells while there is room, then see what has ended."""
+        task, left = self._task(run_here), True
+        while True:
+            while left and len(flying) < self._room():
+                if (cell := take(self.budget.left())) is None:
+                    left = False
+                else:
+                    flying[task.remote(cell, self.request)] = cell, 1
+            if not flying:
+                return
+            ended = []
+            for reference in self._ready(flying, TICK):
+                cell, tries = flying.pop(reference)
+                outcome = self._outcome(reference)
+                if tries < TRIES and (isinstance(outcome, str) or outcome.storage):
+                    flying[task.remote(cell, self.request)] = cell, tries + 1
+                elif isinstance(outcome, Outcome):
+                    ended.append((cell, outcome))
+                elif tries == TRIES:
+                    flying[self._task(fail_here).remote(cell, outcome, self.request)] = cell, tries + 1
+                else:  # nor could its card be written
+                    sentence = f"{cell.task} {cell.mechanism} failed: {outcome}"
+                    ended.append((cell, Outcome(sentence=sentence, code=4)))
+            yield ended
 
     def _outcome(self, reference: Any) -> Outcome | str:
         """What became of a cell, or why its process is dead."""
