@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
 from longspan.core.environment import code_version
 from longspan.core.errors import LongspanError, Reported, UsageError
+from longspan.core.mirror import everywhere
 from longspan.core.parent import adopt_orphans
-from longspan.launchers.base import Budget, Outcome, Take, until_stopped
+from longspan.launchers.base import Budget, Outcome, Take, shared_data, until_stopped
 from longspan.launchers.limits import Limits
 from longspan.launchers.process import GRACE, Died
 from longspan.launchers.supervisor import Supervisor
@@ -43,7 +45,7 @@ class Request:
     how: dict[str, Any]
     folder: str  # in which relative names of plug-ins are looked up
     data: str
-    marker: str  # a file in `out` that shows that it is shared
+    marker: str  # a file in `out` that shows that it is shared; none of a bucket, which is
     code: str
 
 
@@ -72,20 +74,20 @@ class Ray:
             ) from None
         self.ray, self.budget, self.address, self.cpus, self.share = ray, budget, address, cpus, share
         self.several, self.slowdown = True, 1.0
-        out = Path(how["out"]).absolute()
-        how |= {"out": str(out), "progress": False}
-        data = str(Path(os.environ.get("LONGSPAN_DATA") or "out/data").absolute())
-        marker = out / f".shared-{uuid.uuid4().hex}"
-        self.request = Request(limits, debug, how, os.getcwd(), data, str(marker), _spell(code_version()))
+        out = everywhere(how["out"])
+        how |= {"out": out, "progress": False}
+        marker = "" if is_address(out) else f"{out}/.shared-{uuid.uuid4().hex}"
+        self.request = Request(limits, debug, how, os.getcwd(), shared_data(out), marker, _spell(code_version()))
         self._open = contextlib.ExitStack()
         self._resources: dict[str, float] = {}
 
     def __enter__(self) -> "Ray":
         marker = Path(self.request.marker)
         with contextlib.ExitStack() as opening:
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            opening.callback(marker.unlink, missing_ok=True)
-            marker.touch()
+            if self.request.marker:
+                marker.parent.mkdir(parents=True, exist_ok=True)
+                opening.callback(marker.unlink, missing_ok=True)
+                marker.touch()
             try:
                 self.ray.init(address=self.address or "local", log_to_driver=False, logging_level="ERROR")
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -243,7 +245,7 @@ def _supervise(request: Request) -> Supervisor:
 def _check_node(request: Request) -> None:
     """The node sees the folder of the command and has its code."""
     node, shared = socket.gethostname(), Path(request.marker).parent
-    if not Path(request.marker).exists():
+    if request.marker and not Path(request.marker).exists():
         raise UsageError(
             f"{node} does not see the folder {shared} of this command; give an --out that all nodes share."
         )

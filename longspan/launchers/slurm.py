@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
 from longspan.core.errors import UsageError
-from longspan.launchers.base import Budget, Outcome, Take, until_stopped
+from longspan.core.mirror import everywhere, local
+from longspan.launchers.base import Budget, Outcome, Take, shared_data, until_stopped
 from longspan.launchers.limits import Limits
 from longspan.launchers.matrix import folders_of
 from longspan.launchers.process import Died
@@ -67,14 +69,15 @@ class Slurm:
         if share > 1:
             raise UsageError(f"--share {share} is not for --launcher slurm, which gives each job what it asks for.")
         self.several, self.slowdown, self.budget, self.cells_per_job = True, 1.0, budget, cells_per_job
-        out = Path(how["out"]).absolute()
-        how |= {"out": str(out), "progress": False}
+        out = everywhere(how["out"])
+        how |= {"out": out, "progress": False}
         self._supervise = functools.partial(Supervisor, limits, debug=debug, **(how | {"device": "cpu"}))
-        data = str(Path(os.environ.get("LONGSPAN_DATA") or "out/data").absolute())
-        self.job = Job(limits, debug, how, os.getcwd(), data)
+        self.job = Job(limits, debug, how, os.getcwd(), shared_data(out))
         if not submitit.SlurmExecutor.affinity():
             raise UsageError("--launcher slurm needs sbatch, which is not here; run it where jobs are submitted.")
-        self.executor = submitit.SlurmExecutor(folder=out / "slurm", max_num_timeout=10**6)
+        self.executor = submitit.SlurmExecutor(
+            folder=Path("out" if is_address(out) else out).absolute() / "slurm", max_num_timeout=10**6
+        )
         parameters = self._parameters(dict(settings or {}), cpus)
         self.executor.update_parameters(**parameters)
         # Slurm announces the end of a job's time up to a minute early.
@@ -265,7 +268,7 @@ class Job:
 
     def _reached(self, cells: Sequence[Cell]) -> tuple[int, int, int]:
         """How far these cells are; data that others prepare for them count."""
-        runs = folders_of(Path(self.how["out"]), cells)
+        runs = folders_of(local(self.how["out"]), cells)
         saved = [path.stem.partition("-")[2] for folder in runs for path in folder.rglob("checkpoint-*.pt")]
-        shards = sum(1 for _ in Path(self.data).glob("*/*.work/*.npz"))
+        shards = sum(1 for _ in local(self.data).glob("*/*.work/*.npz"))
         return self._ended, sum(int(step) for step in saved if step.isdecimal()), shards

@@ -11,7 +11,6 @@ written by the shared worker, and the other cells are run. A plug-in may still w
 """
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 
 from longspan.core.cell import Cell
 from longspan.core.errors import UNEXPECTED, Reported, UsageError
+from longspan.core.mirror import everywhere
 from longspan.core.parent import adopt_orphans
 from longspan.core.signals import SIGNALS, Stopped
 from longspan.core.spec import Spec
@@ -52,7 +52,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         **how: Any,
     ):
-        self.limits, self.debug, self.how = limits, debug, how | {"out": os.path.abspath(how["out"])}
+        self.limits, self.debug, self.how = limits, debug, how | {"out": everywhere(how["out"])}
         self.deadline, self.environment = deadline, dict(environment or {})
         self.gpus: list[str] = []  # that its workers can use, known once a request is planned
         self._shared: Worker | None = None

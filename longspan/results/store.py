@@ -8,7 +8,8 @@
 
 Nothing is ever overwritten or removed: a re-run of a cell adds a file, and the newer card supersedes the older one only
 when the store is read, and only if both are of the same code and settings. A card appears after the files it names, in
-one rename, so that a reader never sees half of it.
+one rename, so that a reader never sees half of it. A folder may mirror a bucket (`core/mirror.py`): what is added is
+put there too, and what others have put there is fetched when the store is read.
 """
 
 import itertools
@@ -22,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longspan.core import atomic, litter
+from longspan.core import atomic, litter, mirror
 from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
 from longspan.results import card as cards_module
 from longspan.results import files as files_beside
@@ -47,7 +48,7 @@ class Store:
     """The cards below a folder. The folder need not exist before the first `add`."""
 
     def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+        self.folder = mirror.local(folder)
         self.problems: list[Problem] = []
         self._read: dict[Path, Card] = {}  # what was validated and parsed just now
 
@@ -68,7 +69,18 @@ class Store:
         with atomic.storage_errors(target), litter.announced(target):
             for key, source in sources.items():
                 _copy(source, target.with_name(final["files"][key]))
-            return cards_module.write(target, final)
+            with mirror.unsent(target):
+                cards_module.write(target, final)
+                sent = _send(target, final)
+        return target if sent else self.add(card, files)  # under another name
+
+    def _exchange(self) -> None:
+        """Where the folder mirrors a bucket: send what a killed process has not, and fetch the cards of others."""
+        for path in mirror.never_sent(self.folder):
+            if path.exists():
+                with mirror.unsent(path):
+                    _send(path, cards_module.read(path))
+        mirror.pull_files(self.folder, lambda name: name.endswith(".json") and not name.startswith("."))
 
     def sweep(self) -> None:
         """Remove what killed processes left on the shelves: temporaries, and files of cards that never appeared."""
@@ -118,6 +130,7 @@ class Store:
     def _rows(self) -> list[tuple[Path, Row]]:
         """Every sound card as its row of the index, in order of path; only files that are new to it are read."""
         self.problems, self._read = [], {}
+        self._exchange()
         paths = [
             path
             for path in sorted(self.folder.rglob("*.json"))
@@ -235,6 +248,17 @@ def _digest(source: Path) -> str:
     if not source.is_file():
         raise StorageError(f"The card names {source}, but there is no such file; keep it until the card is stored.")
     return files_beside.digest(source)
+
+
+def _send(path: Path, card: Card) -> bool:
+    """Put a card into the bucket that its folder mirrors, after its files; False where another card has its name."""
+    for name in card["files"].values():
+        mirror.push(path.with_name(name))
+    if mirror.push_new(path):
+        return True
+    path.unlink()
+    mirror.pull(path)
+    return False
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
-from longspan.core import audit, litter, meter, signals
+from longspan.core import audit, litter, meter, mirror, signals
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device, hardware
 from longspan.core.errors import LongspanError, RunFailed, UsageError
@@ -63,7 +63,7 @@ def run(
     `shared` says that other cells run on the same device, so that the card's times say little.
     """
     plan = RunPlan.of(cell)
-    out = Path(out)
+    out = mirror.local(out)
     device = choose_device(device)
     precision = choose_precision(precision, device)
     _check_share(plan.protocol.recipe, devices)
@@ -86,6 +86,7 @@ def run(
         if (card := answered()) is not None:  # by the process that held the lock
             return card
         litter.sweep(folder)
+        mirror.pull_files(folder, lambda name: not name.endswith(".lease"))
         shared = begin(folder, cell, plan.protocol.recipe.steps, hardware(device), shared=shared)
         checked = check_plugin(plan, out)
         fabric = make_fabric(device, precision, devices)
