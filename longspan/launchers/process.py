@@ -27,11 +27,14 @@ main()
 
 
 class Died(Exception):
-    """The worker did not answer; `reason` says what became of it, `resumable` whether its run may go on later."""
+    """The worker did not answer; `reason` says what became of it, `resumable` whether its run may go on later.
 
-    def __init__(self, reason: str, *, resumable: bool = False):
+    One that was `killed` may be the victim of another: of the system where memory ran out, or of a person.
+    """
+
+    def __init__(self, reason: str, *, resumable: bool = False, killed: bool = False):
         super().__init__(reason)
-        self.reason, self.resumable = reason, resumable
+        self.reason, self.resumable, self.killed = reason, resumable, killed
 
 
 class Worker:
@@ -136,4 +139,4 @@ class Worker:
             return Died(f"its process ended with exit code {code}")
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         memory = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return Died(f"its process was ended by {name}{memory}")
+        return Died(f"its process was ended by {name}{memory}", killed=-code == signal.SIGKILL)

@@ -83,7 +83,8 @@ def s3_server(log):
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
-            assert server.poll() is None and time.monotonic() < deadline, "the S3 server did not come up"
+            assert server.poll() is None, "the S3 server did not start"
+            assert time.monotonic() < deadline, "the S3 server did not come up"
             time.sleep(0.2)
         door = Door(port)
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
