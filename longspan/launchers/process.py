@@ -18,8 +18,11 @@ from longspan.launchers.limits import spell_bytes, spell_seconds
 
 TICK = 0.2  # seconds between two looks at the clock and at the memory
 GRACE = 30.0  # seconds for a worker to save its state; schedulers give as many
+# Slurm announces the end of a job's time to all its processes, by a signal that would end a worker before it has saved
+# its state; the supervisor hears it too, and has the worker save.
 _PROGRAM = """
-import json, sys
+import json, signal, sys
+if hasattr(signal, "SIGUSR2"): signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 sys.path[:] = json.loads(sys.argv.pop())
 from longspan.launchers.worker import main
 main()

@@ -67,7 +67,7 @@ def run(
     device = choose_device(device)
     precision = choose_precision(precision, device)
     _check_share(plan.protocol.recipe, devices)
-    data = None if data is None else Path(data)
+    data = None if data is None else mirror.local(data)
     splits = plan.task.splits(plan.protocol, data, real=real)
     belongs = belonging(plan, splits, device, precision, devices)
     store = Store(out / "cards")
