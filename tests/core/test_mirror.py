@@ -162,6 +162,17 @@ def test_of_machines_that_want_a_lease_one_has_it_and_a_dead_one_is_relieved(add
     assert not bucket.open_bucket(address).sizes("runs")
 
 
+def test_two_users_of_one_machine_do_not_take_a_cell_from_one_another(address, machine, tmp_path, monkeypatch):
+    with only_one(mirror.local(address) / "runs" / "x" / "lock", "the run x") as held:
+        monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "another"))
+        mirror._address.cache_clear()
+        lock = mirror.local(address) / "runs" / "x" / "lock"
+        with pytest.raises(Busy), only_one(lock, "the run x", wait=False):
+            pass
+        monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "first"))
+        held.check()
+
+
 def test_a_folder_of_data_is_fetched_whole_or_not_at_all(address, machine):
     folder = mirror.local(address) / "data" / "listops" / "small"
     folder.mkdir(parents=True)

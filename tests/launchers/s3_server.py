@@ -65,9 +65,12 @@ class Door:
                     if self.after is not None and self.passed > self.after:
                         self.after = None
                         self.shut()
-                        return
+                        break
                 there.sendall(piece)
-            there.shutdown(socket.SHUT_WR)
+        for end in (here, there):  # wakes the thread of the other direction, which closes the other end
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        here.close()
 
 
 @contextlib.contextmanager
