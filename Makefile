@@ -1,7 +1,7 @@
 # make run        install what a run needs, train nine mechanisms on the three starter tasks (smoke), show the board
 # make test       lint, then all tests but the long ones          make test-full   the long ones too
 # make test-gpu   the tests of kernels and recorded steps on one GPU, with GPU_PYTHON as the interpreter that has CUDA
-# make test-cluster   cells on a Ray cluster and on a Slurm that are started here; installs the extras for them
+# make test-cluster   cells on a Ray cluster, a Slurm and an S3 that are started here; installs the extras for them
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
 # make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages; and the
 #                 tables that are made from cards
@@ -37,10 +37,9 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.installed-dev)
 	$(GPU_PYTHON) -c "import torch, sys; sys.exit(not torch.cuda.is_available() and 'test-gpu needs a GPU.')"
 	$(GPU_PYTHON) -m pytest -n 14 --dist worksteal --noconftest -p no:cacheprovider $(GPU_TESTS)
 
-# A Ray cluster and a Slurm are started on this machine; what is not installed is skipped with a sentence.
-test-cluster: $(VENV)/.installed-dev
-	$(PIP_INSTALL) --editable '.[ray,slurm]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/launchers/test_ray.py tests/launchers/test_slurm.py
+# A Ray cluster, a Slurm and an S3 server are started here; what is not installed is skipped with a sentence.
+test-cluster: $(VENV)/.installed-cluster
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(addprefix tests/launchers/test_,ray.py slurm.py s3.py faults.py)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -72,6 +71,10 @@ $(VENV)/.installed-run: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/.installed-run
+
+$(VENV)/.installed-cluster: pyproject.toml constraints.txt | $(VENV)/.installed-dev
+	$(PIP_INSTALL) --editable '.[dev,test-cluster]'
+	touch $@
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[docs]'

@@ -155,7 +155,18 @@ MeasurePreset = StrEnum("MeasurePreset", ["cab"])
 Clock = StrEnum("Clock", ["wall", "compute"])
 TableFormat = StrEnum("TableFormat", ["terminal", "markdown", "md", "csv", "json"])
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of runs, cards, check results and report.")]
+
+def _folder(place: str | Path) -> Path:
+    """A folder, or for an address such as s3://bucket/x the one that mirrors it."""
+    from longspan.core.mirror import local
+
+    return local(place)
+
+
+Out = Annotated[
+    Path,
+    typer.Option("--out", metavar="DIR", parser=_folder, help="Folder of runs, cards and reports, or s3://bucket/x."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Pattern = Annotated[str | None, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC or the full name.")]
 Patterns = Annotated[
@@ -165,7 +176,9 @@ Patterns = Annotated[
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change one setting; may be repeated.")]
 Cards = Annotated[
     list[Path] | None,
-    typer.Option("--cards", metavar="DIR", help="Cards are here, not in OUT/cards and results; may be repeated."),
+    typer.Option(
+        "--cards", metavar="DIR", parser=_folder, help="Cards are here, not in OUT/cards and results; may be repeated."
+    ),
 ]
 Protocol = Annotated[str, typer.Option("--protocol", metavar="P", help="The set of rules.")]
 Tier = Annotated[str, typer.Option("--tier", metavar="T", help="smoke, lite or full.")]

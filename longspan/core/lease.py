@@ -3,7 +3,8 @@
 The lease of `lock` is a file beside it, `.lock.3.lease`; the highest number counts. Its holder rewrites it every few
 seconds. One who waits takes over when the file has not changed for a while *by its own clock*, so that clocks that
 disagree do no harm; it creates the next number, which only one can. A holder that was merely slow then finds that its
-lease is lost, and must stop. A dead process of this machine is relieved at once.
+lease is lost, and must stop. A dead process of this machine is relieved at once. Of a folder that mirrors a bucket
+(`mirror.py`), the lease is an object in the bucket.
 """
 
 import contextlib
@@ -18,8 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from longspan.core.errors import LongspanError
+from longspan.core.errors import LongspanError, StorageError
 from longspan.core.machine import LONG_AGO, machine, seconds_since_written
+from longspan.core.mirror import in_bucket
 
 BEAT = 15.0  # seconds between two signs of life
 PATIENCE = 150.0  # without one: a store may be unreachable for a minute, and NFS may show a file as it was a minute ago
@@ -56,16 +58,16 @@ class Lease:
         finally:
             ended.set()
             beating.join()
-            with contextlib.suppress(OSError):  # a store that is gone: the next one waits
-                if self.path.read_bytes().startswith(self.token.encode()):
-                    self.path.unlink()
+            with contextlib.suppress(OSError, StorageError):  # a store that is gone: the next one waits
+                if _read(self.path).startswith(self.token.encode()):
+                    _remove(self.path)
 
     def _beat(self, ended: threading.Event) -> None:
         beat = 0
         while not ended.wait(BEAT):
             beat += 1
-            with contextlib.suppress(OSError):  # a store that cannot be reached now may be reached by the next beat
-                _write(self.path, _content(self.token, beat), os.O_WRONLY)  # never creates a file that was removed
+            with contextlib.suppress(OSError, StorageError):  # what cannot be reached now may be by the next beat
+                _rewrite(self.path, _content(self.token, beat))
 
 
 class Watch:
@@ -91,7 +93,8 @@ class Watch:
         if found is None or time.monotonic() - self._since > PATIENCE:
             return True
         if _words(found[1]).get("machine") == machine():
-            return alone_here or _is_dead(_words(found[1])["pid"])
+            # Two users of this machine have a mirror each: in a bucket the kernel's lock tells nothing of the other.
+            return (alone_here and in_bucket(self.lock) is None) or _is_dead(_words(found[1])["pid"])
         return alone_here and seconds_since_written(found[0]) > LONG_AGO
 
     def take(self) -> Lease | None:
@@ -100,18 +103,15 @@ class Watch:
         path = _place(self.lock, 1 if old is None else _number(old[0]) + 1)
         lease = Lease(path, uuid.uuid4().hex)
         try:
-            _write(path, _content(lease.token, 0), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            _create(path, _content(lease.token, 0))
         except FileExistsError:
             return None
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
         newest = _newest(self.lock)
         if newest is None or newest[0] != path or (old is not None and _read(old[0]) != old[1]):
-            path.unlink(missing_ok=True)
+            _remove(path)
             return None
         if old is not None:
-            old[0].unlink(missing_ok=True)
+            _remove(old[0])
         return lease
 
 
@@ -162,21 +162,62 @@ def _lock_of(path: Path) -> Path:
 def _newest(lock: Path) -> tuple[Path, bytes] | None:
     """The lease that counts, with its content."""
     name = re.compile(rf"\.{re.escape(lock.name)}\.[1-9][0-9]{{0,17}}\.lease")
-    try:
-        found = [path for path in lock.parent.iterdir() if name.fullmatch(path.name)]
-    except FileNotFoundError:
-        return None
+    found = [path for path in _beside(lock) if name.fullmatch(path.name)]
     if not found:
         return None
     newest = max(found, key=_number)
     return newest, _read(newest)
 
 
+def _beside(lock: Path) -> list[Path]:
+    """What lies beside a lock, on disk or in a bucket."""
+    if (shared := in_bucket(lock.parent)) is not None:
+        bucket, folder = shared
+        return [lock.with_name(name.rpartition("/")[2]) for name in bucket.sizes(folder)]
+    try:
+        return list(lock.parent.iterdir())
+    except FileNotFoundError:
+        return []
+
+
 def _read(path: Path) -> bytes:
+    if (shared := in_bucket(path)) is not None:
+        return shared[0].get(shared[1]) or b""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def _create(path: Path, content: bytes) -> None:
+    """Create a lease, or FileExistsError: of several who try one does."""
+    if (shared := in_bucket(path)) is not None:
+        if not shared[0].create(shared[1], content):
+            raise FileExistsError(path)
+        return
+    try:
+        _write(path, content, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        raise
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _rewrite(path: Path, content: bytes) -> None:
+    """Write over a lease; one that was removed stays so, or in a bucket does no harm: a higher number counts."""
+    if (shared := in_bucket(path)) is not None:
+        if shared[0].get(shared[1]) is not None:
+            shared[0].put(shared[1], content)
+        return
+    _write(path, content, os.O_WRONLY)
+
+
+def _remove(path: Path) -> None:
+    if (shared := in_bucket(path)) is not None:
+        shared[0].remove(shared[1])
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes, flags: int) -> None:

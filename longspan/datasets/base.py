@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from longspan.core import litter
+from longspan.core import litter, mirror
 from longspan.core.atomic import folder_beside, storage_errors, write_json
 from longspan.core.errors import CorruptFile, DataDamaged, DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.core.lock import Busy, only_one
@@ -230,8 +230,10 @@ class Dataset(ABC):
             work.mkdir(parents=True, exist_ok=True)
             with only_one(work / "lock", f"{self.name} in {target}"):
                 litter.sweep(work)
+                mirror.pull_folder(target, "manifest.json")  # by a machine that held the lock
                 if not (target / "manifest.json").exists() or self._problems(target, data):
                     self._generate(data, target, work, workers, progress)
+                    mirror.push_folder(target, "manifest.json")
                 shutil.rmtree(work, ignore_errors=True)
         return self._open_splits(target, data)
 
@@ -253,6 +255,8 @@ class Dataset(ABC):
             raise UsageError(f"{self.name} is {known}, got variant={variant!r}; name one of them.")
         imported, generated = self.folder(data, root, imported=True), self.folder(data, root)
         litter.sweep(generated.parent)
+        for folder in (imported, generated):
+            mirror.pull_folder(folder, "manifest.json")
         if variant != "generated" and (imported / "manifest.json").exists():
             splits = self._open_splits(imported, data)
             if variant in (None, splits.variant):
@@ -466,7 +470,7 @@ def _choose(shards: Shards, wanted: int, planned: int, name: str) -> _Pool:
 
 def data_root(root: Path | str | None = None) -> Path:
     """The folder of all data: the argument, else $LONGSPAN_DATA, else out/data in the current folder."""
-    return Path(root or os.environ.get("LONGSPAN_DATA") or Path("out") / "data")
+    return mirror.local(root or os.environ.get("LONGSPAN_DATA") or Path("out") / "data")
 
 
 def count_labels(labels: np.ndarray) -> dict[str, int]:

@@ -28,6 +28,7 @@ from longspan.attentions import Mechanism, Pattern
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.core import environment
 from longspan.core.errors import RunFailed, UsageError
+from longspan.core.mirror import local
 from longspan.core.seeding import derive, seed_everything
 from longspan.datasets.base import Split
 from longspan.efficiency import source
@@ -98,7 +99,7 @@ def measure(
     """
     chosen = {str(mechanism): mechanism for mechanism in map(attentions.get, (BASELINE, *mechanisms))}
     device = environment.choose_device(device)
-    store = Store(Path(out) / "cards")
+    store = Store(local(out) / "cards")
     found = []
     for mechanism in chosen.values():
         card = None if again else _measured_before(store, mechanism, setup, device)

@@ -22,6 +22,7 @@ from longspan import attentions
 from longspan.attentions import Mechanism, Pattern
 from longspan.core import environment
 from longspan.core.errors import RunFailed, UnsupportedPattern
+from longspan.core.mirror import local
 from longspan.efficiency import energy, gate, roofline, source, variants
 from longspan.efficiency.decoding import DecodeWorkload
 from longspan.efficiency.faults import is_sound, status_of
@@ -70,7 +71,7 @@ def measure(
     device = environment.choose_device(device)
     if setup.energy and not energy.can_count(device) and remark is not None:
         remark(energy.why_not(device))
-    store, clock = Store(Path(out) / "cards"), _Budget(budget)
+    store, clock = Store(local(out) / "cards"), _Budget(budget)
     finished, left = [], 0
     for mechanism, pattern in pairs:
         sheet = _Sheet(mechanism, pattern, setup, device, Path(out) / "runs", trusted)

@@ -5,12 +5,16 @@ with open_launcher("local", Limits.parse(None, None), Budget(1500.0), out="out",
     for cell, outcome in launcher.run(take):     # take(seconds left) is the next cell, or None
 """
 
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
+from longspan.core.mirror import everywhere
+from longspan.core.signals import deferred
 from longspan.launchers.limits import parse_seconds
 
 SAVING = 15.0  # seconds at the end of a budget for saving states, a twentieth of it at most
@@ -47,6 +51,30 @@ class Budget:
     def left(self) -> float | None:
         """Seconds before cells are stopped."""
         return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+def shared_data(out: str) -> str:
+    """Where the workers find their data: $LONGSPAN_DATA, else beside the cards of a bucket, else `out/data` here."""
+    return everywhere(os.environ.get("LONGSPAN_DATA") or (f"{out}/data" if is_address(out) else "out/data"))
+
+
+def until_stopped(
+    turns: Iterator[Iterable[tuple[Cell, Outcome]]],
+    budget: Budget,
+    cancel: Callable[[], Iterable[tuple[Cell, Outcome]]],
+) -> Iterator[tuple[Cell, Outcome]]:
+    """What every turn brings. A signal, or the end of the budget, takes the next turn's place and cancels the rest."""
+    with deferred() as stop:
+        while True:
+            left = budget.left()
+            if stop.asked or (left is not None and left <= 0):
+                yield from cancel()
+                if stop.asked:
+                    stop.now()
+                return
+            if (ended := next(turns, None)) is None:
+                return
+            yield from ended
 
 
 class Launcher(Protocol):

@@ -16,9 +16,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
+from longspan.core.mirror import everywhere
 from longspan.core.signals import SIGNALS, Stopped
-from longspan.launchers.base import Budget, Outcome, Take
+from longspan.launchers.base import Budget, Outcome, Take, shared_data
 from longspan.launchers.limits import Limits
 from longspan.launchers.mps import GAIN, multi_process_service
 from longspan.launchers.supervisor import Supervisor
@@ -99,9 +101,11 @@ class Local:
         each = dataclasses.replace(self.limits, memory_bytes=memory)
         for one in self.supervisors:
             one.limits = each
+        out = everywhere(self.how["out"])
+        data = {"LONGSPAN_DATA": shared_data(out)} if is_address(out) else {}
         for environment in environments:
             common = {"debug": self.debug, "deadline": self.budget.deadline, "adopted": self._adopted}
-            one = Supervisor(each, environment=environment, **common, **self.how)
+            one = Supervisor(each, environment=data | environment, **common, **self.how)
             self.supervisors.append(self._open.enter_context(one))
 
     def _next(self, take: Take) -> Cell | None:

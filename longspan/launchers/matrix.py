@@ -132,11 +132,23 @@ def _read(path: Path) -> tuple[bool, dict[str, Row]] | None:
 def _paces(out: Path) -> dict[str, Pace]:
     """How far the runs are that some process is at, by the key of their cell."""
     found = {}
+    for folder, key in _begun(out):
+        if any(folder.glob(".lock.*.lease")) and (pace := pace_of(folder)) is not None:
+            found[key] = pace
+    return found
+
+
+def folders_of(out: Path, cells: Sequence[Cell]) -> list[Path]:
+    """The folders of those runs of these cells that were begun and have no card yet."""
+    wanted = set(map(_key, cells))
+    return [folder for folder, key in _begun(out) if key in wanted]
+
+
+def _begun(out: Path) -> Iterator[tuple[Path, str]]:
+    """Folders of unfinished runs with the keys of their cells; those that cannot be read are passed over."""
     for path in (out / "runs").glob("*/cell.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            if any(path.parent.glob(".lock.*.lease")) and (pace := pace_of(path.parent)) is not None:
-                found[_key(Cell(**json.loads(path.read_text())["cell"]))] = pace
-    return found
+            yield path.parent, _key(Cell(**json.loads(path.read_text())["cell"]))
 
 
 def _key(cell: Cell) -> str:

@@ -18,8 +18,11 @@ from longspan.launchers.limits import spell_bytes, spell_seconds
 
 TICK = 0.2  # seconds between two looks at the clock and at the memory
 GRACE = 30.0  # seconds for a worker to save its state; schedulers give as many
+# Slurm announces the end of a job's time to all its processes, by a signal that would end a worker before it has saved
+# its state; the supervisor hears it too, and has the worker save.
 _PROGRAM = """
-import json, sys
+import json, signal, sys
+if hasattr(signal, "SIGUSR2"): signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 sys.path[:] = json.loads(sys.argv.pop())
 from longspan.launchers.worker import main
 main()
@@ -27,11 +30,14 @@ main()
 
 
 class Died(Exception):
-    """The worker did not answer; `reason` says what became of it, `resumable` whether its run may go on later."""
+    """The worker did not answer; `reason` says what became of it, `resumable` whether its run may go on later.
 
-    def __init__(self, reason: str, *, resumable: bool = False):
+    One that was `killed` may be the victim of another: of the system where memory ran out, or of a person.
+    """
+
+    def __init__(self, reason: str, *, resumable: bool = False, killed: bool = False):
         super().__init__(reason)
-        self.reason, self.resumable = reason, resumable
+        self.reason, self.resumable, self.killed = reason, resumable, killed
 
 
 class Worker:
@@ -136,4 +142,4 @@ class Worker:
             return Died(f"its process ended with exit code {code}")
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         memory = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return Died(f"its process was ended by {name}{memory}")
+        return Died(f"its process was ended by {name}{memory}", killed=-code == signal.SIGKILL)

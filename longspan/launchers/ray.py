@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
 from longspan.core.environment import code_version
 from longspan.core.errors import LongspanError, Reported, UsageError
+from longspan.core.mirror import everywhere
 from longspan.core.parent import adopt_orphans
-from longspan.core.signals import deferred
-from longspan.launchers.base import Budget, Outcome, Take
+from longspan.launchers.base import Budget, Outcome, Take, shared_data, until_stopped
 from longspan.launchers.limits import Limits
 from longspan.launchers.process import GRACE, Died
 from longspan.launchers.supervisor import Supervisor
@@ -44,7 +45,7 @@ class Request:
     how: dict[str, Any]
     folder: str  # in which relative names of plug-ins are looked up
     data: str
-    marker: str  # a file in `out` that shows that it is shared
+    marker: str  # a file in `out` that shows that it is shared; none of a bucket, which is
     code: str
 
 
@@ -73,20 +74,20 @@ class Ray:
             ) from None
         self.ray, self.budget, self.address, self.cpus, self.share = ray, budget, address, cpus, share
         self.several, self.slowdown = True, 1.0
-        out = Path(how["out"]).absolute()
-        how |= {"out": str(out), "progress": False}
-        data = str(Path(os.environ.get("LONGSPAN_DATA") or "out/data").absolute())
-        marker = out / f".shared-{uuid.uuid4().hex}"
-        self.request = Request(limits, debug, how, os.getcwd(), data, str(marker), _spell(code_version()))
+        out = everywhere(how["out"])
+        how |= {"out": out, "progress": False}
+        marker = "" if is_address(out) else f"{out}/.shared-{uuid.uuid4().hex}"
+        self.request = Request(limits, debug, how, os.getcwd(), shared_data(out), marker, _spell(code_version()))
         self._open = contextlib.ExitStack()
         self._resources: dict[str, float] = {}
 
     def __enter__(self) -> "Ray":
         marker = Path(self.request.marker)
         with contextlib.ExitStack() as opening:
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            opening.callback(marker.unlink, missing_ok=True)
-            marker.touch()
+            if self.request.marker:
+                marker.parent.mkdir(parents=True, exist_ok=True)
+                opening.callback(marker.unlink, missing_ok=True)
+                marker.touch()
             try:
                 self.ray.init(address=self.address or "local", log_to_driver=False, logging_level="ERROR")
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -109,33 +110,33 @@ class Ray:
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
         """Each cell with what became of it, as they end."""
         flying: dict[Any, tuple[Cell, int]] = {}
-        task, ended = self._task(run_here), False
-        with deferred() as stop:
-            while True:
-                left = self.budget.left()
-                if stop.asked or (left is not None and left <= 0):
-                    yield from self._cancel(flying)
-                    if stop.asked:
-                        stop.now()
-                    return
-                while not ended and len(flying) < self._room():
-                    if (cell := take(left)) is None:
-                        ended = True
-                    else:
-                        flying[task.remote(cell, self.request)] = cell, 1
-                if not flying:
-                    return
-                for reference in self._ready(flying, TICK):
-                    cell, tries = flying.pop(reference)
-                    outcome = self._outcome(reference)
-                    if tries < TRIES and (isinstance(outcome, str) or outcome.storage):
-                        flying[task.remote(cell, self.request)] = cell, tries + 1
-                    elif isinstance(outcome, Outcome):
-                        yield cell, outcome
-                    elif tries == TRIES:
-                        flying[self._task(fail_here).remote(cell, outcome, self.request)] = cell, tries + 1
-                    else:  # nor could its card be written
-                        yield cell, Outcome(sentence=f"{cell.task} {cell.mechanism} failed: {outcome}", code=4)
+        return until_stopped(self._turns(take, flying), self.budget, lambda: self._cancel(flying))
+
+    def _turns(self, take: Take, flying: dict[Any, tuple[Cell, int]]) -> Iterator[list[tuple[Cell, Outcome]]]:
+        """Hand out cells while there is room, then see what has ended."""
+        task, left = self._task(run_here), True
+        while True:
+            while left and len(flying) < self._room():
+                if (cell := take(self.budget.left())) is None:
+                    left = False
+                else:
+                    flying[task.remote(cell, self.request)] = cell, 1
+            if not flying:
+                return
+            ended = []
+            for reference in self._ready(flying, TICK):
+                cell, tries = flying.pop(reference)
+                outcome = self._outcome(reference)
+                if tries < TRIES and (isinstance(outcome, str) or outcome.storage):
+                    flying[task.remote(cell, self.request)] = cell, tries + 1
+                elif isinstance(outcome, Outcome):
+                    ended.append((cell, outcome))
+                elif tries == TRIES:
+                    flying[self._task(fail_here).remote(cell, outcome, self.request)] = cell, tries + 1
+                else:  # nor could its card be written
+                    sentence = f"{cell.task} {cell.mechanism} failed: {outcome}"
+                    ended.append((cell, Outcome(sentence=sentence, code=4)))
+            yield ended
 
     def _outcome(self, reference: Any) -> Outcome | str:
         """What became of a cell, or why its process is dead."""
@@ -244,7 +245,7 @@ def _supervise(request: Request) -> Supervisor:
 def _check_node(request: Request) -> None:
     """The node sees the folder of the command and has its code."""
     node, shared = socket.gethostname(), Path(request.marker).parent
-    if not Path(request.marker).exists():
+    if request.marker and not Path(request.marker).exists():
         raise UsageError(
             f"{node} does not see the folder {shared} of this command; give an --out that all nodes share."
         )

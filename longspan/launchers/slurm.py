@@ -17,11 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
 from longspan.core.errors import UsageError
-from longspan.core.signals import deferred
-from longspan.launchers.base import Budget, Outcome, Take
+from longspan.core.mirror import everywhere, local
+from longspan.launchers.base import Budget, Outcome, Take, shared_data, until_stopped
 from longspan.launchers.limits import Limits
+from longspan.launchers.matrix import folders_of
 from longspan.launchers.process import Died
 from longspan.launchers.supervisor import Supervisor
 
@@ -31,7 +33,12 @@ SETTLING = 60.0  # seconds after a job has left the queue for its result to show
 PAUSE = 30.0  # seconds before a cell whose files could not be written is tried again
 TRIES = 3  # of a cell whose job ends without a result
 LARGEST_ARRAY = 1000  # Slurm's own limit is 1,001 unless its administrator chose another
+Flying = tuple[Any, list[Cell], int]  # a job, its cells, and which try it is
 DEFAULTS = {"job_name": "longspan", "time": 240, "signal_delay_s": 120, "stderr_to_stdout": True}
+
+
+class Stuck(Exception):
+    """The time of a job was up again, and its cell has come no further."""
 
 
 class Slurm:
@@ -62,15 +69,19 @@ class Slurm:
         if share > 1:
             raise UsageError(f"--share {share} is not for --launcher slurm, which gives each job what it asks for.")
         self.several, self.slowdown, self.budget, self.cells_per_job = True, 1.0, budget, cells_per_job
-        out = Path(how["out"]).absolute()
-        how |= {"out": str(out), "progress": False}
+        out = everywhere(how["out"])
+        how |= {"out": out, "progress": False}
         self._supervise = functools.partial(Supervisor, limits, debug=debug, **(how | {"device": "cpu"}))
-        data = str(Path(os.environ.get("LONGSPAN_DATA") or "out/data").absolute())
-        self.job = Job(limits, debug, how, os.getcwd(), data)
+        self.job = Job(limits, debug, how, os.getcwd(), shared_data(out))
         if not submitit.SlurmExecutor.affinity():
             raise UsageError("--launcher slurm needs sbatch, which is not here; run it where jobs are submitted.")
-        self.executor = submitit.SlurmExecutor(folder=out / "slurm", max_num_timeout=10**6)
-        self.executor.update_parameters(**self._parameters(dict(settings or {}), cpus))
+        self.executor = submitit.SlurmExecutor(
+            folder=Path("out" if is_address(out) else out).absolute() / "slurm", max_num_timeout=10**6
+        )
+        parameters = self._parameters(dict(settings or {}), cpus)
+        self.executor.update_parameters(**parameters)
+        # Slurm announces the end of a job's time up to a minute early.
+        self.job.seconds = 60.0 * parameters["time"] - parameters["signal_delay_s"] - 60.0
 
     def __enter__(self) -> "Slurm":
         return self
@@ -85,38 +96,41 @@ class Slurm:
 
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
         """Each cell with what became of it, as their jobs end."""
+        flying: list[Flying] = []
+        return until_stopped(self._turns(take, flying), self.budget, lambda: self._cancel(flying))
+
+    def _turns(self, take: Take, flying: list[Flying]) -> Iterator[list[tuple[Cell, Outcome]]]:
+        """Submit all cells, then look for results again and again."""
         waiting = list(iter(lambda: take(self.budget.left()), None))
         groups = [waiting[at : at + self.cells_per_job] for at in range(0, len(waiting), self.cells_per_job)]
-        flying = [(job, group, 1) for job, group in zip(self._submit(groups), groups, strict=True)]
+        flying += [(job, group, 1) for job, group in zip(self._submit(groups), groups, strict=True)]
         gone: dict[str, float] = {}  # jobs that have left the queue without a result, and since when
         asked = time.monotonic()
-        with deferred() as stop:
-            while flying:
-                left = self.budget.left()
-                if stop.asked or (left is not None and left <= 0):
-                    yield from self._cancel(flying)
-                    if stop.asked:
-                        stop.now()
-                    return
-                time.sleep(TICK)
-                if time.monotonic() - asked > ASK:
-                    asked, queued = time.monotonic(), self._queued()
-                    for job, _, _ in flying:
-                        if queued is not None and job.job_id not in queued:
-                            gone.setdefault(job.job_id, asked)
-                        else:
-                            gone.pop(job.job_id, None)
-                still = []
-                for job, group, tries in flying:
-                    if job.paths.result_pickle.exists():
-                        yield from zip(group, _outcomes(job, group), strict=True)
-                    elif time.monotonic() - gone.get(job.job_id, time.monotonic()) < SETTLING:
-                        still.append((job, group, tries))
-                    elif tries < TRIES:
-                        still.append((self._submit([group])[0], group, tries + 1))
+        while flying:
+            yield []
+            time.sleep(TICK)
+            if time.monotonic() - asked > ASK:
+                asked, queued = time.monotonic(), self._queued()
+                for job, _, _ in flying:
+                    if queued is not None and job.job_id not in queued:
+                        gone.setdefault(job.job_id, asked)
                     else:
-                        yield from ((cell, self._lost(cell, job)) for cell in group)
-                flying = still
+                        gone.pop(job.job_id, None)
+            ended, still = [], []
+            for job, group, tries in flying:
+                if job.paths.result_pickle.exists():
+                    outcomes = _outcomes(job, group)
+                    ended += [(cell, self._carded(cell, one)) for cell, one in zip(group, outcomes, strict=True) if one]
+                    if left := [cell for cell, one in zip(group, outcomes, strict=True) if one is None]:
+                        still.append((self._submit([left])[0], left, 1))
+                elif time.monotonic() - gone.get(job.job_id, time.monotonic()) < SETTLING:
+                    still.append((job, group, tries))
+                elif tries < TRIES:
+                    still.append((self._submit([group])[0], group, tries + 1))
+                else:
+                    ended += [(cell, self._lost(cell, job)) for cell in group]
+            flying[:] = still
+            yield ended
 
     def _parameters(self, settings: dict[str, Any], cpus: int) -> dict[str, Any]:
         """What submitit has a name for, and the rest for sbatch as it is."""
@@ -150,10 +164,24 @@ class Slurm:
     def _lost(self, cell: Cell, job: Any) -> Outcome:
         """The card of a cell whose jobs end without a result each time."""
         reason = f"its job ended {TRIES} times without a result; the log of the last one is {job.paths.stdout.name}"
+        return self._fail(cell, reason)
+
+    def _carded(self, cell: Cell, outcome: Outcome | Stuck) -> Outcome:
+        """An outcome as it is; a cell that its jobs had too little time for has a card that says so."""
+        if isinstance(outcome, Outcome):
+            return outcome
+        minutes = self.executor.parameters["time"]
+        return self._fail(
+            cell,
+            f"its job came no further in {TRIES} times {minutes} minutes, which is its time limit; "
+            f"allow more with --set-slurm time={4 * minutes}",
+        )
+
+    def _fail(self, cell: Cell, reason: str) -> Outcome:
         with self._supervise() as supervisor:
             return supervisor.fail(cell, Died(reason, resumable=True))
 
-    def _cancel(self, flying: Sequence[tuple[Any, list[Cell], int]]) -> Iterator[tuple[Cell, Outcome]]:
+    def _cancel(self, flying: Sequence[Flying]) -> Iterator[tuple[Cell, Outcome]]:
         """Jobs that wait are taken back, those that run save their state and end."""
         identities = [job.job_id for job, _, _ in flying]
         _scancel("PENDING", identities)
@@ -169,8 +197,8 @@ def _scancel(what: str, jobs: Sequence[str]) -> None:
         subprocess.run(["scancel", *how, *jobs[at : at + 500]], capture_output=True, check=False)
 
 
-def _outcomes(job: Any, group: list[Cell]) -> list[Outcome]:
-    """What a job has left: an outcome for each cell, or an error for all of them."""
+def _outcomes(job: Any, group: list[Cell]) -> "list[Outcome | Stuck | None]":
+    """What a job has left: an outcome for each cell it came to, or an error for all of them."""
     if (error := job.exception()) is None:
         return job.result()
     said = " ".join(str(error).split())[-300:]
@@ -183,17 +211,34 @@ _supervisor: Supervisor | None = None
 
 
 class Job:
-    """Cells of one job, one after another; those that ended before the job was queued again are answered from cards."""
+    """Cells of one job, one after another; those that ended before the job was queued again are answered from cards.
 
-    def __init__(self, limits: Limits, debug: bool, how: dict[str, Any], folder: str, data: str):
+    `seconds` are those after which the end of the job's time may be announced.
+    """
+
+    def __init__(self, limits: Limits, debug: bool, how: dict[str, Any], folder: str, data: str, seconds: float = 0.0):
         self.limits, self.debug, self.how, self.folder, self.data = limits, debug, how, folder, data
+        self.seconds = seconds
+        self.reached = (0, 0, 0)  # cells ended, steps saved, shards of data made, at the most
+        self.standing = 0  # how often the time was up with no more than before
+        self._ended, self._began = 0, 0.0
 
-    def __call__(self, cells: Sequence[Cell]) -> list[Outcome]:
+    def __call__(self, cells: Sequence[Cell]) -> list[Outcome | Stuck | None]:
+        """What became of each cell; None of those that a stuck one left no time for."""
         global _supervisor
         os.chdir(self.folder)
         os.environ["LONGSPAN_DATA"] = self.data
-        with Supervisor(self.limits, debug=self.debug, **self.how) as _supervisor:
-            return [self._run(_supervisor, cell) for cell in cells]
+        self._ended, self._began = 0, time.monotonic()
+        self.reached = max(self.reached, self._reached(cells))
+        outcomes: list[Outcome | Stuck | None] = []
+        try:
+            with Supervisor(self.limits, debug=self.debug, **self.how) as _supervisor:
+                for cell in cells:
+                    outcomes.append(self._run(_supervisor, cell))
+                    self._ended += 1
+        except Stuck as stuck:
+            outcomes.append(stuck)
+        return outcomes + [None] * (len(cells) - len(outcomes))
 
     def _run(self, supervisor: Supervisor, cell: Cell) -> Outcome:
         """One cell, tried again where its files could not be written: a shared disk may be away for a minute."""
@@ -205,9 +250,25 @@ class Job:
         return outcome
 
     def checkpoint(self, cells: Sequence[Cell]) -> Any:
-        """Called before the job's time is up: save the state, and be queued again as it was."""
+        """Called before the job's time is up: save the state, and be queued again as it was.
+
+        Not for ever: a limit that is shorter than what comes before the first checkpoint would never let it end.
+        """
         from submitit.helpers import DelayedSubmission  # pyright: ignore[reportMissingImports]
 
         if _supervisor is not None:
             _supervisor.save()
+        if time.monotonic() - self._began >= self.seconds:  # else it is pre-empted, which says nothing
+            reached = self._reached(cells)
+            self.standing = 0 if reached > self.reached else self.standing + 1
+            self.reached = max(reached, self.reached)
+            if self.standing >= TRIES:
+                raise Stuck
         return DelayedSubmission(self, cells)
+
+    def _reached(self, cells: Sequence[Cell]) -> tuple[int, int, int]:
+        """How far these cells are; data that others prepare for them count."""
+        runs = folders_of(local(self.how["out"]), cells)
+        saved = [path.stem.partition("-")[2] for folder in runs for path in folder.rglob("checkpoint-*.pt")]
+        shards = sum(1 for _ in local(self.data).glob("*/*.work/*.npz"))
+        return self._ended, sum(int(step) for step in saved if step.isdecimal()), shards

@@ -11,8 +11,8 @@ written by the shared worker, and the other cells are run. A plug-in may still w
 """
 
 import contextlib
-import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -23,6 +23,7 @@ from typing import Any
 
 from longspan.core.cell import Cell
 from longspan.core.errors import UNEXPECTED, Reported, UsageError
+from longspan.core.mirror import everywhere
 from longspan.core.parent import adopt_orphans
 from longspan.core.signals import SIGNALS, Stopped
 from longspan.core.spec import Spec
@@ -33,6 +34,7 @@ from longspan.launchers.tree import Adopted
 from longspan.results import card as cards
 
 PACKAGE = Path(__file__).parents[1]
+TRIES = 3  # of a cell whose worker is killed
 
 
 class Supervisor:
@@ -52,7 +54,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         **how: Any,
     ):
-        self.limits, self.debug, self.how = limits, debug, how | {"out": os.path.abspath(how["out"])}
+        self.limits, self.debug, self.how = limits, debug, how | {"out": everywhere(how["out"])}
         self.deadline, self.environment = deadline, dict(environment or {})
         self.gpus: list[str] = []  # that its workers can use, known once a request is planned
         self._shared: Worker | None = None
@@ -96,18 +98,33 @@ class Supervisor:
                 self._waiting[code] = worker
 
     def run(self, cell: Cell) -> Outcome:
-        """Run one cell to its card."""
-        plugin = is_plugin(cell)
+        """Run one cell to its card; if its worker is killed it goes on in another, three times at the most."""
         if (died := self._dead.get(_code(cell))) is not None:
             return self.fail(cell, died)
+        for _ in range(TRIES - 1):
+            try:
+                return self._run(cell)
+            except Died as died:
+                if not died.killed:
+                    return self.fail(cell, died)
+                title = f"{cell.task} {cell.mechanism} seed {cell.seed}"
+                print(f"{title}: {died.reason}; it goes on in another.", file=sys.stderr, flush=True)
+        try:
+            return self._run(cell)
+        except Died as died:
+            return self.fail(cell, Died(f"{died.reason}, {TRIES} times") if died.killed else died)
+
+    def _run(self, cell: Cell) -> Outcome:
+        """One try; Died where its worker is, which is dropped."""
+        plugin = is_plugin(cell)
         worker = self._own(_code(cell)) if plugin else self._clean()
         worker.deadline = self.deadline
         try:
             reply = self._ask(worker, self._request("run", cell=cell), self.limits.of(plugin=plugin))
             outcome = self._outcome(reply, cell)
-        except Died as died:
+        except Died:
             self._drop(worker)
-            return self.fail(cell, died)
+            raise
         except Stopped:
             if not worker.out_of_time:
                 raise

@@ -16,6 +16,7 @@ from longspan import probes
 from longspan.core import environment
 from longspan.core.atomic import storage_errors
 from longspan.core.errors import UsageError
+from longspan.core.mirror import local
 from longspan.probes import Answer, TrainedModel
 from longspan.results import card as cards
 from longspan.results.schema import PROBE_SCHEMA, SCHEMA_VERSION
@@ -36,7 +37,7 @@ def ask(
         raise UsageError(f"A question needs at least 1 sample, got {samples}; give a positive number.")
     answer = probe.ask(trained, samples=probe.SAMPLES if samples is None else samples, seed=seed)
     record = describe(question, trained, answer)
-    store = Store(Path(out) / "cards")
+    store = Store(local(out) / "cards")
     with tempfile.TemporaryDirectory(prefix="longspan-probe-") as folder:
         path = store.add(record, _files(Path(folder), answer))
     return cards.read(path), path

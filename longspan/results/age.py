@@ -3,6 +3,7 @@
 A wrong clock, or a hand that writes 2999, would otherwise supersede every other card for good.
 """
 
+import itertools
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -24,4 +25,10 @@ def by_date(cards: Iterable[Card]) -> list[Card]:
 
 def by_age(cards: Iterable[Card]) -> list[Card]:
     """The same, and cards of one moment have a fixed order too, however they came."""
-    return by_date(sorted(cards, key=lambda card: (cell(card), card["sha256"])))
+    dated = itertools.groupby(by_date(cards), key=lambda card: datetime.fromisoformat(card["created"]))
+    moments = (list(group) for _, group in dated)
+    return [card for one in moments for card in (sorted(one, key=_order) if len(one) > 1 else one)]
+
+
+def _order(card: Card) -> tuple:
+    return cell(card), card["sha256"]

@@ -16,6 +16,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from longspan.core import mirror
 from longspan.core.errors import CorruptFile
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def everything(path: Path, most_bytes: int = MAX_BYTES, *, text: bool = False) -
 
 
 def _opened(path: Path, most_bytes: int = MAX_BYTES) -> zipfile.ZipFile:
+    mirror.pull(path)
     """The archive, if it is no more than a small list of arrays."""
     try:
         _check_directory(path, most_bytes)

@@ -208,15 +208,15 @@ def board(
     """
     cards, checks = list(cards), Checks(conformance)
     suite = _suite(suite, cards)
-    chosen = [
+    chosen = newest(
         card
-        for card in newest(cards)
+        for card in cards
         if card["task"] in {*suite.tasks, *suite.tasks_under(protocol)}
         and (card["protocol"], card["tier"]) == (protocol, tier)
         and pattern in (None, card["pattern"])
         and suite.slots.get(card["task"], card["pattern"]) == card["pattern"]
         and kind_on_board(card, suite) == kind_of(data)
-    ]
+    )
     pattern = _only_pattern(chosen, suite) if pattern is None and not suite.slots else pattern
     suite = suite.under(pattern or USUAL_PATTERN)
     if suite.measures and (tier, kind_of(data)) != ("full", REAL):

@@ -31,7 +31,7 @@ PATTERNS = {"NS": "noncausal_self", "CS": "causal_self", "NC": "noncausal_cross"
 
 @dataclass(frozen=True)
 class Cards:
-    """Sound cards, all versions of them, and the files that are none."""
+    """Sound cards, none that another of its folder supersedes, and the files that are none."""
 
     cards: list[Card]
     problems: list[Problem]
@@ -48,11 +48,11 @@ def card_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
 
 
 def cards_in(folders: Sequence[Path]) -> Cards:
-    """Every card below the folders; conformance results there are skipped."""
+    """The newest card of every run below each folder; conformance results there are skipped."""
     found = Cards([], [])
     for folder in folders:
         store = Store(folder)
-        found.cards.extend(store.cards(superseded=True))
+        found.cards.extend(store.cards())
         found.problems.extend(problem for problem in store.problems if not problem.path.name.startswith(PREFIX))
     return found
 

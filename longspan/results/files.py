@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from longspan.core import mirror
+
 Card = dict[str, Any]
 WEIGHTS = "weights"
 ALL_WEIGHTS = (WEIGHTS, "weights_at")  # those reported, and those selected up to an earlier step
@@ -35,6 +37,7 @@ def faults(path: Path, card: Card, *, bulky: bool = True) -> Iterator[str]:
 
 def fault_of(path: Path, recorded: str | None, *, absent: bool = False) -> str | None:
     """What is wrong with one file, in a sentence; None for a sound one, or for an absent one that may be."""
+    mirror.pull(path)
     if not path.exists():
         return None if absent else f"{path.name} is missing beside the card."
     if not path.is_file():

@@ -8,24 +8,29 @@
 
 Nothing is ever overwritten or removed: a re-run of a cell adds a file, and the newer card supersedes the older one only
 when the store is read, and only if both are of the same code and settings. A card appears after the files it names, in
-one rename, so that a reader never sees half of it.
+one rename, so that a reader never sees half of it. A folder may mirror a bucket (`core/mirror.py`): what is added is
+put there too, and what others have put there is fetched when the store is read.
 """
 
 import itertools
+import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longspan.core import atomic, litter
+from longspan.core import atomic, litter, mirror
 from longspan.core.errors import CorruptFile, StorageError, UsageError, did_you_mean
 from longspan.results import card as cards_module
 from longspan.results import files as files_beside
-from longspan.results.age import by_age
+from longspan.results.age import by_age, is_future
 from longspan.results.card import Card
 from longspan.results.code_identity import code_of, same_code
+from longspan.results.index import FILTERS, MANY, Index, Row
 from longspan.results.schema import SCHEMAS
 
 BENCHMARKS = "benchmarks"  # a folder of this name holds tables of benchmarks, which are no cards
@@ -43,8 +48,9 @@ class Store:
     """The cards below a folder. The folder need not exist before the first `add`."""
 
     def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+        self.folder = mirror.local(folder)
         self.problems: list[Problem] = []
+        self._read: dict[Path, Card] = {}  # what was validated and parsed just now
 
     def add(self, card: Mapping[str, Any], files: Mapping[str, str | Path] | None = None) -> Path:
         """Copy the files beside the card, put their names and hashes into it, seal it, write it; returns its path."""
@@ -63,7 +69,18 @@ class Store:
         with atomic.storage_errors(target), litter.announced(target):
             for key, source in sources.items():
                 _copy(source, target.with_name(final["files"][key]))
-            return cards_module.write(target, final)
+            with mirror.unsent(target):
+                cards_module.write(target, final)
+                sent = _send(target, final)
+        return target if sent else self.add(card, files)  # under another name
+
+    def _exchange(self) -> None:
+        """Where the folder mirrors a bucket: send what a killed process has not, and fetch the cards of others."""
+        for path in mirror.never_sent(self.folder):
+            if path.exists():
+                with mirror.unsent(path):
+                    _send(path, cards_module.read(path))
+        mirror.pull_files(self.folder, lambda name: name.endswith(".json") and not name.startswith("."))
 
     def sweep(self) -> None:
         """Remove what killed processes left on the shelves: temporaries, and files of cards that never appeared."""
@@ -78,24 +95,21 @@ class Store:
         for number in itertools.count(2):
             yield folder / f"{name.stem}-{number}.json"
 
-    def entries(self) -> Iterator[tuple[Path, Card]]:
-        """Every sound card of any kind with its path, in order of path; `problems` collects what is not sound."""
-        self.problems = []
-        for path in sorted(self.folder.rglob("*.json")):
-            if path.name.startswith(".") or BENCHMARKS in path.relative_to(self.folder).parts[:-1]:
-                continue
-            try:
-                yield path, cards_module.read(path)
-            except CorruptFile as error:
-                self.problems.append(Problem(path, str(error)))
-            except UsageError:  # gone, or a link to nothing
-                self.problems.append(Problem(path, f"{path.name}: the file vanished or links to nothing."))
+    def entries(self, **wanted: Any) -> Iterator[tuple[Path, Card]]:
+        """Every sound card with its path, in order of path; `problems` collects what is not sound.
+
+        `wanted` are fields of the index (kind, task, mechanism, pattern, protocol, tier, seed): others are not read.
+        """
+        for path, row in self._rows():
+            if all(getattr(row, name) == value for name, value in wanted.items()) and (card := self._card(path, row)):
+                yield path, card
 
     def cards(self, kind: str = "run", *, superseded: bool = False) -> list[Card]:
         """The newest card of every cell of one kind, oldest first; with `superseded`, all of them."""
         _known_kind(kind)
-        everything = (card for _, card in self.entries() if card["kind"] == kind)
-        return by_age(everything) if superseded else newest(everything)
+        rows = [(path, row) for path, row in self._rows() if row.kind == kind]
+        chosen = rows if superseded else _newest_rows(rows)
+        return by_age(card for path, row in chosen if (card := self._card(path, row)) is not None)
 
     def find(self, *, kind: str = "run", **filters: Any) -> list[Card]:
         """Cards of one kind whose fields equal the filters; a set, list or tuple means any of its values.
@@ -107,7 +121,76 @@ class Store:
         for name in filters:
             if name not in known:
                 raise UsageError(f"Cards of kind {kind} have no field {name!r}.{did_you_mean(name, known)}")
-        return [card for card in self.cards(kind) if all(_matches(card[name], want) for name, want in filters.items())]
+        early = {name: filters.pop(name) for name in FILTERS if name in filters and name != "kind"}
+        rows = [(path, row) for path, row in self._rows() if row.kind == kind]
+        rows = [found for found in _newest_rows(rows) if _all_match(vars(found[1]), early)]
+        read = (self._card(path, row) for path, row in rows)
+        return by_age(card for card in read if card is not None and _all_match(card, filters))
+
+    def _rows(self) -> list[tuple[Path, Row]]:
+        """Every sound card as its row of the index, in order of path; only files that are new to it are read."""
+        self.problems, self._read = [], {}
+        self._exchange()
+        paths = [
+            path
+            for path in sorted(self.folder.rglob("*.json"))
+            if not path.name.startswith(".") and BENCHMARKS not in path.relative_to(self.folder).parts[:-1]
+        ]
+        index = Index(self.folder, kept=len(paths) >= MANY)
+        found = []
+        for path in paths:
+            row = self._checked(path, index)
+            if row.problem is None:
+                found.append((path, row))
+            else:
+                self.problems.append(Problem(path, row.problem))
+        index.save({str(path.relative_to(self.folder)) for path in paths})
+        return found
+
+    def _checked(self, path: Path, index: Index) -> Row:
+        """The row of a file, which is read if it is not the one that was checked before."""
+        try:
+            state = path.stat()
+            if (row := index.row(path, state)) is not None:
+                return row
+            card = cards_module.read(path)
+        except CorruptFile as error:
+            return index.note(path, state, str(error))
+        except (OSError, UsageError):  # gone, or a link to nothing
+            return Row(path.name, 0, 0, 0, 0, problem=f"{path.name}: the file vanished or links to nothing.")
+        row = index.note(path, state, card)
+        self._read[path] = card
+        return row
+
+    def _card(self, path: Path, row: Row) -> Card | None:
+        """The card of a row, without validating it again; of a file that changed in this moment, what it holds now."""
+        if path in self._read:
+            return self._read.pop(path)
+        try:
+            with path.open("rb") as file:
+                if row.is_of(os.fstat(file.fileno())):
+                    return json.loads(file.read())
+            return cards_module.read(path)
+        except (OSError, ValueError, CorruptFile, UsageError) as error:
+            self.problems.append(Problem(path, f"{path.name}: changed while the cards were read ({error})."))
+            return None
+
+
+def _newest_rows(rows: Iterable[tuple[Path, Row]]) -> list[tuple[Path, Row]]:
+    """`newest` of cards, of which only their rows are known."""
+    now = datetime.now(UTC)
+    chosen: dict[str, list[tuple[Path, Row]]] = {}
+
+    def age(found: tuple[Path, Row]) -> tuple[bool, datetime, str]:
+        made = {"created": found[1].created}
+        return not is_future(made, now), datetime.fromisoformat(made["created"]), found[1].sha256
+
+    for found in sorted(rows, key=age, reverse=True):
+        newer = chosen.setdefault(found[1].cell, [])
+        codes = (other.code for _, other in newer)
+        if not any(code == found[1].code or same_code(*map(json.loads, (found[1].code, code))) for code in codes):
+            newer.append(found)
+    return [found for group in chosen.values() for found in group]
 
 
 def newest(cards: Iterable[Card]) -> list[Card]:
@@ -128,6 +211,10 @@ def _known_kind(kind: str) -> dict[str, Any]:
     if kind not in SCHEMAS:
         raise UsageError(f"No cards of kind {kind!r}.{did_you_mean(kind, SCHEMAS)}")
     return SCHEMAS[kind]
+
+
+def _all_match(card: Mapping[str, Any], filters: Mapping[str, Any]) -> bool:
+    return all(_matches(card[name], wanted) for name, wanted in filters.items())
 
 
 def _matches(value: Any, wanted: Any) -> bool:
@@ -161,6 +248,17 @@ def _digest(source: Path) -> str:
     if not source.is_file():
         raise StorageError(f"The card names {source}, but there is no such file; keep it until the card is stored.")
     return files_beside.digest(source)
+
+
+def _send(path: Path, card: Card) -> bool:
+    """Put a card into the bucket that its folder mirrors, after its files; False where another card has its name."""
+    for name in card["files"].values():
+        mirror.push(path.with_name(name))
+    if mirror.push_new(path):
+        return True
+    path.unlink()
+    mirror.pull(path)
+    return False
 
 
 def _copy(source: Path, target: Path) -> None:

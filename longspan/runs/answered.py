@@ -10,6 +10,7 @@ from longspan.results import card as cards
 from longspan.results.age import is_future
 from longspan.results.code_identity import same_code
 from longspan.results.files import ALL_WEIGHTS, WEIGHTS, faults
+from longspan.results.index import FILTERS
 from longspan.results.run_settings import decisive
 from longspan.results.store import Store
 from longspan.runs.cell import RunPlan
@@ -22,7 +23,7 @@ def answer(
 
     A card with a file that is missing or damaged is passed over with a line on stderr.
     """
-    for path, card in _newest_first(store):
+    for path, card in _newest_first(store, plan):
         if not _matches(card, plan, splits, device, precision) or (weights and _was_run_without_weights(card)):
             continue
         if (fault := next(_faults(path, card, weights), None)) is None:
@@ -31,9 +32,10 @@ def answer(
     return None
 
 
-def _newest_first(store: Store) -> list[tuple[Path, cards.Card]]:
-    """The run cards of a store; one dated in the future answers nothing."""
-    found = [(path, card) for path, card in store.entries() if card["kind"] == "run" and not is_future(card)]
+def _newest_first(store: Store, plan: RunPlan) -> list[tuple[Path, cards.Card]]:
+    """The run cards of a store that are of this cell; one dated in the future answers nothing."""
+    wanted = {name: value for name, value in plan.identity.items() if name in FILTERS}
+    found = [(path, card) for path, card in store.entries(kind="run", **wanted) if not is_future(card)]
     return sorted(found, key=lambda entry: (datetime.fromisoformat(entry[1]["created"]), entry[0]), reverse=True)
 
 

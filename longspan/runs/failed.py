@@ -9,7 +9,7 @@ from pathlib import Path
 from longspan import attentions, tasks
 from longspan.backbones.parameters import count
 from longspan.backbones.slots import filled
-from longspan.core import environment
+from longspan.core import environment, mirror
 from longspan.core.cell import Cell
 from longspan.core.environment import choose_device
 from longspan.core.lock import Busy, only_one
@@ -40,12 +40,13 @@ def write_card(
 
     The card says what the process itself wrote down before it began to train, or else what is known without it.
     """
-    place = _place(Path(out), cell)
+    out = mirror.local(out)
+    place = _place(out, cell)
     sentence = f"{cell.task} {cell.mechanism} seed {cell.seed} failed: {reason}"
     described = _begun(place, cell) or _known(cell, choose_device(device), devices, real)
     if described is None:
         return f"{sentence}. There is no card of it, as its task is a plug-in that could not be asked."
-    Store(Path(out) / "cards").add(described | nothing_reached() | {"status": "fail", "reason": reason})
+    Store(out / "cards").add(described | nothing_reached() | {"status": "fail", "reason": reason})
     if place is not None and place.exists() and not keep:
         with contextlib.suppress(Busy), only_one(place / "lock", f"the run {place.name}", wait=False):
             tidy(place)

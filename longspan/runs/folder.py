@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from longspan.core import environment
+from longspan.core import environment, mirror
 from longspan.core.atomic import remove, write_json
 from longspan.core.pulse import PULSE
 from longspan.datasets.base import Splits
@@ -66,6 +66,7 @@ def begin(folder: Path, cell: Cell, steps: int, hardware: str, *, shared: bool) 
     record = {"cell": as_json(asdict(cell)), "steps": steps, "hardware": hardware, "shared": shared}
     record["commit"] = environment.code_version()["commit"]
     write_json(folder / CELL, record)
+    mirror.push(folder / CELL)
     return shared
 
 
@@ -95,6 +96,7 @@ def tidy(folder: Path, *, set_aside: bool = False) -> None:
         for path in folder.glob(name):
             remove(path)
     remove(folder / PRETRAINING)
+    mirror.drop_folder(folder)
     if set_aside:
         remove(folder / SET_ASIDE)
     if folder.exists() and not any(path.name.lstrip(".").split(".")[0] != "lock" for path in folder.iterdir()):

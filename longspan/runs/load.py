@@ -12,6 +12,7 @@ from torch import nn
 
 from longspan.core.environment import choose_device
 from longspan.core.errors import DataMissing, UsageError
+from longspan.core.mirror import local
 from longspan.core.registry import builtins_only
 from longspan.core.spec import Spec
 from longspan.datasets.base import Splits
@@ -54,7 +55,7 @@ def load(
 def _splits(plan: RunPlan, record: cards.Card, data: Path | str | None) -> Splits | None:
     """The very data of the run, if they are here."""
     try:
-        splits = plan.task.splits(plan.protocol, None if data is None else Path(data))
+        splits = plan.task.splits(plan.protocol, None if data is None else local(data))
     except DataMissing:
         return None
     return splits if splits.sha256 == record["dataset"]["sha256"] else None
@@ -136,5 +137,5 @@ def load_trained(
     record = cards.read(card, "run")
     plan = plan_of(record, attention=attention, trust=trust)
     model = network(card, attention=attention, trust=trust).to(choose_device(device))
-    where = None if data is None else Path(data)
+    where = None if data is None else local(data)
     return TrainedModel(plan.task, plan.mechanism, plan.protocol, model, record, where, own_code(plan))

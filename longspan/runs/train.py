@@ -17,7 +17,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from longspan.backbones.parameters import count, without_numbers
 from longspan.backbones.slots import filled
-from longspan.core import audit, litter, meter, signals
+from longspan.core import audit, litter, meter, mirror, signals
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device, hardware
 from longspan.core.errors import LongspanError, RunFailed, UsageError
@@ -66,11 +66,11 @@ def run(
     run on the same device, so that the card's times say little.
     """
     plan = _planned(cell, parallel)
-    out = Path(out)
+    out = mirror.local(out)
     device = choose_device(device)
     precision = choose_precision(precision, device)
     _check_share(plan, devices)
-    data = None if data is None else Path(data)
+    data = None if data is None else mirror.local(data)
     splits = plan.task.splits(plan.protocol, data, real=real)
     belongs = belonging(plan, splits, device, precision)
     store = Store(out / "cards")
@@ -89,6 +89,7 @@ def run(
         if (card := answered()) is not None:  # by the process that held the lock
             return card
         litter.sweep(folder)
+        mirror.pull_files(folder, lambda name: not name.endswith(".lease"))
         shared = begin(folder, cell, plan.protocol.recipe.steps, hardware(device), shared=shared)
         checked = check_plugin(plan, out)
         fabric = make_fabric(device, precision, devices)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from longspan.core import mirror
 from longspan.core.atomic import remove, storage_errors, write_bytes
 from longspan.core.errors import CorruptFile
 
@@ -33,8 +34,10 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     payload = buffer.getvalue()
     path = folder / f"checkpoint-{step:09d}.pt"
     write_bytes(path, payload + hashlib.sha256(payload).digest())
+    mirror.push(path)
     for old in newest_first(folder)[KEEP:]:
         remove(old)
+        mirror.drop([old])
     return path
 
 

@@ -115,6 +115,16 @@ def state_of(worker):
     return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def test_the_signal_that_slurm_sends_to_all_processes_of_a_job_does_not_end_a_worker_before_it_has_saved():
+    one = Worker(None, Adopted())
+    try:
+        assert "error" in one.ask({"do": "nothing"}, 60.0)  # it has started
+        one.process.send_signal(signal.SIGUSR2)
+        assert "error" in one.ask({"do": "nothing"}, 60.0)
+    finally:
+        one.end()
+
+
 def test_a_worker_hears_ctrl_c_though_its_parent_does_not():
     """Processes of Ray block the signal, which their children inherit."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

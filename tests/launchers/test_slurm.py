@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = {"recipe.steps": 200, "recipe.evaluate_every": 20, "recipe.batch_size": 8, "data.train": 256, "data.valid": 16}
 SMALL |= {"data.test": 16, "data.shorter_than": 100, "model.dim": 16, "model.layers": 1, "model.mlp": 16}
 SET = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-SLEEP = "import time; time.sleep(0.25 if self.training and len(q) == 8 else 0)"  # in updates, not in checks
+SLEEP = "import time; time.sleep(0.75 if self.training and len(q) == 8 else 0)"  # in updates, not in checks
 MECHANISMS = ("softmax", "linear", "local", "performer", "fnet", "cosformer", "abc")
 
 
@@ -57,7 +57,7 @@ def test_a_job_is_pre_empted_another_runs_out_of_time_and_every_card_is_that_of_
     words = ["listops", "-a", slow, *MECHANISMS, *SET, "--device", "cpu"]
     environment = cluster | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LONGSPAN_DATA": str(tmp_path / "data")}
     command = [sys.executable, "-c", "from longspan.cli import main; main()", "run", *words, "--launcher", "slurm"]
-    command += [word for name in ("time=2", "signal_delay_s=60", "partition=usual") for word in ("--set-slurm", name)]
+    command += [word for name in ("time=3", "signal_delay_s=60", "partition=usual") for word in ("--set-slurm", name)]
     how = {"env": environment, "cwd": tmp_path, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     driver = subprocess.Popen([*command, "--out", "out"], **how)
     try:

@@ -1,7 +1,10 @@
 """What becomes of jobs, without a Slurm: a stand-in for submitit ends them as it is told."""
 
+import json
 import subprocess
 import sys
+import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +43,8 @@ class Executor:
             error = "Traceback\nOSError: it broke" if kind == "error" else None
             paths = SimpleNamespace(result_pickle=pickle, stdout=SimpleNamespace(name="7_log.out"))
             outcomes = [Outcome(make_card(seed=cell.seed)) for cell in group]
+            if kind == "stuck":
+                outcomes[1:] = [slurm.Stuck(), *[None] * len(group[2:])]
             made.append(
                 SimpleNamespace(
                     job_id=f"1_{len(self.submitted)}",
@@ -115,3 +120,68 @@ def test_cells_whose_files_cannot_be_written_now_are_tried_again_in_their_job(tm
     supervisor = SimpleNamespace(run=lambda cell: answers.pop(0))
     assert job._run(supervisor, Cell("listops", "softmax")).card
     assert sum(waited) == 60.0
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job of two cells whose worker is stopped; submitit is a stand-in."""
+    helpers = SimpleNamespace(DelayedSubmission=lambda job, cells: (job, cells))
+    monkeypatch.setitem(sys.modules, "submitit.helpers", helpers)
+    return slurm.Job(Limits(), False, {"out": str(tmp_path)}, str(tmp_path), str(tmp_path / "data"))
+
+
+CELLS = [Cell("listops", "softmax", seed=seed) for seed in range(3)]
+
+
+def save_checkpoint(folder, cell, step):
+    run = folder / "runs" / f"{cell.task}-{cell.seed}"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "cell.json").write_text(json.dumps({"cell": asdict(cell), "steps": 100}))
+    (run / f"checkpoint-{step:09d}.pt").touch()
+
+
+def test_a_job_whose_time_is_up_three_times_without_progress_is_not_queued_again(job, tmp_path):
+    assert job.checkpoint(CELLS) == (job, CELLS)
+    assert job.checkpoint(CELLS) == (job, CELLS)
+    save_checkpoint(tmp_path, Cell("listops", "linear"), 50)  # of a cell of another job
+    with pytest.raises(slurm.Stuck):
+        job.checkpoint(CELLS)
+
+
+def test_a_job_that_comes_further_each_time_is_queued_again_for_ever(job, tmp_path):
+    for step in range(10, 100, 10):
+        for _ in range(2):
+            save_checkpoint(tmp_path, CELLS[0], step)
+            assert job.checkpoint(CELLS) == (job, CELLS)
+
+
+def test_a_job_that_is_pre_empted_before_its_time_is_up_is_queued_again_for_ever(job):
+    job.seconds, job._began = 3600.0, time.monotonic()
+    for _ in range(9):
+        assert job.checkpoint(CELLS) == (job, CELLS)
+
+
+def test_a_stuck_cell_leaves_the_outcomes_of_those_before_it_and_none_of_those_after(job, monkeypatch):
+    def run(self, cell):
+        if cell.seed == 1:
+            raise slurm.Stuck
+        return Outcome(make_card(seed=cell.seed))
+
+    monkeypatch.setattr(slurm.Supervisor, "run", run)
+    monkeypatch.chdir(job.folder)
+    monkeypatch.setenv("LONGSPAN_DATA", "restored afterwards")
+    first, second, third = job(CELLS)
+    assert first.card
+    assert isinstance(second, slurm.Stuck)
+    assert third is None
+
+
+def test_the_card_of_a_stuck_cell_says_which_limit_was_too_short_and_the_rest_is_submitted_again(launch, monkeypatch):
+    reasons = []
+    monkeypatch.setattr(slurm.Slurm, "_fail", lambda self, cell, reason: reasons.append(reason) or Outcome(code=4))
+    outcomes, executor = launch(lambda group, number: "stuck" if len(group) == 4 else "result", cells_per_job=4)
+    assert executor.submitted == [[0, 1, 2, 3], [2, 3]]
+    assert [bool(outcomes[seed].card) for seed in range(4)] == [True, False, True, True]
+    assert reasons == [
+        "its job came no further in 3 times 240 minutes, which is its time limit; allow more with --set-slurm time=960"
+    ]
