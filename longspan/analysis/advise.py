@@ -24,6 +24,7 @@ SUITE = "lra"
 TIERS = ("full", "lite", "smoke")
 GIB = 2**30
 RUNNERS_UP = 4
+UNBEATEN = "Unbeaten"  # a column
 COLUMNS = (
     Column("Mechanism"),
     Column("Exact"),

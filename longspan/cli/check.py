@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan.cli.app import Dtype, Json, Out, Pattern, ProgressBar, app, print_json, say
+from longspan.cli.completion import attentions
 from longspan.core.errors import CheckFailed, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 @app.command()
 def check(
-    mechanisms: Annotated[list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.")] = None,
+    mechanisms: Annotated[
+        list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.", autocompletion=attentions)
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every built-in and installed mechanism.")] = False,
     pattern: Pattern = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",

@@ -11,6 +11,8 @@ from longspan.core.cell import Cell
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
 
+KEYS = ("task", "mechanism", "pattern", "protocol", "tier", "seed")
+
 
 @dataclass
 class Ran:
@@ -19,6 +21,20 @@ class Ran:
     cards: list[dict[str, Any]] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     unfinished: list[Cell] = field(default_factory=list)
+    failed: list[tuple[Cell, str]] = field(default_factory=list)
+
+    def to_json(self, waiting: Sequence[Cell] = ()) -> list[dict[str, Any]]:
+        """An entry for each cell: done with its score and its card, failed with a reason, stopped or not begun."""
+        done = [
+            {"state": "done", **{name: card[name] for name in KEYS}, "score": card["score"], "card": card["sha256"]}
+            for card in self.cards
+        ]
+        others = [("failed", cell, reason) for cell, reason in self.failed]
+        others += [("stopped", cell, "") for cell in self.unfinished] + [("not begun", cell, "") for cell in waiting]
+        for state, cell, reason in others:
+            entry = {"state": state, **{name: getattr(cell, name) for name in KEYS}}
+            done.append(entry | ({"reason": reason} if reason else {}))
+        return done
 
 
 def run_cells(
@@ -57,13 +73,14 @@ def run_cells(
         else:
             say(outcome.sentence, error=True)
             ran.codes.append(outcome.code)
+            ran.failed.append((cell, outcome.sentence))
     return ran
 
 
-def say_what_is_left(ran: Ran, waiting: int) -> None:
+def say_what_is_left(ran: Ran, waiting: int, *, error: bool = False) -> None:
     """Where a budget ended: what was stopped, what was not begun, and how to go on."""
     if not (ran.unfinished or waiting):
         return
     stopped = ", ".join(f"{cell.task} {cell.mechanism} seed {cell.seed}" for cell in ran.unfinished)
     saved = f" Stopped, with the state saved: {stopped}." if stopped else ""
-    say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.")
+    say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.", error=error)
