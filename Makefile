@@ -4,7 +4,7 @@
 # make test-cluster   cells on a Ray cluster and on a Slurm that are started here; installs the extras for them
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
 # make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages; and the
-#                 tables that are made from cards
+#                 tables and the shipped pack that are made from cards
 
 PYTHON ?= python3
 VENV := .venv
@@ -52,6 +52,7 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_architecture.py
 	$(BIN)/python docs/make_taxonomy.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
+	$(BIN)/python -c "from pathlib import Path; from longspan.results.shipped import pack; pack([Path('results/h200/cards')])"
 	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md --cards results/h200/cards
 
 docs: $(VENV)/.installed-docs

@@ -65,6 +65,8 @@ def test_the_installed_wheel_works_outside_the_checkout(wheel, tmp_path):
     assert "arXiv:1706.03762" in longspan("show", "softmax")
     longspan("new", "attention", "mine")
     assert (elsewhere / "mine.py").is_file()
+    assert "NVIDIA H200" in longspan("advise", "--pattern", "CS", "--length", "16384")
+    assert "kept" in longspan("check", "mine.py:Mine", "--quick", "--pattern", "NS")
     longspan("report")
     assert (elsewhere / "out" / "report" / "index.html").is_file()
 

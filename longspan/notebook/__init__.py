@@ -116,7 +116,7 @@ def boards(suite: str, *, cards: Folders = None, out: str | Path = "out", **aske
 
 
 def board(suite: str, *, cards: Folders = None, out: str | Path = "out", **asked: str | None) -> BoardView:
-    """The board of a suite or task from the cards in `out` and those that come with the package.
+    """The board of a suite or task, from the cards in `out` and in `results` unless other folders are named.
 
     Protocols, tiers, patterns and kinds of data never share a board: where several match, say which one is meant.
 
@@ -142,19 +142,23 @@ def advise(
     exact_only: bool = False,
     memory_limit: float | None = None,
     device: str | None = None,
+    every: bool = True,
     cards: Folders = None,
     out: str | Path = "out",
 ) -> AnswerView:
-    """Which mechanism to use at a length: what each costs and scores, and which of them nothing beats.
+    """Which mechanism to use at a length: what each costs and scores, which of them nothing beats, what is unknown.
+
+    Answered from the cards in `out` and those that come with the package, or from `cards` alone.
 
     longspan.advise("causal_self", 16384, mode="train").to_pandas()
     """
     from longspan.analysis import gather
     from longspan.analysis.advise import advise as weigh
     from longspan.results.collect import pattern_name
+    from longspan.results.shipped import shipped_cards
 
-    limits: dict[str, Any] = {"exact_only": exact_only, "memory_limit": memory_limit, "device": device}
-    evidence = gather(_folders(cards, out))
+    limits: dict[str, Any] = {"exact_only": exact_only, "memory_limit": memory_limit, "device": device, "every": every}
+    evidence = gather(_folders(cards, out), others=() if cards else shipped_cards())
     return AnswerView(weigh(evidence, pattern=pattern_name(pattern), length=length, mode=mode, **limits))
 
 

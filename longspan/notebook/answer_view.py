@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from longspan.analysis.advise import UNBEATEN
+from longspan.analysis.advise import UNBEATEN, YES
 from longspan.analysis.finding import Finding, markdown
 from longspan.core.errors import DataMissing
 from longspan.notebook.frame import frame
@@ -54,7 +54,7 @@ class AnswerView:
         titles = [column.title for column in self.finding.columns]
         if UNBEATEN not in titles:
             return []
-        return [str(row[0]) for row in self.finding.rows if row[titles.index(UNBEATEN)]]
+        return [str(row[0]) for row in self.finding.rows if row[titles.index(UNBEATEN)] == YES]
 
     def _chosen(self, asked: Sequence[str | None], numbers: Sequence[str]) -> list[str]:
         unknown = [name for name in asked if name is not None and name not in numbers]
