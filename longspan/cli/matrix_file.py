@@ -33,6 +33,7 @@ class Part:
     tier: str = "smoke"
     seeds: int = 1
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    backbone: str | None = None  # in place of the tasks' own
 
 
 KEYS = {"set" if one.name == "overrides" else one.name for one in fields(Part)}
@@ -63,12 +64,19 @@ def _part(words: Mapping[str, Any], path: Path) -> Part:
         named = words.get(name)
         if not isinstance(named, list) or not named or not all(isinstance(one, str) for one in named):
             raise UsageError(f'{path}: {name} is a list of names, got {named!r}; write it like {name} = ["softmax"].')
-    for name, kind in (("pattern", str), ("protocol", str), ("tier", str), ("seeds", int), ("set", dict)):
+    for name, kind in (
+        ("pattern", str),
+        ("backbone", str),
+        ("protocol", str),
+        ("tier", str),
+        ("seeds", int),
+        ("set", dict),
+    ):
         if name in words and (not isinstance(words[name], kind) or isinstance(words[name], bool)):
             raise UsageError(f"{path}: {name} must be of type {kind.__name__}, got {words[name]!r}.")
     if words.get("seeds", 1) < 1:
         raise UsageError(f"{path}: seeds is the number of seeds, at least 1, got {words['seeds']}.")
-    plain = {name: words[name] for name in ("pattern", "protocol", "tier", "seeds") if name in words}
+    plain = {name: words[name] for name in ("pattern", "protocol", "tier", "seeds", "backbone") if name in words}
     tasks, mechanisms = (tuple(dict.fromkeys(words[name])) for name in ("tasks", "mechanisms"))
     return Part(tasks, mechanisms, **plain, overrides=dict(_flat(words.get("set", {}))))
 

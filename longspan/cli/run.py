@@ -53,6 +53,10 @@ def run(
         list[str] | None,
         typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.", autocompletion=attentions),
     ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option("--backbone", metavar="B", help="file.py:Class, a network in place of the task's own."),
+    ] = None,
     pattern: Patterns = None,
     protocol: Protocol = "longspan",
     tier: Tier = "smoke",
@@ -90,6 +94,7 @@ def run(
     official board. When --budget is spent, the cell at hand is saved and no other is begun; the same command goes on.
     With --share the cells that run at once share the device, and their cards have no speed. Several GPUs are used at
     once; --launcher ray or slurm runs cells on many machines, and longspan runs --watch shows how far they are.
+    --backbone puts another network in place of that of a task; the two together are a task of their own on boards.
     A FILE.toml names tasks, mechanisms and seeds of a whole matrix, so that one file stands for one table of numbers.
 
     \b
@@ -99,6 +104,7 @@ def run(
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
       longspan run image -a softmax linear local --tier full --seeds 3 --share 3 --budget 25m
       longspan run cab -a softmax abc --pattern CC
+      longspan run listops -a softmax linear --backbone my_network.py:MyNetwork
       longspan run matrix.toml --json
       longspan run lra -a softmax --tier full --launcher slurm --set-slurm partition=gpu --out /shared/out
     """
@@ -110,6 +116,7 @@ def run(
 
     needs("torch")
     given = {"pattern": "+".join(pattern) if pattern else None, "protocol": protocol, "tier": tier, "seeds": seeds}
+    given |= {"backbone": backbone}
     parts = _parts(context, names, mechanisms, given | {"overrides": overrides(changes)})
     asked = list({repr(cell): cell for part in parts for cell in _cells(part)}.values())
     if not asked:
@@ -172,7 +179,8 @@ def _cells(part: Part) -> Iterator[Cell]:
     for task, one in _places(part.tasks, part.protocol, part.pattern):
         fitting = wanted if one == part.pattern else _fitting(wanted, one)
         rules: dict[str, Any] = {"protocol": part.protocol, "tier": part.tier, "seeds": part.seeds}
-        yield from cells([task], fitting, pattern=one, overrides=part.overrides, **rules)
+        name = task if part.backbone is None else f"{task}@{part.backbone}"
+        yield from cells([name], fitting, pattern=one, overrides=part.overrides, **rules)
 
 
 def _estimate(cells: Sequence[Any], device: str, as_json: bool = False) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from longspan.attentions import Pattern
 from longspan.backbones.gpt2 import GPT2, GPT2Sizes
@@ -111,13 +111,14 @@ class LanguageModelling(LanguageTask):
     }
     presets = {"cab-2023": cab_presets("lm")}
     streams = True
+    takes_network = True
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.data.length
 
-    def model(self, attention: AttentionFactory, protocol: Protocol) -> GPT2:
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> nn.Module:
         length = self.longest(protocol)
-        return GPT2(attention, protocol.model, vocabulary=protocol.data.vocabulary, length=length)
+        return (self.network or GPT2)(attention, protocol.model, vocabulary=protocol.data.vocabulary, length=length)
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> BlockFeed:
         return BlockFeed(split, device, protocol.data.length)

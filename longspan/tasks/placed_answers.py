@@ -94,6 +94,7 @@ def diagnostic(title: str, paper: str) -> TaskMeta:
 class PlacedAnswersTask(Task):
     """Cross-entropy and accuracy at the places where something is asked."""
 
+    takes_network = True
     whole_rows: ClassVar[bool] = False  # a row counts as right only if all its answers are
 
     def longest(self, protocol: Protocol) -> int:
@@ -102,9 +103,9 @@ class PlacedAnswersTask(Task):
     def vocabulary(self, protocol: Protocol) -> int:
         return datasets.get(self.dataset).meta.vocabulary
 
-    def model(self, attention: AttentionFactory, protocol: Protocol) -> GPT2:
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> nn.Module:
         vocabulary, length = self.vocabulary(protocol), self.longest(protocol)
-        return GPT2(attention, protocol.model, vocabulary=vocabulary, length=length)
+        return (self.network or GPT2)(attention, protocol.model, vocabulary=vocabulary, length=length)
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> AnswerFeed:
         dataset = cast(PlacedAnswers, datasets.get(self.dataset))

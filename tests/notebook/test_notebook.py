@@ -94,9 +94,13 @@ def test_a_plot_of_what_was_not_measured_says_so(measured):
         longspan.notebook.MeasuredView([measured | {"points": []}]).plot("decode")
 
 
-def test_run_and_measure_return_objects(tmp_path):
+def test_run_returns_a_card(tmp_path):
     card = longspan.run("recall", "softmax", overrides={"recipe.steps": 1}, out=tmp_path, progress=False)
     assert card.task == "recall"
+
+
+@pytest.mark.full
+def test_measure_returns_cards(tmp_path):
     view = longspan.measure("softmax", lengths=[16], modes=["forward"], repeats=5, batch=1, heads=1, out=tmp_path)
     assert view.cards[0]["points"][0]["length"] == 16
 
