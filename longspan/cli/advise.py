@@ -55,7 +55,7 @@ def crossover(
     \b
     Examples:
       longspan crossover
-      longspan crossover --baseline "softmax(kernel=plain)" --quantity memory --mode train
+      longspan crossover --quantity memory --mode train --pattern CS
       longspan crossover --method cab-2023 --baseline vanilla --from measurements.csv
     """
     from longspan import analysis

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -290,7 +291,9 @@ def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 class ProgressBar:
-    """A progress bar on stderr; nothing where stderr is not a terminal."""
+    """A progress bar on stderr; a line from time to time where stderr is not a terminal."""
+
+    EVERY = 15.0  # seconds between two lines
 
     def __init__(self, total: int):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -303,7 +306,8 @@ class ProgressBar:
             *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
         )
         self.task = self.bar.add_task("", total=total)
-        self.done = -1
+        self.done, self.total = -1, total
+        self.began = self.said = time.monotonic()
 
     def __enter__(self) -> Callable[[str], None]:
         self.bar.start()
@@ -312,6 +316,14 @@ class ProgressBar:
     def advance(self, what: str) -> None:
         self.done += 1
         self.bar.update(self.task, description=what, completed=self.done)
+        if self.bar.disable and time.monotonic() - self.said >= self.EVERY:
+            self.said = time.monotonic()
+            say(f"{self.done} of {self.total} done after {self._spent()}; now {what}", error=True)
+
+    def _spent(self) -> str:
+        from longspan.cli.tables import duration
+
+        return duration(time.monotonic() - self.began)
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()

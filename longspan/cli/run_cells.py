@@ -7,6 +7,7 @@ from typing import Any
 
 from longspan.cli import tables
 from longspan.cli.app import say
+from longspan.cli.matrix_clock import MatrixClock
 from longspan.core.cell import Cell
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
@@ -47,13 +48,16 @@ def run_cells(
     ended: Callable[[Cell, Outcome], None] = lambda cell, outcome: None,
 ) -> Ran:
     """Run what `take` gives of the cells until it gives nothing; `about` is said of a cell when it begins."""
-    ran, number = Ran(), itertools.count(1)
+    ran, number, clock = Ran(), itertools.count(1), MatrixClock(cells)
+    places: dict[str, str] = {}
 
     def begin(left: float | None) -> Cell | None:
-        if (cell := take(left)) is not None and len(cells) > 1:
+        if (cell := take(left)) is not None:
             words = [cell.task, cell.mechanism, *filter(None, [cell.pattern]), f"seed {cell.seed}"]
-            place = f"[{next(number)}/{len(cells)}] {' · '.join(words)}"
-            say(f"{place}{about(cell)}", error=True)
+            places[repr(cell)] = f"[{next(number)}/{len(cells)}] {' · '.join(words)}"
+            bar = tables.console(error=True).is_terminal and not launcher.several  # which shows what is being run
+            if len(cells) > 1 and (about(cell) or not bar):
+                say(f"{places[repr(cell)]}{about(cell)}", error=True)
         return cell
 
     for cell, outcome in launcher.run(begin):
@@ -61,6 +65,8 @@ def run_cells(
         state = "done" if outcome.card is not None else "stopped" if outcome.unfinished else "failed"
         seconds = None if outcome.card is None else outcome.card["timing"]["wall_seconds"]
         journal.note(cell, state, reason="" if state == "done" else outcome.sentence, seconds=seconds)
+        if len(cells) > 1:
+            say(f"{places[repr(cell)]}: {clock.ended(cell, outcome)}", error=True)
         if outcome.card is not None:
             ran.cards.append(outcome.card)
             if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:
