@@ -23,7 +23,7 @@ LAYERS = [
     {"runs"},
     {"training", "efficiency", "probes", "rules"},
     {"tasks"},
-    {"backbones", "conformance", "multihead"},
+    {"backbones", "conformance", "huggingface", "multihead"},
     {"attentions", "datasets", "metrics"},
     {"kernels", "results", "suites", "published"},
     {"core"},
