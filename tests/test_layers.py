@@ -15,7 +15,7 @@ PACKAGE = ROOT / "longspan"
 LAYERS = [
     {"__main__"},
     {"cli"},
-    {"notebook"},
+    {"notebook", "sharing"},
     {"report"},
     {"analysis"},
     {"launchers"},
@@ -42,7 +42,7 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "probes": {"base", "matrices", "ask"},
 }
 ROOT_MODULES = {"__init__", "__main__", "api", "multihead", "suites", "rules"}
-READING = ("core", "results", "suites", "published", "analysis", "report", "notebook", "cli", "launchers")
+READING = ("core", "results", "suites", "published", "analysis", "report", "notebook", "sharing", "cli", "launchers")
 
 
 def sources():

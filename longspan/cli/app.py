@@ -37,7 +37,7 @@ ORDER = (
         "crossover",
         "advise",
     ),
-    *("probe", "analyze", "board", "report", "tables", "verify", "new", "doctor"),
+    *("probe", "analyze", "board", "report", "tables", "verify", "share", "new", "doctor"),
 )
 INTERRUPTED = 130
 
@@ -205,6 +205,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(rich_markup_mode=None, context_settings=CONTEXT)
 app.add_typer(data_app, name="data")
+share_app = typer.Typer(rich_markup_mode=None, context_settings=CONTEXT)
+app.add_typer(share_app, name="share")
 
 
 def main() -> None:

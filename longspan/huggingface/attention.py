@@ -6,6 +6,7 @@ trained, moved and saved with the model.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -131,8 +132,7 @@ def _mask(
     **more: Any,
 ) -> Tensor | None:
     """Which keys are real, [b m]; None where all are. Any rule beyond causal and padding is refused."""
-    from transformers import masking_utils
-
+    masking_utils = import_module("transformers.masking_utils")
     known = (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function)
     if mask_function not in known or more.get("local_size") is not None:
         raise UsageError(
@@ -227,7 +227,7 @@ def _heads(layer: Any) -> tuple[int, int]:
 
 def _transformers() -> Any:
     try:
-        import transformers
+        return import_module("transformers")
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             raise
@@ -235,4 +235,3 @@ def _transformers() -> Any:
             "Models of Hugging Face need transformers, which is not installed; run "
             "`pip install 'longspan[huggingface]'`."
         ) from None
-    return transformers
