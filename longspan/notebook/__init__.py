@@ -162,14 +162,17 @@ def advise(
     return AnswerView(weigh(evidence, pattern=pattern_name(pattern), length=length, mode=mode, **limits))
 
 
-def analyze(question: str, *, cards: Folders = None, out: str | Path = "out") -> AnswerView:
+def analyze(question: str, *, shipped: bool = False, cards: Folders = None, out: str | Path = "out") -> AnswerView:
     """The answer that cards and published tables give to a question of `longspan analyze`.
 
-    longspan.analyze("front").to_pandas()
+    With `shipped`, the cards that come with the package count too.
+
+        longspan.analyze("crossover", shipped=True).to_pandas()
     """
     from longspan.analysis import answer, gather
+    from longspan.results.shipped import shipped_cards
 
-    return AnswerView(answer(question, gather(_folders(cards, out))))
+    return AnswerView(answer(question, gather(_folders(cards, out), others=shipped_cards() if shipped else ())))
 
 
 def report(output: str | Path | None = None, *, cards: Folders = None, out: str | Path = "out") -> Path:
