@@ -185,6 +185,7 @@ HEADINGS = {  # as the papers head their columns, and short titles of the tasks 
     "pathfinder": "Pathfinder",
     "pathx": "Path-X",
     "recall": "Recall",
+    "noncausal_recall": "Noncausal recall",
     "copying": "Copying",
     "selective_copying": "Selective copying",
     "needle": "Needle",
