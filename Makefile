@@ -3,8 +3,9 @@
 # make test-gpu   the tests of kernels and recorded steps on one GPU, with GPU_PYTHON as the interpreter that has CUDA
 # make test-cluster   cells on a Ray cluster, a Slurm and an S3 that are started here; installs the extras for them
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
+# make notebooks  run both notebooks                              make docker      an image that runs longspan
 # make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages; and the
-#                 tables that are made from cards
+#                 tables and the shipped pack that are made from cards
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,7 +21,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 
 GPU_PYTHON ?= $(BIN)/python
 GPU_TESTS = $(wildcard tests/kernels/*_kernel*.py tests/*/*_gpu.py)
 
-.PHONY: run test test-full test-gpu test-cluster lint docs generated clean
+.PHONY: run test test-full test-gpu test-cluster lint docs notebooks docker generated clean
 
 run: $(VENV)/.installed-run
 	$(BIN)/longspan run starter -a $(MECHANISMS) --tier smoke
@@ -51,11 +52,19 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_architecture.py
 	$(BIN)/python docs/make_taxonomy.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
+	$(BIN)/python -c "from pathlib import Path; from longspan.results.shipped import pack; pack([Path('results/h200/cards')])"
 	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md docs/papers.md docs/findings.md \
 		--cards results/h200/cards
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebooks: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=2 $(BIN)/python notebooks/run_notebooks.py
+
+# Built where docker can be asked, else only looked at by the tests.
+docker:
+	docker build --tag longspan .
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info

@@ -1,18 +1,12 @@
-"""A backbone of one's own, whole: post-norm blocks over one kind of slot, the mean of real tokens, a linear head."""
+"""A backbone of one's own, whole: post-norm blocks over one kind of slot, the mean of real tokens, a linear head.
 
-from dataclasses import dataclass
+longspan check my_backbone.py:PostNormClassifier
+longspan run listops -a softmax linear --backbone my_backbone.py:PostNormClassifier
+"""
 
 from torch import nn
 
 from longspan.attentions import Pattern
-
-
-@dataclass(frozen=True)
-class Sizes:
-    dim: int
-    heads: int
-    layers: int
-    mlp: int
 
 
 class PostNormClassifier(nn.Module):
@@ -23,9 +17,10 @@ class PostNormClassifier(nn.Module):
         self.blocks = nn.ModuleList(Block(attention, sizes, length) for _ in range(sizes.layers))
         self.head = nn.Linear(sizes.dim, classes)
 
-    def forward(self, tokens, mask):
-        """Tokens [b n] and which of them are real [b n] -> logits [b classes]."""
-        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+    def forward(self, tokens, rows=None):
+        """Tokens [b n], 0 where a row has none -> logits [b classes]; on a GPU a last row may be there to fill up."""
+        tokens = tokens if rows is None else tokens[: rows.count]
+        x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], tokens > 0
         for block in self.blocks:
             x = block(x, mask)
         weight = mask[..., None] / mask.sum(dim=1).clamp(min=1)[:, None, None]

@@ -5,6 +5,8 @@
     longspan.check("performer(features=64)", patterns=["causal_self"], profile="quick")
     card = longspan.run("listops", "performer", tier="smoke")
     model = longspan.load("out/cards/listops/....json")
+    longspan.board("starter", tier="smoke").to_pandas()
+    longspan.advise("causal_self", 16384).plot()
 
 Every public name is loaded when it is first used, so that `import longspan` costs nothing and needs no torch.
 """
@@ -14,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longspan import attentions, datasets, suites, tasks
-    from longspan.api import ask, catalogue, params, run
+    from longspan.api import ask, catalogue, params
     from longspan.attentions.base import Attention, AttentionMeta, HeadwiseAttention, Pattern
     from longspan.conformance import check
     from longspan.multihead import MultiheadAttention
-    from longspan.results.board import board
+    from longspan.notebook import advise, analyze, board, boards, card, cards, measure, report, run
     from longspan.results.store import Store
     from longspan.runs import Cell, load
 
@@ -31,13 +33,14 @@ _HOMES = {
     "Pattern": "longspan.attentions.base",
     "Store": "longspan.results.store",
     "ask": "longspan.api",
-    "board": "longspan.results.board",
     "catalogue": "longspan.api",
     "check": "longspan.conformance",
     "load": "longspan.runs",
     "params": "longspan.api",
-    "run": "longspan.api",
 }
+_HOMES |= dict.fromkeys(
+    ("advise", "analyze", "board", "boards", "card", "cards", "measure", "report", "run"), "longspan.notebook"
+)
 _MODULES = ("attentions", "datasets", "suites", "tasks")
 
 __all__ = [
@@ -48,14 +51,21 @@ __all__ = [
     "MultiheadAttention",
     "Pattern",
     "Store",
+    "advise",
+    "analyze",
     "ask",
     "attentions",
     "board",
+    "boards",
+    "card",
+    "cards",
     "catalogue",
     "check",
     "datasets",
     "load",
+    "measure",
     "params",
+    "report",
     "run",
     "suites",
     "tasks",

@@ -177,13 +177,32 @@ _BEST_TEXT = BestOf(
     ("lra-paper", "lra-released"),
     note="the best of four lengths for each mechanism, chosen by the score shown, as in the paper",
 )
-HEADINGS = {  # as the papers head their columns
+HEADINGS = {  # as the papers head their columns, and short titles of the tasks that no paper's table has
     "listops": "ListOps",
     "text": "Text",
     "retrieval": "Retrieval",
     "image": "Image",
     "pathfinder": "Pathfinder",
     "pathx": "Path-X",
+    "recall": "Recall",
+    "noncausal_recall": "Noncausal recall",
+    "copying": "Copying",
+    "selective_copying": "Selective copying",
+    "needle": "Needle",
+    "lm": "LM",
+    "mlm": "MLM",
+    "summarization": "Summarization",
+    "super_resolution": "Super-resolution",
+    "point_cloud_completion": "Point clouds",
+    "tts_fastspeech2": "FastSpeech 2",
+    "tts_transformer": "Transformer TTS",
+    "retrieval_30k": "Retrieval 30K",
+    **{f"text_{n}k": f"Text {n}K" for n in range(1, 5)},
+    **{
+        f"forecasting_{name.lower()}{way}": f"{name}{', univariate' if way else ''}"
+        for name in ("ETTh1", "ETTh2", "ETTm1", "ECL", "Weather")
+        for way in ("", "_univariate")
+    },
 }
 
 SUITES: dict[str, Suite] = {
@@ -262,8 +281,8 @@ def get(name: str) -> Suite:
 def heading(task: str) -> str:
     """How a board heads the column of a task: as the papers do, else by its name.
 
-    >>> heading("pathx"), heading("text_1k")
-    ('Path-X', 'text_1k')
+    >>> heading("pathx"), heading("text_1k"), heading("mine.py:Mine")
+    ('Path-X', 'Text 1K', 'mine.py:Mine')
     """
     return HEADINGS.get(task, task)
 
@@ -300,7 +319,7 @@ def of_tasks(
     return Suite(
         name="+".join(tasks),
         version=1,
-        title=", ".join(tasks),
+        title=", ".join(map(heading, tasks)),
         tasks=tasks,
         averages=(average,) if len(tasks) > 1 else (),
         metric=metric,

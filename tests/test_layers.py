@@ -15,6 +15,7 @@ PACKAGE = ROOT / "longspan"
 LAYERS = [
     {"__main__"},
     {"cli"},
+    {"notebook", "sharing"},
     {"report"},
     {"analysis"},
     {"launchers"},
@@ -22,7 +23,7 @@ LAYERS = [
     {"runs"},
     {"training", "efficiency", "probes", "rules"},
     {"tasks"},
-    {"backbones", "conformance", "multihead"},
+    {"backbones", "conformance", "huggingface", "multihead"},
     {"attentions", "datasets", "metrics"},
     {"kernels", "results", "suites", "published"},
     {"core"},
@@ -41,7 +42,7 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "probes": {"base", "matrices", "ask"},
 }
 ROOT_MODULES = {"__init__", "__main__", "api", "multihead", "suites", "rules"}
-READING = ("core", "results", "suites", "published", "analysis", "report", "cli", "launchers")
+READING = ("core", "results", "suites", "published", "analysis", "report", "notebook", "sharing", "cli", "launchers")
 
 
 def sources():

@@ -39,7 +39,8 @@ def test_the_wheel_holds_nothing_but_the_package(wheel):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"longspan"}
 
 
-def test_the_installed_wheel_works_outside_the_checkout(wheel, tmp_path):
+@pytest.mark.parametrize("checked", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_the_installed_wheel_works_outside_the_checkout(wheel, tmp_path, checked):
     target, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
     elsewhere.mkdir()
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
@@ -65,6 +66,9 @@ def test_the_installed_wheel_works_outside_the_checkout(wheel, tmp_path):
     assert "arXiv:1706.03762" in longspan("show", "softmax")
     longspan("new", "attention", "mine")
     assert (elsewhere / "mine.py").is_file()
+    assert "NVIDIA H200" in longspan("advise", "--pattern", "CS", "--length", "16384")
+    if checked:
+        assert "kept" in longspan("check", "mine.py:Mine", "--quick", "--pattern", "NS")
     longspan("report")
     assert (elsewhere / "out" / "report" / "index.html").is_file()
 

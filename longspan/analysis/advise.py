@@ -1,49 +1,76 @@
-"""Which mechanism should I use? The fastest of those measured, with the cards it was read from and what it scored.
+"""Which mechanism should I use? What each costs and scores, which of them nothing beats, and what is not known.
 
     advise(evidence, pattern="causal_self", length=16384, mode="train").lede
 
-Nothing is guessed: a length between two measured ones is interpolated on a straight line of logarithms and the answer
-says so, one beyond them is not answered. Quality is shown where runs have it, never inferred from speed.
+Costs are time and memory of a call, and for causal patterns the time of a token in decoding. One mechanism beats
+another if it is as cheap in all that is known of the other, cheaper in something, and on no task worse in score than it
+by more than two standard errors, all in the same pattern; exact attention, which computes softmax, is no worse unless
+scores say so. Where scores do not tell, the other stays a choice `if it scores better`. Nothing is guessed: a length
+between two measured ones is interpolated on a straight line of logarithms and the answer says so, one beyond them is
+not answered.
 """
 
-import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from longspan import suites
 from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import MODES, Bench, LengthEstimate, need_benches
 from longspan.analysis.fastest import Entry, ranking
 from longspan.analysis.finding import Column, Finding
+from longspan.analysis.pattern_scores import PatternScore, compared, listed, pattern_scores
 from longspan.core.errors import DataMissing, UsageError, did_you_mean
-from longspan.results.card import Card
-from longspan.results.variant import REAL, data_of
 
-SUITE = "lra"
-TIERS = ("full", "lite", "smoke")
 GIB = 2**30
-RUNNERS_UP = 4
+MIB = 2**20
+SHOWN = 12  # rows, unless all are asked for
+UNBEATEN = "Unbeaten"  # a column
+YES, OPEN, NO = "yes", "if it scores better", "no"
+CAUSAL = ("causal_self", "causal_cross")
+SAME = 1.02  # costs within two per cent of one another count as equal
 COLUMNS = (
     Column("Mechanism"),
+    Column(UNBEATEN, hint="whether nothing is as good in all that is known and better in something"),
     Column("Exact"),
     Column("Time, µs", "number", "a call, or a token in decoding"),
-    Column("Times the first", "number"),
+    Column("Times the first", "number", "over the fastest"),
     Column("Memory, MiB", "number", "peak allocated"),
+    Column("Decode, µs", "number", "a token behind so many", context=True),
+    Column("Scores", hint="means in this pattern with half of a 95 % interval"),
+    Column("Rivals", hint="what is as cheap in everything: it beats this one, or would unless this one scores better"),
     Column("Variant", context=True),
     Column("How", context=True),
-    Column("Scores"),
     Column("Card", hint="the letters at the end of the name of its file"),
 )
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mechanism that may be used, with its memory and what its runs scored."""
+    """A mechanism that may be used: its costs, by name where they are known, and its scores by task."""
 
     entry: Entry
-    memory: LengthEstimate | None
-    scores: str
+    costs: Mapping[str, float]
+    scores: Mapping[str, PatternScore]
+
+    @property
+    def name(self) -> str:
+        return self.entry.measured.name
+
+    @property
+    def exact(self) -> bool:
+        return self.entry.measured.exact
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A choice with what beats it, and what is as cheap but was not compared in score."""
+
+    choice: Choice
+    beaten_by: tuple[str, ...]
+    as_cheap: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        return NO if self.beaten_by else OPEN if self.as_cheap else YES
 
 
 def advise(
@@ -55,13 +82,16 @@ def advise(
     exact_only: bool = False,
     memory_limit: float | None = None,
     device: str | None = None,
+    every: bool = False,
 ) -> Finding:
-    """The fastest first, then the runners-up. `memory_limit` is in GiB, `device` a part of a machine's name."""
+    """The trade-off: what nothing beats first. `memory_limit` is in GiB, `device` a part of a machine's name."""
     if mode not in MODES:
         raise UsageError(f"No mode {mode!r}.{did_you_mean(mode, MODES)}")
     bench, others = _bench(evidence, pattern, mode, length, device)
     entries = ranking(bench, mode, length)
-    kept, notes = _within(bench, entries, mode, length, exact_only, memory_limit)
+    scores = pattern_scores(evidence.runs, pattern)
+    choices = [_choice(entry, pattern, mode, length, scores) for entry in entries]
+    kept, notes = _within(choices, exact_only, memory_limit)
     if not kept:
         asked = " and ".join(
             [*(["exact"] if exact_only else []), *([f"within {memory_limit:g} GiB"] if memory_limit else [])]
@@ -69,16 +99,83 @@ def advise(
         raise DataMissing(
             f"Of {len(entries)} mechanisms measured at {length:,} tokens in {mode} mode none is {asked}; ask for less."
         )
-    choices = [Choice(entry, _memory(entry, mode, length), scores_of(evidence.runs, entry)) for entry in _shown(kept)]
-    first = choices[0].entry
+    weighed = weigh(kept)
+    rows = weighed if every else _few(weighed)
+    left = len(weighed) - len(rows)
+    notes += [f"{left} more are not shown; --all shows them."] if left else []
+    best = min(one.costs["time"] for one in kept)
     return Finding(
         "advise",
         f"Advice for {pattern}, {length:,} tokens, {mode}",
-        _sentence(bench, first, kept, length, mode),
+        _sentence(bench, weighed, length, mode),
         COLUMNS,
-        tuple(_row(choice, first.time.value) for choice in choices),
-        (*notes, *_left_out(bench, entries, mode, length), *others, *_caveats(choices), _cited(choices)),
+        tuple(_row(one, best) for one in rows),
+        (
+            *notes,
+            *_unknown(kept, pattern, mode),
+            *_left_out(bench, entries, mode, length),
+            *others,
+            *_caveats(kept),
+        ),
     )
+
+
+# ------------------------------------------------------------------------------------------------------------- weighing
+
+
+def weigh(choices: Sequence[Choice]) -> list[Weighed]:
+    """All choices, what nothing beats first, each group by its time."""
+    found = []
+    for own in choices:
+        beaten, cheap = [], []
+        for other in choices:
+            if other is not own and _cheaper(other, own):
+                said = _worse(other, own)
+                (cheap if said is None else [] if said else beaten).append(other.name)
+        found.append(Weighed(own, tuple(beaten), tuple(cheap)))
+    return sorted(found, key=lambda one: ((YES, OPEN, NO).index(one.verdict), one.choice.costs["time"]))
+
+
+def _cheaper(one: Choice, other: Choice) -> bool:
+    """Whether the first is as cheap in all costs that are known of the second, and clearly cheaper in one."""
+    if not set(other.costs) <= set(one.costs):
+        return False
+    pairs = [(one.costs[name], other.costs[name]) for name in other.costs]
+    return all(mine <= SAME * theirs for mine, theirs in pairs) and any(SAME * mine < theirs for mine, theirs in pairs)
+
+
+def _worse(one: Choice, other: Choice) -> bool | None:
+    """Whether the first is worse in score than the second; None where nothing tells."""
+    said = compared(one.scores, other.scores)
+    return False if said is None and one.exact else said
+
+
+def _choice(
+    entry: Entry, pattern: str, mode: str, length: int, scores: Mapping[str, Mapping[str, PatternScore]]
+) -> Choice:
+    measured = entry.measured
+    costs = {"time": entry.time.value}
+    if (memory := _memory(entry, mode, length)) is not None:
+        costs["memory"] = memory.value
+    if pattern in CAUSAL and mode != "decode" and (token := measured.best_estimate("time", "decode", length)):
+        costs["decode"] = token.value
+    return Choice(entry, costs, _scores_of(entry, scores))
+
+
+def _scores_of(entry: Entry, scores: Mapping[str, Mapping[str, PatternScore]]) -> Mapping[str, PatternScore]:
+    """Exact kernels compute one function, so that runs of any of them count for all."""
+    measured = entry.measured
+    if (own := scores.get(measured.mechanism)) is not None or not measured.exact:
+        return own or {}
+    base = measured.mechanism.split("(", 1)[0]
+    return next((found for name, found in sorted(scores.items()) if name.split("(", 1)[0] == base), {})
+
+
+def _memory(entry: Entry, mode: str, length: int) -> LengthEstimate | None:
+    """Of the variant that is advised, else of an eager call."""
+    variants = (entry.time.variant, "eager")
+    found = (entry.measured.estimate("memory", mode, variant, length) for variant in variants)
+    return next((one for one in found if one is not None), None)
 
 
 # ----------------------------------------------------------------------------------------------------- what may be used
@@ -111,61 +208,100 @@ def _nothing(benches: Sequence[Bench], pattern: str, mode: str, length: int) -> 
     return f"Nothing was measured around {asked}, only at {reach}, and nothing is extrapolated; measure that length."
 
 
-def _within(
-    bench: Bench, entries: Sequence[Entry], mode: str, length: int, exact_only: bool, limit: float | None
-) -> tuple[list[Entry], list[str]]:
-    kept, notes = list(entries), []
-    if exact_only:
-        kept = [entry for entry in kept if entry.measured.exact]
-    if limit is not None:
-        sizes = {entry.measured.mechanism: _memory(entry, mode, length) for entry in kept}
-        unknown = [entry.measured.name for entry in kept if sizes[entry.measured.mechanism] is None]
-        kept = [
-            entry
-            for entry in kept
-            if (size := sizes[entry.measured.mechanism]) is not None and size.value <= limit * GIB
-        ]
-        notes += [f"Left out, as their memory is not known: {', '.join(unknown)}."] if unknown else []
-    return kept, notes
+def _within(choices: Sequence[Choice], exact_only: bool, limit: float | None) -> tuple[list[Choice], list[str]]:
+    kept = [one for one in choices if one.exact or not exact_only]
+    if limit is None:
+        return kept, []
+    unknown = [one.name for one in kept if "memory" not in one.costs]
+    notes = [f"Left out, as their memory is not known: {', '.join(unknown)}."] if unknown else []
+    return [one for one in kept if one.costs.get("memory", float("inf")) <= limit * GIB], notes
 
 
-def _shown(entries: Sequence[Entry]) -> list[Entry]:
-    """The first few, and the first exact one if it is not among them."""
-    chosen = list(entries[: 1 + RUNNERS_UP])
-    exact = next((entry for entry in entries if entry.measured.exact), None)
+def _few(weighed: Sequence[Weighed]) -> list[Weighed]:
+    """The first of them, and the fastest exact one if it is not among these."""
+    chosen = list(weighed[:SHOWN])
+    exact = _first(one for one in weighed if one.choice.exact)
     return chosen if exact is None or exact in chosen else [*chosen, exact]
 
 
-def _memory(entry: Entry, mode: str, length: int) -> LengthEstimate | None:
-    """Of the variant that is advised, else of an eager call."""
-    variants = (entry.time.variant, "eager")
-    found = (entry.measured.estimate("memory", mode, variant, length) for variant in variants)
-    return next((one for one in found if one is not None), None)
+def _first(found: Iterable[Weighed]) -> Weighed | None:
+    return min(found, key=lambda one: one.choice.costs["time"], default=None)
 
 
 # ------------------------------------------------------------------------------------------------------- what is said
 
 
-def _sentence(bench: Bench, first: Entry, kept: Sequence[Entry], length: int, mode: str) -> str:
-    kind = "exact attention" if first.measured.exact else "not exact attention"
+def _sentence(bench: Bench, weighed: Sequence[Weighed], length: int, mode: str) -> str:
+    """Who leads in each cost, what exact attention takes, and how many remain to choose from."""
+    choices = [one.choice for one in weighed]
+    fast = min(choices, key=lambda one: one.costs["time"])
     call = {"forward": "a forward call", "train": "a forward and backward call", "decode": "a token"}[mode]
-    words = f"Use {first.measured.mechanism}, {kind}: {1e6 * first.time.value:,.1f} µs for {call} at {length:,} tokens"
-    if first.time.between is not None:
-        words += f", interpolated {first.time.words} tokens"
-    words += f" ({first.time.variant}), the fastest of {len(kept)} on {bench.where}."
-    exact = next((entry for entry in kept if entry.measured.exact), None)
-    if not first.measured.exact and exact is not None:
-        times = exact.time.value / first.time.value
-        words += f" The fastest exact one is {exact.measured.mechanism}, {times:.2f} times as long."
-    return words
+    kind = "exact" if fast.exact else "not exact"
+    time = fast.entry.time
+    between = "" if time.between is None else f", interpolated {time.words} tokens"
+    words = [
+        f"Fastest is {fast.entry.measured.mechanism} ({kind}): {1e6 * time.value:,.1f} µs for {call} at {length:,} "
+        f"tokens{between}, of {len(choices)} on {bench.where}."
+    ]
+    for cost, title, scale, unit in (("memory", "Least memory", MIB, "MiB"), ("decode", "Cheapest token", 1e-6, "µs")):
+        known = [one for one in choices if cost in one.costs]
+        if known:
+            least = min(known, key=lambda one: one.costs[cost])
+            words.append(f"{title}: {least.entry.measured.mechanism} ({least.costs[cost] / scale:,.1f} {unit}).")
+    exact = _first(one for one in weighed if one.choice.exact)
+    if exact is not None and not fast.exact:
+        times = exact.choice.costs["time"] / fast.costs["time"]
+        words.append(f"The fastest exact one is {exact.choice.entry.measured.mechanism}, {times:.2f} times as long.")
+    counts = {verdict: sum(one.verdict == verdict for one in weighed) for verdict in (YES, OPEN, NO)}
+    words.append(
+        f"{counts[YES]} are beaten by nothing, {counts[OPEN]} are worth their cost only if they score better, and "
+        f"{counts[NO]} are beaten."
+    )
+    return " ".join(words)
 
 
-def _row(choice: Choice, best: float) -> tuple:
-    entry, time = choice.entry, choice.entry.time
-    memory = None if choice.memory is None else choice.memory.value / 2**20
+def _row(one: Weighed, best: float) -> tuple:
+    choice, time = one.choice, one.choice.entry.time
+    memory, decode = choice.costs.get("memory"), choice.costs.get("decode")
     cards = ", ".join(name.rpartition("-")[2] for name in time.cards)
-    who = (entry.measured.name, entry.measured.exact)
-    return (*who, 1e6 * time.value, time.value / best, memory, time.variant, time.words, choice.scores, cards)
+    return (
+        choice.name,
+        one.verdict,
+        choice.exact,
+        1e6 * time.value,
+        time.value / best,
+        None if memory is None else memory / MIB,
+        None if decode is None else 1e6 * decode,
+        listed(choice.scores.values()) or "unknown",
+        ", ".join((one.beaten_by or one.as_cheap)[:3]) or "–",
+        time.variant,
+        time.words,
+        cards,
+    )
+
+
+def _unknown(choices: Sequence[Choice], pattern: str, mode: str) -> list[str]:
+    """What nobody has measured: this, and not the lack of a reason, is why a verdict stays open."""
+    notes = []
+    unscored = [one.name for one in choices if not one.scores]
+    if len(unscored) == len(choices):
+        notes.append(f"Not known: any score in {pattern} slots, so that nothing is said about quality.")
+    elif unscored:
+        notes.append(f"Not known: scores in {pattern} slots of {_listed(unscored)}.")
+    unsure = sorted({score.task for one in choices for score in one.scores.values() if score.error is None})
+    if unsure:
+        notes.append(f"Not known: how sure scores of one seed on {', '.join(unsure)} are; they decide nothing here.")
+    asked = [("memory", "peak memory")] + ([("decode", "decoding")] if pattern in CAUSAL and mode != "decode" else [])
+    for cost, title in asked:
+        lacking = [one.name for one in choices if cost not in one.costs]
+        if lacking:
+            notes.append(f"Not known: {title} of {'any' if len(lacking) == len(choices) else _listed(lacking)}.")
+    return notes
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _left_out(bench: Bench, entries: Sequence[Entry], mode: str, length: int) -> list[str]:
@@ -185,43 +321,13 @@ def _left_out(bench: Bench, entries: Sequence[Entry], mode: str, length: int) ->
     return [f"Not usable there: {'; '.join(missing)}."] if missing else []
 
 
-def _cited(choices: Sequence[Choice]) -> str:
-    names = dict.fromkeys(name for choice in choices for name in choice.entry.time.cards)
-    return f"Read from the cards {', '.join(names)}."
-
-
 def _caveats(choices: Sequence[Choice]) -> list[str]:
     notes = []
-    if any(choice.entry.measured.whole_layer for choice in choices):
+    if any(one.entry.measured.whole_layer for one in choices):
         notes.append("A whole layer has no core of its own, so that its projections are in the time.")
-    if any(choice.scores for choice in choices):
-        notes.append("Scores are means over seeds of own runs with exactly this mechanism, in percent, by task.")
-    else:
-        notes.append("No run card has a score of any of these, so nothing is said about quality.")
+    scores = [score for one in choices for score in one.scores.values()]
+    if scores:
+        notes.append("Scores are of own runs in the same pattern, by the fullest tier that was run of each task.")
+    if any(score.seeds == 1 and score.error is not None for score in scores):
+        notes.append("Where one seed was run, ± knows the sampling of the test set, not the luck of training.")
     return notes
-
-
-# ------------------------------------------------------------------------------------------------------------- quality
-
-
-def scores_of(runs: Sequence[Card], entry: Entry) -> str:
-    """Mean accuracies on the tasks of Long Range Arena by the best tier that was run; empty where there is none.
-
-    Exact kernels compute one function, so runs of any of them count for all, under their own name.
-    """
-    measured = entry.measured
-    found: dict[tuple[int, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for card in runs:
-        base = card["mechanism"].split("(", 1)[0]
-        same = card["mechanism"] == measured.mechanism
-        alike = measured.exact and base == measured.mechanism.split("(", 1)[0]
-        real = card["status"] == "ok" and data_of(card) == REAL and not card["overrides"]
-        if (same or alike) and real and card["task"] in suites.get(SUITE).tasks and card["score"]:
-            tier = TIERS.index(card["tier"]) if card["tier"] in TIERS else len(TIERS)
-            rules = f"{card['protocol']} · {card['tier']}" + ("" if same else f", {card['mechanism']}")
-            found[tier, rules, card["score"]["name"]][card["task"]].append(card["score"]["value"])
-    if not found:
-        return ""
-    best = min(found)
-    parts = [f"{task} {100 * statistics.fmean(values):.1f}" for task, values in sorted(found[best].items())]
-    return f"{', '.join(parts)} ({best[1]})"

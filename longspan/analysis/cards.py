@@ -89,8 +89,11 @@ class Evidence:
         return arrays.everything(self.folders[card["sha256"]] / name)
 
 
-def gather(folders: Iterable[Path]) -> Evidence:
-    """Everything below the folders; what is no sound card is named in `problems`."""
+def gather(folders: Iterable[Path], *, others: Iterable[Card] = ()) -> Evidence:
+    """Everything below the folders; what is no sound card is named in `problems`.
+
+    `others` are cards without a folder, such as those that come with the package; each card counts once.
+    """
     cards: dict[str, list[Card]] = {"run": [], "probe": [], "measurement": []}
     places: dict[str, Path] = {}
     problems: list[Problem] = []
@@ -100,6 +103,9 @@ def gather(folders: Iterable[Path]) -> Evidence:
             cards[card["kind"]].append(card)
             places[card["sha256"]] = path.parent
         problems += [problem for problem in store.problems if not problem.path.name.startswith(PREFIX)]
+    for card in others:
+        if card["sha256"] not in places:
+            cards[card["kind"]].append(card)
     return Evidence.of(cards["run"], cards["probe"], cards["measurement"], folders=places, problems=problems)
 
 

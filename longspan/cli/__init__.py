@@ -12,6 +12,7 @@ from longspan.cli import (  # noqa: F401
     probe_analyze,
     run,
     runs,
+    share,
 )
 from longspan.cli.app import app, main
 

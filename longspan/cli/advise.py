@@ -55,12 +55,13 @@ def crossover(
     \b
     Examples:
       longspan crossover
-      longspan crossover --baseline "softmax(kernel=plain)" --quantity memory --mode train
+      longspan crossover --quantity memory --mode train --pattern CS
       longspan crossover --method cab-2023 --baseline vanilla --from measurements.csv
     """
     from longspan import analysis
     from longspan.analysis.crossover import compare, compare_file
     from longspan.results import collect
+    from longspan.results.shipped import shipped_cards
 
     told: dict[str, Any] = {"baseline": baseline, "method": str(method), "quantity": str(quantity)}
     if source is not None:
@@ -71,7 +72,7 @@ def crossover(
         folders = collect.card_folders(cards, out)
         told |= {"mode": str(mode), "variant": None if variant is None else str(variant)}
         told |= {"pattern": None if pattern is None else collect.pattern_name(pattern)}
-        finding = compare(analysis.gather(folders), **told)
+        finding = compare(analysis.gather(folders, others=() if cards else shipped_cards()), **told)
     _print(finding, TableFormat.json if as_json else form)
     if output is not None:
         from longspan.report.answer import write
@@ -94,14 +95,19 @@ def advise(
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="Part of a device name, like H200.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every mechanism that was measured, not the first dozen.")
+    ] = False,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
     as_json: Json = False,
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
-    """Name the mechanism that was measured to be the fastest for a use, with the cards that show it.
+    """Show the trade-off of a use: what each mechanism costs and scores, which of them nothing beats, what is unknown.
 
-    Exact mechanisms are listed apart from those that compute another function; scores are shown where runs have them.
+    Answered from your cards and those that come with the package, measured on an H200; --cards takes others instead.
+    Time, memory, decoding and scores in the same pattern are weighed. A mechanism that something beats in cost, and
+    whose scores do not tell, is a choice only if it scores better.
 
     \b
     Examples:
@@ -109,12 +115,13 @@ def advise(
       longspan advise --pattern NS --length 6000 --exact-only --memory-limit 4
     """
     from longspan import analysis
-    from longspan.analysis.advise import advise as best
+    from longspan.analysis.advise import advise as weigh
     from longspan.results import collect
+    from longspan.results.shipped import shipped_cards
 
-    evidence = analysis.gather(collect.card_folders(cards, out))
-    limits: dict[str, Any] = {"exact_only": exact_only, "memory_limit": memory_limit, "device": device}
-    finding = best(evidence, pattern=collect.pattern_name(pattern), length=length, mode=str(mode), **limits)
+    evidence = analysis.gather(collect.card_folders(cards, out), others=() if cards else shipped_cards())
+    limits: dict[str, Any] = {"exact_only": exact_only, "memory_limit": memory_limit, "device": device, "every": every}
+    finding = weigh(evidence, pattern=collect.pattern_name(pattern), length=length, mode=str(mode), **limits)
     if not as_json and form is TableFormat.terminal:
         say(finding.lede)
     _print(finding, TableFormat.json if as_json else form)

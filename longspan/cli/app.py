@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -36,7 +37,7 @@ ORDER = (
         "crossover",
         "advise",
     ),
-    *("probe", "analyze", "board", "paper", "report", "tables", "verify", "new", "doctor"),
+    *("probe", "analyze", "board", "paper", "report", "tables", "verify", "share", "new", "doctor"),
 )
 INTERRUPTED = 130
 
@@ -212,13 +213,14 @@ CellsPerJob = Annotated[
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=CONTEXT,
 )
 data_app = typer.Typer(rich_markup_mode=None, context_settings=CONTEXT)
 app.add_typer(data_app, name="data")
+share_app = typer.Typer(rich_markup_mode=None, context_settings=CONTEXT)
+app.add_typer(share_app, name="share")
 
 
 def main() -> None:
@@ -305,7 +307,9 @@ def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 class ProgressBar:
-    """A progress bar on stderr; nothing where stderr is not a terminal."""
+    """A progress bar on stderr; a line from time to time where stderr is not a terminal."""
+
+    EVERY = 15.0  # seconds between two lines
 
     def __init__(self, total: int):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -318,7 +322,8 @@ class ProgressBar:
             *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
         )
         self.task = self.bar.add_task("", total=total)
-        self.done = -1
+        self.done, self.total = -1, total
+        self.began = self.said = time.monotonic()
 
     def __enter__(self) -> Callable[[str], None]:
         self.bar.start()
@@ -327,6 +332,14 @@ class ProgressBar:
     def advance(self, what: str) -> None:
         self.done += 1
         self.bar.update(self.task, description=what, completed=self.done)
+        if self.bar.disable and time.monotonic() - self.said >= self.EVERY:
+            self.said = time.monotonic()
+            say(f"{self.done} of {self.total} done after {self._spent()}; now {what}", error=True)
+
+    def _spent(self) -> str:
+        from longspan.cli.tables import duration
+
+        return duration(time.monotonic() - self.began)
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()

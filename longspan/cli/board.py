@@ -6,12 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli.app import Cards, Format, Out, Pattern, app, catalogue, print_json, say
+from longspan.cli.completion import places
 from longspan.core.errors import CheckFailed, DataMissing, UsageError
 
 
 @app.command()
 def board(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite, or one task.")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite, or one task.", autocompletion=places)],
     protocol: Annotated[str | None, typer.Option("--protocol", metavar="P", help="Only this one.")] = None,
     tier: Annotated[str | None, typer.Option("--tier", metavar="T", help="Only this one.")] = None,
     pattern: Pattern = None,

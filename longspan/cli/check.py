@@ -1,12 +1,13 @@
 """`check`: does a mechanism keep its promises?"""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longspan.cli.app import Dtype, Json, Out, Pattern, ProgressBar, app, print_json, say
+from longspan.cli.completion import everything
 from longspan.core.errors import CheckFailed, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 @app.command()
 def check(
-    mechanisms: Annotated[list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.")] = None,
+    mechanisms: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MECH...", help="Names, or file.py:Class; also tasks and backbones.", autocompletion=everything
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every built-in and installed mechanism.")] = False,
     pattern: Pattern = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
@@ -26,17 +32,24 @@ def check(
         bool, typer.Option("--quick", help="A few seconds per pattern: fewer lengths and samples.")
     ] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Processes that check side by side.")] = 1,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TASK", help="The task in which a backbone is checked.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say what each promise means, and check nothing.")] = False,
     as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
-    """Prove or refute what a mechanism claims, in every pattern it declares.
+    """Prove or refute what a mechanism claims, in every pattern it declares; or what a task or a backbone does.
 
     Results are saved in OUT/conformance, where `board` and `report` find them. Exit code 1 if a promise is broken.
+    Of a task its smoke tier is looked at: slots, data, gradients, scores, batches. A backbone is put in the place of
+    that of a task, ListOps unless --task names another.
 
     \b
     Examples:
       longspan check my_attention.py:Mine
+      longspan check my_task.py:ShallowListOps
+      longspan check my_backbone.py:PostNormClassifier --task listops
       longspan check --all --quick --jobs 2
       longspan check --explain
       longspan check "performer(features=64)" --pattern CS --device cuda --dtype bfloat16
@@ -50,7 +63,13 @@ def check(
     if explain:
         tables.console().print(conformance.explanation())
         return
-    asked = _to_check(mechanisms or [], every, pattern)
+    mechanisms, networks = _parted(mechanisms or [])
+    faults = _check_others(networks, task, as_json)
+    if networks and not (mechanisms or every):
+        if faults:
+            raise CheckFailed("; ".join(faults) + ".")
+        return
+    asked = _to_check(mechanisms, every, pattern)
     profile = "quick" if quick else "full"
     reports: list[Report] = []
     found, unsaved = check_each(asked, jobs=jobs, device=device, dtype=str(dtype), profile=profile), ""
@@ -75,8 +94,43 @@ def check(
         for report in reports
         if not report.ok
     ]
-    if broken:
+    if broken := faults + broken:
         raise CheckFailed("; ".join(broken) + ".")
+
+
+def _parted(names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The mechanisms, and what else was named with its kind."""
+    from longspan import attentions, backbones, tasks
+    from longspan.api import kind_of
+
+    found = []
+    for name in names:
+        kind = "tasks" if tasks.parted(name)[1] else kind_of(name)
+        if ":" not in name and "(" not in name and name not in attentions.names():
+            kind = next((k for k, of in (("tasks", tasks), ("backbones", backbones)) if name in of.names()), kind)
+        found.append((name, kind))
+    return [name for name, kind in found if kind == "attentions"], [one for one in found if one[1] != "attentions"]
+
+
+def _check_others(named: list[tuple[str, str]], task: str | None, as_json: bool) -> list[str]:
+    """Check tasks and backbones, print what was found, and say what is broken."""
+    from longspan.cli import tables
+    from longspan.runs.check_task import check_backbone, check_task
+
+    if task is not None and not any(kind == "backbones" for _, kind in named):
+        raise UsageError("--task says in which task a backbone is checked, and no backbone was named; leave it out.")
+    faults, content = [], []
+    for name, kind in named:
+        results = check_task(name) if kind == "tasks" else check_backbone(name, task or "listops")
+        content.append({"name": name, "kind": kind.removesuffix("s"), "promises": [asdict(one) for one in results]})
+        if not as_json:
+            rows = [(one.promise, one.status, one.detail) for one in results]
+            tables.console().print(tables.table(("promise", "status", "detail"), rows, title=name))
+        if broken := [repr(one.promise) for one in results if one.status == "broken"]:
+            faults.append(f"{name} breaks {', '.join(broken)}")
+    if as_json and content:
+        print_json(content)
+    return faults
 
 
 def _to_check(specs: list[str], every: bool, pattern: str | None) -> list[tuple[Any, Any]]:

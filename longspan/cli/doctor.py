@@ -16,6 +16,7 @@ from longspan.core.environment import available_cpus, installed
 if TYPE_CHECKING:
     import torch
 
+MATTERS = ("python", "torch", "GPU", "exact attention", "data folder", "disk")  # shown even where nothing is wrong
 MINIMUM_PYTHON = (3, 11)
 DISK_BYTES = 5 * 2**30  # for the data, checkpoints and weights of a few full runs
 

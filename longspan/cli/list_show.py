@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli.app import Changes, Json, Kind, app, catalogue, overrides, print_json, say
+from longspan.cli.completion import everything
 from longspan.core.errors import UnknownName, UsageError, did_you_mean
 
 
@@ -37,7 +38,10 @@ def list_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="An attention, task, backbone, dataset, file.py:Class or card")],
+    name: Annotated[
+        str,
+        typer.Argument(help="An attention, task, backbone, dataset, file.py:Class or card", autocompletion=everything),
+    ],
     samples: Annotated[int | None, typer.Option("--samples", metavar="N", min=1, help="Show N fresh examples.")] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Draw the samples to a PNG file.")] = None,
     audio: Annotated[

@@ -25,12 +25,15 @@ from longspan.cli.app import (
     say,
     stoppable,
 )
+from longspan.cli.completion import attentions
 from longspan.core.errors import CheckFailed, RunFailed, UsageError
 
 
 @app.command(cls=SeveralValues)
 def measure(
-    mechanisms: Annotated[list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.")] = None,
+    mechanisms: Annotated[
+        list[str] | None, typer.Argument(metavar="MECH...", help="Names, or file.py:Class.", autocompletion=attentions)
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mechanism but twins of released code.")] = False,
     lengths: Annotated[
         list[int] | None,

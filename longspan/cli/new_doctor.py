@@ -36,18 +36,25 @@ def new(
 
 
 @app.command()
-def doctor(out: Out = Path("out")) -> None:
+def doctor(
+    every: Annotated[bool, typer.Option("--all", help="Every library too, not only what is missing.")] = False,
+    out: Out = Path("out"),
+) -> None:
     """Show what this machine has and lacks, and what to do. Exit code 1 when something required is broken.
 
     \b
-    Example:
+    Examples:
       longspan doctor
+      longspan doctor --all
     """
     from longspan.cli import tables
-    from longspan.cli.doctor import diagnose
+    from longspan.cli.doctor import MATTERS, diagnose
 
     found = diagnose(out)
-    rows = [(one.name, one.status, one.found, one.advice) for one in found]
+    shown = [one for one in found if every or one.name in MATTERS or one.status != "has"]
+    rows = [(one.name, one.status, one.found, one.advice) for one in shown]
+    if rest := len(found) - len(shown):
+        rows.append((f"{rest} more", "has", "all that they are for works; --all names them", ""))
     tables.console().print(tables.table(("what", "status", "found", "what to do"), rows))
     if broken := [one.name for one in found if one.status == "broken"]:
         raise CheckFailed(f"Required but not working: {', '.join(broken)}; the table says what to do.")

@@ -1,8 +1,9 @@
 """`run` trains and scores, `params` counts parameters."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,16 +34,29 @@ from longspan.cli.app import (
     say,
     stoppable,
 )
+from longspan.cli.completion import attentions, places
+from longspan.cli.matrix_file import Part, read_matrix
+from longspan.core.cell import Cell, cells
 from longspan.core.errors import UNEXPECTED, UnsupportedPattern, UsageError, did_you_mean
 
 
 @app.command(cls=SeveralMechanisms)
 def run(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="TASK|SUITE...", help="Tasks or suites, before -a.")],
-    mechanisms: Annotated[
-        list[str], typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.")
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK|SUITE|FILE.toml...", help="Tasks or suites, before -a; or a matrix.", autocompletion=places
+        ),
     ],
+    mechanisms: Annotated[
+        list[str] | None,
+        typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="Names, or file.py:Class.", autocompletion=attentions),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option("--backbone", metavar="B", help="file.py:Class, a network in place of the task's own."),
+    ] = None,
     pattern: Patterns = None,
     protocol: Protocol = "longspan",
     tier: Tier = "smoke",
@@ -71,6 +85,7 @@ def run(
     set_slurm: SlurmSettings = None,
     cells_per_job: CellsPerJob = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
+    as_json: Json = False,
     out: Out = Path("out"),
 ) -> None:
     """Train and score mechanisms on tasks. Finished runs are not repeated, interrupted ones are resumed.
@@ -85,6 +100,8 @@ def run(
     once; --launcher ray or slurm runs cells on many machines, and longspan runs --watch shows how far they are.
     --devices 4 trains one cell on four GPUs, which share the rows of a batch; with --parallel fsdp also the weights and
     the moments of the optimiser, with --parallel context the tokens of each row (lm with softmax, linear or dpfp).
+    --backbone puts another network in place of that of a task; the two together are a task of their own on boards.
+    A FILE.toml names tasks, mechanisms and seeds of a whole matrix, so that one file stands for one table of numbers.
 
     \b
     Examples:
@@ -93,35 +110,28 @@ def run(
       longspan run listops -a softmax --tier full --set recipe.steps=500 --dry-run
       longspan run image -a softmax linear local --tier full --seeds 3 --share 3 --budget 25m
       longspan run cab -a softmax abc --pattern CC
+      longspan run listops -a softmax linear --backbone my_network.py:MyNetwork
+      longspan run matrix.toml --json
       longspan run lra -a softmax --tier full --launcher slurm --set-slurm partition=gpu --out /shared/out
     """
     from longspan.cli import tables
     from longspan.cli.run_cells import run_cells, say_what_is_left
     from longspan.cli.watch import live_table
-    from longspan.core.cell import cells
     from longspan.launchers import Budget, Limits, open_launcher
     from longspan.launchers.matrix import noted
 
     needs("torch")
-    wanted, patterns = list(dict.fromkeys(mechanisms)), "+".join(pattern) if pattern else None
-    asked = [
-        cell
-        for task, one in _places(names, protocol, patterns)
-        for cell in cells(
-            [task],
-            wanted if one == patterns else _fitting(wanted, one),
-            pattern=one,
-            protocol=protocol,
-            tier=tier,
-            seeds=seeds,
-            overrides=overrides(changes),
-        )
-    ]
+    given = {"pattern": "+".join(pattern) if pattern else None, "protocol": protocol, "tier": tier, "seeds": seeds}
+    given |= {"backbone": backbone}
+    parts = _parts(context, names, mechanisms, given | {"overrides": overrides(changes)})
+    asked = list({repr(cell): cell for part in parts for cell in _cells(part)}.values())
     if not asked:
-        raise UnsupportedPattern(f"{', '.join(wanted)} can run in no pattern of {', '.join(names)}; name another.")
+        wanted = dict.fromkeys(name for part in parts for name in part.mechanisms)
+        where = dict.fromkeys(name for part in parts for name in part.tasks)
+        raise UnsupportedPattern(f"{', '.join(wanted)} can run in no pattern of {', '.join(where)}; name another.")
     limits = Limits.parse(time_limit, memory_limit)
     if dry_run:
-        _estimate(asked, device)
+        _estimate(asked, device, as_json)
         return
     debug = getattr(context.find_root().command, "debug", False)
     how = {"out": str(out), "device": device, "devices": devices, "parallel": parallel, "real": real}
@@ -135,20 +145,51 @@ def run(
         opened.plan(asked)
         with noted(out, launcher, asked) as journal, live_table(out) if opened.several else nullcontext():
             ran = run_cells(opened, lambda left: waiting.pop(0) if waiting else None, asked, journal)
-    if ran.cards:
+    if as_json:
+        print_json(ran.to_json(waiting))
+    elif ran.cards:
         tables.console().print(tables.cards_table(ran.cards))
         if note := _standin_note(ran.cards):
             say(note)
-        word = _board_of({card["task"] for card in ran.cards}, protocol)
+        word = _board_of({card["task"] for card in ran.cards}, ran.cards[0]["protocol"])
         say(f"Cards are in {out / 'cards'}; see them with longspan board {word}, or longspan report.")
-    say_what_is_left(ran, len(waiting))
+    say_what_is_left(ran, len(waiting), error=as_json)
     if ran.codes:
         if len(asked) > 1:
             say(f"{len(ran.codes)} of {len(asked)} cells failed.", error=True)
         raise typer.Exit(ran.codes[0] if len(set(ran.codes)) == 1 else UNEXPECTED)
 
 
-def _estimate(cells: Sequence[Any], device: str) -> None:
+def _parts(context: typer.Context, names: list[str], mechanisms: list[str] | None, given: dict[str, Any]) -> list[Part]:
+    """What the command line asks for, or the parts of the file that it names."""
+    if not any(name.endswith(".toml") for name in names):
+        if not mechanisms:
+            raise UsageError("No mechanism was named; write it like longspan run listops -a softmax linear.")
+        return [Part(tuple(names), tuple(dict.fromkeys(mechanisms)), **given)]
+    if len(names) > 1 or mechanisms:
+        raise UsageError("A matrix names its tasks and mechanisms itself; leave out other tasks and -a.")
+    typed = [name for name in (*given, "changes") if _was_typed(context, name)]
+    if typed:
+        flags = ", ".join(f"--{'set' if name == 'changes' else name}" for name in typed)
+        raise UsageError(f"{flags} was given beside {names[0]}, which says that itself; change the file.")
+    return read_matrix(Path(names[0]))
+
+
+def _was_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _cells(part: Part) -> Iterator[Cell]:
+    wanted = list(part.mechanisms)
+    for task, one in _places(part.tasks, part.protocol, part.pattern):
+        fitting = wanted if one == part.pattern else _fitting(wanted, one)
+        rules: dict[str, Any] = {"protocol": part.protocol, "tier": part.tier, "seeds": part.seeds}
+        name = task if part.backbone is None else f"{task}@{part.backbone}"
+        yield from cells([name], fitting, pattern=one, overrides=part.overrides, **rules)
+
+
+def _estimate(cells: Sequence[Any], device: str, as_json: bool = False) -> None:
     from longspan import runs
     from longspan.cli import tables
     from longspan.core.environment import choose_device
@@ -157,7 +198,11 @@ def _estimate(cells: Sequence[Any], device: str) -> None:
     for cell in cells:
         runs.RunPlan.of(cell)  # refuses a wrong argument before the first estimate
     device = choose_device(device)
-    tables.console().print(tables.estimates_table([(cell, estimate(cell, device=device)) for cell in cells], device))
+    guesses = [(cell, estimate(cell, device=device)) for cell in cells]
+    if as_json:
+        print_json([asdict(cell) | {"estimate": asdict(guess)} for cell, guess in guesses])
+    else:
+        tables.console().print(tables.estimates_table(guesses, device))
 
 
 def needs(package: str) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 from longspan.cli import tables
 from longspan.cli.app import say
+from longspan.cli.matrix_clock import MatrixClock
 from longspan.core.cell import Cell
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
 
-KEPT = ("task", "mechanism", "pattern", "seed", "status", "score")
+KEYS = ("task", "mechanism", "pattern", "protocol", "tier", "seed")
+KEPT = (*KEYS, "status", "score", "sha256")
 
 
 @dataclass
@@ -21,6 +23,20 @@ class Ran:
     cards: list[dict[str, Any]] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     unfinished: list[Cell] = field(default_factory=list)
+    failed: list[tuple[Cell, str]] = field(default_factory=list)
+
+    def to_json(self, waiting: Sequence[Cell] = ()) -> list[dict[str, Any]]:
+        """An entry for each cell: done with its score and its card, failed with a reason, stopped or not begun."""
+        done = [
+            {"state": "done", **{name: card[name] for name in KEYS}, "score": card["score"], "card": card["sha256"]}
+            for card in self.cards
+        ]
+        others = [("failed", cell, reason) for cell, reason in self.failed]
+        others += [("stopped", cell, "") for cell in self.unfinished] + [("not begun", cell, "") for cell in waiting]
+        for state, cell, reason in others:
+            entry = {"state": state, **{name: getattr(cell, name) for name in KEYS}}
+            done.append(entry | ({"reason": reason} if reason else {}))
+        return done
 
 
 def run_cells(
@@ -33,13 +49,16 @@ def run_cells(
     ended: Callable[[Cell, Outcome], None] = lambda cell, outcome: None,
 ) -> Ran:
     """Run what `take` gives of the cells until it gives nothing; `about` is said of a cell when it begins."""
-    ran, number = Ran(), itertools.count(1)
+    ran, number, clock = Ran(), itertools.count(1), MatrixClock(cells)
+    places: dict[str, str] = {}
 
     def begin(left: float | None) -> Cell | None:
-        if (cell := take(left)) is not None and len(cells) > 1:
+        if (cell := take(left)) is not None:
             words = [cell.task, cell.mechanism, *filter(None, [cell.pattern]), f"seed {cell.seed}"]
-            place = f"[{next(number)}/{len(cells)}] {' · '.join(words)}"
-            say(f"{place}{about(cell)}", error=True)
+            places[repr(cell)] = f"[{next(number)}/{len(cells)}] {' · '.join(words)}"
+            bar = tables.console(error=True).is_terminal and not launcher.several  # which shows what is being run
+            if len(cells) > 1 and (about(cell) or not bar):
+                say(f"{places[repr(cell)]}{about(cell)}", error=True)
         return cell
 
     for cell, outcome in launcher.run(begin):
@@ -47,6 +66,8 @@ def run_cells(
         state = "done" if outcome.card is not None else "stopped" if outcome.unfinished else "failed"
         seconds = None if outcome.card is None else outcome.card["timing"]["wall_seconds"]
         journal.note(cell, state, reason="" if state == "done" else outcome.sentence, seconds=seconds)
+        if len(cells) > 1:
+            say(f"{places[repr(cell)]}: {clock.ended(cell, outcome)}", error=True)
         if outcome.card is not None:
             ran.cards.append(_shown(outcome.card))
             if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:
@@ -59,6 +80,7 @@ def run_cells(
         else:
             say(outcome.sentence, error=True)
             ran.codes.append(outcome.code)
+            ran.failed.append((cell, outcome.sentence))
     return ran
 
 
@@ -70,10 +92,10 @@ def _shown(card: dict[str, Any]) -> dict[str, Any]:
     return {name: card[name] for name in KEPT} | parts
 
 
-def say_what_is_left(ran: Ran, waiting: int) -> None:
+def say_what_is_left(ran: Ran, waiting: int, *, error: bool = False) -> None:
     """Where a budget ended: what was stopped, what was not begun, and how to go on."""
     if not (ran.unfinished or waiting):
         return
     stopped = ", ".join(f"{cell.task} {cell.mechanism} seed {cell.seed}" for cell in ran.unfinished)
     saved = f" Stopped, with the state saved: {stopped}." if stopped else ""
-    say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.")
+    say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.", error=error)

@@ -11,6 +11,7 @@ from longspan.results import examples, render
 from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.examples import CloudSample, Examples, PictureSample, SpeechSample
+from longspan.results.heat_map import heat_map
 
 
 def show_card(path: Path, output: Path | None, audio: Path | None) -> None:
@@ -25,6 +26,10 @@ def show_card(path: Path, output: Path | None, audio: Path | None) -> None:
     if audio and not clips:
         raise UsageError(f"The samples of {path.name} are not speech; leave --audio out, -o draws them.")
     tables.print_facts(f"{card['task']} · {card['title']}", "card", _facts(card, found))
+    if (grid := heat_map(card)) is not None:
+        heading, *lines = grid.lines()
+        say("Right answers by length and depth:")
+        tables.console().print(tables.table(heading, lines, right=heading))
     if output:
         from longspan.report.sample_sheet import draw
 

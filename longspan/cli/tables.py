@@ -17,6 +17,7 @@ from longspan.core.printable import printable
 from longspan.core.screen import screen as console
 from longspan.published.taxonomy import unlike_printed
 
+LONGEST_WORD = 14  # characters of a word that is never broken
 LONGEST_NAME = 20  # characters up to which a first column is never wrapped
 STATUS_STYLE = {"kept": "green", "has": "green", "ok": "green", "ready": "green"}
 STATUS_STYLE |= {
@@ -50,7 +51,7 @@ def table(
     least = 2 * len(columns) + 1  # for what separates columns
     for number, name in enumerate(columns):  # a narrow terminal wraps long texts, not names and numbers
         whole = name in right or name == "paper" or (number == 0 and short)
-        width = max(cell_len(row[number]) for row in [columns, *rows]) if whole else min(8, len(name))
+        width = max(cell_len(row[number]) for row in [columns, *rows]) if whole else _longest_word(name, number, rows)
         side = "right" if name in right else "left"
         made.add_column(Text(name), justify=side, overflow="fold", no_wrap=whole, min_width=width)
         least += width
@@ -59,6 +60,12 @@ def table(
     if least > console().width:  # rich would cut columns off
         made.width = least
     return made
+
+
+def _longest_word(name: str, number: int, rows: Sequence[Sequence[str]]) -> int:
+    """A column as narrow as its longest word, so that lines end between words; longer ones than these are broken."""
+    words = (word for text in (name, *(row[number] for row in rows)) for word in text.split())
+    return min(LONGEST_WORD, max(map(cell_len, words), default=1))
 
 
 # ------------------------------------------------------------------------------------------------------ list and show
@@ -256,6 +263,11 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
         )
     columns = ("task", "mechanism", "seed", metric, "chance", "data", "params", "steps/s", "time")
     return table(columns, rows, right=tuple(column for column in columns[2:] if column != "data"))
+
+
+def scored(score: Mapping[str, Any]) -> str:
+    """`accuracy 33.60 %`."""
+    return f"{score['name']} {_scored(score, score['value'])}"
 
 
 def _scored(score: Mapping[str, Any], value: float) -> str:

@@ -18,6 +18,8 @@ from pathlib import Path
 PACKAGE = __name__.partition(".")[0]
 LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
+PACKAGES = {"site-packages", "dist-packages"}  # of a user, of the system, of another environment
+
 
 def source_hash(cls: type) -> str:
     return hashlib.sha256(b"".join(sources(cls))).hexdigest()
@@ -73,4 +75,9 @@ def _is_own(name: str, path: Path, module: str) -> bool:
     top = name.partition(".")[0]
     if top == PACKAGE:
         return False
-    return top == module.partition(".")[0] or not any(path.resolve().is_relative_to(at) for at in LIBRARIES)
+    return top == module.partition(".")[0] or not _is_installed(path.resolve())
+
+
+def _is_installed(path: Path) -> bool:
+    """Whether a file is of a library: of this interpreter, or in a folder of packages that it was told to look in."""
+    return not PACKAGES.isdisjoint(path.parts) or any(path.is_relative_to(at) for at in LIBRARIES)

@@ -238,7 +238,12 @@ class Supervisor:
 
 def is_plugin(cell: Cell) -> bool:
     """Whether a cell runs code that is not ours."""
-    return _is_foreign("tasks", cell.task) or _is_foreign("attentions", Spec.parse(cell.mechanism).target)
+    task, _, network = cell.task.rpartition("@")  # a path with an @ has a colon as well
+    return (
+        _is_foreign("tasks", task or network)
+        or bool(task and _is_foreign("backbones", network))
+        or _is_foreign("attentions", Spec.parse(cell.mechanism).target)
+    )
 
 
 def _is_foreign(package: str, target: str) -> bool:

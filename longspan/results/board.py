@@ -624,7 +624,10 @@ def _leading(entries: Mapping[tuple, tuple[float | None, float]], higher_is_bett
 
 
 def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
-    """Complete rows by their first average, then the others by how much they have and how good that is."""
+    """Complete rows by their first average, then the others by how much they have and how good that is.
+
+    Where there is one column and no average, it is what ranks.
+    """
     sign = -1 if suite.higher_is_better else 1
     first = suite.averages[0].name if suite.averages else None
     spreads = _spreads(rows, suite) if suite.measures else {}
@@ -654,9 +657,14 @@ def _ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
         )
 
     ordered = sorted(rows, key=key)
-    if not rank or first is None:
+    lone = suite.columns[0] if len(suite.columns) == 1 else None
+    if not rank or (first is None and lone is None):
         return tuple(ordered)
-    means = [row.averages[first].value for row in ordered]
+    cells = [row.cells[lone] if lone else None for row in ordered]
+    means = [
+        row.averages[first].value if first else cell.value if cell and cell.status == "ok" else None
+        for row, cell in zip(ordered, cells, strict=True)
+    ]
     return tuple(
         replace(row, rank=means.index(mean) + 1 if mean is not None else None)
         for row, mean in zip(ordered, means, strict=True)

@@ -126,11 +126,11 @@ def _row(texts: Sequence[str], widths: Sequence[int], name: int, gap: int, style
 
 
 def _broken(name: str, width: int) -> list[str]:
-    """A name in pieces of at most that many cells, broken at spaces where there are some."""
+    """A name in pieces of at most that many cells, broken between words: at spaces, and within options behind marks."""
     from rich.cells import cell_len
 
     pieces = [""]
-    for word in re.findall(r"\S+\s*|\s+", name):
+    for word in re.findall(r"\[?[^\s(\[,=_/]+[(,=_/]*\s*|[\s(\[,=_/]+", name):
         if pieces[-1] and cell_len(pieces[-1] + word.rstrip()) > width:
             pieces.append("")
         for letter in word:

@@ -1,6 +1,7 @@
 """What is to be run: a cell names it in the words of the command line, a plan has every name resolved."""
 
 import functools
+import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -100,14 +101,19 @@ class RunPlan:
 
     @property
     def task_source(self) -> str | None:
-        """Hash of the file of a task that is a plug-in; None for a built-in, which has a version."""
-        cls = type(self.task)
-        return None if cls.__module__.startswith("longspan.") else source_hash(cls)
+        """Hash of the files of a task or network that is a plug-in; None for a built-in, which has a version."""
+        hashes = [source_hash(cls) for cls in self._task_classes if not cls.__module__.startswith("longspan.")]
+        return hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else (*hashes, None)[0]
+
+    @property
+    def _task_classes(self) -> list[type]:
+        return [type(self.task), *([] if self.task.network is None else [self.task.network])]
 
     @property
     def is_builtin(self) -> bool:
         """Whether all code of the cell is ours."""
-        return is_builtin(self.mechanism) and type(self.task).__module__.startswith("longspan.")
+        ours = all(cls.__module__.startswith("longspan.") for cls in self._task_classes)
+        return is_builtin(self.mechanism) and ours
 
     @property
     def title(self) -> str:
@@ -121,7 +127,8 @@ class RunPlan:
         except BaseException as error:  # a plug-in may raise anything at all, SystemExit included
             if isinstance(error, (LongspanError, Stopped)) or self.is_builtin:
                 raise
-            raise PluginError(f"{self.mechanism} could not be built ({first_line(error)}); fix it.") from error
+            what = self.mechanism if is_builtin(self.mechanism) is False else self.task.name
+            raise PluginError(f"{what} could not be built ({first_line(error)}); fix it.") from error
 
 
 @functools.cache

@@ -1,5 +1,9 @@
 """The tasks: one flat file each, found by file name."""
 
+from dataclasses import replace
+
+from longspan import backbones
+from longspan.core.errors import UsageError
 from longspan.core.registry import Registry, canonical_target
 from longspan.core.spec import Spec
 from longspan.tasks.base import Protocol, Recipe, Task, TaskMeta
@@ -33,12 +37,38 @@ def names() -> list[str]:
 
 
 def get(name: "str | Task") -> Task:
-    """The task of this name or plug-in path, which cards then call `file.py:Class`, without its folder."""
+    """The task of this name or plug-in path, which cards then call `file.py:Class`, without its folder.
+
+    `listops@file.py:Network` is the task with another network, which is a task of its own to cards and boards.
+    """
     if isinstance(name, Task):
         return name
+    plain, network = parted(name)
+    if network:
+        return _with_network(get(plain), network)
     task = registry.find(name)()
     if not registry.is_builtin(name):
         task.called = canonical_target(Spec(name))
+    return task
+
+
+def parted(name: str) -> tuple[str, str]:
+    """A task and the network that it is to have: an @ behind a task's name or class, not one within a path."""
+    plain, _, network = name.rpartition("@")
+    is_class = ":" in plain and plain.rpartition(":")[2].isidentifier()
+    return (plain, network) if is_class or plain in names() else (name, "")
+
+
+def _with_network(task: Task, target: str) -> Task:
+    found = backbones.registry.find(target)
+    if not task.takes_network:
+        raise UsageError(
+            f"{task.name} has a network that only fits itself, and {target} was to take its place; write a task whose "
+            "model builds it."
+        )
+    called = canonical_target(Spec(target))
+    task.called, task.network = f"{task.name}@{called}", found
+    task.meta = replace(task.meta, title=f"{task.meta.title} in {called}", backbone=called)  # of this one alone
     return task
 
 

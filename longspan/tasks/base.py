@@ -273,14 +273,16 @@ class Evaluation:
 class Task(ABC):
     """What is measured and by which rules; the one training loop does the rest."""
 
-    meta: ClassVar[TaskMeta]
+    meta: TaskMeta  # of the class, but for a task that was given another network
     protocols: ClassVar[dict[tuple[str, str], Protocol]]
     presets: ClassVar[Mapping[str, Mapping[str, Preset]]] = {}  # by protocol and plain name of a mechanism
     dataset: ClassVar[str]
     texts: ClassVar[int] = 1  # in one example
     streams: ClassVar[bool] = False  # rows are those of one text, and its batches have a field `carry`
+    takes_network: ClassVar[bool] = False  # whether `model` builds `network` where there is one
 
     called: str = ""  # the target of a plug-in, as `tasks.get` was asked for it
+    network: type[nn.Module] | None = None  # in place of the task's own, as `task@file.py:Network` asks for it
 
     @property
     def name(self) -> str:

@@ -109,6 +109,7 @@ class Classification(Task):
     `shift` is added to every byte, so that 0 can mean padding and nothing else; `symbols` counts the bytes there are.
     """
 
+    takes_network = True
     symbols: ClassVar[int] = 256
     classes: ClassVar[int]
     pixels: ClassVar[bool] = False  # tokens are intensities, so that they may also be given as numbers
@@ -117,12 +118,13 @@ class Classification(Task):
         as_released = self.pixels and protocol.model.hide_zeros  # where black is padding
         return 0 if as_released or protocol.model.input_mode == "continuous" else 1
 
-    def model(self, attention: AttentionFactory, protocol: Protocol) -> EncoderClassifier:
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> nn.Module:
         if protocol.model.input_mode == "continuous" and not self.pixels:
             raise UsageError(f"{self.name} has symbols, not intensities, for tokens; leave input_mode=ids.")
         ends = protocol.model.end_token
         vocabulary, length = self._end(protocol) + ends, self.longest(protocol) + ends
-        return EncoderClassifier(attention, protocol.model, vocabulary=vocabulary, classes=self.classes, length=length)
+        network = self.network or EncoderClassifier
+        return network(attention, protocol.model, vocabulary=vocabulary, classes=self.classes, length=length)
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> Feed:
         end = self._end(protocol) if protocol.model.end_token else None

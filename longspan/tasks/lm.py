@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from longspan.attentions import Pattern
 from longspan.backbones.gpt2 import GPT2, GPT2Sizes
@@ -113,13 +113,14 @@ class LanguageModelling(LanguageTask):
     }
     presets = {"cab-2023": cab_presets("lm")}
     streams = True
+    takes_network = True
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.data.length
 
-    def model(self, attention: AttentionFactory, protocol: Protocol) -> GPT2:
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> nn.Module:
         length = self.longest(protocol)
-        return GPT2(attention, protocol.model, vocabulary=protocol.data.vocabulary, length=length)
+        return (self.network or GPT2)(attention, protocol.model, vocabulary=protocol.data.vocabulary, length=length)
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> BlockFeed:
         return BlockFeed(split, device, protocol.data.length)

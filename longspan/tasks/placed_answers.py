@@ -1,8 +1,8 @@
 """Questions at some places of a row: what the diagnostic tasks share, whose network answers at these places alone.
 
-GPT-2 blocks with causal self slots. Rows of the test are of one or several kinds (lengths, numbers of pairs, depths);
-the score is the mean over kinds of the mean over the rows of each, and the card has every kind by itself as
-`accuracy_<kind>`.
+GPT-2 blocks with causal self slots, unless a task has another network. Rows of the test are of one or several kinds
+(lengths, numbers of pairs, depths); the score is the mean over kinds of the mean over the rows of each, and the card
+has every kind by itself as `accuracy_<kind>`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -94,6 +94,7 @@ def diagnostic(title: str, paper: str) -> TaskMeta:
 class PlacedAnswersTask(Task):
     """Cross-entropy and accuracy at the places where something is asked."""
 
+    takes_network = True
     whole_rows: ClassVar[bool] = False  # a row counts as right only if all its answers are
 
     def longest(self, protocol: Protocol) -> int:
@@ -102,9 +103,9 @@ class PlacedAnswersTask(Task):
     def vocabulary(self, protocol: Protocol) -> int:
         return datasets.get(self.dataset).meta.vocabulary
 
-    def model(self, attention: AttentionFactory, protocol: Protocol) -> GPT2:
+    def model(self, attention: AttentionFactory, protocol: Protocol) -> nn.Module:
         vocabulary, length = self.vocabulary(protocol), self.longest(protocol)
-        return GPT2(attention, protocol.model, vocabulary=vocabulary, length=length)
+        return (self.network or GPT2)(attention, protocol.model, vocabulary=vocabulary, length=length)
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> AnswerFeed:
         dataset = cast(PlacedAnswers, datasets.get(self.dataset))
@@ -117,8 +118,12 @@ class PlacedAnswersTask(Task):
         edges = np.arange(count + 1) * rows.shape[1]
         return Split.of_rows(rows.reshape(-1).astype(dataset.dtype), edges, np.zeros(count, np.uint8))
 
+    def answers(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Logits at the places of a batch, [b k v]."""
+        return model(batch.tokens, at=batch.places, mask=batch.real)
+
     def loss(self, model: nn.Module, batch: Batch, *, smoothing: float = 0.0) -> StepResult:
-        logits = model(batch.tokens, at=batch.places, mask=batch.real).float().flatten(0, 1)
+        logits = self.answers(model, batch).float().flatten(0, 1)
         answers = batch.answers.flatten()
         loss = F.cross_entropy(logits, answers, ignore_index=PADDING, label_smoothing=smoothing)
         right = (logits.detach().argmax(dim=-1) == answers).sum()
@@ -128,7 +133,7 @@ class PlacedAnswersTask(Task):
         assert isinstance(feed, AnswerFeed)
         right, nats = np.zeros(len(rows)), np.zeros(len(rows))
         for places, batch in feed.in_batches(rows, batch_size):
-            logits = model(batch.tokens, at=batch.places, mask=batch.real).float()
+            logits = self.answers(model, batch).float()
             hit = logits.argmax(dim=-1) == batch.answers
             right[places] = hit.sum(dim=1).cpu().numpy()
             each = F.cross_entropy(logits.mT, batch.answers, ignore_index=PADDING, reduction="none")

@@ -14,9 +14,12 @@ from longspan.training.progress import Progress
 
 @contextmanager
 def progress_bar(title: str, steps: int, score: str, shown: bool = True):
-    """Yields a watcher for the loop; silent where standard error is not a terminal."""
-    if not (shown and sys.stderr.isatty()):
+    """Yields a watcher for the loop: a bar, or where standard error is not a terminal a line from time to time."""
+    if not shown:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield LineFromTimeToTime(title, score)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -41,6 +44,29 @@ def progress_bar(title: str, steps: int, score: str, shown: bool = True):
             bars.update(bar, completed=progress.step, figures=_figures(progress, score), speed=f"{rate:.1f} steps/s")
 
         yield watch
+
+
+class LineFromTimeToTime:
+    """A watcher that says how far a long run is, for log files."""
+
+    EVERY = 60.0  # seconds
+
+    def __init__(self, title: str, score: str):
+        self.title, self.score = title, score
+        self.began = self.said = time.monotonic()
+        self.first: int | None = None
+
+    def __call__(self, progress: Progress, steps: int) -> None:
+        now = time.monotonic()
+        self.first = progress.step if self.first is None else self.first  # a resumed run does not begin at 0
+        if now - self.said < self.EVERY or progress.step <= self.first:
+            return
+        self.said = now
+        rate = (progress.step - self.first) / (now - self.began)
+        left = (steps - progress.step) / rate / 60
+        words = [f"step {progress.step:,} of {steps:,}", _figures(progress, self.score).replace("  ", ", ")]
+        words += [f"{rate:.1f} steps/s", f"{left:.0f} min left" if left >= 1 else "less than a minute left"]
+        print(f"{self.title}: {', '.join(word for word in words if word)}", file=sys.stderr, flush=True)
 
 
 def _figures(progress: Progress, score: str) -> str:

@@ -354,7 +354,9 @@ def test_exit_codes_tell_a_missing_file_from_a_bad_one(call, tmp_path):
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
     bad = call("--from", tmp_path / "bad.csv")
     assert (bad.exit_code, len(bad.stderr.strip().splitlines())) == (2, 1)
-    assert call().exit_code == 3
+    (tmp_path / "empty").mkdir()
+    assert call("--cards", tmp_path / "empty").exit_code == 3
+    assert call().exit_code == 0  # from the cards that come with the package
     assert call("--from", tmp_path / "bad.csv", "--variant", "graph").exit_code == 2
 
 

@@ -199,7 +199,7 @@ def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
         (["check", "softmax", "--device", "cuda:99"], "cuda:99"),
         (["check", "missing.py:Mine"], "No file 'missing.py'"),
         (["check", "no_such_package.module:Mine"], "no_such_package"),
-        (["run", "listops"], "'-a'"),
+        (["run", "listops"], "No mechanism was named"),
         (["run", "-a", "softmax", "listops"], "before -a"),
         (["run", "listop", "-a", "softmax"], "Did you mean 'listops'?"),
         (["run", "listops", "-a", "softmx"], "Did you mean 'softmax'?"),

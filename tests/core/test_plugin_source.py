@@ -71,3 +71,15 @@ def test_a_name_that_is_no_module_and_a_file_that_is_no_python_are_passed_over(f
     (folder / "helper.py").write_text("def (")
     (folder / "mine.py").write_text(BASE.format(imports="import os.path", inside="import helper, nowhere, no.where"))
     assert len(sources(registry.find(f"{folder}/mine.py:Base"))) == 2
+
+
+@pytest.mark.parametrize("shelf, own", [("site-packages", False), ("dist-packages", False), ("mylib", True)])
+def test_a_library_in_a_folder_of_packages_is_not_part_of_the_source(folder, monkeypatch, shelf, own):
+    """Such as those of a user or of the system, which are not the folders of this interpreter."""
+    (folder / shelf).mkdir()
+    monkeypatch.syspath_prepend(folder / shelf)
+    (folder / "mine.py").write_text(BASE.format(imports="import helper", inside="pass"))
+    (folder / shelf / "helper.py").write_text("WIDTH = 3")
+    before = hash_of(folder)
+    (folder / shelf / "helper.py").write_text("WIDTH = 4")
+    assert (hash_of(folder) != before) is own

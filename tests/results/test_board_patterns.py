@@ -63,7 +63,7 @@ def test_runs_in_other_slots_do_not_count():
 
 def test_perplexities_are_plain_numbers_beside_fractions_in_percent():
     (table,) = parts(starter())
-    assert table.columns[2:6] == ("ListOps", "recall", "lm ↓", "Avg")
+    assert table.columns[2:6] == ("ListOps", "Recall", "LM ↓", "Avg")
     assert table.sections[0].lines[0].texts[2:6] == ("30.00", "100.00 ●", "8", "65.00 ●")
     assert any("lm is scored by perplexity, lower is better." in note for note in starter().notes)
 

@@ -1,6 +1,7 @@
 """Diagnostic tasks: the network is scored where something is asked, kind by kind, and its card can be verified."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from longspan.datasets.base import Split
 from longspan.results.verify import verify
 from longspan.runs import Cell, run
 
-DIAGNOSTIC = ["copying", "needle", "recall", "selective_copying"]
+DIAGNOSTIC = ["copying", "needle", "noncausal_recall", "recall", "selective_copying"]
+PATTERN = {"noncausal_recall": "noncausal_self"}
 FEW = {"data.train": 40, "data.valid": 10, "data.test": 20, "recipe.steps": 2, "recipe.batch_size": 8}
 
 
@@ -83,7 +85,7 @@ def test_rows_of_several_lengths_in_a_batch_give_what_they_give_alone():
 def test_a_card_of_every_diagnostic_is_verified_from_its_predictions(name, tmp_path):
     cell = Cell(name, "linear", None, "longspan", "smoke", 0, FEW)
     card = run(cell, out=tmp_path, data=tmp_path / "data", device="cpu", weights=False, progress=False)
-    assert (card["status"], card["pattern"], card["score"]["count"]) == ("ok", "causal_self", 20)
+    assert (card["status"], card["pattern"], card["score"]["count"]) == ("ok", PATTERN.get(name, "causal_self"), 20)
     (path,) = (tmp_path / "cards").rglob("*.json")
     assert not [finding for finding in verify(path) if finding.status == "broken"]
 
@@ -101,6 +103,22 @@ def test_logits_at_some_places_are_those_of_the_whole_row():
     tokens, at = torch.randint(1, 20, (2, 9)), torch.tensor([[0, 3], [8, 1]])
     whole = model(tokens)
     torch.testing.assert_close(model(tokens, at=at), torch.stack([whole[0, [0, 3]], whole[1, [8, 1]]]))
+
+
+@pytest.mark.parametrize("name, sees", [("recall", False), ("noncausal_recall", True)])
+def test_only_an_encoder_sees_what_comes_later(name, sees, tmp_path):
+    task = tasks.get(name)
+    rules = task.protocol("longspan", "smoke").override({"data.train": 8, "data.valid": 4, "data.test": 4})
+    feed = task.feed(task.splits(rules, tmp_path).test, rules, "cpu")
+    batch = feed.batch(np.arange(4))
+    pattern = frozenset(task.meta.slots.values())
+    torch.manual_seed(0)
+    model = task.model(Slots(attentions.get("softmax"), pattern, {}), rules).eval()
+    later = replace(batch, tokens=torch.cat([batch.tokens[:, :-1], 1 + batch.tokens[:, -1:] % 8], dim=1))
+    early = batch.places < batch.tokens.shape[1] - 1
+    with torch.no_grad():
+        changed = (task.answers(model, batch) - task.answers(model, later)).abs().amax(dim=-1)[early]
+    assert bool((changed > 1e-6).any()) is sees
 
 
 @pytest.mark.full
