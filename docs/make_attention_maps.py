@@ -1,12 +1,12 @@
-"""Pictures of what attends to what, one for each mechanism and pattern, for the site: longspan/report/attention_maps.json.
+"""Pictures of what attends to what, for the site: longspan/report/attention_maps.json.
 
     python docs/make_attention_maps.py             # all of them, a few minutes
     python docs/make_attention_maps.py performer   # those of one, the others stay as they are
 
-Every picture is an impulse response, so that mechanisms with and without a matrix of weights are drawn alike: a block of
-tokens is nudged, and the picture shows by how much every block of outputs moves. Tokens are of four kinds in runs, and
-queries and keys share their projection, so that like seeks like where content decides. Options are the defaults. The
-site needs no torch: it reads the file.
+There is one for each mechanism and pattern. Every picture is an impulse response, so that mechanisms with and without a
+matrix of weights are drawn alike: a block of tokens is nudged, and the picture shows by how much every block of outputs
+moves. Tokens are of four kinds in runs, and queries and keys share their projection, so that like seeks like where
+content decides. Options are the defaults. The site needs no torch: it reads the file.
 """
 
 import base64
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from longspan import attentions
 from longspan.attentions import Attention, Pattern
+from longspan.attentions.base import HeadwiseAttention
 from longspan.core import atomic
 
 FILE = Path(__file__).parents[1] / "longspan" / "report" / "attention_maps.json"
@@ -61,7 +62,7 @@ def drawn(name: str, pattern: Pattern) -> str:
     """The picture of a mechanism as a PNG in base64."""
     torch.manual_seed(0)
     layer = attentions.get(name)(WIDTH, HEADS, pattern, max_length=TOKENS, max_context=TOKENS).double().eval()
-    if isinstance(layer, attentions.base.HeadwiseAttention) and layer.key.weight.shape == layer.query.weight.shape:
+    if isinstance(layer, HeadwiseAttention) and layer.key.weight.shape == layer.query.weight.shape:
         layer.key.load_state_dict(layer.query.state_dict())
     x = tokens(1)
     response = impulse_response(layer, x, tokens(1) if pattern.cross else None)
@@ -82,7 +83,13 @@ def png(levels: Tensor) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"PLTE", bytes(48)), (b"tRNS", opacity), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    parts = (
+        (b"IHDR", head),
+        (b"PLTE", bytes(48)),
+        (b"tRNS", opacity),
+        (b"IDAT", zlib.compress(rows, 9)),
+        (b"IEND", b""),
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 

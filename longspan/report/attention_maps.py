@@ -1,4 +1,4 @@
-"""Pictures of what attends to what, by mechanism and pattern, from the file that `docs/make_attention_maps.py` writes."""
+"""Pictures of what attends to what, by mechanism and pattern, as `docs/make_attention_maps.py` wrote them."""
 
 import json
 from functools import cache

@@ -63,8 +63,8 @@ def build(
         for name, media in samples.files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(media)
-        for name in {name for book in docs_pages.books(docs) for name in book.pictures} if docs else ():
-            (folder / "docs" / name).write_bytes((docs / name).read_bytes())
+        for name, picture in docs_pages.pictures(docs).items() if docs else ():
+            (folder / "docs" / name).write_bytes(picture)
         _write_assets(folder / "assets")
         (folder / MARKER).write_text("This folder is replaced whenever the report is built.\n", encoding="utf-8")
     return out / "index.html"

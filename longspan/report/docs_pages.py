@@ -20,7 +20,9 @@ FOLDER = Path(__file__).parents[2] / "docs"
 ENTRY = re.compile(r"^\s+- (?P<title>[^:]+): (?P<file>[\w./-]+\.md)$")
 SECTION = re.compile(r"^  - (?P<title>[^:]+):$")
 SNIPPET = re.compile(r'^--8<-- "(?P<file>[\w.-]+)"$', re.MULTILINE)
-REFERENCE = re.compile(r"^::: (?P<name>[\w.]+)(?:\n    options:\n      members: \[(?P<members>[^\]]*)\])?$", re.MULTILINE)
+REFERENCE = re.compile(
+    r"^::: (?P<name>[\w.]+)(?:\n    options:\n      members: \[(?P<members>[^\]]*)\])?$", re.MULTILINE
+)
 LINK = re.compile(r'<a href="(?P<target>[^"]*)">(?P<text>.*?)</a>', re.DOTALL)
 
 
@@ -58,6 +60,11 @@ def books(folder: Path) -> list[Book]:
             pictures = tuple(dict.fromkeys(re.findall(r'<img src="([\w-]+\.svg)"', content)))
             made.append(Book(name, section, page["title"], content, pictures))
     return made
+
+
+def pictures(folder: Path) -> dict[str, bytes]:
+    """The drawings that the pages show, by name."""
+    return {name: (folder / name).read_bytes() for book in books(folder) for name in book.pictures}
 
 
 def linked(made: Iterable[Book], mechanisms: Iterable[str], page_of: Callable[[str], str]) -> list[Book]:

@@ -60,9 +60,7 @@ class Standing:
     words: str
 
 
-def who_is_good(
-    groups: Sequence[BoardGroup], look: Mapping[str, Look], titles: Mapping[str, str]
-) -> Picture | None:
+def who_is_good(groups: Sequence[BoardGroup], look: Mapping[str, Look], titles: Mapping[str, str]) -> Picture | None:
     """Every task on real data on which softmax ran: how much better or worse the others are."""
     lines: dict[str, list[Standing]] = {}
     for group in once(groups):
@@ -102,7 +100,7 @@ def standings(group: BoardGroup, task: str) -> list[Standing]:
         cell = row.cells[task]
         gain = 100.0 * sign * ((cell.value or 0.0) / softmax - 1.0)
         seeds = f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"
-        words = f"{render.score_text(group.board, cell.value, task)} {metric}, {gain:+.1f} % on softmax, {seeds}"
+        words = f"{render.score_text(group.board, cell.value or 0.0, task)} {metric}, {gain:+.1f} % on softmax, {seeds}"
         made.append(Standing(row, gain, shown(words)))
     return made
 
@@ -152,7 +150,7 @@ def _heading(view: FigureView, titles: Mapping[str, str]) -> str:
     return shown(" · ".join([titles.get(task, task), *rules[:3]]).replace("_", " "))
 
 
-# ------------------------------------------------------------------------------------------- from which length on it pays
+# ----------------------------------------------------------------------------------------- from which length on it pays
 
 
 def from_which_length(finding: Finding | None, look: Mapping[str, Look]) -> Picture | None:
@@ -194,7 +192,7 @@ def _paying(own: Sequence[Comparison], look: Mapping[str, Look]) -> FigureView:
     marks: list[Mark] = []
     for row, one in enumerate(own):
         style, at = look[shown(one.mechanism)], drawn_at(one)
-        named = {"name": one.title, "group": one.mechanism}
+        named: dict[str, Any] = {"name": one.title, "group": one.mechanism}
         if one.crossing.status != "above":
             marks.append(LineMark(x=[at, longest], y=[row, row], colour=style.colour, width=3.0, group=one.mechanism))
         symbol = {"above": "triangle-right", "below": "triangle-left"}.get(one.crossing.status, "circle")

@@ -2,7 +2,7 @@
 
     typeset("y_i = sum_j p_ij v_j")      # <math ...><msub><mi>y</mi><mi>i</mi></msub> <mo>=</mo> ...
 
-What stands on a line stays on a line: sub- and superscripts, sums, roots, Greek letters and operators are set, fractions
+What stands on a line stays on a line: indices, exponents, sums, roots, Greek letters and operators are set, fractions
 keep their slash. Whatever is not understood is shown as it was written, so nothing is lost or reordered.
 """
 
@@ -12,16 +12,56 @@ from collections.abc import Iterator
 
 GREEK = dict(
     zip(
-        "alpha beta gamma delta eps epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi psi omega "
-        "Gamma Delta Theta Lambda Pi Sigma Phi Psi Omega".split(),
+        [
+            "alpha",
+            "beta",
+            "gamma",
+            "delta",
+            "eps",
+            "epsilon",
+            "zeta",
+            "eta",
+            "theta",
+            "kappa",
+            "lambda",
+            "mu",
+            "nu",
+            "xi",
+            "pi",
+            "rho",
+            "sigma",
+            "tau",
+            "phi",
+            "chi",
+            "psi",
+            "omega",
+            "Gamma",
+            "Delta",
+            "Theta",
+            "Lambda",
+            "Pi",
+            "Sigma",
+            "Phi",
+            "Psi",
+            "Omega",
+        ],
         "αβγδεεζηθκλμνξπρστφχψωΓΔΘΛΠΣΦΨΩ",
         strict=True,
     )
 )
 LARGE = {"sum": "∑", "prod": "∏", "union": "⋃"}
 OPERATORS = {
-    **{"<=": "≤", ">=": "≥", "!=": "≠", "->": "→", "<-": "←", ":=": "≔", "||": "‖", "...": "…"},
-    **{"*": "∗", "~": "∼", "-": "−"},
+    "<=": "≤",
+    ">=": "≥",
+    "!=": "≠",
+    "->": "→",
+    "<-": "←",
+    ":=": "≔",
+    "||": "‖",
+    "...": "…",
+    "*": "∗",
+    "~": "∼",
+    "-": "−",
 }
 TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<text>\"[^\"]*\"|`[^`]*`)|(?P<number>\d+(?:\.\d+)?(?:e-?\d+)?)"

@@ -85,8 +85,10 @@ def cost_figure(name: str, findings: Sequence[Finding], look: Mapping[str, Look]
     for label, curves in cost_curves(findings):
         lines = [line for line in curves.lines if base_name(line.mechanism) in (name, BASELINE)]
         if any(base_name(line.mechanism) == name for line in lines):
-            marks = [length_line(line, look, [f"{x:,.0f} tokens: {y:,.4g}" for x, y in zip(line.x, line.y, strict=True)])
-                     for line in lines]
+            marks = [
+                length_line(line, look, [f"{x:,.0f} tokens: {y:,.4g}" for x, y in zip(line.x, line.y, strict=True)])
+                for line in lines
+            ]
             x = Axis("tokens", log=True, ticks=length_ticks(x for line in lines for x in line.x))
             y = Axis(curves.label, log=True, ticks=value_ticks(y for line in lines for y in line.y))
             views.append(FigureView(label, marks, x, y, compare=True))

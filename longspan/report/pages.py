@@ -27,6 +27,7 @@ from longspan.results.card import Card
 from longspan.results.store import Problem
 
 __all__ = ["render", "slug"]
+STRANGERS = ("Bug-compatible twins", "Not in the catalogue")
 
 
 def render(
@@ -69,7 +70,7 @@ def render(
         "rules": RULES,
     }
     env = environment(site)
-    items = [_answered(one, look) for one in findings]
+    items = sorted((_answered(one, look) for one in findings), key=lambda item: not item["figures"])  # pictures first
     declared = {name: mechanism.entry["patterns"] for name, mechanism in mechanisms.items() if mechanism.entry}
     ran = comparison.scores(groups, titles)
     content: dict[str, dict[str, Any]] = {
@@ -128,31 +129,31 @@ def _task_parts(task: TaskPage, groups: Sequence[BoardGroup], look: Mapping) -> 
     """Who solves a task under which rules, how it was learned and what it cost."""
     standings = []
     for group in groups:
-        if not group.board.suite.measures and task.name in group.board.suite.tasks_under(group.protocol):
-            if figure := run_figures.scores(group, task.name, look):
-                cost = run_figures.costs(group, task.name, look)
-                standings.append({"group": group, "figure": figure, "cost": cost})
-    seen = [item["group"].anchor for item in standings]
-    once = [item for place, item in enumerate(standings) if not _is_repeated(item, standings[:place])]
+        ranked = not group.board.suite.measures and task.name in group.board.suite.tasks_under(group.protocol)
+        if ranked and (figure := run_figures.scores(group, task.name, look)):
+            cost = run_figures.costs(group, task.name, look)
+            standings.append({"group": group, "figure": figure, "cost": cost})
     own = [item for item in run_figures.curves(groups, look) if item["task"] == task.name]
-    return {"standings": once, "curves": _distinct(own), "anchors": seen}
-
-
-def _is_repeated(item: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a board before shows the same scores: a suite and its part do."""
-    return any(item["figure"] == other["figure"] for other in earlier)
+    return {"standings": _distinct(standings), "curves": _distinct(own)}
 
 
 def _distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [item for place, item in enumerate(items) if not _is_repeated(item, items[:place])]
+    """Each figure once: a suite and a part of it have the same scores of a task."""
+    figures = [item["figure"] for item in items]
+    return [item for place, item in enumerate(items) if item["figure"] not in figures[:place]]
 
 
 def _families(mechanisms: Mapping[str, MechanismPage]) -> dict[str, list[MechanismPage]]:
+    """By family; those of which there is only one or two stand together, so that the page has few gaps."""
     families: dict[str, list[MechanismPage]] = defaultdict(list)
     for mechanism in mechanisms.values():
         families[mechanism.family].append(mechanism)
-    last = ("Bug-compatible twins", "Not in the catalogue")
-    return dict(sorted(families.items(), key=lambda item: (item[0] in last, item[0].casefold())))
+    kept = {name: members for name, members in families.items() if len(members) > 2 or name in STRANGERS}
+    few = [one for name, members in families.items() if name not in kept for one in members]
+    few.sort(key=lambda one: (one.family, one.title.casefold()))
+    sections = kept | ({"One or two of a kind": few} if few else {})
+    last = ("One or two of a kind", *STRANGERS)
+    return dict(sorted(sections.items(), key=lambda item: (item[0] in last and 1 + last.index(item[0]), item[0])))
 
 
 def _shelves(tasks: Mapping[str, TaskPage]) -> dict[str, list[TaskPage]]:

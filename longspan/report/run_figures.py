@@ -26,16 +26,21 @@ def curves(groups: Sequence[BoardGroup], look: Mapping[str, Look]) -> list[dict[
 
 
 def costs(group: BoardGroup, task: str, look: Mapping[str, Look]) -> dict[str, Any] | None:
-    """Score against speed and parameters; None where one point or none has both."""
+    """Score against speed and parameters; None where fewer than two have both."""
     figure = board_figures.cost(group.board, task, look)
-    return figure_json.render(figure, family_of) if figure else None
+    views = [view for view in figure.views if _points(view) > 1] if figure else []
+    return figure_json.render(Figure(views), family_of) if views else None
+
+
+def _points(view: FigureView) -> int:
+    return sum(isinstance(mark, PointsMark) for mark in view.marks)
 
 
 def scores(group: BoardGroup, task: str, look: Mapping[str, Look]) -> dict[str, Any] | None:
-    """A row for each mechanism, the best first, with the spread over seeds; chance as a line."""
+    """A row for each of two or more mechanisms, the best first, with its spread over seeds; chance as a line."""
     view = group.board
     ranked = rows_of(group, task)
-    if not ranked:
+    if len(ranked) < 2:
         return None
     measure = view.suite.measure(task)
     scale = 100.0 if measure.unit == "percent" else 1.0
@@ -45,7 +50,7 @@ def scores(group: BoardGroup, task: str, look: Mapping[str, Look]) -> dict[str, 
         value = scale * (cell.value or 0.0)
         spread = f" ± {board_table.deviation_text(view, cell.std, task)}" if cell.std is not None else ""
         seeds = f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"
-        hover = [f"{render.score_text(view, cell.value, task)}{spread}, {seeds}"]
+        hover = [f"{render.score_text(view, cell.value or 0.0, task)}{spread}, {seeds}"]
         if cell.std is not None:
             ends = [value - scale * cell.std, value + scale * cell.std]
             marks.append(LineMark(x=ends, y=[place, place], colour=own.colour, width=3.0, group=row.mechanism))

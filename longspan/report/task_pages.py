@@ -7,6 +7,7 @@ from typing import Any
 from longspan import suites
 from longspan.report.groups import slug
 from longspan.report.sample_panels import SamplePages, SampleSection
+from longspan.report.task_samples import samples_of
 from longspan.results.board import shown
 from longspan.results.card import Card
 
@@ -38,6 +39,15 @@ class TaskPage:
     @property
     def patterns(self) -> list[str]:
         return list(dict.fromkeys(self.entry.get("slots", {}).values()))
+
+    @property
+    def examples(self) -> list[dict[str, Any]]:
+        return samples_of(self.name) if self.entry else []
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether an example has one answer, a class."""
+        return self.entry.get("score") == "accuracy" and self.patterns == ["noncausal_self"]
 
     @property
     def tiers(self) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from longspan import suites
@@ -53,6 +54,7 @@ def environment(site: Mapping[str, Any]):
         seeds=render.seeds_text,
         board_notes=_board_notes,
         own_notes=_own_notes,
+        own_view=_own_view,
         board_title=lambda view: _board_title(view, site["task_titles"]),
         promise_words=_promise_words,
         map_scale=attention_maps.scale(),
@@ -157,6 +159,23 @@ def _own_notes(view: Board) -> list[str]:
     return [*own, *board_table.broken_notes(view)]
 
 
+def _own_view(view: Board) -> Board:
+    """The board without published rows, and without columns and averages that no run has filled."""
+    rows = (*view.rows, *view.free, *view.fidelity)
+    filled = [name for name in view.suite.columns if any(row.cells[name].status != "missing" for row in rows)]
+    averages = [one for one in view.suite.averages if any(row.averages[one.name].value is not None for row in rows)]
+    suite = replace(
+        view.suite,
+        tasks=view.suite.tasks if view.suite.measures else tuple(filled),
+        measures=tuple(one for one in view.suite.measures if one.name in filled),
+        averages=tuple(averages),
+    )
+    empty = [view.suite.measure(name).title for name in view.suite.columns if name not in filled]
+    lacking = [f"Not run: {', '.join(empty)}."] if empty else []
+    kept = replace(view, suite=suite, paper=None, published=(), notes=(*lacking, *view.notes))
+    return kept if filled else view
+
+
 def _board_title(view: Board, titles: Mapping[str, str]) -> str:
     """The title of a suite; of a list of tasks, their titles."""
     if view.suite.name in suites.SUITES or view.suite.measures:
@@ -183,7 +202,12 @@ def _formula(docstring: str) -> list[tuple[str, Any]]:
     from markupsafe import Markup
 
     return [
-        (kind, content if isinstance(content, str) else [[Markup(mathml.typeset(printable(one))) for one in line] for line in content])
+        (
+            kind,
+            content
+            if isinstance(content, str)
+            else [[Markup(mathml.typeset(printable(one))) for one in line] for line in content],
+        )
         for kind, content in mathml.paragraphs(docstring)
     ]
 

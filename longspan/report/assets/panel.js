@@ -118,5 +118,5 @@ function colourBar(svg, image, left) {
   const word = (value) => value.toLocaleString("en", { maximumSignificantDigits: 2 });
   make("text", { x: left, y: 29, class: "note" }, svg, word(image.low));
   make("text", { x: left + wide, y: 29, "text-anchor": "end", class: "note" }, svg, word(image.high));
-  make("text", { x: left + wide + 10, y: 15, class: "note" }, svg, image.bar);
+  make("text", { x: left + wide / 2, y: 29, "text-anchor": "middle", class: "note" }, svg, image.bar);
 }

@@ -72,7 +72,7 @@ class Plot {
       this.listKeys();
       this.emphasise();
     });
-    if (!this.content.views.some((view) => view.families && !view.y.rows && view.marks.some((mark) => mark.kind === "line"))) return;
+    if (!this.content.views.some((view) => view.families && !view.y.rows && view.marks.some((mark) => mark.kind === "line" && mark.name))) return;
     const apart = this.child("button", "apart-toggle", this.tools);
     apart.type = "button";
     apart.textContent = "By family";
