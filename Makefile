@@ -3,8 +3,8 @@
 # make test-gpu   the tests of kernels and recorded steps on one GPU, with GPU_PYTHON as the interpreter that has CUDA
 # make test-cluster   cells on a Ray cluster and on a Slurm that are started here; installs the extras for them
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
-# make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages; and the
-#                 tables that are made from cards
+# make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages, pictures
+#                 and examples of the site; and the tables and the picture that are made from cards
 
 PYTHON ?= python3
 VENV := .venv
@@ -51,6 +51,9 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/python docs/make_architecture.py
 	$(BIN)/python docs/make_taxonomy.py
+	$(BIN)/python docs/make_attention_maps.py
+	$(BIN)/python docs/make_task_samples.py
+	$(BIN)/python docs/make_overview.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
 	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md --cards results/h200/cards
 

@@ -61,11 +61,12 @@ class Standing:
 
 
 def who_is_good(groups: Sequence[BoardGroup], look: Mapping[str, Look], titles: Mapping[str, str]) -> Picture | None:
-    """Every task on real data on which softmax ran: how much better or worse the others are."""
+    """Every task but those on stand-ins on which softmax ran: how much better or worse the others are."""
     lines: dict[str, list[Standing]] = {}
     for group in once(groups):
         for task in group.board.suite.tasks:
-            name = f"{shown(titles.get(task, task))} ({shown(group.tier)})"
+            rules = ", ".join(filter(None, (shown(group.tier), group.data_in_words)))
+            name = f"{shown(titles.get(task, task))} ({rules})"
             if not group.standin and name not in lines and (own := standings(group, task)):
                 lines[name] = own
     if not lines:

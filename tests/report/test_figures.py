@@ -138,7 +138,7 @@ def test_labels_of_points_do_not_cover_one_another():
     with canvas() as pyplot:
         for view in views:
             drawn, axes = pyplot.subplots(figsize=(3.4, 2.9))
-            paper_figure._draw_view(axes, view)
+            paper_figure.draw_view(axes, view)
             drawn.draw_without_rendering()
             boxes = [label.get_window_extent() for label in label_points(axes, view)]
             pyplot.close(drawn)
