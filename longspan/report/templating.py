@@ -172,7 +172,9 @@ def _own_view(view: Board) -> Board:
     )
     empty = [view.suite.measure(name).title for name in view.suite.columns if name not in filled]
     lacking = [f"Not run: {', '.join(empty)}."] if empty else []
-    kept = replace(view, suite=suite, paper=None, published=(), notes=(*lacking, *view.notes))
+    unneeded = tuple(f"{one.title}:" for one in view.suite.averages if one not in averages)
+    notes = [note for note in view.notes if not note.startswith(unneeded)] if unneeded else view.notes
+    kept = replace(view, suite=suite, paper=None, published=(), notes=(*lacking, *notes))
     return kept if filled else view
 
 

@@ -134,6 +134,7 @@ def test_a_board_has_no_column_that_nobody_ran_and_says_so(tmp_path):
     assert "Retrieval" not in table
     assert "Avg 5" not in table
     assert "Not run: Text, Retrieval, Image, Pathfinder, Path-X." in board
+    assert "Avg 5:" not in board
     assert "published.html#beside-lra-longspan-full" in board
     assert "Linformer" not in board
 
