@@ -104,9 +104,7 @@ def test_every_mechanism_has_a_picture_in_every_pattern_and_causal_ones_are_tria
         drawn = picture(name, pattern)
         assert drawn.shape == (64, 64)
         assert drawn.any() == (name != "none")
-        if (
-            pattern == "causal_self" and not ENTRIES[name]["fidelity"]
-        ):  # released code may leak, as pictures show
+        if pattern == "causal_self" and not ENTRIES[name]["fidelity"]:  # released code may leak, as pictures show
             assert not np.triu(drawn, 1).any()
 
 
