@@ -4,8 +4,8 @@
 # make test-cluster   cells on a Ray cluster, a Slurm and an S3 that are started here; installs the extras for them
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
 # make notebooks  run both notebooks                              make docker      an image that runs longspan
-# make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages; and the
-#                 tables and the shipped pack that are made from cards
+# make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages, pictures
+#                 and examples of the site; and the tables, the picture and the shipped pack that are made from cards
 
 PYTHON ?= python3
 VENV := .venv
@@ -51,6 +51,9 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_gallery.py
 	$(BIN)/python docs/make_architecture.py
 	$(BIN)/python docs/make_taxonomy.py
+	$(BIN)/python docs/make_attention_maps.py
+	$(BIN)/python docs/make_task_samples.py
+	$(BIN)/python docs/make_overview.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
 	$(BIN)/python -c "from pathlib import Path; from longspan.results.shipped import pack; pack([Path('results/h200/cards')])"
 	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md docs/papers.md docs/findings.md \

@@ -34,7 +34,6 @@ REQUIRED = {
 # import name -> (distribution, what does not work without it, how to install it)
 OPTIONAL = {
     "numba": ("numba", "data generation runs uncompiled, many times slower", "pip install numba"),
-    "plotly": ("plotly", "no report site", "pip install plotly"),
     "jsonschema": ("jsonschema", "cards are checked by the built-in rules only", "pip install jsonschema"),
     "tensorboard": ("tensorboard", "no TensorBoard logs (CSV logs stay)", "pip install tensorboard"),
     "PIL": ("pillow", "no image import and no contact sheets", "pip install pillow"),

@@ -8,8 +8,9 @@ from pathlib import Path
 from longspan.analysis.finding import Finding
 from longspan.core import atomic
 from longspan.core.environment import installed
-from longspan.report import paper_figure, plotly_figure
-from longspan.report.build import asset, plotly_source
+from longspan.report import figure_json, paper_figure
+from longspan.report.build import asset, script
+from longspan.report.look import family_of
 from longspan.report.question_figures import describe
 from longspan.report.templating import environment
 
@@ -29,9 +30,8 @@ def page(finding: Finding) -> str:
 
     env = environment({"version": installed("longspan") or "", "look": {}, "task_titles": {}})
     return env.get_template("answer.html").render(
-        item={"finding": finding, "figures": [*map(plotly_figure.render, describe(finding))]},
+        item={"finding": finding, "figures": [figure_json.render(one, family_of) for one in describe(finding)]},
         style=Markup(asset("site.css")),
-        script=Markup(asset("site.js")),
-        plotly=Markup(plotly_source()),
+        script=Markup(script()),
         root="",
     )

@@ -14,18 +14,14 @@ from typing import Any
 
 from longspan.analysis import Evidence
 from longspan.core import atomic, litter
-from longspan.core.errors import LongspanError, UsageError
-from longspan.report import pages, sample_panels
+from longspan.core.errors import UsageError
+from longspan.report import docs_pages, pages, sample_panels
 from longspan.results.alike import alike
 from longspan.results.card import Card
 from longspan.results.store import Problem, Store, newest
 
 MARKER = ".longspan-report"  # a folder that has it may be replaced by a newer report
-ASSETS = ("site.css", "site.js", "clouds.js")
-
-
-class ReportError(LongspanError):
-    """The report cannot be built on this machine."""
+SCRIPTS = ("address", "theme", "tables", "filters", "scales", "labels", "drawing", "panel", "plot", "compare")
 
 
 def build(
@@ -57,7 +53,8 @@ def build(
     cards = newest(cards)
     evidence = evidence or Evidence.of(cards, (), measurements)
     samples = sample_panels.collect(alike(cards)[0], folders)
-    content = pages.render(cards, evidence, catalogue or {}, conformance or (), problems, samples)
+    docs = docs_pages.found()
+    content = pages.render(cards, evidence, catalogue or {}, conformance or (), problems, samples, docs)
     litter.sweep(out.parent)
     with atomic.folder_beside(out) as folder:
         for name, text in content.items():
@@ -66,6 +63,8 @@ def build(
         for name, media in samples.files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(media)
+        for name, picture in docs_pages.pictures(docs).items() if docs else ():
+            (folder / "docs" / name).write_bytes(picture)
         _write_assets(folder / "assets")
         (folder / MARKER).write_text("This folder is replaced whenever the report is built.\n", encoding="utf-8")
     return out / "index.html"
@@ -79,20 +78,15 @@ def _refuse_foreign_folder(out: Path) -> None:
 
 
 def _write_assets(folder: Path) -> None:
-    source = plotly_source()
     folder.mkdir()
-    (folder / "plotly.min.js").write_text(source, encoding="utf-8")
-    for name in ASSETS:
+    for name in ("site.css", "clouds.js"):
         (folder / name).write_text(asset(name), encoding="utf-8")
+    (folder / "site.js").write_text(script(), encoding="utf-8")
 
 
-def plotly_source() -> str:
-    """The source of plotly.js, included so that pages need no network."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError:
-        raise ReportError("The report draws with plotly, which is not installed; run `pip install plotly`.") from None
-    return get_plotlyjs()
+def script() -> str:
+    """The scripts of the site as one file."""
+    return "\n".join(asset(f"{name}.js") for name in SCRIPTS)
 
 
 def asset(name: str) -> str:

@@ -30,7 +30,7 @@ def _growth(found: Sequence[Curves], look: Mapping[str, Look]) -> list[FigureVie
     for one in found:
         quantity = one.label.partition(",")[0]
         name = ", ".join(filter(None, (quantity if one.mode == "decode" else f"{one.mode} {quantity}", one.variant)))
-        lines = [_line(line, look, [f"{x:,.0f} tokens: {y:,.4g}" for x, y in _pairs(line)]) for line in one.lines]
+        lines = [length_line(line, look, [f"{x:,.0f} tokens: {y:,.4g}" for x, y in _pairs(line)]) for line in one.lines]
         x = Axis("tokens", log=True, ticks=length_ticks(x for line in one.lines for x in line.x))
         y = Axis(one.label, log=True, ticks=value_ticks(y for line in one.lines for y in line.y))
         medium = "site" if (one.mode, one.label) in drawn else "both"
@@ -83,7 +83,7 @@ def _roofline(roofs: Sequence[Roof], look: Mapping[str, Look]) -> list[FigureVie
     views = []
     for roof in roofs:
         lines = [
-            _line(line, look, [f"{n:,} tokens: {y:,.4g} TFLOP/s" for n, y in zip(lengths, line.y, strict=True)])
+            length_line(line, look, [f"{n:,} tokens: {y:,.4g} TFLOP/s" for n, y in zip(lengths, line.y, strict=True)])
             for line, lengths in zip(roof.lines, roof.lengths, strict=True)
         ]
         marks = [*ceiling(roof), *lines]
@@ -181,7 +181,7 @@ def row_points(
     return [PointsMark(x=x, y=y, colour=colour, symbol=symbol, size=size, name=name, group=name, hover=hover)]
 
 
-def _line(line: LengthCurve, look: Mapping[str, Look], hover: Sequence[str]) -> LineMark:
+def length_line(line: LengthCurve, look: Mapping[str, Look], hover: Sequence[str]) -> LineMark:
     own, group = look[shown(line.mechanism)], shown(line.mechanism)
     width = 1.8 if own.hue else 3.0
     return LineMark(x=line.x, y=line.y, name=line.title, group=group, hover=hover, width=width, **own.line)

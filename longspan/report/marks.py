@@ -1,6 +1,6 @@
 """A figure as plain data: marks on axes, and views that a reader switches between. No drawing library is imported here.
 
-`plotly_figure.py` draws the same data for the site, `paper_figure.py` for a paper. Colours are names of style-sheet
+`figure_json.py` hands the same data to the site, `paper_figure.py` draws it on paper. Colours are names of style-sheet
 variables (`--hue-3`): the page resolves them for its theme, the paper has its own table. Sizes and widths are pixels of
 the site. Names come from cards, which are untrusted; the renderers clean and escape them.
 """

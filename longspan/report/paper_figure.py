@@ -126,7 +126,7 @@ def render(pyplot: Any, figures: Sequence[Figure]) -> Any:
             axes.set_title(("\n" if above else "") + shown(view.label), linespacing=1.5)
             if column == 0:  # as wide as the row, so that the layout must not see it
                 axes.annotate(shown(above), (0, 1), (0, 18), "axes fraction", "offset points").set_in_layout(False)
-            _draw_view(axes, view)
+            draw_view(axes, view)
             labelled += [(axes, view)] if view.labelled else []
     _draw_legend(drawn, abreast)
     drawn.draw_without_rendering()  # places are known from here on
@@ -161,7 +161,7 @@ def _legend_name(mark: Mark, view: FigureView) -> str:
 # ------------------------------------------------------------------------------------------------------ views and marks
 
 
-def _draw_view(axes: Any, view: FigureView) -> None:
+def draw_view(axes: Any, view: FigureView) -> None:
     for order, mark in enumerate(view.marks):
         _draw_mark(axes, mark, view, order + 1)
     axes.set(xlabel=shown(view.x.label), ylabel=shown(view.y.label))

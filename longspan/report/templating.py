@@ -1,17 +1,20 @@
 """The Jinja environment of the report: what its templates may call."""
 
+import html
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from longspan import suites
 from longspan.analysis import efficiency_table, lra_efficiency
 from longspan.core.printable import printable
 from longspan.core.readable_json import finite
-from longspan.report import printed
+from longspan.report import attention_maps, mathml, printed
 from longspan.report.fairness import verdicts_on
+from longspan.report.look import base_name
 from longspan.results import board_table, render
 from longspan.results.board import STANDIN_NOTE, Board, BoardCell, Row, device_of, shown
 from longspan.results.card import Card
@@ -50,6 +53,11 @@ def environment(site: Mapping[str, Any]):
         meter=_meter,
         seeds=render.seeds_text,
         board_notes=_board_notes,
+        own_notes=_own_notes,
+        own_view=_own_view,
+        board_title=lambda view: _board_title(view, site["task_titles"]),
+        promise_words=_promise_words,
+        map_scale=attention_maps.scale(),
         board_spread=board_table.spread_text,
         verdicts_on=verdicts_on,
         other_data=lambda card: in_words(data_of(card)),
@@ -70,6 +78,9 @@ def environment(site: Mapping[str, Any]):
         power=lambda cost: str(cost).replace("^2", "²").replace("^3", "³"),
         options=options_of,
         script_json=lambda value: Markup(script_json(value)),
+        markup=Markup,
+        code=lambda words: Markup(_with_code(printable(words))),
+        formula=_formula,
     )
     return env
 
@@ -79,12 +90,6 @@ def _without_control_characters(value: Any) -> Any:
     from markupsafe import Markup
 
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def base_name(mechanism: str) -> str:
-    """`performer(features=64)` is `performer`; a plug-in keeps its path. The same for the name as a board shows it."""
-    name = shown(mechanism)
-    return name.split("(", 1)[0].strip() or name
 
 
 def options_of(mechanism: str) -> str:
@@ -146,6 +151,67 @@ def _board_notes(view: Board) -> list[str]:
     flags = [f"{board_table.PRINTED_ERROR} {flag}" for flag in (view.paper.flags if view.paper else ())]
     own = (note for note in view.notes if note != STANDIN_NOTE)
     return [*flags, *own, *board_table.difference_notes(view), *board_table.broken_notes(view)]
+
+
+def _own_notes(view: Board) -> list[str]:
+    """The same without what is about published rows."""
+    own = (note for note in view.notes if note != STANDIN_NOTE and not note.startswith("Published"))
+    return [*own, *board_table.broken_notes(view)]
+
+
+def _own_view(view: Board) -> Board:
+    """The board without published rows, and without columns and averages that no run has filled."""
+    rows = (*view.rows, *view.free, *view.fidelity)
+    filled = [name for name in view.suite.columns if any(row.cells[name].status != "missing" for row in rows)]
+    averages = [one for one in view.suite.averages if any(row.averages[one.name].value is not None for row in rows)]
+    suite = replace(
+        view.suite,
+        tasks=view.suite.tasks if view.suite.measures else tuple(filled),
+        measures=tuple(one for one in view.suite.measures if one.name in filled),
+        averages=tuple(averages),
+    )
+    empty = [view.suite.measure(name).title for name in view.suite.columns if name not in filled]
+    lacking = [f"Not run: {', '.join(empty)}."] if empty else []
+    unneeded = tuple(f"{one.title}:" for one in view.suite.averages if one not in averages)
+    notes = [note for note in view.notes if not note.startswith(unneeded)] if unneeded else view.notes
+    kept = replace(view, suite=suite, paper=None, published=(), notes=(*lacking, *notes))
+    return kept if filled else view
+
+
+def _board_title(view: Board, titles: Mapping[str, str]) -> str:
+    """The title of a suite; of a list of tasks, their titles."""
+    if view.suite.name in suites.SUITES or view.suite.measures:
+        return shown(view.suite.title)
+    return shown(", ".join(titles.get(task, suites.heading(task)) for task in view.suite.tasks))
+
+
+def _promise_words(table: Mapping[str, Any], broken: Sequence[str]) -> str:
+    """What the folded table of promises comes to."""
+    statuses = [found["status"] for column in table["columns"] for found in column["by_promise"].values()]
+    kept, applied = statuses.count("kept"), len(statuses) - statuses.count("not applicable")
+    places = len(table["columns"])
+    words = f"{kept:,} of {applied:,} promises kept, in {places} combination{'' if places == 1 else 's'} of pattern, "
+    return f"{words}device and precision" + (f"; broken: {', '.join(broken)}" if broken else "")
+
+
+def _with_code(words: str) -> str:
+    """Escaped text in which what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(words, quote=False))
+
+
+def _formula(docstring: str) -> list[tuple[str, Any]]:
+    """Paragraphs of words and lines of formulas, these typeset."""
+    from markupsafe import Markup
+
+    return [
+        (
+            kind,
+            content
+            if isinstance(content, str)
+            else [[Markup(mathml.typeset(printable(one))) for one in line] for line in content],
+        )
+        for kind, content in mathml.paragraphs(docstring)
+    ]
 
 
 def _speed_hint(cell: lra_efficiency.SpeedCell) -> str:

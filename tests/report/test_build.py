@@ -15,7 +15,7 @@ from longspan import published
 from longspan.core.errors import StorageError, UsageError
 from longspan.report import build as building
 from longspan.report import printed
-from longspan.report.build import ReportError, build
+from longspan.report.build import build
 from longspan.report.fairness import verdicts_on
 from longspan.report.look import HUES, looks
 from longspan.report.matrix import matrix
@@ -47,7 +47,7 @@ def titles(page):
 
 def section(page, name):
     """The HTML of the section with that id, up to the next one."""
-    return re.split(r'<section[^>]*class="panel"', page.read_text(encoding="utf-8").partition(f'id="{name}"')[2])[0]
+    return re.split(r'<section[^>]*class="panel[" ]', page.read_text(encoding="utf-8").partition(f'id="{name}"')[2])[0]
 
 
 def test_every_link_between_pages_leads_somewhere(site):
@@ -55,7 +55,7 @@ def test_every_link_between_pages_leads_somewhere(site):
     assert len(pages) > 8
     for page in pages:
         for target in re.findall(r'(?:href|src)="([^"#]+)"', page.read_text(encoding="utf-8")):
-            if not target.startswith(("https://arxiv.org/", "data:")):
+            if not target.startswith(("https://", "data:")):
                 assert (page.parent / target).resolve().is_file(), f"{page.name} links to {target}"
 
 
@@ -63,7 +63,7 @@ def test_every_place_on_a_page_has_one_name_and_links_to_it_arrive(site):
     names = {page: re.findall(r'\bid="([^"]+)"', page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
     for page, found in names.items():
         assert len(found) == len(set(found)), page.name
-        for target, name in re.findall(r'href="([^"#]*)#([^"]+)"', page.read_text(encoding="utf-8")):
+        for target, name in re.findall(r'href="([^"#]*)#([^"?]+)', page.read_text(encoding="utf-8")):
             assert name in names[(page.parent / target).resolve() if target else page], f"{page.name} to {name}"
 
 
@@ -76,13 +76,13 @@ def test_no_card_text_becomes_markup(site):
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert HOSTILE not in text
-        assert "<img" not in text
+        assert "<img src=x" not in text
         assert "<b>not bold" not in text
         assert 'href="javascript:' not in text
 
 
-def test_the_index_says_what_was_run_on_what(site):
-    text = (site / "index.html").read_text(encoding="utf-8")
+def test_the_boards_say_what_was_run_on_what(site):
+    text = (site / "board.html").read_text(encoding="utf-8")
     for expected in ("Test CPU", "Stand-in data.", "off the board", "generated", "2.13.0"):
         assert expected in text
 
@@ -90,14 +90,14 @@ def test_the_index_says_what_was_run_on_what(site):
 def test_a_mechanism_page_has_its_formula_options_promises_and_runs(site):
     text = (site / "mechanism" / "performer.html").read_text(encoding="utf-8")
     for expected in (
-        "y_i = sum_j a_ij v_j",
+        'alttext="y_i = sum_j a_ij v_j"',
         "features",
         "no future leak",
         "changed by 0.1",
         "https://arxiv.org/abs/2009.14794",
     ):
         assert expected in text
-    assert text.index("<h1") < text.index("<pre") < text.index("<h2>Promises") < text.index("<h2>Runs")
+    assert text.index("<h1") < text.index("<math") < text.index("<h2>Promises") < text.index("<h2>Runs")
     other = (site / "mechanism" / "never_run.html").read_text(encoding="utf-8")
     assert "Not run yet" in other
     assert "to the next segment" in other  # what it carries
@@ -203,7 +203,7 @@ def tables_of(page, name):
 
 def test_a_full_board_shows_the_published_rows_however_few_runs_there_are(tmp_path):
     build([make_card(tier="full")], tmp_path / "site")
-    (table,) = tables_of(tmp_path / "site" / "index.html", "lra-longspan-full")
+    (table,) = tables_of(tmp_path / "site" / "published.html", "beside-lra-longspan-full")
     text = " ".join(re.sub(r"<[^>]*>", " ", table).split())
     for row in published.load("lra-v1").rows:
         assert row.title in text
@@ -218,37 +218,38 @@ def test_a_full_board_shows_the_published_rows_however_few_runs_there_are(tmp_pa
 )
 def test_other_boards_show_no_published_row(tmp_path, how):
     tasks = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
-    index = build([make_card(task=task, chance=0.1, **how) for task in tasks], tmp_path / "site")
-    assert "Linformer" not in words(index)
-    assert "Long Range Arena" in words(index)
+    cards = [make_card(task=task, chance=0.1, **how) for task in tasks]
+    boards = build(cards, tmp_path / "site").with_name("board.html")
+    assert "Linformer" not in words(boards)
+    assert "Long Range Arena" in words(boards)
+    assert 'id="beside-' not in boards.with_name("published.html").read_text(encoding="utf-8")
 
 
 def test_every_substitute_for_the_data_has_a_section_that_names_it(tmp_path):
     runs = {"official": "softmax", "allison": "linear", "faces+photos": "performer", "standin": "local"}
     cards = [make_card(name, variant=kind, tier="lite", title=f"Ran {name}") for kind, name in runs.items()]
-    index = build(cards, tmp_path / "site")
+    index = build(cards, tmp_path / "site").with_name("board.html")
     for kind, name in list(runs.items())[1:]:
         own = section(index, slug(f"lra-generated-longspan-lite-{kind}"))
         assert set(re.findall(r"Ran (\w+)", own)) == {name}
         assert ("stand-in data" if kind == "standin" else f"{kind} data") in html.unescape(own)
-    assert "data" not in section(index, "lra-generated-longspan-lite").split("</header>")[0]
+    assert " data" not in section(index, "lra-generated-longspan-lite").partition(">")[2].split("</header>")[0]
 
 
 def test_the_free_track_has_a_table_of_its_own_without_published_numbers(site):
-    ranked, free = tables_of(site / "index.html", "lra-longspan-full")
+    ranked, free = tables_of(site / "board.html", "lra-longspan-full")
     assert ">S4<" in free
     assert ">S4<" not in ranked
-    assert "Linformer" in ranked
     for foreign in ("published", "Linformer", "vs ", "Softmax"):
         assert foreign not in free
-    text = words(site / "index.html")
+    text = words(site / "board.html")
     assert FREE_TITLE in text
     assert FREE_NOTE in text
 
 
 def test_a_task_of_no_suite_has_a_board_of_its_own(site):
-    assert len(tables_of(site / "index.html", "text_4k-longspan-full")) == 1
-    assert "text_4k" not in section(site / "index.html", "lra-longspan-full")
+    assert len(tables_of(site / "board.html", "text_4k-longspan-full")) == 1
+    assert "text_4k" not in section(site / "board.html", "lra-longspan-full")
 
 
 def test_verdicts_on_the_rules_stand_on_the_page_of_the_mechanism(site):
@@ -351,13 +352,6 @@ def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_a_missing_plotly_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ReportError, match="plotly"):
-        build([], tmp_path / "site")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_catalogue_of_another_schema_is_refused(tmp_path):
     with pytest.raises(UsageError, match="schema 2"):
         build([], tmp_path / "site", {"schema": 2})
@@ -401,7 +395,7 @@ def test_no_page_has_control_characters_of_a_card(tmp_path):
 
 @pytest.mark.parametrize("mechanism", ["\r=1+1", "name\x85", "\x1c", "\x85(a=1)"])
 def test_a_mechanism_between_odd_line_breaks_has_a_page(tmp_path, mechanism):
-    index = build([make_card(mechanism, title="odd")], tmp_path / "site", CATALOGUE)
+    index = build([make_card(mechanism, title="odd")], tmp_path / "site", CATALOGUE).with_name("board.html")
     (page,) = set(
         re.findall(r'href="(mechanism/[^"]+)"[^>]*>\s*(?:<svg.*?</svg>)?\s*<span>odd', index.read_text(), re.S)
     )

@@ -1,0 +1,64 @@
+"""Examples of the tasks for their pages on the site: longspan/report/task_samples.json.
+
+    python docs/make_task_samples.py
+
+Examples are drawn from what Longspan generates, in the sizes of the smoke tier: with an empty folder of data, nothing
+comes from a real data set. Tasks that cannot be shown without one are left out.
+"""
+
+import base64
+import io
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parents[1] / "longspan" / "report" / "task_samples.json"
+COUNT, LETTERS = 3, 420
+
+
+def samples(task: str) -> list[dict[str, Any]]:
+    """The first examples, a text cut short or a picture as a PNG in base64."""
+    from longspan import datasets, tasks
+
+    entry = tasks.get(task)
+    protocol = next(rules for name, rules in entry.protocols.items() if name[1] == "smoke")
+    dataset, _ = datasets.examples_of(task)
+    return [shown(sample) for sample in dataset.samples(protocol.data, COUNT)]
+
+
+def shown(sample: Any) -> dict[str, Any]:
+    label = str(sample.label)
+    if isinstance(sample.content, str):
+        text = sample.content
+        return {"label": label, "text": text if len(text) <= LETTERS else f"{text[:LETTERS]} …", "letters": len(text)}
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.asarray(sample.content)
+    picture = Image.fromarray(pixels.astype(np.uint8).squeeze())
+    stream = io.BytesIO()
+    picture.save(stream, format="PNG", optimize=True)
+    return {"label": label, "png": base64.b64encode(stream.getvalue()).decode(), "size": list(picture.size)}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["LONGSPAN_DATA"] = empty
+        from longspan import tasks
+        from longspan.core import atomic
+        from longspan.core.errors import LongspanError
+
+        made = {}
+        for task in tasks.names():
+            try:
+                made[task] = samples(task)
+            except LongspanError as error:
+                print(f"{task} is left out: {error}")
+    atomic.write_json(FILE, {"schema": 1, "tasks": made})
+    print({task: len(json.dumps(found)) for task, found in made.items()})
+
+
+if __name__ == "__main__":
+    main()
