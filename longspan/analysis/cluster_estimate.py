@@ -13,7 +13,7 @@ from longspan.analysis.cluster import Job, simulate
 from longspan.analysis.expected_memory import Need, Needs
 from longspan.analysis.plan import START_SECONDS, MissingCell
 
-CELLS_PER_SECOND = 200.0  # that the driver of a launcher hands out at least (benchmarks/noop_cells.py)
+CELLS_PER_SECOND = 200.0  # that the driver of a launcher hands out at least (benchmarks/ray_throughput.py)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ registry = Registry(
             "masked_tokens",
             "pathfinder_rules",
             "placed_answers",
+            "row_draws",
             "speech",
             "speech_feed",
             "speech_rules",
