@@ -25,7 +25,7 @@ def push(card: str | Path, repository: str, *, private: bool = True, hub: Any = 
     """
     card = Path(card)
     record = cards.read(card)
-    if faults := list(files.faults(card, record, weights=False)):
+    if faults := list(files.faults(card, record, bulky=False)):
         raise CorruptFile(f"{card.name} was to be pushed, but {'; '.join(faults)}")
     hub = hub or _hub()
     hub.create_repo(repository, repo_type=KIND, private=private, exist_ok=True)
@@ -55,7 +55,7 @@ def pull(repository: str, *, out: str | Path = "out", hub: Any = None) -> list[P
             named = [path.name, *record["files"].values()]
             if bad := [name for name in named if Path(name).name != name or (source / name).is_symlink()]:
                 raise CorruptFile(f"A card of {repository} names files that lie elsewhere: {', '.join(bad)[:200]}.")
-            if faults := list(files.faults(path, record, weights=False)):
+            if faults := list(files.faults(path, record, bulky=False)):
                 raise CorruptFile(f"{path.name} of {repository} is not whole: {'; '.join(faults)}")
         return [_placed(path, record, Path(out) / "cards") for path, record in found.items()]
 

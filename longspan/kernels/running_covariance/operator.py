@@ -31,7 +31,7 @@ def forward(
     inputs = [x.contiguous() for x in (q, k, v, temperature, covariance, square_q, square_k)]
     y = _like(q)
     with torch.cuda.device_of(q):  # Triton launches on the current device
-        triton.forward[_grid(covariance)](*inputs, y, *q.shape[1:3], covariance.shape[2], **_launch(q))
+        triton.forward[_grid(covariance)](*inputs, y=y, **_sizes(q, covariance))
     return y
 
 
@@ -58,7 +58,7 @@ def backward(
     inputs = [x.contiguous() for x in (dy, q, k, v, temperature, covariance, square_q, square_k)]
     found = _empty_gradients(*inputs)
     with torch.cuda.device_of(q):
-        triton.backward[_grid(covariance)](*inputs, *found, *q.shape[1:3], covariance.shape[2], **_launch(q))
+        triton.backward[_grid(covariance)](*inputs, *found, **_sizes(q, covariance))
     return found  # pyright: ignore[reportReturnType]
 
 
@@ -66,9 +66,10 @@ def _grid(covariance: Tensor) -> tuple[int]:
     return (math.prod(covariance.shape[:3]),)
 
 
-def _launch(q: Tensor) -> dict[str, int]:
-    c, C = q.shape[3], next_power_of_2(q.shape[3])
-    return {"c": c, "C": C, "TOKENS": CHUNK, "num_warps": max(1, C * C // NUMBERS)}
+def _sizes(q: Tensor, covariance: Tensor) -> dict[str, int]:
+    (_, h, t, c), C = q.shape, next_power_of_2(q.shape[3])
+    launch = {"c": c, "C": C, "TOKENS": CHUNK, "num_warps": max(1, C * C // NUMBERS)}
+    return {"h": h, "t": t, "chunks": covariance.shape[2], **launch}
 
 
 def _gradients(dy: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
