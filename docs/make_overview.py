@@ -50,8 +50,9 @@ def draw(found: list[landing.Picture]) -> bytes:
         for place, picture in zip(axes, found, strict=True):
             view = picture.figure.views[0]
             paper_figure.draw_view(place, view)
-            place.set_title(picture.question, loc="left", fontsize=13, fontweight="bold", pad=26)
+            place.set_title(picture.question, loc="left", fontsize=11, fontweight="bold", pad=26)
             place.text(0, 1.025, subtitle(view), transform=place.transAxes, fontsize=8.5, color=paper_figure.QUIET)
+        drawn.get_layout_engine().set(rect=(0, 0, 0.95, 1))  # text is drawn in the fonts of whoever looks, some wider
         handles, labels = axes[0].get_legend_handles_labels()
         axes[0].legend(handles, labels, loc="upper center", bbox_to_anchor=(0.4, -0.13), ncols=4, frameon=False)
         stream = io.BytesIO()

@@ -53,7 +53,7 @@ def pictures(
 
 @dataclass(frozen=True)
 class Standing:
-    """A mechanism on a task against softmax there; `gain` is in percent of softmax's score, positive is better."""
+    """A mechanism on a task against softmax there, see `gain_of`."""
 
     row: Row
     gain: float
@@ -94,16 +94,26 @@ def standings(group: BoardGroup, task: str) -> list[Standing]:
     softmax = next((row.cells[task].value for row in rows if row.mechanism == BASELINE), None)
     if not softmax or len(rows) < 2:
         return []
-    sign = 1.0 if group.board.suite.measure(task).higher_is_better else -1.0
-    metric = group.board.suite.measure(task).metric
-    made = []
+    measure, made = group.board.suite.measure(task), []
     for row in rows:
         cell = row.cells[task]
-        gain = 100.0 * sign * ((cell.value or 0.0) / softmax - 1.0)
+        gain = gain_of(cell.value or 0.0, softmax, measure.higher_is_better)
         seeds = f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"
-        words = f"{render.score_text(group.board, cell.value or 0.0, task)} {metric}, {gain:+.1f} % on softmax, {seeds}"
+        score = f"{render.score_text(group.board, cell.value or 0.0, task)} {measure.metric}"
+        words = f"{score}, {gain:+.1f} % on softmax, {seeds}"
         made.append(Standing(row, gain, shown(words)))
     return made
+
+
+def gain_of(value: float, softmax: float, higher_is_better: bool) -> float:
+    """How much better than softmax, in percent: the quotient of the two scores, turned over where lower is better, so
+    that an error of twice softmax's is half as good, and none is worse than -100 %.
+
+    >>> gain_of(0.6, 0.5, True), gain_of(4.0, 2.0, False)
+    (20.0, -50.0)
+    """
+    over, under = (value, softmax) if higher_is_better else (softmax, value)
+    return round(100.0 * (over / under - 1.0), 6) if under else 0.0
 
 
 def lanes(values: Sequence[float], near: float) -> list[int]:
