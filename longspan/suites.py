@@ -183,6 +183,7 @@ HEADINGS = {  # as the papers head their columns, and short titles of the tasks 
     "retrieval": "Retrieval",
     "image": "Image",
     "pathfinder": "Pathfinder",
+    "pathfinder_cls": "Pathfinder, class token",
     "pathx": "Path-X",
     "recall": "Recall",
     "noncausal_recall": "Noncausal recall",

@@ -10,7 +10,6 @@ Gradients flow through both to the process whose tokens they are of.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -18,27 +17,27 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-_place: ContextVar[tuple[int, int] | None] = ContextVar("place", default=None)
+_place: tuple[int, int] | None = None  # a plain variable, which torch.compile can look at
 
 
 @contextmanager
 def shared(rank: int, processes: int) -> Iterator[None]:
     """Rows in the block are parts of rows that so many processes share."""
-    token = _place.set((rank, processes) if processes > 1 else None)
+    global _place
+    before, _place = _place, (rank, processes) if processes > 1 else None
     try:
         yield
     finally:
-        _place.reset(token)
+        _place = before
 
 
 def is_shared() -> bool:
-    return _place.get() is not None
+    return _place is not None
 
 
 def first_token(length: int) -> int:
     """The place in the whole row of the first of the tokens here; 0 where rows are whole."""
-    place = _place.get()
-    return 0 if place is None else place[0] * length
+    return 0 if _place is None else _place[0] * length
 
 
 def all_tokens(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h m c"]:
@@ -52,9 +51,8 @@ def sum_before(state: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def _where() -> tuple[int, int]:
-    place = _place.get()
-    assert place is not None, "rows are whole here"
-    return place
+    assert _place is not None, "rows are whole here"
+    return _place
 
 
 def _gathered(x: Tensor, processes: int) -> list[Tensor]:

@@ -44,7 +44,7 @@ def _relative(found: Sequence[RelativeCurves], look: Mapping[str, Look]) -> list
     views = []
     for one in found:
         lines: list[Mark] = [
-            _line(line, look, [f"{x:,.0f} tokens: {y:,.3g} times" for x, y in _pairs(line)]) for line in one.lines
+            length_line(line, look, [f"{x:,.0f} tokens: {y:,.3g} times" for x, y in _pairs(line)]) for line in one.lines
         ]
         lines.append(ReferenceMark("y", 1.0, one.baseline))
         x = Axis("tokens", log=True, ticks=length_ticks(x for line in one.lines for x in line.x))

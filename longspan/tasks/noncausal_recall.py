@@ -19,7 +19,7 @@ from longspan.metrics.point_cloud import category_mean
 from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.placed_answers import Batch, PlacedAnswersTask, diagnostic
 
-DATA = recall.PRESETS["recall"]
+DATA = recall.PRESETS["noncausal_recall"]
 LONGSPAN = Protocol(
     data=DATA["longspan", "full"],
     model=Sizes(dim=128, heads=1, layers=2, mlp=512, attention_dropout=0.0),

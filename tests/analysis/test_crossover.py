@@ -233,7 +233,9 @@ def test_measured_memory_of_a_fused_softmax_is_no_parabola(call):
     rows = json.loads(call(*words, "--json").stdout)["rows"]
     assert rows
     assert {row["Efficiency length"] for row in rows} == {None}
-    assert all(row["In words"].startswith("no crossover: the baseline is not quadratic") for row in rows)
+    fitted = [row for row in rows if "the fits need" not in row["In words"]]  # of some there is one length only
+    assert fitted
+    assert all(row["In words"].startswith("no crossover: the baseline is not quadratic") for row in fitted)
     assert "no crossover" in call(*words).stdout
     times = json.loads(call("--method", "cab-2023", "--cards", cards, "--json").stdout)["rows"]
     assert any(row["Efficiency length"] for row in times)

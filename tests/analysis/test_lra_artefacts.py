@@ -102,7 +102,7 @@ def test_own_points_have_the_speed_of_text_and_the_mean_of_the_tasks_that_all_ha
     finding = analysis.answer("tradeoff", Evidence(runs=runs))
     points = {point.mechanism: (point.score, point.speed) for point in finding.figure[0].points}
     assert points == {"softmax": (pytest.approx(0.5), 10.0), "linear": (pytest.approx(0.4), 20.0)}
-    assert "mean of ListOps, text_1k" in finding.figure[0].label
+    assert "mean of ListOps, Text 1K" in finding.figure[0].label
     assert any("not with the paper's" in note for note in finding.notes)
 
 

@@ -74,7 +74,7 @@ def test_attention_removed_is_no_method_and_options_that_a_protocol_chose_do_not
     cards += [run("lm", {"perplexity": 9.0}, "performer(features=16)", pattern=CS, tier="lite")]
     columns = {column.title: column for column in own_columns(cards)}
     assert set(columns["NS-Image (longspan, full)"].scores) == set(NAMES)
-    assert columns["CS-lm (cab-2023, lite)"].scores == {"performer": -9.0}
+    assert columns["CS-LM (cab-2023, lite)"].scores == {"performer": -9.0}
 
 
 def test_own_patterns_have_an_index_each_and_correlate():

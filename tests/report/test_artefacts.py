@@ -109,8 +109,8 @@ def test_a_score_by_other_rules_says_by_which():
 def test_a_task_that_is_scored_by_two_metrics_has_a_number_of_each(made):
     pairs = {pair.what: pair for pair in made["cab-table-3c"].pairs}
     assert len(pairs) == len(made["cab-table-3c"].pairs)
-    assert pairs["ABC, forecasting_etth1, MSE"].theirs == "1.332"
-    assert pairs["ABC, forecasting_etth1, MAE"].theirs == "0.934"
+    assert pairs["ABC, ETTh1, MSE"].theirs == "1.332"
+    assert pairs["ABC, ETTh1, MAE"].theirs == "0.934"
 
 
 def test_a_question_without_an_answer_is_a_sentence_and_no_failure():

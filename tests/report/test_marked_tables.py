@@ -78,7 +78,7 @@ def test_seeds_at_chance_are_counted():
 def test_the_free_track_has_no_published_score_beside_it_and_a_shared_device_no_speed():
     timing = {"wall_seconds": 60.0, "steps_per_second": 5.0, "examples_per_second": 50.0, "shared": True}
     text = filled("scores listops full", card(track="free", protocol="strong", timing=timing))
-    assert "| softmax | strong | 40.00 | – | 1.0 (shared) | – |" in text
+    assert "| softmax | strong | 40.00 | – | – (shared) | – |" in text
 
 
 def test_stand_ins_other_tiers_and_overridden_runs_are_no_scores():

@@ -205,7 +205,7 @@ def test_the_board_of_a_pattern_is_printed(tmp_path):
 
 def test_the_site_shows_the_board_of_several_metrics_beside_those_of_its_tasks(tmp_path):
     cards = [*crossed("softmax", 4.0, 2.2, 0.36, 0.07, 0.31), *crossed("abc", 5.0, 2.5, 0.35, 0.06, 0.30)]
-    page = build(cards, tmp_path / "site").read_text(encoding="utf-8")
+    page = build(cards, tmp_path / "site").with_name("board.html").read_text(encoding="utf-8")
     assert "CAB, causal cross" in page
     assert "TrTTS MSD" in page
     printed = (tmp_path / "site" / "published.html").read_text(encoding="utf-8")

@@ -43,9 +43,9 @@ def test_weights_may_be_left_out_but_not_replaced(tmp_path):
     card = cards.read(path)
     weights = path.parent / card["files"]["weights"]
     weights.write_bytes(b"other weights")
-    assert any("was changed" in fault for fault in faults(path, card, weights=False))
+    assert any("was changed" in fault for fault in faults(path, card, bulky=False))
     weights.unlink()
-    assert list(faults(path, card, weights=False)) == []
+    assert list(faults(path, card, bulky=False)) == []
     assert list(faults(path, card)) != []
 
 

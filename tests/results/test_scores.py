@@ -99,20 +99,18 @@ def test_a_board_can_be_of_several_patterns_replaced_at_once():
 def test_the_report_shows_perplexities_as_they_are(tmp_path):
     other = make_perplexity("abc", 25.0, pattern="noncausal_self+causal_self")
     index = build([*CARDS, other, make_card("softmax", accuracy=0.4321)], tmp_path / "site")
-    page = index.read_text()
+    page = index.with_name("board.html").read_text()
     assert "19.73" in page
     assert "43.21" in page
     assert "1,973" not in page
     assert "1973" not in page
     assert "noncausal_self+causal_self" in page
     assert "test perplexity, lower is better, mean over seeds" in page
-    curves = (tmp_path / "site" / "curves.html").read_text()
-    assert "validation perplexity" in curves
-    assert "Perplexity by step" in curves
-    assert "validation accuracy, %" in curves
-    cost = (tmp_path / "site" / "cost.html").read_text()
-    assert '"y":"test perplexity"' in cost
-    assert '"y":"test accuracy, %"' in cost
+    language, lists = ((tmp_path / "site" / "task" / f"{name}.html").read_text() for name in ("lm", "listops"))
+    assert "validation perplexity" in language
+    assert "Perplexity by step" in language
+    assert '"test perplexity"' in language
+    assert "validation accuracy, %" in lists
     own = (tmp_path / "site" / "mechanism" / "local.html").read_text()
     assert "19.73" in own
     assert "1973" not in own

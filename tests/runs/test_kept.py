@@ -76,7 +76,7 @@ def test_a_card_has_samples_and_the_scores_of_both_choices_and_verify_knows_them
     assert list((tmp_path / "out" / "runs").rglob("*.npz")) == list((tmp_path / "out" / "runs").rglob("*.st*")) == []
 
     (path.parent / card["files"]["weights_at"]).unlink()  # large, and no number on a card needs it
-    assert list(files.faults(path, card, weights=False)) == []
+    assert list(files.faults(path, card, bulky=False)) == []
     (path.parent / card["files"]["samples"]).write_bytes(b"something else")
     assert {finding.check for finding in verify(path) if finding.status == "broken"} == {"files", "samples"}
 
