@@ -36,7 +36,7 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "tasks": {
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
         *("language", "lra_models", "masked_tokens", "speech", "speech_feed", "speech_rules", "speech_sound", "strong"),
-        *("copying_rules", "pathfinder_rules", "placed_answers", "row_draws", "widths"),
+        *("copying_rules", "pathfinder_rules", "placed_answers", "recall_rules", "row_draws", "widths"),
     },
     "datasets": {"base", "characters", "corpus", "placed_answers", "series"},
     "probes": {"base", "matrices", "ask"},

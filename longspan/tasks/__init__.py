@@ -21,6 +21,7 @@ registry = Registry(
             "masked_tokens",
             "pathfinder_rules",
             "placed_answers",
+            "recall_rules",
             "row_draws",
             "speech",
             "speech_feed",
