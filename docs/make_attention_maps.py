@@ -38,13 +38,14 @@ def impulse_response(layer: Attention, x: Tensor, context: Tensor | None) -> Ten
     direction = torch.randn_like(seen)
     columns = []
     with torch.no_grad():
-        still = layer(x, context)
+        together = x.repeat(TOGETHER, 1, 1)  # in a batch of this size and layout all is rounded alike
+        still = layer(together, None if context is None else context.repeat(TOGETHER, 1, 1))
         for start in range(0, CELLS, TOGETHER):
             nudged = seen.repeat(TOGETHER, 1, 1)
             for place in range(TOGETHER):
                 block = slice((start + place) * size, (start + place + 1) * size)
                 nudged[place, block] += NUDGE * direction[0, block]
-            inputs = (nudged, None) if context is None else (x.expand(TOGETHER, -1, -1), nudged)
+            inputs = (nudged, None) if context is None else (together, nudged)
             moved = (layer(*inputs) - still).square().mean(-1)
             columns.append(moved.unflatten(1, (CELLS, size)).mean(-1).sqrt())
     return torch.cat(columns).mT / NUDGE

@@ -33,8 +33,8 @@ from longspan.core.spec import Spec
 from longspan.published.bibliography import bibtex
 from longspan.report.templating import paper_link
 from longspan.results import conformance
-from longspan.results.board import CHANCE_ERRORS, is_above_chance
 from longspan.results.catalogue import Entry
+from longspan.results.chance import CHANCE_ERRORS, is_above_chance
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "mechanisms"

@@ -11,13 +11,14 @@ import html
 import io
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 from longspan import analysis
 from longspan.core import atomic
 from longspan.report import landing, paper_figure
 from longspan.report.groups import board_groups
-from longspan.report.look import looks
+from longspan.report.look import BASELINE, looks
 from longspan.report.marks import FigureView, PointsMark
 from longspan.results.catalogue import SHIPPED, read
 
@@ -36,25 +37,39 @@ def pictures() -> list[landing.Picture]:
     return [picture for picture in (good, pays) if picture]
 
 
+def extremes(view: FigureView) -> list[tuple[float, float, str, bool]]:
+    """Of each task the best and the worst mechanism but softmax: where it stands, its title, whether it is the best."""
+    points = [mark for mark in view.marks if isinstance(mark, PointsMark) and mark.group != BASELINE]
+    spots = [(x, y, mark.name) for mark in points for x, y in zip(mark.x, mark.y, strict=True)]
+    found = []
+    for place in range(len(view.y.rows)):
+        own = sorted(spot for spot in spots if round(spot[1]) == place)
+        found += [(*spot, best) for spot, best in ((own[-1], True), (own[0], False)) if best or len(own) > 1]
+    return found
+
+
 def names(found: list[landing.Picture]) -> set[str]:
-    """What must be written in the drawing: every task, and every mechanism."""
+    """What must be written in the drawing: every task, its best and its worst, and every mechanism with a length."""
     views = [picture.figure.views[0] for picture in found]
-    points = {mark.name for view in views for mark in view.marks if isinstance(mark, PointsMark)}
-    return points | {row for view in views for row in view.y.rows}
+    return {name for _, _, name, _ in extremes(views[0])} | {row for view in views for row in view.y.rows}
 
 
 def draw(found: list[landing.Picture]) -> bytes:
     with paper_figure.canvas() as pyplot:
         pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "longspan", "font.size": 9})
-        drawn, axes = pyplot.subplots(1, 2, figsize=(11.5, 5.2), layout="constrained", width_ratios=(1, 1.1))
+        drawn, axes = pyplot.subplots(1, 2, figsize=(12.5, 6.6), layout="constrained", width_ratios=(1.1, 1))
         for place, picture in zip(axes, found, strict=True):
             view = picture.figure.views[0]
             paper_figure.draw_view(place, view)
             place.set_title(picture.question, loc="left", fontsize=11, fontweight="bold", pad=26)
+            place.set_xlabel(textwrap.fill(place.get_xlabel(), 44))
             place.text(0, 1.025, subtitle(view), transform=place.transAxes, fontsize=8.5, color=paper_figure.QUIET)
+        for x, y, name, best in extremes(found[0].figure.views[0]):
+            how = {"fontsize": 8, "color": paper_figure.QUIET, "va": "center", "ha": "left" if best else "right"}
+            beside = max(x, 0) if best else min(x, 0)  # never upon the mark of softmax
+            axes[0].annotate(name, (beside, y), (6 if best else -6, 0), textcoords="offset points", **how)
+        axes[0].margins(x=0.22)  # room for their names
         drawn.get_layout_engine().set(rect=(0, 0, 0.95, 1))  # text is drawn in the fonts of whoever looks, some wider
-        handles, labels = axes[0].get_legend_handles_labels()
-        axes[0].legend(handles, labels, loc="upper center", bbox_to_anchor=(0.4, -0.13), ncols=4, frameon=False)
         stream = io.BytesIO()
         drawn.savefig(stream, format="svg", metadata={"Date": None}, facecolor="white")
         pyplot.close(drawn)
@@ -62,7 +77,11 @@ def draw(found: list[landing.Picture]) -> bytes:
 
 
 def subtitle(view: FigureView) -> str:
-    return view.label if "self" in view.label else "own runs, each task against softmax"
+    return (
+        view.label
+        if "self" in view.label
+        else "own runs against softmax; the best and the worst of each task are named"
+    )
 
 
 def missing(svg: str, found: list[landing.Picture]) -> set[str]:

@@ -2,8 +2,8 @@
 
     python docs/make_task_samples.py
 
-Examples are drawn from what Longspan generates, in the sizes of the smoke tier: with an empty folder of data, nothing
-comes from a real data set. Tasks that cannot be shown without one are left out.
+Examples are drawn from what Longspan generates, in the sizes of the smoke tier, those of Pathfinder in full: with an
+empty folder of data, nothing comes from a real data set. Tasks that cannot be shown without one are left out.
 """
 
 import base64
@@ -22,16 +22,17 @@ def samples(task: str) -> list[dict[str, Any]]:
     """The first examples, a text cut short or a picture as a PNG in base64."""
     from longspan import datasets, tasks
 
-    entry = tasks.get(task)
-    protocol = next(rules for name, rules in entry.protocols.items() if name[1] == "smoke")
-    dataset, _ = datasets.examples_of(task)
-    return [shown(sample) for sample in dataset.samples(protocol.data, COUNT)]
+    dataset, full = datasets.examples_of(task)
+    if dataset.name == "pathfinder":  # whose smoke pictures are of another kind
+        return [shown(sample) | {"tier": "full"} for sample in dataset.samples(full, COUNT)]
+    protocol = next(rules for name, rules in tasks.get(task).protocols.items() if name[1] == "smoke")
+    return [shown(sample) | {"tier": "smoke"} for sample in dataset.samples(protocol.data, COUNT)]
 
 
 def shown(sample: Any) -> dict[str, Any]:
     label = str(sample.label)
     if isinstance(sample.content, str):
-        text = sample.content
+        text = sample.content.replace("\r\n", "\n")  # as people see it
         return {"label": label, "text": text if len(text) <= LETTERS else f"{text[:LETTERS]} …", "letters": len(text)}
     import numpy as np
     from PIL import Image

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longspan.attentions import AttentionMeta
-from longspan.results.board import PARAMETER_RULE
+from longspan.results.board_rows import PARAMETER_RULE
 
 FREE = frozenset({"strong"})
 

@@ -254,8 +254,8 @@ def _sentence(bench: Bench, weighed: Sequence[Weighed], length: int, mode: str) 
         words.append(f"The fastest exact one is {exact.choice.entry.measured.mechanism}, {times:.2f} times as long.")
     counts = {verdict: sum(one.verdict == verdict for one in weighed) for verdict in (YES, OPEN, NO)}
     words.append(
-        f"{counts[YES]} are beaten by nothing, {counts[OPEN]} are worth their cost only if they score better, and "
-        f"{counts[NO]} are beaten."
+        f"Beaten by nothing: {counts[YES]}. Worth their cost only if they score better: {counts[OPEN]}. "
+        f"Beaten: {counts[NO]}."
     )
     return " ".join(words)
 

@@ -21,9 +21,9 @@ from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.own_index import MIN_POOL, OWN, by_mechanism
 from longspan.analysis.paired import Scores, block_of, interval, paired_draws, scores_of
+from longspan.core.printable import shown
 from longspan.published.index_constants import Measure, Scale, index_constants
 from longspan.results.alike import row_mechanism
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.collect import pattern_order
 from longspan.results.variant import REAL, STANDIN, data_of

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from longspan.core.printable import shown
 from longspan.results import arrays
 from longspan.results.alike import alike, newest_measured
-from longspan.results.board import shown
 from longspan.results.card import Card, canonical
 from longspan.results.conformance import PREFIX
 from longspan.results.store import Problem, Store, newest

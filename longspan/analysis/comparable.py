@@ -19,8 +19,8 @@ from typing import Any
 import longspan
 from longspan.analysis.cards import name_of
 from longspan.core.errors import DataMissing
+from longspan.core.printable import shown
 from longspan.results.age import by_date
-from longspan.results.board import shown
 from longspan.results.card import Card, filename
 
 PROCEDURE = "core"

@@ -13,8 +13,8 @@ from longspan.analysis.cards import Evidence
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.paired import Scores, block_of, interval, paired_draws, scores_of
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
+from longspan.core.printable import shown
 from longspan.results.alike import row_mechanism
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.collect import pattern_order
 from longspan.results.scoring import score_by

@@ -24,8 +24,8 @@ from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, ReadingSummary, need_benches
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
+from longspan.core.printable import shown
 from longspan.core.spec import Spec
-from longspan.results.board import shown
 
 METHODS = ("measured", "cab-2023")
 BASELINES = ("softmax", 'softmax(kernel="plain")')  # what the site compares with: today's kernel and the naive one

@@ -15,8 +15,8 @@ from longspan.analysis.expected_time import BASELINE
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.paired import paired_interval, predictions_file
 from longspan.core.errors import CorruptFile, DataMissing
+from longspan.core.printable import shown
 from longspan.results import predictions
-from longspan.results.board import shown
 from longspan.results.card import Card
 
 COLUMNS = (

@@ -15,7 +15,7 @@ from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import QUANTITIES, VARIANTS, Bench, MeasuredMechanism, need_benches
 from longspan.analysis.crossover import BASELINES, Crossing, cab_2023
 from longspan.analysis.finding import Column, Finding
-from longspan.results.board import shown
+from longspan.core.printable import shown
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # over which CAB fitted
 KINDS = ("time", "memory")

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from longspan.analysis.expected_time import SAME_MODEL, Setting, named
-from longspan.results.board import device_of
 from longspan.results.card import Card
+from longspan.results.device import device_of
 
 STATE_BYTES = 16  # of a parameter: weight, gradient and two moments in fp32
 ROOM = 0.9  # of a device's memory that a cell may take

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from longspan.results.board import device_of
 from longspan.results.card import Card
+from longspan.results.device import device_of
 
 BASELINE = "softmax"
 SAME_MODEL = {"full": "lite", "lite": "full"}  # tiers that train the same network for another number of steps

@@ -11,7 +11,7 @@ from longspan import published
 from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
-from longspan.results.board import shown
+from longspan.core.printable import shown
 from longspan.results.card import Card
 
 COLUMNS = (

@@ -16,8 +16,8 @@ from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.paired import Scores, block_of, joint_draws, scores_of
 from longspan.core.errors import DataMissing
+from longspan.core.printable import shown
 from longspan.results.alike import row_mechanism
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.collect import pattern_order
 

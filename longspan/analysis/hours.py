@@ -10,7 +10,7 @@ from collections import defaultdict
 from longspan import published, suites
 from longspan.analysis.cards import Evidence
 from longspan.analysis.finding import Column, Finding
-from longspan.results.board import shown
+from longspan.core.printable import shown
 from longspan.results.collect import pattern_order
 
 PUBLISHED = "published"

@@ -15,9 +15,10 @@ import numpy as np
 
 from longspan import suites
 from longspan.analysis.cards import name_of
+from longspan.core.printable import shown
 from longspan.published.index_constants import Measure, Scale, index_constants
 from longspan.results.alike import row_mechanism
-from longspan.results.board import RESAMPLES, shown
+from longspan.results.board_cells import RESAMPLES
 from longspan.results.card import Card
 from longspan.results.scoring import score_by
 from longspan.results.variant import REAL, STANDIN, data_of

@@ -16,8 +16,8 @@ import numpy as np
 
 from longspan.analysis.cards import Evidence
 from longspan.core.errors import CorruptFile
+from longspan.core.printable import shown
 from longspan.results import predictions
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.files import fault_of
 from longspan.results.predictions import LARGEST_LOSS

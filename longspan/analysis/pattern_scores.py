@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from longspan.results.board import shown
+from longspan.core.printable import shown
 from longspan.results.card import Card
 from longspan.results.variant import REAL, data_of
 

@@ -15,7 +15,7 @@ from longspan.analysis.crossover import BASELINES, median_error
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.growth import LengthCurve
 from longspan.core.errors import DataMissing
-from longspan.results.board import shown
+from longspan.core.printable import shown
 
 MODES = ("forward", "train")
 KINDS = ("time", "memory")

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
-from longspan.results.board import is_above_chance, shown
+from longspan.core.printable import shown
 from longspan.results.card import Card
+from longspan.results.chance import is_above_chance
 
 COLUMNS = (
     Column("Mechanism"),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from longspan import suites
 from longspan.analysis.score_tables import is_ranked
+from longspan.core.printable import shown
 from longspan.results.alike import row_mechanism
-from longspan.results.board import shown
 from longspan.results.card import Card
 
 ARENA = tuple(dict.fromkeys((*suites.get("lra").tasks, *suites.get("lra").tasks_under("lra-paper"))))

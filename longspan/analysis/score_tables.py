@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from longspan import published, suites
 from longspan.analysis.cards import name_of
+from longspan.core.printable import shown
 from longspan.published.index_constants import index_constants
 from longspan.results.alike import row_mechanism
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.collect import pattern_order
 from longspan.results.variant import STANDIN, data_of, in_words

@@ -13,7 +13,7 @@ from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import Bench, MeasuredMechanism, benches
 from longspan.analysis.finding import BETWEEN, Column, Finding
 from longspan.analysis.lra_efficiency import BASELINE, MEMORY, PAPER, tables
-from longspan.results.board import shown
+from longspan.core.printable import shown
 
 LENGTHS = (1000, 2000, 3000, 4000)  # of the paper
 NEAREST = {1024: 1000, 2048: 2000, 4096: 4000}  # of a sweep over powers of two

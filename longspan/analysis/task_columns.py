@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from longspan import published, suites
 from longspan.analysis.comparable import ABLATIONS
 from longspan.analysis.score_tables import is_ranked, published_tables
+from longspan.core.printable import shown
 from longspan.published.index_constants import index_constants
 from longspan.results.alike import row_mechanism
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.collect import pattern_order
 from longspan.results.variant import data_of, in_words

@@ -14,8 +14,8 @@ from longspan import published, suites
 from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.core.errors import DataMissing
+from longspan.core.printable import shown
 from longspan.results.alike import row_mechanism
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.variant import STANDIN, data_of
 

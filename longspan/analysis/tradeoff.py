@@ -13,8 +13,9 @@ from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.lra_efficiency import PROCEDURE
 from longspan.analysis.run_costs import cost_groups
+from longspan.core.printable import shown
 from longspan.results.alike import row_mechanism
-from longspan.results.board import board, shown
+from longspan.results.board import board
 from longspan.results.card import Card
 from longspan.results.variant import data_of
 

@@ -63,8 +63,8 @@ def board(
     """
     from longspan.cli import tables
     from longspan.results import collect, conformance
-    from longspan.results.board import freeze
     from longspan.results.render import render_all
+    from longspan.results.snapshot import freeze
 
     folders = collect.card_folders(cards, out)
     if pair is not None:
@@ -73,7 +73,7 @@ def board(
         chosen = {"protocol": protocol, "tier": tier, "pattern": pattern, "data": data}
         _compare(folders, suite, pair, form, metric=metric, **chosen)
         return
-    found = collect.cards_in(folders)
+    found = collect.cards_of(suite, folders)
     checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
     for problem in (*found.problems, *unreadable):
         say(f"Left out: {problem.sentence}", error=True)

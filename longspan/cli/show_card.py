@@ -5,10 +5,9 @@ from pathlib import Path
 from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.core.errors import UsageError
-from longspan.core.printable import printable
+from longspan.core.printable import printable, shown
 from longspan.results import card as cards
 from longspan.results import examples, render
-from longspan.results.board import shown
 from longspan.results.card import Card
 from longspan.results.examples import CloudSample, Examples, PictureSample, SpeechSample
 from longspan.results.heat_map import heat_map

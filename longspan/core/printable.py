@@ -22,6 +22,11 @@ def printable(text: str, keep: str = "\n") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else REPLACEMENT for letter in text)
 
 
+def shown(text: str) -> str:
+    """Text from a card without control characters or direction overrides, safe to print in a terminal."""
+    return printable(text, keep="")
+
+
 class PlainStream:
     """A text stream that shows everything as text. Rich, which knows `rich_proxied_file`, writes past it."""
 

@@ -110,7 +110,7 @@ def boards(suite: str, *, cards: Folders = None, out: str | Path = "out", **aske
     """
     from longspan.results import collect, conformance
 
-    found = collect.cards_in(_folders(cards, out))
+    found = collect.cards_of(suite, _folders(cards, out))
     checked, _ = conformance.load(collect.conformance_folders(_given(cards), Path(out)))
     return [BoardView(one) for one in collect.boards(found.cards, suite, **asked, conformance=checked)]
 

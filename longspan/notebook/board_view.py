@@ -5,8 +5,8 @@ from typing import Any
 
 from longspan.notebook.frame import frame
 from longspan.notebook.html_table import html_table
-from longspan.results.board import Board, Row
 from longspan.results.board_table import NAME, Part, footnotes, names_of, parts, unit_of
+from longspan.results.board_types import Board, Row
 from longspan.results.render import render
 
 

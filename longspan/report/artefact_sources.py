@@ -50,30 +50,51 @@ class Source:
     show: Callable[[Desk], Shown]
 
 
+@dataclass(frozen=True)
+class AnswerForm:
+    """How a finding is set beside published numbers, and which of its forms are shown.
+
+    `values` are the columns that own rows share with published ones, `by` those that must agree beside the name,
+    `origin` the one that says whose a row is; or `columns` are theirs, ours and a verdict in one row.
+    """
+
+    values: Sequence[str] = ()
+    by: Sequence[str] = ()
+    name_column: str = "Mechanism"
+    origin: str = "From"
+    columns: tuple[str, str, str] | None = None
+    table: bool = True
+    figure: bool = True
+
+    def show(self, finding: Finding) -> Shown:
+        """The finding as an artefact."""
+        if self.columns:
+            pairs, quantity = beside.of_columns(finding, *self.columns, self.by), self.columns[1]
+        elif self.values:
+            pairs = beside.of_finding(finding, self.values, by=self.by, name=self.name_column, origin=self.origin)
+            quantity = beside.BETWEEN.join(self.values)
+        else:
+            pairs, quantity = [], ""
+        sheets = (of_finding(finding),) if self.table and finding.rows else ()
+        return Shown(sheets, partial(describe, finding) if self.figure else tuple, tuple(pairs), quantity)
+
+
 def question(
     name: str,
     values: Sequence[str] = (),
     by: Sequence[str] = (),
     *,
-    name_column: str = "Mechanism",
-    origin: str = "From",
-    table: bool = True,
-    figure: bool = True,
     keep: Callable[[Mapping[str, str]], bool] | None = None,
     draw: Callable[[Any], bool] | None = None,
-    columns: tuple[str, str, str] | None = None,
+    **how: Any,
 ) -> Source:
-    """An analysis: `values` are the columns that own rows share with published ones, `by` those that must agree beside
-    the name, `origin` the one that says whose a row is; or `columns` are theirs, ours and a verdict in one row.
-    `keep` and `draw` choose what is shown."""
-
-    def show(desk: Desk) -> Shown:
-        finding = chosen(answer(name, desk.evidence), keep, draw)
-        return of_answer(
-            finding, values, by, name_column=name_column, origin=origin, table=table, figure=figure, columns=columns
-        )
-
-    return Source(f"longspan analyze {name}", show)
+    """An analysis beside published numbers, as `AnswerForm(values, by, **how)` says; `keep` and `draw` choose what is
+    shown."""
+    form = AnswerForm(values, by, **how)
+    return Source(
+        f"longspan analyze {name}",
+        lambda desk: form.show(chosen(answer(name, desk.evidence), keep, draw)),
+    )
 
 
 def chosen(
@@ -85,27 +106,6 @@ def chosen(
     rows = [row for row, own in zip(finding.rows, texts, strict=True) if keep is None or keep(own)]
     drawn = finding.figure if draw is None else tuple(item for item in finding.figure or () if draw(item))
     return replace(finding, rows=tuple(rows), figure=drawn)
-
-
-def of_answer(
-    finding: Finding,
-    values: Sequence[str] = (),
-    by: Sequence[str] = (),
-    *,
-    name_column: str = "Mechanism",
-    origin: str = "From",
-    table: bool = True,
-    figure: bool = True,
-    columns: tuple[str, str, str] | None = None,
-) -> Shown:
-    """A finding as an artefact."""
-    if columns:
-        pairs, quantity = beside.of_columns(finding, *columns, by), columns[1]
-    else:
-        pairs = beside.of_finding(finding, values, by=by, name=name_column, origin=origin) if values else []
-        quantity = beside.BETWEEN.join(values)
-    sheets = (of_finding(finding),) if table and finding.rows else ()
-    return Shown(sheets, partial(describe, finding) if figure else tuple, tuple(pairs), quantity)
 
 
 def boards(suite: str, *, published: str | None = None, pattern: str | None = None, also: Sequence[str] = ()) -> Source:

@@ -8,10 +8,10 @@ from longspan.analysis.predicts import Prediction
 from longspan.analysis.references import PUBLISHED, ImageScore
 from longspan.analysis.text_lengths import TASKS as TEXT_TASKS
 from longspan.analysis.text_lengths import TextLengths
+from longspan.core.printable import shown
 from longspan.report.efficiency_figures import row_points
 from longspan.report.look import Look
 from longspan.report.marks import Axis, FigureView, LineMark, Mark, ReferenceMark
-from longspan.results.board import shown
 from longspan.suites import variant
 
 BENEFIT = (("--hue-2", "diamond", 12), ("--hue-1", "square", 12), ("--ink", "circle", 6))  # none covers another

@@ -12,8 +12,8 @@ from longspan import published
 from longspan.analysis.finding import Finding
 from longspan.published.index_constants import index_constants
 from longspan.results import catalogue
-from longspan.results.board import Board, BoardCell
 from longspan.results.board_table import cell_text, paper_text
+from longspan.results.board_types import Board, BoardCell
 
 PAPERS = ("published", "CAB, figure")  # how the rows of a paper begin in the column that says where a row is from
 BETWEEN = " / "

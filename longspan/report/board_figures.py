@@ -5,11 +5,23 @@ from typing import Any
 
 from longspan.analysis.convergence import MeanCurve, mean_curves
 from longspan.analysis.tradeoff import front
+from longspan.core.printable import shown
 from longspan.report.look import Look
 from longspan.report.marks import Axis, BandMark, Figure, FigureView, LineMark, Mark, PointsMark, ReferenceMark
-from longspan.results.board import Board, Row, shown
 from longspan.results.board_table import unit_of
+from longspan.results.board_types import Board, Row
 from longspan.results.card import Card
+
+METRICS = {"mse": "MSE", "mae": "MAE", "mcd": "MCD", "cd_l1": "CD-ℓ1", "psnr": "PSNR", "ssim": "SSIM"}
+
+
+def metric_name(metric: str) -> str:
+    """As it is written in a paper.
+
+    >>> metric_name("cd_l1"), metric_name("mcd_loss")
+    ('CD-ℓ1', 'MCD loss')
+    """
+    return METRICS.get(metric) or " ".join(METRICS.get(word, word) for word in metric.split("_"))
 
 
 def learning(cards: Sequence[Card], look: Mapping[str, Look]) -> Figure | None:
@@ -18,11 +30,13 @@ def learning(cards: Sequence[Card], look: Mapping[str, Look]) -> Figure | None:
     name, percent = score["name"], score.get("unit", "percent") == "percent"
     if not mean_curves(cards, f"valid_{name}") and "selected_by" in score:  # validation asked something else
         name, percent, score = score["selected_by"], False, {"chance": None}
-    word, scale = name[:1].upper() + name[1:], 100.0 if percent else 1.0
+    metric, scale = metric_name(name), 100.0 if percent else 1.0
+    word = metric[:1].upper() + metric[1:]
     given = [card["score"]["chance"] for card in cards if card["score"] and "name" in score]
-    chance = next((level for level in given if level), None)
+    # The level is that of the test set; only a rate of guessing is the same in validation.
+    chance = next((level for level in given if level), None) if percent else None
     level = [] if chance is None else [ReferenceMark("y", scale * chance, "chance")]
-    scores, y = mean_curves(cards, f"valid_{name}"), Axis(f"validation {name}{', %' if percent else ''}")
+    scores, y = mean_curves(cards, f"valid_{name}"), Axis(f"validation {metric}{', %' if percent else ''}")
     steps, seconds = Axis("step", from_zero=True), Axis("seconds of training", from_zero=True)
     timed = [curve for curve in scores if None not in curve.seconds]
     losses = [] if name == "loss" else mean_curves(cards, "valid_loss")
@@ -59,7 +73,11 @@ def cost(view: Board, task: str | None, look: Mapping[str, Look]) -> Figure | No
     """Score against speed and against parameters for one task, or for the first average when `task` is None."""
     views = []
     percent = unit_of(view, task or (view.suite.averages[0].name if view.suite.averages else None)) == "percent"
-    y = Axis("compositional index" if view.suite.measures else f"test {view.suite.metric}{', %' if percent else ''}")
+    y = Axis(
+        "compositional index"
+        if view.suite.measures
+        else f"test {metric_name(view.suite.metric)}{', %' if percent else ''}"
+    )
     higher = bool(view.suite.measures) or view.suite.higher_is_better
     for label, attribute, cheap_is_less, title in (
         ("Against speed", "steps_per_second", False, "training steps per second"),

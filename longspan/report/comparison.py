@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longspan.analysis.finding import Finding
+from longspan.core.printable import shown
 from longspan.report.attention_maps import maps_of
+from longspan.report.board_figures import metric_name
 from longspan.report.groups import BoardGroup, once
 from longspan.report.look import Look, base_name
 from longspan.report.mechanism_pages import MechanismPage, cost_curves
 from longspan.report.run_figures import rows_of
 from longspan.report.ticks import length_ticks, value_ticks
 from longspan.results import board_table, render
-from longspan.results.board import shown
 
 
 def scores(groups: Sequence[BoardGroup], titles: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
@@ -35,7 +36,7 @@ def scores(groups: Sequence[BoardGroup], titles: Mapping[str, str]) -> dict[str,
                         "task": task,
                         "title": shown(titles.get(task, task)),
                         "rules": shown(f"{group.protocol} · {group.tier}"),
-                        "metric": measure.metric,
+                        "metric": metric_name(measure.metric),
                         "higher": measure.higher_is_better,
                         "value": cell.value,
                         "text": render.score_text(group.board, cell.value or 0.0, task) + spread,

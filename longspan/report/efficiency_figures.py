@@ -9,10 +9,10 @@ from longspan.analysis.growth import Curves, LengthCurve
 from longspan.analysis.relative import RelativeCurves
 from longspan.analysis.roofline import Roof
 from longspan.analysis.scaling import Growth
+from longspan.core.printable import shown
 from longspan.report.look import Look
 from longspan.report.marks import Axis, FigureView, LineMark, Mark, PointsMark, ReferenceMark, Values
 from longspan.report.ticks import length_ticks, value_ticks
-from longspan.results.board import shown
 
 HEIGHT = 460  # pixels: these figures have a line for each mechanism
 CROSSINGS = {  # status: name in the legend, colour, symbol

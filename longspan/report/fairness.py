@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longspan.results.board import shown
+from longspan.core.printable import shown
 from longspan.results.card import Card
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from longspan.core.printable import shown
 from longspan.report.marks import (
     Axis,
     BandMark,
@@ -26,7 +27,6 @@ from longspan.report.marks import (
     ReferenceMark,
     TextMark,
 )
-from longspan.results.board import shown
 
 KINDS = {
     LineMark: "line",

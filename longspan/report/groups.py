@@ -10,7 +10,8 @@ from typing import Any
 from longspan import suites
 from longspan.results import collect
 from longspan.results.alike import alike
-from longspan.results.board import USUAL_PATTERN, Board, board, suites_of
+from longspan.results.board import board, suites_of
+from longspan.results.board_types import USUAL_PATTERN, Board
 from longspan.results.card import Card
 from longspan.results.variant import REAL, STANDIN, data_of, in_words
 

@@ -1,22 +1,24 @@
 """The three pictures of the first page: who is good, at what cost, from which length on it pays."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from longspan.analysis.crossover import Comparison
 from longspan.analysis.finding import Finding
+from longspan.core.printable import shown
 from longspan.report import figure_json
+from longspan.report.board_figures import metric_name
 from longspan.report.efficiency_figures import drawn_at
 from longspan.report.groups import BoardGroup, once
 from longspan.report.look import BASELINE, Look, base_name, family_of
 from longspan.report.marks import Axis, Figure, FigureView, LineMark, Mark, PointsMark, ReferenceMark
 from longspan.report.question_figures import describe
-from longspan.report.run_figures import rows_of
+from longspan.report.run_figures import row_name, rows_of
 from longspan.report.ticks import length_text, length_ticks
 from longspan.results import render
-from longspan.results.board import Row, shown
+from longspan.results.board_types import Row
 
 LANE = 0.2  # of a row, between points that would cover one another
 NEAR = 0.022  # of the width of the figure
@@ -36,6 +38,20 @@ class Picture:
     @property
     def drawn(self) -> dict[str, Any]:
         return figure_json.render(self.figure, family_of)
+
+    @property
+    def numbers(self) -> list[tuple[str, list[tuple[str, str, str]]]]:
+        """What the figure shows, in words: by view the row, the mechanism and what is said of each point."""
+        return [(shown(view.title), sorted(_words_of(view))) for view in self.figure.views]
+
+
+def _words_of(view: FigureView) -> Iterator[tuple[str, str, str]]:
+    rows = view.y.rows or ()
+    for mark in view.marks:
+        if isinstance(mark, PointsMark) and mark.name:
+            for y, words in zip(mark.y, mark.hover or (), strict=False):
+                row = rows[round(y)] if rows and y is not None else ""
+                yield ("" if row == mark.name else row), mark.name, words
 
 
 def pictures(
@@ -78,7 +94,7 @@ def who_is_good(groups: Sequence[BoardGroup], look: Mapping[str, Look], titles: 
     for place, own in enumerate(lines.values()):
         for one, lane in zip(own, lanes([one.gain for one in own], 2 * span * NEAR), strict=True):
             by_mechanism.setdefault(one.row.mechanism, []).append((one.gain, place + LANE * lane, one.words))
-            names[one.row.mechanism] = one.row.title
+            names[one.row.mechanism] = row_name(one.row)
     for mechanism, spots in by_mechanism.items():
         x, y, hover = zip(*spots, strict=True)
         own = {"name": names[mechanism], "group": mechanism, "hover": hover, **look[mechanism].point}
@@ -99,7 +115,7 @@ def standings(group: BoardGroup, task: str) -> list[Standing]:
         cell = row.cells[task]
         gain = gain_of(cell.value or 0.0, softmax, measure.higher_is_better)
         seeds = f"{cell.seeds} seed{'' if cell.seeds == 1 else 's'}"
-        score = f"{render.score_text(group.board, cell.value or 0.0, task)} {measure.metric}"
+        score = f"{render.score_text(group.board, cell.value or 0.0, task)} {metric_name(measure.metric)}"
         words = f"{score}, {gain:+.1f} % on softmax, {seeds}"
         made.append(Standing(row, gain, shown(words)))
     return made
@@ -210,7 +226,8 @@ def _paying(own: Sequence[Comparison], look: Mapping[str, Look]) -> FigureView:
         hover = [one.crossing.words]
         marks.append(PointsMark(x=[at], y=[row], colour=style.colour, symbol=symbol, size=12, hover=hover, **named))
     ticks = length_ticks(float(length) for one in own for length in one.lengths)
-    x = Axis("tokens; a line begins where it becomes faster than softmax", log=True, ticks=ticks)
+    words = "tokens; a line begins where it becomes faster than softmax (◂ at or below, ▸ above what was measured)"
+    x = Axis(words, log=True, ticks=ticks)
     return FigureView(_label(own[0]), marks, x, Axis(rows=[one.title for one in own]))
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from longspan.core.printable import shown
 from longspan.results import catalogue
-from longspan.results.board import shown
 
 HUES = 11  # --hue-1 ... --hue-11 in site.css
 DASHES = ("solid", "dash", "dot", "dashdot")

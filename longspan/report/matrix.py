@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from longspan.results.board import shown
+from longspan.core.printable import shown
 from longspan.results.collect import PATTERNS
 
 CODES = {name: code for code, name in PATTERNS.items()}

@@ -6,13 +6,13 @@ from typing import Any
 
 from longspan.analysis.finding import Finding
 from longspan.analysis.growth import Curves
+from longspan.core.printable import shown
 from longspan.report import figure_json, run_figures
 from longspan.report.efficiency_figures import length_line
 from longspan.report.groups import BoardGroup, slug
 from longspan.report.look import BASELINE, Look, base_name
 from longspan.report.marks import Axis, Figure, FigureView
 from longspan.report.ticks import length_ticks, value_ticks
-from longspan.results.board import shown
 from longspan.results.card import Card
 
 MODES = {"forward": "Forward", "train": "Training", "decode": "Decoding"}

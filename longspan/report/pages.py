@@ -10,6 +10,7 @@ from longspan import published as papers
 from longspan.analysis import Evidence, lra_efficiency
 from longspan.analysis.finding import Finding
 from longspan.core.environment import installed
+from longspan.core.printable import shown
 from longspan.report import comparison, docs_pages, figure_json, landing, matrix, printed, run_figures
 from longspan.report.attention_maps import maps_of
 from longspan.report.fairness import fairness_table
@@ -22,8 +23,9 @@ from longspan.report.sample_panels import SamplePages
 from longspan.report.task_pages import TaskPage, task_pages
 from longspan.report.templating import environment
 from longspan.results.alike import alike
-from longspan.results.board import RULES, device_of, shown
+from longspan.results.board_notes import RULES
 from longspan.results.card import Card
+from longspan.results.device import device_of
 from longspan.results.store import Problem
 
 __all__ = ["render", "slug"]

@@ -14,6 +14,7 @@ from typing import Any
 from longspan.analysis.finding import Finding
 from longspan.core.atomic import storage_errors, temporary_beside
 from longspan.core.errors import LongspanError
+from longspan.core.printable import shown
 from longspan.report.labels import place_labels
 from longspan.report.marks import (
     BandMark,
@@ -29,7 +30,6 @@ from longspan.report.marks import (
     Values,
 )
 from longspan.report.question_figures import describe
-from longspan.results.board import shown
 
 ASSETS = Path(__file__).parent / "assets"
 WIDTH = 6.75  # inches: the text width of most conference styles

@@ -3,8 +3,9 @@
 from collections import Counter
 from typing import Any
 
+from longspan.core.printable import shown
 from longspan.report.groups import BoardGroup, once
-from longspan.results.board import device_of, shown
+from longspan.results.device import device_of
 
 
 def provenance(groups: list[BoardGroup]) -> list[dict[str, Any]]:

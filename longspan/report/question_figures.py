@@ -23,9 +23,10 @@ from longspan.analysis.rollout import Gallery
 from longspan.analysis.span import Bar
 from longspan.analysis.tradeoff import Panel, Point, front
 from longspan.analysis.transfer import Transfer
+from longspan.core.printable import shown
 from longspan.report import benchmark_figures, efficiency_figures
 from longspan.report.benchmark_figures import grouped
-from longspan.report.board_figures import front_line
+from longspan.report.board_figures import front_line, metric_name
 from longspan.report.efficiency_figures import row_points
 from longspan.report.look import Look, looks
 from longspan.report.marks import (
@@ -42,7 +43,6 @@ from longspan.report.marks import (
     Values,
 )
 from longspan.report.ticks import length_ticks, value_ticks
-from longspan.results.board import shown
 
 COLOURED = (
     "tradeoff",
@@ -139,7 +139,7 @@ def _costs(one: CostFront, look: Mapping[str, Look], label: str, price: str, tit
     marks: list[Mark] = [front_line([pairs[place] for place in best])]
     marks += [_cost_point(point, x, y, look[shown(point.mechanism)]) for point, x, y in points]
     better = "higher" if one.higher_is_better else "lower"
-    y = Axis(f"test {one.metric}{', %' if one.percent else ''} ({better} is better)")
+    y = Axis(f"test {metric_name(one.metric)}{', %' if one.percent else ''} ({better} is better)")
     return FigureView(label, marks, Axis(title), y, heading=one.label)
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longspan.core.printable import shown
 from longspan.report import board_figures, figure_json
 from longspan.report.groups import BoardGroup, once
 from longspan.report.look import Look, family_of
 from longspan.report.marks import Axis, Figure, FigureView, LineMark, Mark, PointsMark, ReferenceMark
 from longspan.results import board_table, render
-from longspan.results.board import Row, shown
+from longspan.results.board_types import Row
 
 
 def curves(groups: Sequence[BoardGroup], look: Mapping[str, Look]) -> list[dict[str, Any]]:
@@ -55,13 +56,13 @@ def scores(group: BoardGroup, task: str, look: Mapping[str, Look]) -> dict[str, 
             ends = [value - scale * cell.std, value + scale * cell.std]
             marks.append(LineMark(x=ends, y=[place, place], colour=own.colour, width=3.0, group=row.mechanism))
         marks.append(
-            PointsMark(x=[value], y=[place], size=12, group=row.mechanism, name=row.title, hover=hover, **own.point)
+            PointsMark(x=[value], y=[place], size=12, group=row.mechanism, name=row_name(row), hover=hover, **own.point)
         )
     chance = next((row.cells[task].chance for row in ranked if row.cells[task].chance), None)
     if chance is not None:
-        marks.append(ReferenceMark("x", scale * chance, "chance"))
+        marks.append(ReferenceMark("x", scale * chance, "chance" if scale > 1 else "baseline"))
     better = "higher" if measure.higher_is_better else "lower"
-    x = Axis(f"test {measure.metric}{', %' if scale > 1 else ''} ({better} is better)")
+    x = Axis(f"test {board_figures.metric_name(measure.metric)}{', %' if scale > 1 else ''} ({better} is better)")
     names = [row_name(row) for row in ranked]
     return figure_json.render(Figure([FigureView("Scores", marks, x, Axis(rows=names))]), family_of)
 

@@ -11,9 +11,13 @@ from longspan.analysis import answer
 from longspan.analysis.cards import Evidence
 from longspan.analysis.finding import table
 from longspan.core.errors import UsageError
-from longspan.results.board import LEFT_CHANCE, PARAMETER_RULE, Board, board, is_above_chance
+from longspan.results.board import board
+from longspan.results.board_notes import LEFT_CHANCE
+from longspan.results.board_rows import PARAMETER_RULE
 from longspan.results.board_table import DASH, cell_text, mean_text, percent, plain, rate_text
+from longspan.results.board_types import Board
 from longspan.results.card import Card
+from longspan.results.chance import is_above_chance
 from longspan.results.variant import REAL, data_of
 
 PROTOCOLS = ("longspan", "lra-paper", "lra-released", "strong")

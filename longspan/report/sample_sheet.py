@@ -1,5 +1,6 @@
 """Samples on one sheet, drawn with matplotlib: pairs of spectrograms, clouds from one side, rows of pictures."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from longspan.core.atomic import storage_errors, temporary_beside
+from longspan.core.printable import shown
 from longspan.report import sample_media as media
 from longspan.report.paper_figure import COLOURS, canvas
-from longspan.results.board import shown
 from longspan.results.examples import CloudSample, Examples, PictureSample, SpeechSample
 
 DPI = 160
-LETTERS = 90  # of a text above a row
+LETTERS = 90  # of a title
+LINE = 80  # letters of a line above a spectrogram, which has two at most
 YAW, PITCH = 0.7, 0.35  # from where clouds are seen, as on the site
 PARTS = (("partial", "--hue-2"), ("completed", "--hue-1"), ("true", "--hue-3"))
 
@@ -51,7 +53,9 @@ def _speech(clip: SpeechSample, places: Sequence[Any]) -> None:
             image = media.levels(mel, top).T
             place.imshow(image, aspect="auto", origin="lower", cmap=colours, vmin=0, vmax=1, interpolation="nearest")
         place.set_xlim(-0.5, longest - 0.5)
-        place.set_title(f"{side}, {seconds:.1f} s: {_plain(clip.text)}", fontsize=7, loc="left", parse_math=False)
+        words = f"{side}, {seconds:.1f} s" + (f": {shown(clip.text)}" if side == "made" else "")
+        words = textwrap.fill(words, LINE, max_lines=2, placeholder=" …")
+        place.set_title(words, fontsize=7, loc="left", parse_math=False)
         place.set_axis_off()
 
 

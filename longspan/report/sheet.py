@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longspan.analysis.finding import Finding
-from longspan.results.board import Board
 from longspan.results.board_table import NAME, Style, footnotes, parts
+from longspan.results.board_types import Board
 from longspan.results.latex import escaped
 
 SIZES = (("small", 86), ("footnotesize", 96), ("scriptsize", 111))  # letters in a line of 16 cm

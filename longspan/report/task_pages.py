@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from longspan import suites
+from longspan.core.printable import shown
 from longspan.report.groups import slug
 from longspan.report.sample_panels import SamplePages, SampleSection
 from longspan.report.task_samples import samples_of
-from longspan.results.board import shown
 from longspan.results.card import Card
 
 LENGTHS = ("length", "past", "longest", "context", "block", "points", "side")  # of data, whatever a task calls it

@@ -10,14 +10,16 @@ from typing import Any
 
 from longspan import suites
 from longspan.analysis import efficiency_table, lra_efficiency
-from longspan.core.printable import printable
+from longspan.core.printable import printable, shown
 from longspan.core.readable_json import finite
 from longspan.report import attention_maps, mathml, printed
 from longspan.report.fairness import verdicts_on
 from longspan.report.look import base_name
 from longspan.results import board_table, render
-from longspan.results.board import STANDIN_NOTE, Board, BoardCell, Row, device_of, shown
+from longspan.results.board_notes import STANDIN_NOTE
+from longspan.results.board_types import Board, BoardCell, Row
 from longspan.results.card import Card
+from longspan.results.device import device_of
 from longspan.results.variant import data_of, in_words
 
 

@@ -41,8 +41,9 @@ def alike(cards: Iterable[Card], *, several_patterns: bool = False) -> tuple[lis
     """
     kept, others = by_age(cards), []
     for rule in _rules(_mixed_row if several_patterns else _row):
-        shown = {key: rule.shown(group) for key, group in _groups(kept, rule.key).items()}
-        found = [(card, rule.differs(card, shown[rule.key(card)])) for card in kept]
+        keys = [rule.key(card) for card in kept]
+        shown = {key: rule.shown(group) for key, group in _groups(kept, keys).items()}
+        found = [(card, rule.differs(card, shown[key])) for card, key in zip(kept, keys, strict=True)]
         kept = [card for card, reason in found if reason is None]
         others += [(card, reason) for card, reason in found if reason is not None]
     return kept, others
@@ -59,15 +60,19 @@ def _measured(card: Card) -> tuple:
     return card["procedure"], card["mechanism"], card["pattern"]
 
 
-def _groups(cards: Iterable[Card], key: Callable[[Card], tuple]) -> dict[tuple, list[Card]]:
+def _groups(cards: Iterable[Card], keys: Iterable[tuple]) -> dict[tuple, list[Card]]:
     groups: dict[tuple, list[Card]] = {}
-    for card in cards:
-        groups.setdefault(key(card), []).append(card)
+    for card, key in zip(cards, keys, strict=True):
+        groups.setdefault(key, []).append(card)
     return groups
 
 
+def _overrides(card: Card) -> bytes:
+    return canonical(card["overrides"]) if card["overrides"] else b""
+
+
 def _board(card: Card) -> tuple:
-    return card["protocol"], card["tier"], data_of(card), canonical(card["overrides"])
+    return card["protocol"], card["tier"], data_of(card), _overrides(card)
 
 
 def row_mechanism(card: Card) -> str:
@@ -80,7 +85,7 @@ def _row(card: Card) -> tuple:
 
 
 def _mixed_row(card: Card) -> tuple:
-    return card["protocol"], card["tier"], canonical(card["overrides"]), row_mechanism(card)
+    return card["protocol"], card["tier"], _overrides(card), row_mechanism(card)
 
 
 def _column(card: Card) -> tuple:

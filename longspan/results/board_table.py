@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from longspan import suites
-from longspan.results.board import LEFT_CHANCE, RULES, Board, BoardCell, Mean, Row
+from longspan.results.board_notes import LEFT_CHANCE, RULES
+from longspan.results.board_types import Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
 
 LOWER = " ↓"  # behind the heading of a column in which lower is better, where in others it is not

@@ -66,7 +66,7 @@ def other_code(mechanism: str, own: Mapping[str, Any], shown: Mapping[str, Any])
 
 def same_outputs(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two fingerprints agree in every pattern that both have."""
-    return all(
+    return one == other or all(
         _close(one[pattern].get(part), other[pattern].get(part))
         for pattern in one.keys() & other.keys()
         for part in one[pattern].keys() | other[pattern].keys()

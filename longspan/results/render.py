@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
+from longspan.core.printable import shown
 from longspan.core.readable_json import printed
-from longspan.results.board import Board, as_data, shown
 from longspan.results.board_table import (
     NAME,
     Part,
@@ -27,8 +27,10 @@ from longspan.results.board_table import (
     score_text,
     seeds_text,
 )
+from longspan.results.board_types import Board
 from longspan.results.latex import escaped
 from longspan.results.published_rows import SUMMARY, ColumnSpread
+from longspan.results.snapshot import as_data
 from longspan.results.terminal_board import draw
 
 __all__ = ["FORMS", "count_text", "percent", "plain", "rate_text", "render", "render_all", "score_text", "seeds_text"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longspan.results.board import Board
 from longspan.results.board_table import LEADING, NAME, Part, Style, footnotes, parts
+from longspan.results.board_types import Board
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -19,7 +19,7 @@ def card(mechanism, peak, *, tier="full", **fields):
 
 @pytest.fixture
 def needs():
-    from longspan.results.board import device_of
+    from longspan.results.device import device_of
 
     cards = [card("softmax", 30 * GIB), card("softmax", 40 * GIB, seed=1), card("linear", 10 * GIB, tier="lite")]
     return Needs(cards, device_of(cards[0]))

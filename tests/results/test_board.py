@@ -9,8 +9,11 @@ import pytest
 from longspan import suites
 from longspan.core.errors import UnknownName, UsageError
 from longspan.results import collect
-from longspan.results.board import board, bootstrap_interval, freeze, is_above_chance
+from longspan.results.board import board
+from longspan.results.board_cells import bootstrap_interval
+from longspan.results.chance import is_above_chance
 from longspan.results.render import FORMS, render
+from longspan.results.snapshot import freeze
 from tests.results.factory import make_card
 
 

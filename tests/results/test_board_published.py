@@ -15,8 +15,9 @@ from longspan import published
 from longspan.cli import app
 from longspan.core.errors import UsageError
 from longspan.results import collect
-from longspan.results.board import board, freeze
+from longspan.results.board import board
 from longspan.results.render import FORMS, render, render_all
+from longspan.results.snapshot import freeze
 from tests.results.factory import make_card
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longspan.results.board import board, is_above_chance
+from longspan.results.board import board
+from longspan.results.chance import is_above_chance
 from longspan.results.render import render
 from tests.results.factory import make_card
 

@@ -7,7 +7,8 @@ import pytest
 from longspan.report.matrix import matrix
 from longspan.results import card as cards
 from longspan.results import conformance
-from longspan.results.board import KEPT_NOTE, board
+from longspan.results.board import board
+from longspan.results.board_notes import KEPT_NOTE
 from longspan.results.render import FORMS, render
 from longspan.results.row_conformance import Checks, Conformance
 from tests.results.factory import make_card
