@@ -140,6 +140,17 @@ class Suite:
         best = {one.task: one.of for one in self.best_of if protocol in one.protocols}
         return {task: best.get(task, (task,)) for task in self.tasks}
 
+    @property
+    def every_task(self) -> frozenset[str]:
+        """All of which a card can stand on one of its boards, whatever the protocol and pattern.
+
+        >>> sorted(get("lra4").every_task)
+        ['image', 'listops', 'pathfinder', 'text', 'text_1k', 'text_2k', 'text_3k', 'text_4k']
+        """
+        behind = [*(one.of for one in self.best_of), *(measure.settings for measure in self.measures)]
+        own = {task for tasks in (self.tasks, *behind) for task in tasks}
+        return frozenset(own).union(*(suite.every_task for suite in self.patterns.values()))
+
     def tasks_under(self, protocol: str) -> tuple[str, ...]:
         """All that has to be run for a board."""
         return tuple(dict.fromkeys(task for tasks in self.sources(protocol).values() for task in tasks))

@@ -19,15 +19,20 @@ def is_future(card: Card, now: datetime | None = None) -> bool:
 
 def by_date(cards: Iterable[Card]) -> list[Card]:
     """Oldest first, a card from the future counting as the oldest; cards of one moment stay as they came."""
-    now = datetime.now(UTC)
-    return sorted(cards, key=lambda card: (not is_future(card, now), datetime.fromisoformat(card["created"])))
+    return [card for _, card in _dated(cards)]
 
 
 def by_age(cards: Iterable[Card]) -> list[Card]:
     """The same, and cards of one moment have a fixed order too, however they came."""
-    dated = itertools.groupby(by_date(cards), key=lambda card: datetime.fromisoformat(card["created"]))
-    moments = (list(group) for _, group in dated)
+    moments = ([card for _, card in group] for _, group in itertools.groupby(_dated(cards), key=lambda pair: pair[0]))
     return [card for one in moments for card in (sorted(one, key=_order) if len(one) > 1 else one)]
+
+
+def _dated(cards: Iterable[Card]) -> list[tuple[tuple[bool, datetime], Card]]:
+    """Each card after its place in time, by which they are sorted; a date is read once."""
+    now = datetime.now(UTC)
+    made = ((datetime.fromisoformat(card["created"]), card) for card in cards)
+    return sorted((((date - now <= CLOCK_SKEW, date), card) for date, card in made), key=lambda pair: pair[0])
 
 
 def _order(card: Card) -> tuple:

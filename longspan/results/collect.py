@@ -7,7 +7,7 @@
 Reading half: never imports torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ from typing import Any
 from longspan import published as papers
 from longspan import suites
 from longspan.core.errors import UsageError, did_you_mean
-from longspan.results.board import Board, board, kind_on_board, suites_of
+from longspan.results.board import board, suites_of
+from longspan.results.board_columns import is_generated, kind_on_board
+from longspan.results.board_types import Board
 from longspan.results.card import Card
 from longspan.results.conformance import PREFIX
 from longspan.results.published_rows import tables_of
 from longspan.results.scoring import scored_by
 from longspan.results.store import Problem, Store
-from longspan.results.variant import REAL, kind_of
+from longspan.results.variant import REAL, STANDIN, kind_of
 from longspan.suites import Suite
 
 TIERS = ("smoke", "lite", "full")
@@ -47,14 +49,20 @@ def card_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
     )
 
 
-def cards_in(folders: Sequence[Path]) -> Cards:
-    """The newest card of every run below each folder; conformance results there are skipped."""
+def cards_in(folders: Sequence[Path], tasks: Collection[str] | None = None) -> Cards:
+    """The newest card of every run below each folder, or of these tasks alone; conformance results are skipped."""
     found = Cards([], [])
     for folder in folders:
         store = Store(folder)
-        found.cards.extend(store.cards())
+        found.cards.extend(store.cards() if tasks is None else store.find(task=list(tasks)))
         found.problems.extend(problem for problem in store.problems if not problem.path.name.startswith(PREFIX))
     return found
+
+
+def cards_of(name: str, folders: Sequence[Path]) -> Cards:
+    """The cards that boards of this suite or task are made from; all where it has none, since it may be misspelled."""
+    found = cards_in(folders, suites.get(name).every_task if name in suites.names() else [name])
+    return found if found.cards else cards_in(folders)
 
 
 def conformance_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
@@ -94,8 +102,12 @@ def boards(
         raise UsageError(f"Published numbers stand beside full runs, not beside {tier} ones; leave out --tier.")
     if published and tables and data not in (None, REAL):
         raise UsageError(f"Published numbers stand beside real data, not beside {data}; leave out --data.")
-    groups = {
-        (card["protocol"], card["tier"], kind_on_board(card, suite), pattern if suite.slots else card["pattern"])
+
+    def group(card: Card) -> tuple[str, str, str, str | None]:
+        return card["protocol"], card["tier"], kind_on_board(card, suite), pattern if suite.slots else card["pattern"]
+
+    chosen = [
+        card
         for card in cards
         if _belongs(card, suite)
         and protocol in (None, card["protocol"])
@@ -103,7 +115,10 @@ def boards(
         and pattern in (None, card["pattern"])
         and suite.slots.get(card["task"], card["pattern"]) == card["pattern"]
         and data in (None, kind_on_board(card, suite))
-    }
+    ]
+    groups, fetched = {group(card) for card in chosen}, {group(card) for card in chosen if not is_generated(card)}
+    if data is None:  # what is all generated stands beside the stand-ins, if there are any
+        groups = {one for one in groups if one in fetched or (*one[:2], STANDIN, one[3]) not in groups}
     if published and tables:  # a named table is shown alone, without boards that cannot have it
         groups = {group for group in groups if group[1:3] == ("full", REAL)}
     if tier in (None, "full") and data in (None, REAL):

@@ -1,8 +1,8 @@
 """An index of a store: which files were found to be sound cards, and what each is about.
 
     index = Index(folder)
-    row = index.row(path)                # None unless the file is still the one that was checked
-    index.note(path, stat, card)         # or the sentence that says why it is no card
+    row = index.row(name, stat)          # None unless the file is still the one that was checked
+    index.note(name, stat, card)         # or the sentence that says why it is no card
     index.save()
 
 A row vouches for a file as long as its size, inode and times are what they were when it was checked, so that of 50,000
@@ -19,9 +19,8 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from longspan.core.cache import cache_folder
 from longspan.core.version import VERSION
@@ -30,13 +29,13 @@ from longspan.results.card import Card
 from longspan.results.code_identity import code_of
 from longspan.results.schema import SCHEMAS
 
+LAYOUT = "2"  # rows of another one, in columns or in what these mean, are of no use
 MANY = 100  # files from which an index is worth its own file
 FRESH = 2.0  # seconds in which a file may change twice and show the same time
 WAIT = 10.0  # seconds for another process to write
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What the index has of a file: how to tell that it is the same, why it is no card, or what the card is about."""
 
     name: str
@@ -64,9 +63,9 @@ class Row:
 
 T = TypeVar("T")
 FILTERS = ("kind", "task", "mechanism", "pattern", "protocol", "tier", "seed")
-_COLUMNS = ", ".join(field.name for field in fields(Row))
+_COLUMNS = ", ".join(Row._fields)
 _TABLE = f"CREATE TABLE IF NOT EXISTS files ({_COLUMNS.replace('name', 'name PRIMARY KEY', 1)}) WITHOUT ROWID"
-_INSERT = f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(fields(Row)))})"
+_INSERT = f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(Row._fields))})"
 
 
 class Index:
@@ -78,16 +77,16 @@ class Index:
         self.rows = self._read() if kept else {}
         self._new: list[Row] = []
 
-    def row(self, path: Path, found: os.stat_result) -> Row | None:
+    def row(self, name: str, found: os.stat_result) -> Row | None:
         """The row of a file that has not changed since it was checked."""
-        row = self.rows.get(str(path.relative_to(self.folder)))
+        row = self.rows.get(name)
         return row if row is not None and row.is_of(found) else None
 
-    def note(self, path: Path, found: os.stat_result, what: Card | str) -> Row:
+    def note(self, name: str, found: os.stat_result, what: Card | str) -> Row:
         """What was found in a file, of which `found` was asked before it was read; kept unless it is quite new."""
         identity = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
         about: dict[str, Any] = {"problem": what} if isinstance(what, str) else _about(what)
-        row = Row(str(path.relative_to(self.folder)), *identity, **about)
+        row = Row(name, *identity, **about)
         if time.time() - max(found.st_mtime, found.st_ctime) > FRESH:
             self._new.append(row)
         return row
@@ -101,7 +100,7 @@ class Index:
         def write(database: sqlite3.Connection) -> None:
             database.execute("BEGIN IMMEDIATE")
             database.executemany("DELETE FROM files WHERE name = ?", gone)
-            database.executemany(_INSERT, [astuple(row) for row in self._new])
+            database.executemany(_INSERT, self._new)
             database.commit()
 
         self._ask(write, None)
@@ -110,7 +109,7 @@ class Index:
 
     def _read(self) -> dict[str, Row]:
         question = f"SELECT {_COLUMNS} FROM files"
-        return self._ask(lambda database: {row[0]: Row(*row) for row in database.execute(question)}, {})
+        return self._ask(lambda database: {row[0]: Row._make(row) for row in database.execute(question)}, {})
 
     def _ask(self, what: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
         """An answer of the database; where there can be none, and of a damaged one, which is removed, `otherwise`."""
@@ -157,7 +156,7 @@ def _about(card: Card) -> dict[str, Any]:
 
 def _rules() -> str:
     """By which rules cards were found sound: those of another version vouch for nothing."""
-    return _digest(VERSION, json.dumps(SCHEMAS, sort_keys=True), *map(str, (cards.MAX_BYTES, cards.MAX_DEPTH)))
+    return _digest(LAYOUT, VERSION, json.dumps(SCHEMAS, sort_keys=True), *map(str, (cards.MAX_BYTES, cards.MAX_DEPTH)))
 
 
 def _digest(*words: str) -> str:

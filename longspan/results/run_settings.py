@@ -6,6 +6,7 @@ These are the resolved settings of data, model and recipe. Precision decides too
 and the number of devices decide the speed, and so does what `SPEED` names: they change a score by rounding alone.
 """
 
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -72,13 +73,35 @@ MOST_LETTERS = 60  # of a name or a value
 
 def decisive(card: Mapping[str, Any]) -> dict[str, str]:
     """Every resolved setting by its dotted name, as JSON text; an old card has later settings at their first value."""
-    settings = card["settings"]
-    named = {f"{part}.{name}": value for part in PARTS for name, value in settings[part].items()}
+    return dict(_decisive(_resolved(card)))
+
+
+def decisive_text(card: Mapping[str, Any]) -> str:
+    """The same as one text, equal for cards whose decisive settings are."""
+    return _decisive_text(_resolved(card))
+
+
+def _resolved(card: Mapping[str, Any]) -> str:
+    return json.dumps([card["settings"][part] for part in PARTS])
+
+
+@functools.lru_cache(maxsize=4096)  # thousands of cards have the same settings
+def _decisive(settings: str) -> dict[str, str]:
+    """The same, of these parts as JSON text."""
+    parts = zip(PARTS, json.loads(settings), strict=True)
+    named = {f"{part}.{name}": value for part, own in parts for name, value in own.items()}
     return {name: _text(value) for name, value in (LATER | named).items() if name not in SPEED}
+
+
+@functools.lru_cache(maxsize=4096)
+def _decisive_text(settings: str) -> str:
+    return json.dumps(_decisive(settings), sort_keys=True)
 
 
 def difference(own: Mapping[str, str], shown: Mapping[str, str]) -> str | None:
     """What differs in plain words, a few names at most; None where nothing does."""
+    if own == shown:
+        return None
     names = sorted(name for name in own.keys() | shown.keys() if own.get(name) != shown.get(name))
     told = [
         f"{_cut(name)} {_cut(own.get(name, 'not set'))}, the board shows {_cut(shown.get(name, 'none'))}"
@@ -89,7 +112,14 @@ def difference(own: Mapping[str, str], shown: Mapping[str, str]) -> str | None:
 
 
 def _text(value: Any) -> str:
+    return _written(value) if isinstance(value, (str, int, float, type(None))) else _json(value)
+
+
+def _json(value: Any) -> str:
     return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
+
+
+_written = functools.lru_cache(maxsize=4096, typed=True)(_json)  # thousands of cards have the same few values
 
 
 def _plain(value: Any) -> Any:

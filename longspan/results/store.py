@@ -3,6 +3,7 @@
     store = Store("out/cards")
     store.add(card, files={"predictions": path})
     store.cards()                                # the newest card of every run; cards("probe"), cards("measurement")
+    store.rows()                                 # what each of them is about, without reading those known before
     store.find(task="listops", tier="smoke")
     store.problems                               # files that are no sound cards, by name, with the reason
 
@@ -12,6 +13,8 @@ one rename, so that a reader never sees half of it. A folder may mirror a bucket
 put there too, and what others have put there is fetched when the store is read.
 """
 
+import contextlib
+import gc
 import itertools
 import json
 import os
@@ -19,7 +22,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ from longspan.results.index import FILTERS, MANY, Index, Row
 from longspan.results.schema import SCHEMAS
 
 BENCHMARKS = "benchmarks"  # a folder of this name holds tables of benchmarks, which are no cards
+BATCH = 2**21  # bytes of cards that are decoded in one go
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Store:
     def __init__(self, folder: str | Path):
         self.folder = mirror.local(folder)
         self.problems: list[Problem] = []
-        self._read: dict[Path, Card] = {}  # what was validated and parsed just now
+        self._read: dict[str, Card] = {}  # what was validated and parsed just now, by its name in the folder
 
     def add(self, card: Mapping[str, Any], files: Mapping[str, str | Path] | None = None) -> Path:
         """Copy the files beside the card, put their names and hashes into it, seal it, write it; returns its path."""
@@ -100,16 +104,21 @@ class Store:
 
         `wanted` are fields of the index (kind, task, mechanism, pattern, protocol, tier, seed): others are not read.
         """
-        for path, row in self._rows():
-            if all(getattr(row, name) == value for name, value in wanted.items()) and (card := self._card(path, row)):
-                yield path, card
+        yield from self._cards(row for row in self._rows() if _row_matches(row, wanted))
 
     def cards(self, kind: str = "run", *, superseded: bool = False) -> list[Card]:
         """The newest card of every cell of one kind, oldest first; with `superseded`, all of them."""
+        with _uncollected():
+            return by_age(card for _, card in self._cards(self.rows(kind, superseded=superseded)))
+
+    def rows(self, kind: str = "run", *, superseded: bool = False) -> list[Row]:
+        """What these cards are about, oldest first too: task, mechanism, pattern, protocol, tier, seed, date and file.
+
+        Only files that are new or have changed are read, so that a listing of many takes a moment.
+        """
         _known_kind(kind)
-        rows = [(path, row) for path, row in self._rows() if row.kind == kind]
-        chosen = rows if superseded else _newest_rows(rows)
-        return by_age(card for path, row in chosen if (card := self._card(path, row)) is not None)
+        rows = [row for row in self._rows() if row.kind == kind]
+        return sorted(rows if superseded else _newest_rows(rows), key=_age)
 
     def find(self, *, kind: str = "run", **filters: Any) -> list[Card]:
         """Cards of one kind whose fields equal the filters; a set, list or tuple means any of its values.
@@ -122,75 +131,137 @@ class Store:
             if name not in known:
                 raise UsageError(f"Cards of kind {kind} have no field {name!r}.{did_you_mean(name, known)}")
         early = {name: filters.pop(name) for name in FILTERS if name in filters and name != "kind"}
-        rows = [(path, row) for path, row in self._rows() if row.kind == kind]
-        rows = [found for found in _newest_rows(rows) if _all_match(vars(found[1]), early)]
-        read = (self._card(path, row) for path, row in rows)
-        return by_age(card for card in read if card is not None and _all_match(card, filters))
+        rows = [row for row in self._rows() if row.kind == kind and _row_matches(row, early)]
+        with _uncollected():  # these fields are of a cell, so that the newest cards of the store are the newest of them
+            return by_age(card for _, card in self._cards(_newest_rows(rows)) if _all_match(card, filters))
 
-    def _rows(self) -> list[tuple[Path, Row]]:
+    def _rows(self) -> list[Row]:
         """Every sound card as its row of the index, in order of path; only files that are new to it are read."""
         self.problems, self._read = [], {}
         self._exchange()
-        paths = [
-            path
-            for path in sorted(self.folder.rglob("*.json"))
-            if not path.name.startswith(".") and BENCHMARKS not in path.relative_to(self.folder).parts[:-1]
-        ]
-        index = Index(self.folder, kept=len(paths) >= MANY)
+        names = _card_files(self.folder)
+        index = Index(self.folder, kept=len(names) >= MANY)
         found = []
-        for path in paths:
-            row = self._checked(path, index)
+        for name in names:
+            row = self._checked(name, index)
             if row.problem is None:
-                found.append((path, row))
+                found.append(row)
             else:
-                self.problems.append(Problem(path, row.problem))
-        index.save({str(path.relative_to(self.folder)) for path in paths})
+                self.problems.append(Problem(self.folder / name, row.problem))
+        index.save(set(names))
         return found
 
-    def _checked(self, path: Path, index: Index) -> Row:
+    def _checked(self, name: str, index: Index) -> Row:
         """The row of a file, which is read if it is not the one that was checked before."""
         try:
-            state = path.stat()
-            if (row := index.row(path, state)) is not None:
+            state = os.stat(os.path.join(self.folder, name))  # making a Path takes longer than asking for its state
+            if (row := index.row(name, state)) is not None:
                 return row
-            card = cards_module.read(path)
+            card = cards_module.read(self.folder / name)
         except CorruptFile as error:
-            return index.note(path, state, str(error))
+            return index.note(name, state, str(error))
         except (OSError, UsageError):  # gone, or a link to nothing
-            return Row(path.name, 0, 0, 0, 0, problem=f"{path.name}: the file vanished or links to nothing.")
-        row = index.note(path, state, card)
-        self._read[path] = card
+            problem = f"{os.path.basename(name)}: the file vanished or links to nothing."
+            return Row(name, 0, 0, 0, 0, problem=problem)
+        row = index.note(name, state, card)
+        self._read[name] = card
         return row
 
-    def _card(self, path: Path, row: Row) -> Card | None:
-        """The card of a row, without validating it again; of a file that changed in this moment, what it holds now."""
-        if path in self._read:
-            return self._read.pop(path)
+    def _cards(self, rows: Iterable[Row]) -> Iterator[tuple[Path, Card]]:
+        """The cards of rows, without validating them again; of a file that changed in this moment, what it holds now.
+
+        Many are decoded in one go, in which the names of their fields are made once.
+        """
+        for some in _batches(rows):
+            texts = {row.name: text for row in some if row.name not in self._read and (text := self._text(row))}
+            read = dict(zip(texts, _decoded(list(texts.values())), strict=False))
+            for row in some:
+                card = self._read.pop(row.name, None) or read.get(row.name) or self._card_now(row.name)
+                if card is not None:
+                    yield self.folder / row.name, card
+
+    def _text(self, row: Row) -> bytes | None:
+        """The bytes of a file if they are those that were checked: it is asked after they were read."""
         try:
-            with path.open("rb") as file:
-                if row.is_of(os.fstat(file.fileno())):
-                    return json.loads(file.read())
+            with open(os.path.join(self.folder, row.name), "rb", buffering=0) as file:
+                text = file.read()
+                return text if row.is_of(os.fstat(file.fileno())) else None
+        except OSError:
+            return None
+
+    def _card_now(self, name: str) -> Card | None:
+        """The card of a file that is no longer the one that was checked."""
+        path = self.folder / name
+        try:
             return cards_module.read(path)
-        except (OSError, ValueError, CorruptFile, UsageError) as error:
+        except (CorruptFile, UsageError) as error:
             self.problems.append(Problem(path, f"{path.name}: changed while the cards were read ({error})."))
             return None
 
 
-def _newest_rows(rows: Iterable[tuple[Path, Row]]) -> list[tuple[Path, Row]]:
+def _card_files(folder: Path) -> list[str]:
+    """The names of all files below a folder that may be cards, relative to it, in order of path."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        within = os.path.relpath(place, folder) if place != str(folder) else ""
+        if BENCHMARKS in within.split(os.sep):
+            continue
+        own = (name for name in (*files, *folders) if name.endswith(".json") and not name.startswith("."))
+        found += [os.path.join(within, name) for name in own]
+    return sorted(found, key=lambda name: name.split(os.sep))
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows in turn, as many at a time as have BATCH bytes."""
+    some, size = [], 0
+    for row in rows:
+        some.append(row)
+        size += row.size
+        if size >= BATCH:
+            yield some
+            some, size = [], 0
+    yield some
+
+
+def _decoded(texts: list[bytes]) -> list[Card]:
+    """The cards in texts that were found sound before; none where one is not after all."""
+    try:
+        found = json.loads(b"[" + b",".join(texts) + b"]")
+    except ValueError:
+        return []
+    return found if len(found) == len(texts) else []
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which walks through all cards again and again while more of them are read.
+
+    What was read then counts as old, so that the collector does not walk through it at once.
+    """
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
+        if collected:
+            gc.enable()
+
+
+def _newest_rows(rows: Iterable[Row]) -> list[Row]:
     """`newest` of cards, of which only their rows are known."""
-    now = datetime.now(UTC)
-    chosen: dict[str, list[tuple[Path, Row]]] = {}
+    chosen: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=_age, reverse=True):
+        newer = chosen.setdefault(row.cell, [])
+        if not any(other.code == row.code or same_code(*map(json.loads, (row.code, other.code))) for other in newer):
+            newer.append(row)
+    return [row for group in chosen.values() for row in group]
 
-    def age(found: tuple[Path, Row]) -> tuple[bool, datetime, str]:
-        made = {"created": found[1].created}
-        return not is_future(made, now), datetime.fromisoformat(made["created"]), found[1].sha256
 
-    for found in sorted(rows, key=age, reverse=True):
-        newer = chosen.setdefault(found[1].cell, [])
-        codes = (other.code for _, other in newer)
-        if not any(code == found[1].code or same_code(*map(json.loads, (found[1].code, code))) for code in codes):
-            newer.append(found)
-    return [found for group in chosen.values() for found in group]
+def _age(row: Row) -> tuple[bool, datetime, str]:
+    return not is_future({"created": row.created}), datetime.fromisoformat(row.created), row.sha256
 
 
 def newest(cards: Iterable[Card]) -> list[Card]:
@@ -215,6 +286,10 @@ def _known_kind(kind: str) -> dict[str, Any]:
 
 def _all_match(card: Mapping[str, Any], filters: Mapping[str, Any]) -> bool:
     return all(_matches(card[name], wanted) for name, wanted in filters.items())
+
+
+def _row_matches(row: Row, filters: Mapping[str, Any]) -> bool:
+    return all(_matches(getattr(row, name), wanted) for name, wanted in filters.items())
 
 
 def _matches(value: Any, wanted: Any) -> bool:

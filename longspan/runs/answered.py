@@ -33,10 +33,14 @@ def answer(
 
 
 def _newest_first(store: Store, plan: RunPlan) -> list[tuple[Path, cards.Card]]:
-    """The run cards of a store that are of this cell; one dated in the future answers nothing."""
+    """The run cards of a store that are of this cell; one dated in the future, by a wrong clock, comes last."""
     wanted = {name: value for name, value in plan.identity.items() if name in FILTERS}
-    found = [(path, card) for path, card in store.entries(kind="run", **wanted) if not is_future(card)]
-    return sorted(found, key=lambda entry: (datetime.fromisoformat(entry[1]["created"]), entry[0]), reverse=True)
+
+    def age(entry: tuple[Path, cards.Card]) -> tuple[bool, datetime, Path]:
+        path, card = entry
+        return not is_future(card), datetime.fromisoformat(card["created"]), path
+
+    return sorted(store.entries(kind="run", **wanted), key=age, reverse=True)
 
 
 def _matches(card: cards.Card, plan: RunPlan, splits: Splits, device: str, precision: str) -> bool:

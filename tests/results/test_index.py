@@ -1,9 +1,11 @@
 """What the index of a store promises: it spares work and never changes an answer."""
 
+import json
 import multiprocessing
 import os
 import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 
@@ -117,10 +119,62 @@ def test_without_a_cache_everything_is_validated(store, tmp_path, monkeypatch):
 
 def test_cards_of_one_field_are_found_without_reading_others(store, monkeypatch):
     store.cards()
-    parsed = []
-    monkeypatch.setattr("longspan.results.store.json.loads", lambda text: parsed.append(text) or {})
-    list(store.entries(mechanism="softmax", seed=1))
-    assert len(parsed) == 1
+    parsed, loads = [], json.loads
+    monkeypatch.setattr("longspan.results.store.json.loads", lambda text: parsed.extend(found := loads(text)) or found)
+    found = [card for _, card in store.entries(mechanism="softmax", seed=1)]
+    assert len(found) == 1
+    assert parsed == found
+
+
+def test_a_listing_says_what_the_cards_are_about_and_reads_none_of_them(store, monkeypatch):
+    every, newest_ones = store.cards(superseded=True), store.cards()
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr("builtins.open", None)
+        unreadable.setattr(Path, "open", None)
+        rows, chosen = store.rows(superseded=True), store.rows()
+    names = ("kind", "task", "mechanism", "pattern", "protocol", "tier", "seed", "created")
+    about = {card["sha256"]: [card[name] for name in names] for card in every}
+    assert {row.sha256: [getattr(row, name) for name in names] for row in rows} == about
+    assert [row.created for row in rows] == [card["created"] for card in every]
+    assert {row.sha256 for row in chosen} == {card["sha256"] for card in newest_ones}
+    assert all((store.folder / row.name).is_file() for row in rows)
+
+
+@pytest.mark.parametrize("change", ["damaged", "removed", "replaced", "two in one"])
+def test_a_card_that_changes_while_others_are_read_is_read_as_untrusted(store, change, monkeypatch):
+    before = {card["sha256"] for card in store.cards()}
+    rows = store._rows()
+    chosen = next(row for row in rows if row.mechanism == "softmax")
+    path, new = store.folder / chosen.name, make_card("performer")
+    match change:
+        case "damaged":
+            path.write_bytes(path.read_bytes()[:-9])
+        case "removed":
+            path.unlink()
+        case "replaced":
+            cards.write(path, new)
+        case "two in one":  # together with others this would be JSON
+            path.write_bytes(path.read_bytes() + b"," + path.read_bytes())
+    monkeypatch.setattr(store, "_rows", lambda: rows)
+    found = store.cards()
+    assert len(found) == len(before) - (change != "replaced")
+    assert {card["sha256"] for card in found} - before == ({new["sha256"]} if change == "replaced" else set())
+    assert [problem.path for problem in store.problems[1:]] == ([] if change == "replaced" else [path])
+
+
+def test_one_card_that_a_wrong_row_vouches_for_takes_no_other_along(store):
+    """Even if every sign of it were as before, it is decoded by itself, and is no card."""
+    store.cards()
+    rows = store._rows()
+    chosen = next(row for row in rows if row.mechanism == "softmax")
+    path = store.folder / chosen.name
+    path.write_bytes(path.read_bytes() + b"," + path.read_bytes())
+    state = path.stat()
+    lie = chosen._replace(size=state.st_size, modified=state.st_mtime_ns, changed=state.st_ctime_ns, inode=state.st_ino)
+    found = dict(store._cards([lie if row == chosen else row for row in rows]))
+    assert path not in found
+    assert len(found) == len(rows) - 1
+    assert all(cards.read(one) == card for one, card in found.items())
 
 
 def add_and_list(folder, number):

@@ -1,13 +1,19 @@
 """Runs, probes and measurements share one frame and one store, and never take one another's place."""
 
+import copy
+import functools
+import operator
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from longspan.core.errors import CorruptFile, UsageError
 from longspan.results import card as cards
 from longspan.results.card import InvalidCard
-from longspan.results.schema import SCHEMAS
+from longspan.results.schema import ANSWERS, PROCEDURES, SCHEMAS
 from longspan.results.store import Store
 from longspan.results.verify import verify
 from tests.results.factory import make_card, make_measurement, make_probe
@@ -107,3 +113,47 @@ def test_asking_again_supersedes_the_older_answer(make, tmp_path):
     kind = make()["kind"]
     assert [card["created"][:7] for card in store.cards(kind)] == ["2026-01", "2026-02"]
     assert len(store.cards(kind, superseded=True)) == 3
+
+
+VALUES = [None, True, False, 0, 1, -1, 1.0, 0.5, 2**63, 1e151, "", "x", "a" * 501, "a" * 64 + "\n", [], [None], {}]
+VALUES += [{"": {}}, {"x": 1}, "0" * 64, "2026-01-01T00:00:00Z", "ok", "softmax\n", [[1.0]], [{"step": 0}]]
+
+
+def places(value, way=()):
+    """The way to every value within a value."""
+    yield way
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in below:
+        yield from places(inner, (*way, key))
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_our_own_check_refuses_what_jsonschema_refuses_and_nothing_else(kind):
+    """It decides, since it is quicker: every value of a card is put out of order in every way."""
+    validator = Draft202012Validator(SCHEMAS[kind])
+    card, refused = MAKERS[kind](), 0
+    for way in places(card):
+        for value in [*VALUES, KeyError] if way else VALUES:
+            changed = copy.deepcopy(card)
+            inner: Any = functools.reduce(operator.getitem, way[:-1], changed)
+            if not way:
+                changed = value
+            elif value is KeyError:
+                del inner[way[-1]]
+            else:
+                inner[way[-1]] = value
+            fault = next(cards.structural_faults(changed, SCHEMAS[kind]), None)
+            assert (fault is None) == validator.is_valid(changed), (way, value, fault)
+            refused += fault is not None
+    assert refused > 500
+
+
+def test_our_own_check_knows_every_keyword_of_the_schemas():
+    known = {"$schema", "title", "type", "enum", "minLength", "maxLength", "pattern", "minimum", "maximum"}
+    known |= {"minItems", "maxItems", "items", "required", "properties", "additionalProperties"}
+    stack: list[Mapping[str, Any]] = [*SCHEMAS.values(), *ANSWERS.values(), *PROCEDURES.values()]
+    while stack:
+        schema = stack.pop()
+        assert schema.keys() <= known
+        stack += schema.get("properties", {}).values()
+        stack += [schema[name] for name in ("items", "additionalProperties") if name in schema]
