@@ -8,9 +8,9 @@ python benchmarks/ray_throughput.py --cells 10000
 import argparse
 import contextlib
 import importlib.util
-import io
+import itertools
 import json
-import resource
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -37,19 +37,27 @@ class NoOp(Ray):
         return super()._task(do_nothing)
 
 
-def cells_per_second(launcher: Ray, count: int, out: Path) -> float:
+def pass_through(launcher: Ray, count: int, out: Path) -> tuple[float, list[float]]:
+    """Cells a second, and the memory of this process after each tenth of them."""
     cells = [Cell("listops", "softmax", seed=seed) for seed in range(count)]
-    waiting = iter(cells)
-    with noted(out, "ray", cells) as journal, contextlib.redirect_stderr(io.StringIO()):
+    waiting, number, memory = iter(cells), itertools.count(1), []
+
+    def ended(cell: Cell, outcome: Outcome) -> None:
+        if next(number) % max(count // 10, 1) == 0:
+            memory.append(memory_mib())
+
+    with noted(out, "ray", cells) as journal, open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         begun = time.perf_counter()
-        ran = run_cells(launcher, lambda left: next(waiting, None), cells, journal)
+        ran = run_cells(launcher, lambda left: next(waiting, None), cells, journal, ended=ended)
         seconds = time.perf_counter() - begun
-    assert len(ran.cards) == count
-    return count / seconds
+    assert len(ran.shown) == count
+    return count / seconds, memory
 
 
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def memory_mib() -> float:
+    """Of this process, mapped files aside."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 1024
 
 
 def main() -> None:
@@ -62,10 +70,10 @@ def main() -> None:
         return
     first, count = (10, 20) if asked.quick else (500, asked.cells)
     with tempfile.TemporaryDirectory() as out, NoOp(Limits(), Budget(), out=out, device="cpu") as launcher:
-        cells_per_second(launcher, first, Path(out))  # processes of Ray are started
-        before = peak_mib()
-        rate = cells_per_second(launcher, count, Path(out))
-        print(f"{rate:.0f} cells/s; {before:.0f} MiB after {first} cells, {peak_mib():.0f} MiB after {count:,} more")
+        pass_through(launcher, first, Path(out))  # processes of Ray are started
+        rate, memory = pass_through(launcher, count, Path(out))
+    tenths = " ".join(f"{mib:.1f}" for mib in memory)
+    print(f"{rate:.0f} cells/s; MiB of the driver after each tenth of {count:,} cells: {tenths}")
 
 
 if __name__ == "__main__":

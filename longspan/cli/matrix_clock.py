@@ -4,9 +4,8 @@ clock = MatrixClock(cells)
 clock.ended(cell, outcome)           # accuracy 33.60 % in 8 s; about 3 min 20 s left
 """
 
-import statistics
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -20,27 +19,29 @@ class MatrixClock:
 
     def __init__(self, cells: Sequence[Cell]):
         self.began, self.started = time.monotonic(), time.time()
-        self.waiting = {repr(cell): cell.task for cell in cells}
-        self.took: dict[str, list[float]] = defaultdict(list)
+        self.waiting = Counter(cell.task for cell in cells)
+        self.timed: Counter[str] = Counter()  # cells of a task that were trained, and their seconds together
+        self.seconds: dict[str, float] = {}
 
     def ended(self, cell: Cell, outcome: Outcome) -> str:
         """The result of a cell in words, with the time left where some are waiting."""
-        self.waiting.pop(repr(cell), None)
+        self.waiting[cell.task] -= 1
         card = outcome.card
         if card is not None and not self._was_there(card["created"]):
-            self.took[cell.task].append(card["timing"]["wall_seconds"])
+            self.timed[cell.task] += 1
+            self.seconds[cell.task] = self.seconds.get(cell.task, 0.0) + card["timing"]["wall_seconds"]
         left = self.seconds_left()
         rest = f"; about {tables.duration(left)} left" if left else ""
         return f"{self._result(outcome)}{rest}"
 
     def seconds_left(self) -> float | None:
         """None where nothing is waiting, or no cell has been trained yet."""
-        every = [seconds for own in self.took.values() for seconds in own]
-        if not (self.waiting and every):
+        trained, seconds = self.timed.total(), sum(self.seconds.values())
+        if self.waiting.total() <= 0 or not trained:
             return None
-        mean = statistics.fmean(every)
-        expected = sum(statistics.fmean(self.took[task]) if self.took[task] else mean for task in self.waiting.values())
-        return expected * (time.monotonic() - self.began) / max(sum(every), 1e-9)
+        each = {task: self.seconds[task] / count for task, count in self.timed.items()}
+        expected = sum(count * each.get(task, seconds / trained) for task, count in self.waiting.items())
+        return expected * (time.monotonic() - self.began) / max(seconds, 1e-9)
 
     def _result(self, outcome: Outcome) -> str:
         card = outcome.card

@@ -98,7 +98,7 @@ def plan(
     from longspan.analysis.plan import missing
     from longspan.core.spec import Spec
     from longspan.results import collect
-    from longspan.results.board import device_of
+    from longspan.results.device import device_of
 
     if not run and (budget is not None or share > 1):
         raise UsageError("--budget and --share are for --run; without it nothing is run.")
@@ -275,8 +275,8 @@ def _run(cells: Sequence[Any], launcher: str, share: int, budget: str | None, ho
         place = Path(how["out"])
         with noted(place, launcher, asked) as journal, live_table(place) if opened.several else nullcontext():
             ran = run_cells(opened, take, asked, journal, about=about, ended=ended)
-    if ran.cards:
-        tables.console().print(tables.cards_table(ran.cards))
+    if cards := ran.cards:
+        tables.console().print(tables.cards_table(cards))
     for task, count in dropped.items():
         if count:
             say(f"{count} more cells of {task} were left out, since its data are not here.", error=True)

@@ -117,6 +117,7 @@ def run(
     from longspan.cli import tables
     from longspan.cli.run_cells import run_cells, say_what_is_left
     from longspan.cli.watch import live_table
+    from longspan.core.mirror import address_of
     from longspan.launchers import Budget, Limits, open_launcher
     from longspan.launchers.matrix import noted
 
@@ -147,12 +148,14 @@ def run(
             ran = run_cells(opened, lambda left: waiting.pop(0) if waiting else None, asked, journal)
     if as_json:
         print_json(ran.to_json(waiting))
-    elif ran.cards:
-        tables.console().print(tables.cards_table(ran.cards))
-        if note := _standin_note(ran.cards):
+    elif cards := ran.cards:
+        tables.console().print(tables.cards_table(cards))
+        if note := _standin_note(cards):
             say(note)
-        word = _board_of({card["task"] for card in ran.cards}, ran.cards[0]["protocol"])
-        say(f"Cards are in {out / 'cards'}; see them with longspan board {word}, or longspan report.")
+        word = _board_of({card["task"] for card in cards}, cards[0]["protocol"])
+        place = address_of(out / "cards") or out / "cards"
+        where = "" if out == Path("out") else f" --cards {place}"
+        say(f"Cards are in {place}; see them with longspan board {word}{where}, or longspan report{where}.")
     say_what_is_left(ran, len(waiting), error=as_json)
     if ran.codes:
         if len(asked) > 1:

@@ -8,6 +8,7 @@ from typing import Any
 from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.cli.matrix_clock import MatrixClock
+from longspan.cli.spool import Spool
 from longspan.core.cell import Cell
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
@@ -20,10 +21,14 @@ KEPT = (*KEYS, "status", "score", "sha256")
 class Ran:
     """What is shown of the cards of cells that succeeded, the exit codes of those that failed, those out of time."""
 
-    cards: list[dict[str, Any]] = field(default_factory=list)
+    shown: Spool = field(default_factory=Spool)
     codes: list[int] = field(default_factory=list)
     unfinished: list[Cell] = field(default_factory=list)
     failed: list[tuple[Cell, str]] = field(default_factory=list)
+
+    @property
+    def cards(self) -> list[dict[str, Any]]:
+        return list(self.shown)
 
     def to_json(self, waiting: Sequence[Cell] = ()) -> list[dict[str, Any]]:
         """An entry for each cell: done with its score and its card, failed with a reason, stopped or not begun."""
@@ -50,26 +55,27 @@ def run_cells(
 ) -> Ran:
     """Run what `take` gives of the cells until it gives nothing; `about` is said of a cell when it begins."""
     ran, number, clock = Ran(), itertools.count(1), MatrixClock(cells)
-    places: dict[str, str] = {}
+    places: dict[int, str] = {}  # of the cells at hand
 
     def begin(left: float | None) -> Cell | None:
         if (cell := take(left)) is not None:
             words = [cell.task, cell.mechanism, *filter(None, [cell.pattern]), f"seed {cell.seed}"]
-            places[repr(cell)] = f"[{next(number)}/{len(cells)}] {' · '.join(words)}"
+            places[id(cell)] = f"[{next(number)}/{len(cells)}] {' · '.join(words)}"
             bar = tables.console(error=True).is_terminal and not launcher.several  # which shows what is being run
             if len(cells) > 1 and (about(cell) or not bar):
-                say(f"{places[repr(cell)]}{about(cell)}", error=True)
+                say(f"{places[id(cell)]}{about(cell)}", error=True)
         return cell
 
     for cell, outcome in launcher.run(begin):
         ended(cell, outcome)
+        place = places.pop(id(cell))
         state = "done" if outcome.card is not None else "stopped" if outcome.unfinished else "failed"
         seconds = None if outcome.card is None else outcome.card["timing"]["wall_seconds"]
         journal.note(cell, state, reason="" if state == "done" else outcome.sentence, seconds=seconds)
         if len(cells) > 1:
-            say(f"{places[repr(cell)]}: {clock.ended(cell, outcome)}", error=True)
+            say(f"{place}: {clock.ended(cell, outcome)}", error=True)
         if outcome.card is not None:
-            ran.cards.append(_shown(outcome.card))
+            ran.shown.append(_shown(outcome.card))
             if outcome.card.get("preset") and outcome.card["mechanism"] != cell.mechanism:
                 form = outcome.card["mechanism"]
                 say(f"{cell.mechanism} ran as {form}, which {cell.protocol} has for it on {cell.task}.", error=True)

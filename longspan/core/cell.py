@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # else each of thousands has a dictionary as soon as it is pickled
 class Cell:
     """What is to be run, in the words of the command line."""
 

@@ -39,6 +39,7 @@ class Lease:
 
     path: Path
     token: str
+    locked: bool  # its holder has the kernel's lock too, which it loses only by dying
 
     def check(self) -> None:
         """Raise LeaseLost where another has taken over."""
@@ -62,12 +63,17 @@ class Lease:
                 if _read(self.path).startswith(self.token.encode()):
                     _remove(self.path)
 
+    def content(self, beat: int) -> bytes:
+        """Always of one length, so that it can be written over."""
+        who = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "locked": self.locked}
+        return f"{self.token} {beat:012d}\n{json.dumps(who)}\n".encode()
+
     def _beat(self, ended: threading.Event) -> None:
         beat = 0
         while not ended.wait(BEAT):
             beat += 1
             with contextlib.suppress(OSError, StorageError):  # what cannot be reached now may be by the next beat
-                _rewrite(self.path, _content(self.token, beat))
+                _rewrite(self.path, self.token.encode(), self.content(beat))
 
 
 class Watch:
@@ -76,7 +82,7 @@ class Watch:
     def __init__(self, lock: Path):
         self.lock = lock
         self._seen: tuple[Path, bytes] | None = None
-        self._since = 0.0
+        self._silent = self._looked = 0.0  # seconds without a sign of life, and when that was asked last
 
     @property
     def holder(self) -> str | None:
@@ -85,26 +91,37 @@ class Watch:
             return None
         return holder(self._seen[1])
 
-    def look(self, *, alone_here: bool) -> bool:
-        """Whether the lease can be taken; `alone_here` says that no other process of this machine holds the lock."""
-        found = _newest(self.lock)
-        if found != self._seen:
-            self._seen, self._since = found, time.monotonic()
-        if found is None or time.monotonic() - self._since > PATIENCE:
-            return True
-        if _words(found[1]).get("machine") == machine():
-            # Two users of this machine have a mirror each: in a bucket the kernel's lock tells nothing of the other.
-            return (alone_here and in_bucket(self.lock) is None) or _is_dead(_words(found[1])["pid"])
-        return alone_here and seconds_since_written(found[0]) > LONG_AGO
+    def look(self, *, alone_here: bool | None) -> bool:
+        """Whether the lease can be taken.
 
-    def take(self) -> Lease | None:
-        """The lease, unless another was quicker, or its holder has given a sign of life in the last moment."""
+        `alone_here`: no other process of this machine has the kernel's lock; None where that cannot be known.
+        """
+        found, now = _newest(self.lock), time.monotonic()
+        # While this process was stopped, or waited for the store, a sign of life could not be seen, or not be given.
+        self._silent = self._silent + min(now - self._looked, BEAT) if found == self._seen else 0.0
+        self._seen, self._looked = found, now
+        if found is None:
+            return alone_here is not False  # who has the lock is about to take the lease, or has just given it back
+        if self._silent > PATIENCE:
+            return True
+        words = _words(found[1])
+        if words.get("machine") == machine():
+            # Two users of this machine have a mirror each: in a bucket the kernel's lock tells nothing of the other.
+            left = bool(alone_here and words["locked"]) and in_bucket(self.lock) is None
+            return left or _is_dead(words["pid"])
+        return bool(alone_here) and seconds_since_written(found[0]) > LONG_AGO
+
+    def take(self, *, locked: bool) -> Lease | None:
+        """The lease, unless another was quicker, or its holder has given a sign of life in the last moment.
+
+        `locked`: with the kernel's lock.
+        """
         old = self._seen
         path = _place(self.lock, 1 if old is None else _number(old[0]) + 1)
-        lease = Lease(path, uuid.uuid4().hex)
+        lease = Lease(path, uuid.uuid4().hex, locked)
         try:
-            _create(path, _content(lease.token, 0))
-        except FileExistsError:
+            _create(path, lease.content(0))
+        except (FileExistsError, FileNotFoundError):  # or its folder was removed
             return None
         newest = _newest(self.lock)
         if newest is None or newest[0] != path or (old is not None and _read(old[0]) != old[1]):
@@ -121,17 +138,11 @@ def holder(content: bytes) -> str:
     return f"Process {words['pid']} on {words['host']}" if words else "Another process"
 
 
-def _content(token: str, beat: int) -> bytes:
-    """Always of one length for one token, so that it can be written over."""
-    who = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid()}
-    return f"{token} {beat:012d}\n{json.dumps(who)}\n".encode()
-
-
 def _words(content: bytes) -> dict[str, object]:
     """What a lease says of its holder; nothing where it is damaged."""
     try:
         words = json.loads(content.split(b"\n")[1])
-        return {name: words[name] for name in ("host", "machine", "pid")}
+        return {name: words[name] for name in ("host", "machine", "pid")} | {"locked": words.get("locked", True)}
     except (ValueError, LookupError, TypeError, RecursionError):
         return {}
 
@@ -199,18 +210,21 @@ def _create(path: Path, content: bytes) -> None:
         _write(path, content, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         raise
-    except OSError:
+    except OSError:  # a full disk
         path.unlink(missing_ok=True)
         raise
 
 
-def _rewrite(path: Path, content: bytes) -> None:
-    """Write over a lease; one that was removed stays so, or in a bucket does no harm: a higher number counts."""
+def _rewrite(path: Path, token: bytes, content: bytes) -> None:
+    """Write over the lease of this token; one that was removed stays so, or in a bucket a higher number counts.
+
+    After a long sleep, all may have been cleared away, and another may hold a new lease of the same number.
+    """
     if (shared := in_bucket(path)) is not None:
-        if shared[0].get(shared[1]) is not None:
+        if (shared[0].get(shared[1]) or b"").startswith(token):
             shared[0].put(shared[1], content)
         return
-    _write(path, content, os.O_WRONLY)
+    _write(path, content, os.O_RDWR, over=token)
 
 
 def _remove(path: Path) -> None:
@@ -220,10 +234,12 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _write(path: Path, content: bytes, flags: int) -> None:
+def _write(path: Path, content: bytes, flags: int, *, over: bytes = b"") -> None:
+    """Write a file, unless it does not begin with what is to be written over."""
     handle = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
-        os.pwrite(handle, content, 0)
-        os.fsync(handle)
+        if not over or os.pread(handle, len(over), 0) == over:
+            os.pwrite(handle, content, 0)
+            os.fsync(handle)
     finally:
         os.close(handle)

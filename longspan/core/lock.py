@@ -36,51 +36,68 @@ def only_one(path: Path, what: str, *, wait: bool = True) -> Iterator[Lease]:
     """
     told, watch = False, Watch(path)
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked_here(path) as (handle, held):
-            lease = watch.take() if held is not None and watch.look(alone_here=held) else None
+        _make(path.parent)
+        with _locked_here(path) as (handle, alone):
+            if handle is None:
+                continue
+            lease = watch.take(locked=alone is True) if watch.look(alone_here=alone) else None
             if lease is not None:
-                if held:
+                if alone:
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
                 with lease.kept():
                     yield lease
                 return
             holder = watch.holder or _holder(handle)
-        if not wait and held is not None:
+        if not wait:
             raise Busy(holder)
-        if not told and held is not None:
+        if not told:
             print(printable(f"{holder} is busy with {what}; waiting for it."), file=sys.stderr, flush=True)
             told = True
-        if held is not None:
-            time.sleep(POLL_AFAR if watch.holder else POLL)
+        time.sleep(POLL_AFAR if watch.holder else POLL)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # as it also is if it was removed in the same moment
+        if any(os.path.lexists(one) and not one.is_dir() for one in (folder, *folder.parents)):
+            raise  # a file, or a link to nothing
 
 
 @contextlib.contextmanager
-def _locked_here(path: Path) -> Iterator[tuple[int, bool | None]]:
-    """The open lock file, and whether no other process of this machine holds it; None if it was just removed.
+def _locked_here(path: Path) -> Iterator[tuple[int | None, bool | None]]:
+    """The open lock file, None if it was removed just now, and whether no other process of this machine holds it.
 
-    Where files cannot be locked none is known to hold it.
+    Where files cannot be locked that is unknown: None.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:  # its folder was removed
+        yield None, None
+        return
     _held.add(handle)
     try:
-        yield handle, _try(handle, path)
+        alone = _try(handle)
+        yield handle if not alone or _is_still(handle, path) else None, alone
     finally:
         _held.discard(handle)
         os.close(handle)
 
 
-def _try(handle: int, path: Path) -> bool | None:
+def _try(handle: int) -> bool | None:
+    """Whether the kernel's lock is ours now; None where there is none to be had."""
     try:
         import fcntl
     except ImportError:  # not on this system
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # another holds it, or this disk has no locks
+    except BlockingIOError:
         return False
-    return True if _is_still(handle, path) else None
+    except OSError:  # not on this disk
+        return None
+    return True
 
 
 def _holder(handle: int) -> str:

@@ -18,6 +18,7 @@ from longspan.launchers.limits import spell_bytes, spell_seconds
 
 TICK = 0.2  # seconds between two looks at the clock and at the memory
 GRACE = 30.0  # seconds for a worker to save its state; schedulers give as many
+SENT = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")  # by others, as opposed to its own faults
 # Slurm announces the end of a job's time to all its processes, by a signal that would end a worker before it has saved
 # its state; the supervisor hears it too, and has the worker save.
 _PROGRAM = """
@@ -32,7 +33,8 @@ main()
 class Died(Exception):
     """The worker did not answer; `reason` says what became of it, `resumable` whether its run may go on later.
 
-    One that was `killed` may be the victim of another: of the system where memory ran out, or of a person.
+    One that was `killed` may be the victim of another: of the system where memory ran out, of a scheduler, or of a
+    person.
     """
 
     def __init__(self, reason: str, *, resumable: bool = False, killed: bool = False):
@@ -142,4 +144,4 @@ class Worker:
             return Died(f"its process ended with exit code {code}")
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         memory = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return Died(f"its process was ended by {name}{memory}", killed=-code == signal.SIGKILL)
+        return Died(f"its process was ended by {name}{memory}", killed=name in SENT)

@@ -11,6 +11,7 @@ from there. submitit writes the job scripts and their logs, in `out/slurm`. Need
 import functools
 import itertools
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
 from longspan.core.errors import UsageError
 from longspan.core.mirror import everywhere, local
+from longspan.core.signals import Stopped
 from longspan.launchers.base import Budget, Outcome, Take, shared_data, until_stopped
 from longspan.launchers.limits import Limits
 from longspan.launchers.matrix import folders_of
@@ -159,7 +161,9 @@ class Slurm:
         name = self.executor.parameters["job_name"]
         command = ["squeue", "--me", "--noheader", "--array", f"--name={name}", "--format=%F_%K"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return set(done.stdout.split()) if done.returncode == 0 else None
+        if done.returncode != 0:
+            return None
+        return {job.removesuffix("_N/A") for job in done.stdout.split()}  # as a job that is alone has no place
 
     def _lost(self, cell: Cell, job: Any) -> Outcome:
         """The card of a cell whose jobs end without a result each time."""
@@ -238,6 +242,10 @@ class Job:
                     self._ended += 1
         except Stuck as stuck:
             outcomes.append(stuck)
+        except Stopped:
+            if _is_pre_empted():  # a job that ends by itself before its grace is over has failed for Slurm
+                _scontrol("requeue")
+            raise
         return outcomes + [None] * (len(cells) - len(outcomes))
 
     def _run(self, supervisor: Supervisor, cell: Cell) -> Outcome:
@@ -272,3 +280,14 @@ class Job:
         saved = [path.stem.partition("-")[2] for folder in runs for path in folder.rglob("checkpoint-*.pt")]
         shards = sum(1 for _ in local(self.data).glob("*/*.work/*.npz"))
         return self._ended, sum(int(step) for step in saved if step.isdecimal()), shards
+
+
+def _is_pre_empted() -> bool:
+    """Whether Slurm wants the node of this job for another, as opposed to a person who wants the job to end."""
+    return re.search(r"\bPreemptTime=\d", _scontrol("show", "--oneliner", "job")) is not None
+
+
+def _scontrol(*words: str) -> str:
+    """What Slurm says of this job, or when asked to do something with it."""
+    command = ["scontrol", *words, os.environ["SLURM_JOB_ID"]]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -174,6 +174,8 @@ class Supervisor:
     def _outcome(self, reply: dict[str, Any], cell: Cell) -> Outcome:
         if "error" in reply:
             return Outcome(None, *_sentence(reply), storage=reply.get("storage") is True)
+        if "stopped" in reply:  # by a signal to it alone, or that reached it first
+            raise Died("its process was told to stop", killed=True)
         try:
             cards.validate(reply.get("card"))
         except UsageError as error:

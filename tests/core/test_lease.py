@@ -28,6 +28,12 @@ def elsewhere(path, beat=0, pid=77, token="f" * 32):
     path.write_text(f"{token} {beat:012d}\n{who}\n")
 
 
+def wait_patiently(watch):
+    """Until the holder has given no sign of life for long."""
+    while not watch.look(alone_here=True):
+        time.sleep(0.01)
+
+
 def test_the_lease_of_another_machine_keeps_others_out_while_it_gives_signs_of_life(tmp_path, capfd):
     path, stop = tmp_path / ".lock.4.lease", threading.Event()
     elsewhere(path)
@@ -89,14 +95,13 @@ def test_of_many_that_take_over_at_once_one_does(tmp_path):
     elsewhere(tmp_path / ".lock.9.lease")
     watches = [Watch(tmp_path / "lock") for _ in range(16)]
     for watch in watches:
-        watch.look(alone_here=True)
-    time.sleep(0.5)
+        wait_patiently(watch)
     together, taken = threading.Barrier(len(watches)), []
 
     def take(watch):
         free = watch.look(alone_here=True)
         together.wait()
-        if free and (got := watch.take()) is not None:
+        if free and (got := watch.take(locked=True)) is not None:
             taken.append(got)
 
     threads = [threading.Thread(target=take, args=(watch,)) for watch in watches]
@@ -112,11 +117,9 @@ def test_of_many_that_take_over_at_once_one_does(tmp_path):
 def test_a_sign_of_life_in_the_last_moment_keeps_the_lease(tmp_path):
     elsewhere(tmp_path / ".lock.1.lease")
     watch = Watch(tmp_path / "lock")
-    watch.look(alone_here=True)
-    time.sleep(0.5)
-    assert watch.look(alone_here=True)
+    wait_patiently(watch)
     elsewhere(tmp_path / ".lock.1.lease", beat=1)
-    assert watch.take() is None
+    assert watch.take(locked=True) is None
     assert [path.name for path in tmp_path.glob(".lock.*")] == [".lock.1.lease"]
 
 
@@ -127,7 +130,7 @@ def test_one_who_was_asleep_while_all_was_cleared_away_takes_nothing(tmp_path):
     watch.look(alone_here=True)
     (tmp_path / ".lock.1.lease").unlink()
     with only_one(tmp_path / "lock", "it") as held:
-        assert watch.take() is None
+        assert watch.take(locked=True) is None
         held.check()
 
 
@@ -158,7 +161,7 @@ def test_a_killed_process_of_this_machine_is_relieved_at_once(tmp_path, monkeypa
 
 def test_without_kernel_locks_the_lease_alone_keeps_others_out(tmp_path, monkeypatch):
     """As on disks that cannot lock files."""
-    monkeypatch.setattr(lock, "_try", lambda handle, path: False)
+    monkeypatch.setattr(lock, "_try", lambda handle: None)
     with only_one(tmp_path / "lock", "it") as held:
         with pytest.raises(Busy), only_one(tmp_path / "lock", "it", wait=False):
             pass
@@ -168,8 +171,23 @@ def test_without_kernel_locks_the_lease_alone_keeps_others_out(tmp_path, monkeyp
         pass
 
 
+def test_a_holder_without_the_kernels_lock_is_not_taken_for_dead(tmp_path, monkeypatch):
+    """It relieved one who was slow, and who still had the kernel's lock then, and is dead since."""
+    monkeypatch.setattr(lease, "PATIENCE", 1e9)
+    one = Watch(tmp_path / "lock").take(locked=False)
+    assert one is not None
+    with (
+        one.kept(),
+        pytest.raises(Busy),
+        only_one(tmp_path / "lock", "it", wait=False),
+    ):
+        pass
+    with only_one(tmp_path / "lock", "it", wait=False):
+        pass
+
+
 def test_a_store_that_cannot_be_reached_for_a_while_costs_no_lease(tmp_path, monkeypatch):
-    def unreachable(*_):
+    def unreachable(*_, **__):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(lease, "PATIENCE", 1.0)
@@ -185,6 +203,40 @@ def test_a_store_that_cannot_be_reached_for_a_while_costs_no_lease(tmp_path, mon
             assert not watch.look(alone_here=False)
         assert held.path.read_bytes() != before, "signs of life come again"
         held.check()
+
+
+@pytest.mark.parametrize("pause", [1.0, 1000.0])
+def test_one_who_was_stopped_himself_or_could_not_see_the_store_is_not_impatient(tmp_path, monkeypatch, pause):
+    """When all go on after a while, a holder that gives its next sign of life in time keeps its lease."""
+    now = [50.0]
+    monkeypatch.setattr(lease, "BEAT", 15.0)
+    monkeypatch.setattr(lease, "PATIENCE", 150.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch = Watch(tmp_path / "lock")
+    elsewhere(tmp_path / ".lock.1.lease")
+    assert not watch.look(alone_here=True)
+    now[0] += pause
+    for _ in range(6):
+        assert not watch.look(alone_here=True)
+        now[0] += 2.0
+    elsewhere(tmp_path / ".lock.1.lease", beat=1)
+    looks = 0
+    while not watch.look(alone_here=True):
+        now[0] += 2.0
+        looks += 1
+    assert looks == 76
+
+
+def test_one_who_slept_while_all_was_cleared_away_does_not_write_over_the_lease_of_another(tmp_path):
+    with only_one(tmp_path / "lock", "it") as held:
+        held.path.unlink()
+        elsewhere(held.path)
+        theirs = held.path.read_bytes()
+        time.sleep(0.2)  # ten signs of life
+        assert held.path.read_bytes() == theirs
+        with pytest.raises(LeaseLost, match=r"taken over \(Process 77 on node7\)"):
+            held.check()
+    assert held.path.read_bytes() == theirs
 
 
 def test_signs_of_life_never_bring_a_removed_folder_back(tmp_path):

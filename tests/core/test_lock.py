@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from longspan.core.lock import Busy, only_one
+from longspan.core import lease, lock
+from longspan.core.lock import Busy, _locked_here, only_one
 
 HOLDER = """
 import os, sys, time
@@ -29,6 +30,40 @@ def test_one_who_does_not_wait_is_told_who_holds_it(tmp_path):
         assert busy.value.holder == f"Process {os.getpid()}"
     with only_one(tmp_path / "lock", "it", wait=False):
         pass
+
+
+def test_between_lock_and_lease_no_other_process_comes(tmp_path):
+    """One who has just locked the file has no lease yet; both would hold it, each with one of the two."""
+    with _locked_here(tmp_path / "lock"), pytest.raises(Busy), only_one(tmp_path / "lock", "it", wait=False):
+        pass
+
+
+def test_a_folder_that_its_last_holder_removes_is_made_again(tmp_path, monkeypatch):
+    """Removed between the steps of one who takes it: before the file is opened, and before the lease is created."""
+    path, seen = tmp_path / "folder" / "lock", []
+    for place, name in ((lock, "_locked_here"), (lease, "_create")):
+        original = getattr(place, name)
+
+        def first_remove(*args, original=original, name=name):
+            if name not in seen:
+                seen.append(name)
+                shutil.rmtree(path.parent)
+            return original(*args)
+
+        monkeypatch.setattr(place, name, first_remove)
+    with only_one(path, "it"):
+        assert path.exists()
+    assert seen == ["_locked_here", "_create"]
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_folder_that_cannot_be_made_is_an_error_and_not_waited_for(tmp_path, below):
+    """A link to a disk that is not there, or a file in its place."""
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    for place in ("out", "file"):
+        with pytest.raises((FileExistsError, NotADirectoryError)), only_one(tmp_path / place / below / "lock", "it"):
+            pass
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
@@ -66,4 +101,26 @@ from longspan.core.lock import only_one
 path = Path(sys.argv[1])
 with only_one(path, "it"):
     assert path.exists()
+"""
+
+
+def test_of_many_who_come_and_go_one_at_a_time_is_inside(tmp_path):
+    """Half of them remove the folder of the lock when they leave, as a dataset that is finished does."""
+    start = [sys.executable, "-c", CROWD, str(tmp_path)]
+    crowd = [subprocess.Popen([*start, str(seed)], stderr=subprocess.DEVNULL) for seed in range(4)]
+    assert [process.wait(timeout=120) for process in crowd] == [0] * 4
+
+
+CROWD = """
+import os, random, shutil, sys, time
+from pathlib import Path
+from longspan.core.lock import only_one
+place, chance = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
+for _ in range(60):
+    with only_one(place / "folder" / "lock", "it"):
+        os.close(os.open(place / "inside", os.O_CREAT | os.O_EXCL))  # fails where another is
+        time.sleep(0.003 * chance.random())
+        (place / "inside").unlink()
+        if chance.random() < 0.5:
+            shutil.rmtree(place / "folder", ignore_errors=True)
 """

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from tests.launchers.waiting import PATIENCE, wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +26,7 @@ class Cluster:
             "PYTHONPATH": str(ROOT),
             "LONGSPAN_DATA": str(data),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # else cells starve on a machine that has other work
             "RAY_AUTH_MODE": "token",  # of this cluster alone, whatever this user has for others
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
@@ -70,25 +72,16 @@ def cluster(folder: Path, data: Path, workers: int = 2):
     nodes = Cluster(folder, data)
     try:
         head = nodes.start("--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", place)
-        nodes.address = _wait(lambda: _read(Path(place) / "ray_current_cluster"))
+        nodes.address = wait_for(lambda: _read(Path(place) / "ray_current_cluster"), "the head of the cluster", head)
         nodes.joined.append(head)
         for count in range(2, workers + 2):  # one after another: two that start at once use the same ports
-            _wait(lambda count=count: nodes.join() == count)
+            wait_for(lambda count=count: nodes.join() == count, f"{count} nodes")
         yield nodes
     finally:
         for node in nodes.nodes:
             if node.poll() is None:
                 nodes.kill(node)
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _wait(found, seconds: float = 300.0):
-    """What `found()` returns once that is something."""
-    deadline = time.monotonic() + seconds
-    while not (what := found()):
-        assert time.monotonic() < deadline, "the cluster did not come up in five minutes"
-        time.sleep(0.2)
-    return what
 
 
 def _read(path: Path) -> str:
@@ -100,5 +93,6 @@ def _size(nodes: Cluster) -> int:
     code = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR', log_to_driver=False)\n"
     code += "print(sum(node['Alive'] for node in ray.nodes()))"
     command = [sys.executable, "-c", code, nodes.address]
-    done = subprocess.run(command, capture_output=True, text=True, env=nodes.environment, check=False, timeout=60)
+    how = {"capture_output": True, "text": True, "env": nodes.environment, "check": False, "timeout": PATIENCE}
+    done = subprocess.run(command, **how)
     return int(done.stdout) if done.returncode == 0 else 0

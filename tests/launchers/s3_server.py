@@ -1,7 +1,7 @@
 """A real S3 server on this machine: moto's, in a process of its own, behind a door that can be shut.
 
-The server keeps objects in memory, so that it is not killed; shutting the door refuses new connections and cuts those
-that are open, which is all that a client can see of a server that is killed and started again.
+The server keeps objects in memory: one that is killed has lost them. Shutting the door refuses new connections and cuts
+those that are open, which is all that a client can see of a server that is killed and started again with its disk.
 """
 
 import contextlib
@@ -11,9 +11,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+
+from longspan.core import bucket, mirror
+from tests.launchers.waiting import PATIENCE, wait_for
 
 BUCKET = "arena"
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 def why_not() -> str | None:
@@ -25,15 +28,17 @@ def why_not() -> str | None:
 class Door:
     """Passes connections on to a server; `after` bytes from clients it shuts, once."""
 
-    def __init__(self, port: int):
-        self.server, self.after, self.passed = port, None, 0
+    def __init__(self, server: "Server"):
+        self.server, self.after, self.passed = server, None, 0
         self.pairs: list[socket.socket] = []
+        self.is_shut = True
         self.port, self.entrance = 0, None
         self.open()
 
     def open(self) -> None:
         self.entrance = socket.create_server(("127.0.0.1", self.port))
         self.port = self.entrance.getsockname()[1]
+        self.is_shut = False
         threading.Thread(target=self._accept, args=(self.entrance,), daemon=True).start()
 
     def shut(self) -> None:
@@ -47,12 +52,13 @@ class Door:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         self.pairs.clear()
+        self.is_shut = True
 
     def _accept(self, entrance: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = entrance.accept()
-                server = socket.create_connection(("127.0.0.1", self.server))
+                server = socket.create_connection(("127.0.0.1", self.server.port))
                 self.pairs += [client, server]
                 threading.Thread(target=self._pass, args=(client, server, True), daemon=True).start()
                 threading.Thread(target=self._pass, args=(server, client, False), daemon=True).start()
@@ -73,30 +79,62 @@ class Door:
         here.close()
 
 
+class Server:
+    """moto's process, which can be killed and started anew, empty."""
+
+    def __init__(self, log):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.log = log
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.Popen(command, stdout=self.log, stderr=self.log)
+
+    def make_bucket(self) -> None:
+        """Once it has come up; not through the door."""
+        wait_for(lambda: _is_open(self.port), "the S3 server to come up", self.process)
+        code = f"import s3fs; s3fs.S3FileSystem(endpoint_url='http://127.0.0.1:{self.port}').mkdir({BUCKET!r})"
+        subprocess.run([sys.executable, "-c", code], env=os.environ | KEYS, check=True, timeout=PATIENCE)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        self.process = self._start()
+        self.make_bucket()
+
+
 @contextlib.contextmanager
 def s3_server(log):
     """A door to an S3 server with one bucket, and the environment in which clients find it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=log, stderr=log)
-    door = None
+    server, door = Server(log), None
     try:
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert server.poll() is None, "the S3 server did not start"
-            assert time.monotonic() < deadline, "the S3 server did not come up"
-            time.sleep(0.2)
-        door = Door(port)
-        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-        environment = os.environ | keys | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{door.port}"}
-        make = "import s3fs; s3fs.S3FileSystem().mkdir('arena')"
-        subprocess.run([sys.executable, "-c", make], env=environment, check=True, timeout=120)
-        yield door, environment
+        server.make_bucket()
+        door = Door(server)
+        yield door, os.environ | KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{door.port}"}
     finally:
         if door is not None:
             door.shut()
-        server.terminate()
-        server.wait()
+        server.kill()
+
+
+def read_here(environment, cache, monkeypatch) -> None:
+    """Have this process find the server too, with a mirror of its own, whichever it has used before."""
+    import s3fs
+
+    for name in environment:
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, environment[name])
+    monkeypatch.setenv("LONGSPAN_CACHE", str(cache))
+    mirror._address.cache_clear()
+    bucket._opened.cache_clear()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def _is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False

@@ -9,19 +9,22 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
+from tests.launchers.waiting import PATIENCE, wait_for
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
-# Jobs of the partition `urgent` push out those of `usual`, which are queued again.
+# Jobs of the partition `urgent` push out those of `usual`, which have a minute to end and are queued again. On a loaded
+# machine all that Slurm does takes long: a credential that has expired before a job starts, or a message that is given
+# up, would drain a node for good. A job that was queued again starts when its old credential has expired.
 CONFIGURATION = """
 ClusterName=longspan
-SlurmctldHost={host}
+SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={place}/munge.socket,cred_expire=5
+AuthInfo=socket={place}/munge.socket,cred_expire=20
 SlurmctldPort={port}
 SlurmctldPidFile={place}/slurmctld.pid
 SlurmctldLogFile={place}/slurmctld.log
@@ -40,11 +43,15 @@ SelectTypeParameters=CR_CPU
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
-KillWait=20
+KillWait=60
+MessageTimeout=90
+TCPTimeout=60
+BatchStartTimeout=120
+UnkillableStepTimeout=300
 MinJobAge=600
 NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=1
 NodeName=two NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=1
-PartitionName=usual Nodes=one,two Default=YES MaxTime=60 State=UP PriorityTier=1
+PartitionName=usual Nodes=one,two Default=YES MaxTime=60 State=UP PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=one,two MaxTime=60 State=UP PriorityTier=10
 """
 
@@ -84,26 +91,36 @@ def slurm():
         _wait(lambda: _idle(environment) == {"one", "two"}, place)
         yield environment
     finally:
-        subprocess.run(["scancel", "--me"], env=environment, check=False, capture_output=True)
-        for daemon in reversed(daemons):
-            daemon.terminate()
-        for daemon in daemons:
-            daemon.wait(timeout=60)
+        _end(daemons, environment)
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _end(daemons, environment) -> None:
+    """Take all jobs back, then end the daemons, each of which has a minute to end by itself."""
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a controller that never came up
+        subprocess.run(["scancel", "--me"], env=environment, check=False, capture_output=True, timeout=60)
+    for daemon in reversed(daemons):
+        daemon.terminate()
+    for daemon in daemons:
+        try:
+            daemon.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
 
 
 def _idle(environment) -> set[str]:
     command = ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
     return set(done.stdout.split())
 
 
-def _wait(reached, place: Path, seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
+def _wait(reached, place: Path) -> None:
+    try:
+        wait_for(reached, "Slurm to come up")
+    except AssertionError as error:
         logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(place.glob("*.log")))
-        assert time.monotonic() < deadline, f"Slurm did not come up:\n{logs}"
-        time.sleep(0.3)
+        raise AssertionError(f"{error}:\n{logs}") from None
 
 
 def _free_port() -> int:

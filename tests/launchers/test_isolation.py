@@ -24,7 +24,7 @@ def longspan(*words, cwd, **settings):
     command = [sys.executable, "-c", "from longspan.cli import main; main()", *map(str, words)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LONGSPAN_DATA": str(cwd / "data")}
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=cwd, check=False, timeout=300, **settings
+        command, capture_output=True, text=True, env=environment, cwd=cwd, check=False, timeout=900, **settings
     )
 
 

@@ -31,7 +31,7 @@ def supervised(monkeypatch):
                     return {"error": request["reason"], "code": 4}
                 if isinstance(fate := left.pop(0), Died):
                     raise fate
-                return {"card": fate}
+                return fate if "stopped" in fate else {"card": fate}
 
             def end(self):
                 pass
@@ -48,6 +48,13 @@ def test_a_cell_whose_worker_is_killed_goes_on_in_another(supervised, capsys):
     assert outcome.card
     assert asked == ["run"] * 3
     assert capsys.readouterr().err.count(f"listops softmax seed 0: {KILLED}; it goes on in another.") == 2
+
+
+def test_a_cell_whose_worker_alone_is_told_to_stop_goes_on_in_another(supervised):
+    """A scheduler signals every process of a job, and this one was the first."""
+    outcome, asked = supervised({"stopped": 15}, make_card())
+    assert outcome.card
+    assert asked == ["run", "run"]
 
 
 def test_a_poisoned_cell_has_three_tries_and_then_a_fail_card(supervised):

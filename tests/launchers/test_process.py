@@ -56,6 +56,14 @@ def test_what_became_of_a_worker_is_said(worker, program, reason):
     with pytest.raises(Died) as died:
         worker(program, 2**26).ask({"do": "run"}, limit)
     assert reason in died.value.reason
+    assert died.value.killed == ("SIGKILL" in reason)  # and may be tried again
+
+
+@pytest.mark.parametrize("number, killed", [(signal.SIGKILL, True), (signal.SIGUSR2, True), (signal.SIGSEGV, False)])
+def test_a_worker_that_others_ended_is_told_from_one_that_broke(worker, number, killed):
+    with pytest.raises(Died) as died:
+        worker(f"os.kill(os.getpid(), {int(number)})").ask({"do": "run"}, 60.0)
+    assert died.value.killed == killed
 
 
 def test_a_message_without_an_end_is_bounded(worker, monkeypatch):

@@ -4,7 +4,6 @@ import importlib.util
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from longspan.results.store import Store
 from tests.launchers import hostile
 from tests.launchers.ray_cluster import cluster
 from tests.launchers.test_isolation import longspan
+from tests.launchers.waiting import finish, wait_for
 
 pytestmark = [
     pytest.mark.full,
@@ -45,11 +45,7 @@ def cards(out):
 
 
 def wait_for_cards(out, count, process):
-    deadline = time.monotonic() + 600
-    while len(list((out / "cards").rglob("*.json"))) < count:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: len(list((out / "cards").rglob("*.json"))) >= count, f"{count} cards", process)
 
 
 def command(nodes, *words):
@@ -97,20 +93,16 @@ def test_ctrl_c_saves_the_states_and_the_same_command_goes_on(nodes, tmp_path):
     how = {"env": nodes.environment, "cwd": nodes.folder, "text": True}
     driver = subprocess.Popen(command(nodes, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     try:
-        deadline = time.monotonic() + 300
-        while not list(out.glob("runs/*/progress.json")):
-            assert driver.poll() is None, driver.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: list(out.glob("runs/*/progress.json")), "a cell to be trained", driver)
         driver.send_signal(signal.SIGINT)
-        _, said = driver.communicate(timeout=120)
+        _, said = finish(driver)
     finally:
         driver.kill()
     assert driver.returncode == 130, said
     assert "Stopped. The state is saved; the same command resumes the run." in said
     assert list(out.glob("runs/*/checkpoint-*.pt"))
     assert not list(out.glob("runs/*/.lock.*")), "no process is at it"
-    again = subprocess.run(command(nodes, *words), capture_output=True, check=False, timeout=600, **how)
+    again = subprocess.run(command(nodes, *words), capture_output=True, check=False, timeout=900, **how)
     assert again.returncode == 0, again.stderr
     assert sorted(card["timing"]["resumed"] for _, card in Store(out / "cards").entries())[-1] == 1
 
@@ -121,7 +113,7 @@ def test_a_cell_that_kills_its_processes_each_time_has_a_fail_card_and_the_other
     name = hostile.write(nodes.folder, "poison", in_attend=poison)
     words = ["listops", "-a", name, "softmax", *SET, "--out", str(tmp_path / "out")]
     how = {"env": nodes.environment, "cwd": nodes.folder, "text": True}
-    done = subprocess.run(command(nodes, *words), capture_output=True, check=False, timeout=600, **how)
+    done = subprocess.run(command(nodes, *words), capture_output=True, check=False, timeout=900, **how)
     assert done.returncode == 4, done.stderr
     found = {card["status"]: card for _, card in Store(tmp_path / "out" / "cards").entries()}
     assert found["ok"]["mechanism"] == "softmax"

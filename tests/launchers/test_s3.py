@@ -1,6 +1,7 @@
 """Cards, checkpoints, leases and data on a real S3 server, whoever is killed in the middle."""
 
 import concurrent.futures
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,8 +14,10 @@ import pytest
 
 from longspan.core import bucket, mirror
 from longspan.results.store import Store
-from tests.launchers.s3_server import s3_server, why_not
+from tests.launchers import hostile
+from tests.launchers.s3_server import read_here, s3_server, why_not
 from tests.launchers.test_ray import SET, cards
+from tests.launchers.waiting import finish, wait_for
 from tests.results.factory import make_card
 
 absent = why_not()
@@ -31,11 +34,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def address(server, request, monkeypatch, tmp_path):
     """An empty place on the server for this test, which this process can read too."""
-    _, environment = server
-    for name in environment.keys() - os.environ.keys():
-        monkeypatch.setenv(name, environment[name])
-    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "reader"))
-    mirror._address.cache_clear()
+    read_here(server[1], tmp_path / "reader", monkeypatch)
     return f"s3://arena/{request.node.name[:40]}"
 
 
@@ -51,13 +50,14 @@ def start(server, address, machine, *words):
     return subprocess.Popen(command, env=server[1] | own, **how)
 
 
-def wait_for(found, process):
-    deadline = time.monotonic() + 400
-    while not (what := found()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return what
+def held(machine):
+    """A mechanism on a machine that waits in its training, with a checkpoint behind it, until it is told to go on."""
+    machine.mkdir(exist_ok=True)
+    return hostile.write(machine, "held", in_attend=hostile.HELD_LATER)
+
+
+def go(machine):
+    (machine / "go").touch()
 
 
 def test_of_many_who_create_an_object_one_does(address):
@@ -70,9 +70,11 @@ def test_of_many_who_create_an_object_one_does(address):
 
 def test_a_machine_is_killed_in_a_run_and_another_goes_on_from_its_checkpoint(server, address, tmp_path):
     shared = bucket.Bucket(address)
-    first = start(server, address, tmp_path / "first", "-a", "softmax", "linear")
+    machines = [tmp_path / name for name in ("first", "second", "third")]
+    words = ["-a", *{held(machine) for machine in machines}, "linear"]
+    first = start(server, address, machines[0], *words)
     try:
-        wait_for(lambda: [name for name in shared.sizes("runs") if "checkpoint-" in name], first)
+        wait_for(lambda: [name for name in shared.sizes("runs") if "checkpoint-" in name], "a checkpoint", first)
     finally:
         children = subprocess.run(["pgrep", "-P", str(first.pid)], capture_output=True, text=True, check=False)
         for pid in [first.pid, *map(int, children.stdout.split())]:
@@ -80,16 +82,18 @@ def test_a_machine_is_killed_in_a_run_and_another_goes_on_from_its_checkpoint(se
         first.communicate()
     (leased,) = [name for name in shared.sizes("runs") if name.endswith(".lease")]
     shared.remove(leased)  # as its end is not waited for here: two and a half minutes
-    second = start(server, address, tmp_path / "second", "-a", "softmax", "linear")
-    _, said = second.communicate(timeout=600)
+    go(machines[1])
+    second = start(server, address, machines[1], *words)
+    _, said = finish(second)
     assert second.returncode == 0, said
     assert len(cards(_fetched(address, tmp_path))) == 2
     assert max(card["timing"]["resumed"] for card in Store(f"{address}/cards").cards()) == 1
     assert not shared.sizes("runs"), "nothing is left of runs that have cards"
     assert "generating" not in said, "the data were prepared by the first machine"
     assert list((tmp_path / "second").rglob("manifest.json"))
-    local = start(server, str(tmp_path / "plain"), tmp_path / "third", "-a", "softmax", "linear")
-    _, said = local.communicate(timeout=600)
+    go(machines[2])
+    local = start(server, str(tmp_path / "plain"), machines[2], *words)
+    _, said = finish(local)
     assert local.returncode == 0, said
     assert cards(_fetched(address, tmp_path)) == cards(tmp_path / "plain")
 
@@ -98,7 +102,7 @@ def test_two_machines_with_the_same_command_run_each_cell_once(server, address, 
     words = ["-a", "softmax", "linear", "--seeds", "2"]
     machines = [start(server, address, tmp_path / name, *words) for name in ("first", "second")]
     for machine in machines:
-        _, said = machine.communicate(timeout=900)
+        _, said = finish(machine)
         assert machine.returncode == 0, said
     assert len(cards(_fetched(address, tmp_path))) == 4
 
@@ -106,37 +110,61 @@ def test_two_machines_with_the_same_command_run_each_cell_once(server, address, 
 def test_the_store_is_away_for_a_while_in_the_middle_of_a_run_and_nothing_is_lost(server, address, tmp_path):
     door, _ = server
     shared = bucket.Bucket(address)
-    run = start(server, address, tmp_path / "first", "-a", "softmax", "linear")
-    wait_for(lambda: [name for name in shared.sizes("runs") if "checkpoint-" in name], run)
+    run = start(server, address, tmp_path / "first", "-a", held(tmp_path / "first"), "linear")
+    wait_for(lambda: [name for name in shared.sizes("runs") if "checkpoint-" in name], "a checkpoint", run)
     door.shut()
+    go(tmp_path / "first")
     time.sleep(60)
     door.open()
-    _, said = run.communicate(timeout=600)
+    _, said = finish(run)
     assert run.returncode == 0, said
     assert "cannot be reached" in said
     assert len(cards(_fetched(address, tmp_path))) == 2
 
 
+@contextlib.contextmanager
+def cut(door, after, meanwhile=lambda: None):
+    """The door is shut after so many bytes, in the middle of what the block writes, and opened again."""
+
+    def follow():
+        wait_for(lambda: door.is_shut, "the door to be shut")
+        meanwhile()
+        door.open()
+
+    door.passed, door.after = 0, after
+    following = threading.Thread(target=follow)
+    following.start()
+    yield
+    following.join()
+
+
 @pytest.mark.parametrize("after", [1_000, 20_000, 2_000_000, 5_000_000])
 def test_the_server_dies_in_the_middle_of_a_write_and_the_object_is_whole_or_absent(server, address, tmp_path, after):
+    """What is written is tried again until it is there."""
     door, _ = server
     shared, content = bucket.Bucket(address), os.urandom(6 * 2**20)
     (tmp_path / "large").write_bytes(content * 3)
-    seen = []
-    door.passed, door.after = 0, after
-    opening = threading.Timer(3.0, door.open)
-    opening.start()
-    shared.put("one", content)  # is tried again until it is there
-    seen.append(shared.get("one") == content)
-    opening.join()
-    door.passed, door.after = 0, after
-    opening = threading.Timer(3.0, door.open)
-    opening.start()
-    shared.put("parts", tmp_path / "large")
-    opening.join()
-    assert seen == [True]
+    with cut(door, after):
+        shared.put("one", content)
+    assert shared.get("one") == content
+    with cut(door, after):
+        shared.put("parts", tmp_path / "large")
     assert shared.get("parts") == content * 3
     assert set(shared.sizes("")) == {"one", "parts"}
+
+
+def test_the_server_is_killed_in_the_middle_of_a_write_and_the_next_one_has_the_whole_object(server, address):
+    door, _ = server
+    shared, content = bucket.Bucket(address), os.urandom(6 * 2**20)
+
+    def replace():
+        door.server.kill()
+        door.server.start_again()
+
+    with cut(door, 2_000_000, replace):
+        shared.put("one", content)
+    assert shared.get("one") == content
+    assert set(shared.sizes("")) == {"one"}
 
 
 def test_a_writer_that_is_killed_in_the_middle_leaves_no_half_of_a_card(server, address, tmp_path, monkeypatch):
@@ -145,20 +173,21 @@ def test_a_writer_that_is_killed_in_the_middle_leaves_no_half_of_a_card(server, 
         "from longspan.results.store import Store\n"
         "from tests.results.factory import make_card\n"
         "store = Store(sys.argv[1])\n"
-        "print('begun', flush=True)\n"
-        "for seed in itertools.count(): store.add(make_card(seed=seed, points=500))\n"
+        "for seed in itertools.count(int(sys.argv[2])):\n"
+        "    print(store.add(make_card(seed=seed, points=500)), flush=True)\n"
     )
     for number in range(3):
         own = {"LONGSPAN_CACHE": str(tmp_path / "writer"), "PYTHONPATH": str(ROOT)}
         how = {"env": server[1] | own, "stdout": subprocess.PIPE, "cwd": tmp_path}
-        writer = subprocess.Popen([sys.executable, "-c", code, f"{address}/cards"], **how)
-        writer.stdout.readline()
-        time.sleep(1.0 + 0.37 * number)
+        writer = subprocess.Popen([sys.executable, "-c", code, f"{address}/cards", str(1000 * number)], **how)
+        for _ in range(3):
+            assert writer.stdout.readline(), "the writer has ended"
+        time.sleep(0.037 * number)  # into the next card, sooner or later
         writer.kill()
         writer.communicate()
     store = Store(f"{address}/cards")
     found = store.cards()
-    assert found
+    assert len(found) >= 9
     assert store.problems == []
     monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "writer"))  # what was not sent is sent by the next one there
     mirror._address.cache_clear()

@@ -1,6 +1,7 @@
 """What becomes of jobs, without a Slurm: a stand-in for submitit ends them as it is told."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from longspan.core.cell import Cell
 from longspan.core.errors import UsageError
+from longspan.core.signals import Stopped
 from longspan.launchers import open_launcher, slurm
 from longspan.launchers.base import Budget, Outcome
 from longspan.launchers.limits import Limits
@@ -60,14 +62,14 @@ class Executor:
 def launch(tmp_path, monkeypatch):
     """Run four cells whose jobs end as `ends` says; the outcomes, and the executor."""
 
-    def launch(ends, **how):
+    def launch(ends, queue="", **how):
         fake = type("Fake", (Executor,), {"ends": staticmethod(ends)})
         monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(SlurmExecutor=fake))
         monkeypatch.setattr(slurm, "TICK", 0.0)
         monkeypatch.setattr(slurm, "ASK", -1.0)
         monkeypatch.setattr(slurm, "SETTLING", 0.0)
-        nothing = subprocess.CompletedProcess([], 0, stdout="")
-        monkeypatch.setattr(slurm.subprocess, "run", lambda *words, **settings: nothing)
+        said = subprocess.CompletedProcess([], 0, stdout=queue)
+        monkeypatch.setattr(slurm.subprocess, "run", lambda *words, **settings: said)
         waiting = [Cell("listops", "softmax", seed=seed) for seed in range(4)]
         given = {"out": str(tmp_path / "out"), "device": "cpu"} | how
         with open_launcher("slurm", Limits(), Budget(), **given) as launcher:
@@ -93,6 +95,13 @@ def test_a_job_that_ends_without_a_word_is_submitted_again_three_times_at_the_mo
     assert [executor.submitted.count([seed]) for seed in range(4)] == [1, 3, 1, 3]
     assert outcomes[1].card
     assert outcomes[3] == Outcome(sentence="lost", code=4)
+
+
+def test_a_job_is_known_by_its_place_in_an_array_and_one_that_is_alone_without(launch, monkeypatch):
+    monkeypatch.setattr(slurm.Slurm, "run", lambda self, take: asked.append(self._queued()) or [])
+    asked = []
+    launch(lambda group, number: "result", queue="1_0\n1_12\n7_N/A\n")
+    assert asked == [{"1_0", "1_12", "7"}]
 
 
 def test_an_error_of_a_job_is_the_sentence_of_its_cells(launch):
@@ -159,6 +168,27 @@ def test_a_job_that_is_pre_empted_before_its_time_is_up_is_queued_again_for_ever
     job.seconds, job._began = 3600.0, time.monotonic()
     for _ in range(9):
         assert job.checkpoint(CELLS) == (job, CELLS)
+
+
+@pytest.mark.parametrize("time, requeued", [("2026-01-01T00:00:00", True), ("None", False)])
+def test_a_job_that_is_told_to_end_is_queued_again_if_it_is_pre_empted(job, monkeypatch, time, requeued):
+    asked = []
+
+    def scontrol(command, **how):
+        asked.append(command[1])
+        return subprocess.CompletedProcess(command, 0, stdout=f"JobId={command[-1]} PreemptTime={time} Partition=usual")
+
+    def stop(self, cell):
+        raise Stopped(signal.SIGTERM)
+
+    monkeypatch.setattr(slurm.subprocess, "run", scontrol)
+    monkeypatch.setattr(slurm.Supervisor, "run", stop)
+    monkeypatch.chdir(job.folder)
+    monkeypatch.setenv("LONGSPAN_DATA", "restored afterwards")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(Stopped):
+        job(CELLS)
+    assert asked == ["show", "requeue"][: 1 + requeued]
 
 
 def test_a_stuck_cell_leaves_the_outcomes_of_those_before_it_and_none_of_those_after(job, monkeypatch):
