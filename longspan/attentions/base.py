@@ -166,11 +166,17 @@ class Memory(Carry):
         cls, memory: "Memory | None", x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int
     ) -> "Memory":
         """The last `size` real tokens up to the end of a segment x that follows `memory`."""
+        whole = cls.whole(memory, x, mask)
+        last = real_first(~whole.mask)[:, max(0, whole.x.shape[1] - size) :]  # padding comes first
+        return cls(whole.x.gather(1, last[..., None].expand(-1, -1, x.shape[2])), whole.mask.gather(1, last))
+
+    @classmethod
+    def whole(cls, memory: "Memory | None", x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> "Memory":
+        """All tokens of `memory` and of a segment x that follows it, as they lie."""
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-        if memory is not None:
-            x, mask = torch.cat([memory.x, x], dim=1), torch.cat([memory.mask, mask], dim=1)
-        last = real_first(~mask)[:, max(0, x.shape[1] - size) :]  # padding comes first
-        return cls(x.gather(1, last[..., None].expand(-1, -1, x.shape[2])), mask.gather(1, last))
+        if memory is None:
+            return cls(x, mask)
+        return cls(torch.cat([memory.x, x], dim=1), torch.cat([memory.mask, mask], dim=1))
 
 
 @dataclass
@@ -296,6 +302,22 @@ class Attention(nn.Module, ABC):
         Mechanisms that declare nothing in `meta.carries` return `carry` as it is.
         """
         return self(x, *inputs, **masks), carry
+
+    def in_segments(
+        self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None, carry: Any = None
+    ) -> tuple[Float[Tensor, "b n d"], Any]:
+        """`carried` of a row in segments of `segment` tokens, each after what the ones before left, without gradients.
+
+        A mechanism whose carry depends on its inputs alone need not wait for a segment to read the next, and may
+        compute all at once.
+        """
+        parts, length = [], self.segment or x.shape[1]
+        for first in range(0, x.shape[1], length):
+            own = None if mask is None else mask[:, first : first + length]
+            y, carry = self.carried(x[:, first : first + length], mask=own, carry=carry)
+            carry = None if carry is None else carry.detached()
+            parts.append(y)
+        return torch.cat(parts, dim=1), carry
 
     def with_auxiliary(
         self, y: Float[Tensor, "..."], term: Float[Tensor, ""], count: Tensor | int = 1

@@ -28,9 +28,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Carry, Memory, Pattern
-from longspan.attentions.relative import RelativeAttention
+from longspan.attentions.relative import RelativeAttention, counts, rows, segments
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import masked_attention
+from longspan.kernels.packing import last_before
 from longspan.kernels.precision import at_least_single
 
 
@@ -42,6 +43,9 @@ class Memories(Carry):
     mask: Bool[Tensor, "b m"]
     old: Float[Tensor, "b o d"]
     old_mask: Bool[Tensor, "b o"]
+
+    def parts(self) -> tuple[Memory, Memory]:
+        return Memory(self.x, self.mask), Memory(self.old, self.old_mask)
 
 
 class CompressiveTransformer(RelativeAttention):
@@ -108,6 +112,46 @@ class CompressiveTransformer(RelativeAttention):
                 loss, asked = self.reconstruction(x.detach(), mask, evicted.detach(), evicted_mask, new, new_mask)
                 y = self.with_auxiliary(y, self.auxiliary * loss, asked)
             old = Memory.after(old, new, new_mask, self.compressed)
+        return y, Memories(kept.x, kept.mask, old.x, old.mask)
+
+    def in_segments(
+        self,
+        x: Float[Tensor, "b n d"],
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        carry: Memories | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], Memories]:
+        """All segments at once, as rows of a batch: how much has been compressed is known from the count of tokens."""
+        b, n, _ = x.shape
+        length, ratio = self.segment or n, self.ratio
+        recent, old = (None, None) if carry is None else carry.parts()
+        before, (each, real) = 0 if recent is None else recent.x.shape[1], segments(x, mask, length)
+        whole = Memory.whole(recent, x.detach(), mask)
+        evicted, evicted_mask, kept = self.evict(Memory.after(None, whole.x, whole.mask, whole.x.shape[1]))
+        new, new_mask = self.squeeze(evicted) if evicted.shape[1] else evicted, evicted_mask[:, ::ratio]
+        compressed = Memory.whole(old, new.detach(), new_mask)
+
+        count = counts(whole.mask, before, length)
+        gone = (count - self.memory).clamp(min=0) // ratio * ratio  # before each segment, and in all
+        made = gone // ratio
+        widest = min(self.memory + ratio - 1, before + (n - 1) // length * length)
+        near, place = last_before(whole.x, whole.mask, count[:, :-1], widest)
+        near_mask = place >= gone[:, :-1, None]
+        ends = made[:, :-1] + (0 if old is None else old.mask.sum(dim=1, keepdim=True))
+        widest = min(self.compressed, compressed.x.shape[1])
+        far, place = last_before(compressed.x, compressed.mask, ends, widest)
+        past, past_mask = torch.cat([far, near], dim=2), torch.cat([place >= 0, near_mask], dim=2)
+        y = rows(self.attend_after(each, real, past.flatten(0, 1), past_mask.flatten(0, 1)), b, n)
+
+        if evicted.shape[1] and self.training and self.compression in ("conv", "channels"):
+            widest = min(evicted.shape[1], (length + ratio - 1) // ratio * ratio)
+            source, place = last_before(evicted, evicted_mask, gone[:, 1:], widest)
+            result, group = last_before(new, new_mask, made[:, 1:], widest // ratio)
+            source_mask, result_mask = place >= gone[:, :-1, None], group >= made[:, :-1, None]
+            compared = (u.flatten(0, 1) for u in (source, source_mask, result, result_mask))
+            loss, asked = self.reconstruction(each.detach(), real, *compared)
+            y = self.with_auxiliary(y, self.auxiliary * loss, asked)
+        old = Memory.after(None, compressed.x, compressed.mask, self.compressed)
         return y, Memories(kept.x, kept.mask, old.x, old.mask)
 
     def evict(self, everything: Memory) -> tuple[Float[Tensor, "b e d"], Bool[Tensor, "b e"], Memory]:

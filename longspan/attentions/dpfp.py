@@ -25,6 +25,7 @@ from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, GatedValue, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels import feature_map
 from longspan.kernels.context_parallel import sum_before
 from longspan.kernels.delta_rule import delta_rule, step
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step
@@ -84,7 +85,7 @@ class DPFP(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         if self.delta:
             return self._written(q, k, v, key_mask)[0].to(v.dtype)
-        phi_q, phi_k = (self._rounded(self.features(x), v) for x in (q, k))
+        phi_q, phi_k = feature_map.dpfp(q, self.nu), feature_map.dpfp(k, self.nu)
         causal = self.pattern is Pattern.CAUSAL_SELF
         return linear_attention(phi_q, phi_k, v, causal=causal, key_mask=key_mask, eps=self._eps)
 
@@ -96,7 +97,7 @@ class DPFP(HeadwiseAttention):
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
     ) -> Float[Tensor, "b h n e"]:
         """The sums over the tokens before come from the processes before."""
-        phi_q, phi_k = (self._rounded(self.features(x), v) for x in (q, k))
+        phi_q, phi_k = feature_map.dpfp(q, self.nu), feature_map.dpfp(k, self.nu)
         return linear_attention(
             phi_q, phi_k, v, causal=True, eps=self._eps, initial_state=sum_before(final_state(phi_k, v))
         )
@@ -115,7 +116,8 @@ class DPFP(HeadwiseAttention):
         v: Float[Tensor, "b h e_"] | None,
         state: Memory,
     ) -> tuple[Float[Tensor, "b h e"], Memory]:
-        phi_q, phi_k = self.features(q), None if k is None else self.features(k)
+        phi_q, phi_k = (None if x is None else self.features(x[:, :, None])[:, :, 0] for x in (q, k))
+        assert phi_q is not None
         if not self.delta:
             y, memory = linear_attention_step(phi_q, phi_k, v, state.memory, eps=self._eps)
             return y.to(q.dtype), Memory(memory)
@@ -126,11 +128,9 @@ class DPFP(HeadwiseAttention):
             y, memory = step(phi_q, phi_k, v[..., :-1], v[..., -1].sigmoid(), state.memory)
         return y.to(q.dtype), Memory(memory)
 
-    def features(self, x: Float[Tensor, "*n c"]) -> Float[Tensor, "*n r"]:
+    def features(self, x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n r"]:
         """phi in float32 or better; phi' for the delta rule."""
-        x = at_least_single(x)
-        u = torch.cat([x, -x], dim=-1).relu()
-        phi = torch.cat([u * u.roll(shift, dims=-1) for shift in range(1, self.nu + 1)], dim=-1)
+        phi = feature_map.dpfp(at_least_single(x), self.nu)
         if self.delta:
             total = phi.sum(dim=-1, keepdim=True)
             phi = phi / torch.where(total > 0, total, 1)
@@ -149,8 +149,3 @@ class DPFP(HeadwiseAttention):
             beta = v[..., -1].sigmoid()
             beta = beta if key_mask is None else beta.masked_fill(~key_mask[:, None], 0)
             return delta_rule(self.features(q), self.features(k), v[..., :-1], beta)
-
-    @staticmethod
-    def _rounded(phi: Float[Tensor, "b h n r"], v: Float[Tensor, "b h m e"]) -> Float[Tensor, "b h n r"]:
-        """Beside values in bfloat16 features are in bfloat16 too, whose range they fit, for the kernel's sake."""
-        return phi.to(torch.bfloat16) if v.dtype == torch.bfloat16 else phi

@@ -20,7 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
-from longspan.kernels.bounded_memory import mean, merge, mix, pool
+from longspan.kernels import bounded_memory
+from longspan.kernels.bounded_memory import mean, merge, pool
 from longspan.kernels.landmark import landmark_pool
 from longspan.kernels.precision import at_least_single, without_autocast
 
@@ -53,10 +54,10 @@ class EfficientAttention(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
+        if self.pattern is Pattern.CAUSAL_SELF:
+            return bounded_memory.mix(q, k, v, key_mask=key_mask)
         with without_autocast(q):
             p = at_least_single(q).softmax(dim=-1)
-            if self.pattern is Pattern.CAUSAL_SELF:
-                return mix(p, k, v, key_mask=key_mask)
             channels = torch.eye(k.shape[3], dtype=p.dtype, device=k.device)  # whose scores are the channels of k
             maps, _ = landmark_pool(channels.expand(*k.shape[:2], -1, -1), k, v, key_mask=key_mask)
             return (p @ maps).to(v.dtype)

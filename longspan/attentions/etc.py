@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse.gather import windows
+from longspan.kernels.masked import biased_attention, masked_attention
 from longspan.kernels.packing import fill_up, real
 from longspan.kernels.precision import at_least_single, without_autocast
 
@@ -91,19 +92,17 @@ class ETC(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         (b, _, n, _), causal = q.shape, self.pattern.causal
         mask = q.new_ones(b, n, dtype=torch.bool) if key_mask is None else key_mask
-        place = torch.arange(n, device=q.device)
-        chosen, is_global = place[: self._reach(n) : self.stride], self._is_global(place)
+        place, chosen = torch.arange(n, device=q.device), slice(0, self._reach(n), self.stride)
         seen = mask[:, None, chosen].expand(-1, n, -1)
-        seen = seen & (chosen <= place[:, None]) if causal else seen
+        seen = seen & (place[chosen] <= place[:, None]) if causal else seen
         right = 0 if causal else self.radius
-        bias = self._near_bias(q, len(chosen), right) if self.max_distance else None
+        bias = self._near_bias(q, right) if self.max_distance else None
         y = windows(
-            q, k, v, left=self.radius, right=right, causal=causal, key_mask=mask & ~is_global,
+            q, k, v, left=self.radius, right=right, causal=causal, key_mask=mask & ~self._is_global(place),
             extra=(k[:, :, chosen], v[:, :, chosen], seen), bias=bias, dropout=self.active_dropout,
         )  # fmt: skip
-        if len(chosen):
-            rows = self._dense(q[:, :, chosen], k, chosen[None], mask)
-            rows = F.dropout(rows, self.active_dropout).to(v.dtype) @ v
+        if seen.shape[2]:
+            rows = self._global_rows(q[:, :, chosen].contiguous(), k, v, mask)
             y = self._with_global(y.to(v.dtype), rows.to(v.dtype))
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
@@ -157,20 +156,58 @@ class ETC(HeadwiseAttention):
 
     def _with_global(self, y: Float[Tensor, "b h n e"], rows: Float[Tensor, "b h g e"]) -> Float[Tensor, "b h n e"]:
         """y with these rows at the places of global tokens, as a `cat`: torch 2.11 does not compile an `index_copy`."""
-        n, reach = y.shape[2], rows.shape[2] * self.stride
-        segments = fill_up(y[:, :, :reach], reach).unflatten(2, (-1, self.stride))
+        n, end = y.shape[2], self.global_tokens * self.stride
+        first = y[:, :, :end] if end < n else fill_up(y, rows.shape[2] * self.stride)
+        segments = first.unflatten(2, (-1, self.stride))
         segments = torch.cat([rows[:, :, :, None], segments[:, :, :, 1:]], dim=3).flatten(2, 3)
-        return torch.cat([segments, y[:, :, reach:]], dim=2)[:, :, :n]
+        return torch.cat([segments, y[:, :, end:]], dim=2) if end < n else segments[:, :, :n]
+
+    def _global_rows(
+        self,
+        q: Float[Tensor, "b h g c"],
+        k: Float[Tensor, "b h n c"],
+        v: Float[Tensor, "b h n e"],
+        mask: Bool[Tensor, "b n"],
+    ) -> Float[Tensor, "b h g e"]:
+        """Global queries over all keys.
+
+        The label of most pairs, global and ordinary, is taken off all scores of a query, so that only global keys
+        have one.
+        """
+        n, g = k.shape[2], torch.arange(q.shape[2], device=q.device)
+        visible = mask[:, None, None]
+        if self.pattern.causal:
+            visible = visible & (torch.arange(n, device=q.device) <= (g * self.stride)[:, None])
+        if not self.max_distance:
+            return masked_attention(q, k, v, visible, dropout=self.active_dropout)
+        with without_autocast(q):
+            terms = self._terms(at_least_single(q), self.a_global, self.b_global) / q.shape[-1] ** 0.5
+            terms = (terms - terms[..., -1:]).to(q.dtype)
+        ahead = (g - g[:, None]).clamp(-self.max_distance, self.max_distance)
+        label = torch.where(ahead >= 0, ahead, self.max_distance - ahead)
+        bias = F.pad(terms.gather(-1, label.expand(*terms.shape[:3], -1))[..., None], (0, self.stride - 1)).flatten(-2)
+        end = self.global_tokens * self.stride
+        bias = F.pad(bias, (0, n - end)) if end < n else bias[..., :n]
+        return biased_attention(q, k, v, bias, visible, dropout=self.active_dropout)
 
     def _near_bias(
-        self, q: Float[Tensor, "b h n c"], globals_: int, right: int
-    ) -> tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n f"]]:
-        """What labels add to the scores of an ordinary query: by distance from `right` ahead on, and of global keys."""
+        self, q: Float[Tensor, "b h n c"], right: int
+    ) -> tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n 1"]]:
+        """What labels add to the scores of an ordinary query: from the farthest key before it on, and of global keys.
+
+        Distances beyond the greatest are expanded, not looked up, so that the gradient is a sum.
+        """
         with without_autocast(q):
-            terms = self._terms(at_least_single(q), self.a, self.b) / q.shape[-1] ** 0.5
-        ahead = torch.arange(right, -self.radius - 1, -1, device=q.device).clamp(-self.max_distance, self.max_distance)
-        near = terms[..., torch.where(ahead >= 0, ahead, self.max_distance - ahead)]
-        return near, terms[..., -1:].expand(*terms.shape[:3], globals_)
+            terms = (self._terms(at_least_single(q), self.a, self.b) / q.shape[-1] ** 0.5).to(q.dtype)
+        most = self.max_distance
+        before, ahead = (side if side < most else most for side in (self.radius, right))
+        near = [
+            terms[..., 2 * most : 2 * most + 1].expand(*terms.shape[:3], self.radius - before),
+            terms[..., most + 1 : most + 1 + before].flip(-1),
+            terms[..., : 1 + ahead],
+            terms[..., most : most + 1].expand(*terms.shape[:3], right - ahead),
+        ]
+        return torch.cat(near, dim=-1), terms[..., -1:]
 
     def _terms(
         self, q: Float[Tensor, "b h n c"], a: Float[Tensor, "l h c"], b: Float[Tensor, "l h"]

@@ -27,7 +27,7 @@ from torch import Tensor
 from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.linear_attention import linear_attention
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import at_least_single, bfloat16_or_single, without_autocast
 from longspan.kernels.running_sum import running_sum
 
 
@@ -39,6 +39,22 @@ class Flows(DecodeState):
     competition: Float[Tensor, "b h 1"]  # of exp(O')
     memory: Float[Tensor, "b h c e"]  # of phi(k) w v^T
     count: Float[Tensor, " b"]
+
+
+@dataclass
+class Side:
+    """Queries or keys, which of them are real, and the sum over channels of phi of each, 0 for padding."""
+
+    x: Float[Tensor, "b h n c"]
+    mask: Bool[Tensor, "b n"] | None
+    real: Float[Tensor, "b 1 n 1"]
+    mass: Float[Tensor, "b h n 1"]
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> "Side":
+        mass = x.sigmoid().sum(dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+        real = _real(mass, mask)
+        return cls(x, mask, real, mass * real)
 
 
 class Flowformer(HeadwiseAttention):
@@ -66,17 +82,20 @@ class Flowformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        add, dtype = running_sum if causal else _total, v.dtype
         with without_autocast(q):
-            if self.pattern is Pattern.CAUSAL_SELF:
-                return self._attend_causally(q, k, v, key_mask)[0]
-            (phi_q, real_q), (phi_k, real_k) = _features(q, query_mask), _features(k, key_mask)
-            n, m = (real.sum(dim=2, keepdim=True).clamp(min=1) for real in (real_q, real_k))
-            incoming, outgoing = self._flow(phi_q, _total(phi_k)), self._flow(phi_k, _total(phi_q))
-            allotted = self._flow(phi_q, _total(phi_k / outgoing)) * n / m
-            competition = self._competition(phi_k, _total(phi_q / incoming)) * real_k
-            share = m * competition / _total(competition).clamp(min=torch.finfo(m.dtype).tiny)
-            y = linear_attention(*_rounded(phi_q, phi_k, v, share), normalize=False)
-            return (allotted.sigmoid() / incoming * y).to(v.dtype)
+            q, k, v = map(bfloat16_or_single, (q, k, v))
+            queries, keys = Side.of(q, key_mask if causal else query_mask), Side.of(k, key_mask)
+            n, m = add(queries.real).clamp(min=1), add(keys.real).clamp(min=1)
+            unit = m if causal else 1
+            incoming, outgoing = self._flow(queries, keys), self._flow(keys, queries)
+            allotted = self._flow(queries, keys, unit / outgoing) * n / (m * unit)
+            competition = self._competition(self._flow(keys, queries, unit / incoming) / unit) * keys.real
+            share = m * competition / add(competition).clamp(min=torch.finfo(m.dtype).tiny)
+            how = {"feature": "sigmoid", "causal": causal, "key_mask": key_mask, "normalize": False}
+            y = linear_attention(q, k, v * share.to(v.dtype), **how)
+            return (y * (queries.real * allotted.sigmoid() / incoming).to(y.dtype)).to(dtype)
 
     weights = HeadwiseAttention.weights_by_attending
 
@@ -92,8 +111,7 @@ class Flowformer(HeadwiseAttention):
         self._source(x, context, mask, context_mask)
         q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
         with without_autocast(q):
-            y, state = self._attend_causally(q, k, v, mask, self._nothing(v))
-        assert state is not None
+            y, state = self._continue(q, k, v, mask, self._nothing(v))
         return (self._merge(y) if x.shape[1] else x), state
 
     def advance(
@@ -106,51 +124,55 @@ class Flowformer(HeadwiseAttention):
         assert k is not None
         assert v is not None
         with without_autocast(q):
-            y, after = self._attend_causally(q[:, :, None], k[:, :, None], v[:, :, None], None, state)
-        assert after is not None
+            y, after = self._continue(q[:, :, None], k[:, :, None], v[:, :, None], None, state)
         return y[:, :, 0], after
 
-    def _attend_causally(
+    def _flow(
+        self, one: "Side", other: "Side", weight: Float[Tensor, "b h m 1"] | None = None
+    ) -> Float[Tensor, "b h n 1"]:
+        """(phi(one) + eps) . (the weighted sum of phi(other) + eps), in the order of tokens where there is one."""
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        weight = torch.ones_like(other.mass) if weight is None else weight
+        how = {"feature": "sigmoid", "causal": causal, "key_mask": other.mask, "normalize": False}
+        found = linear_attention(one.x, other.x, weight.to(other.x.dtype), **how)
+        total = (running_sum if causal else _total)(other.mass * weight)
+        return at_least_single(found) + self.eps * (one.mass + total + self.eps * self.head_dim)
+
+    def _competition(self, flow: Float[Tensor, "b h m 1"]) -> Float[Tensor, "b h m 1"]:
+        """exp(O'), relative to the greatest it can be."""
+        return (flow.clamp(-self.clamp, self.clamp) - self.clamp).exp()
+
+    def _continue(
         self,
         q: Float[Tensor, "b h n c"],
         k: Float[Tensor, "b h n c"],
         v: Float[Tensor, "b h n e"],
         mask: Bool[Tensor, "b n"] | None,
-        state: Flows | None = None,
-    ) -> tuple[Float[Tensor, "b h n e"], Flows | None]:
-        """The outputs after the tokens of a state, and the state after these too if there was one."""
-        if state is not None and v.shape[2] == 0:
+        state: Flows,
+    ) -> tuple[Float[Tensor, "b h n e"], Flows]:
+        """The causal outputs after the tokens of a state, and the state after these too."""
+        if v.shape[2] == 0:
             return v, state
-        start = self._nothing(v) if state is None else state
         (phi_q, real), (phi_k, _) = _features(q, mask), _features(k, mask)
-        t = (start.count[:, None, None, None] + real.cumsum(dim=2)).clamp(min=1)
-        of_k, of_q, of_sources, of_sinks = (x[:, :, None] for x in start.flows.unbind(2))
+        t = (state.count[:, None, None, None] + real.cumsum(dim=2)).clamp(min=1)
+        of_k, of_q, of_sources, of_sinks = (x[:, :, None] for x in state.flows.unbind(2))
+
+        def flow(one: Tensor, sums: Tensor) -> Tensor:
+            return ((one + self.eps) * (sums + self.eps)).sum(dim=-1, keepdim=True)
+
         of_k, of_q = of_k + running_sum(phi_k), of_q + running_sum(phi_q)
-        incoming, outgoing = self._flow(phi_q, of_k), self._flow(phi_k, of_q)
+        incoming, outgoing = flow(phi_q, of_k), flow(phi_k, of_q)
         of_sources = of_sources + running_sum(phi_k * (t / outgoing))
         of_sinks = of_sinks + running_sum(phi_q * (t / incoming))
-        competition = self._competition(phi_k, of_sinks, t) * real
-        in_all = start.competition[:, :, None] + running_sum(competition)
-        share = t * competition / in_all.clamp(min=torch.finfo(t.dtype).tiny)
-        features = _rounded(phi_q, phi_k, v, share)
-        if state is None:
-            y, after = linear_attention(*features, causal=True, normalize=False), None
-        else:
-            how = {"initial_state": state.memory, "return_state": True}
-            y, memory = linear_attention(*features, causal=True, normalize=False, **how)
-            flows = torch.stack([x[:, :, -1] for x in (of_k, of_q, of_sources, of_sinks)], dim=2)
-            after = Flows(flows, in_all[:, :, -1], memory, state.count + real.sum(dim=(1, 2, 3)))
-        allotted = self._flow(phi_q, of_sources) / t
+        competition = self._competition(flow(phi_k, of_sinks) / t) * real
+        in_all = state.competition[:, :, None] + running_sum(competition)
+        given = at_least_single(v) * (t * competition / in_all.clamp(min=torch.finfo(t.dtype).tiny))
+        how = {"initial_state": state.memory, "return_state": True}
+        y, memory = linear_attention(phi_q, phi_k, given, causal=True, normalize=False, **how)
+        flows = torch.stack([x[:, :, -1] for x in (of_k, of_q, of_sources, of_sinks)], dim=2)
+        allotted = flow(phi_q, of_sources) / t
+        after = Flows(flows, in_all[:, :, -1], memory, state.count + real.sum(dim=(1, 2, 3)))
         return (allotted.sigmoid() / incoming * y).to(v.dtype), after
-
-    def _flow(self, one: Float[Tensor, "b h n c"], other: Float[Tensor, "b h #n c"]) -> Float[Tensor, "b h n 1"]:
-        return ((one + self.eps) * (other + self.eps)).sum(dim=-1, keepdim=True)
-
-    def _competition(
-        self, phi_k: Float[Tensor, "b h m c"], sinks: Float[Tensor, "b h #m c"], t: Tensor | float = 1.0
-    ) -> Float[Tensor, "b h m 1"]:
-        """exp(O'), relative to the greatest it can be."""
-        return ((self._flow(phi_k, sinks) / t).clamp(-self.clamp, self.clamp) - self.clamp).exp()
 
     def _nothing(self, v: Float[Tensor, "b h n e"]) -> Flows:
         b, h, _, e = v.shape
@@ -163,17 +185,14 @@ def _features(
 ) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b 1 n 1"]]:
     """phi, which is 0 for padding, and 1 for each real token."""
     x = at_least_single(x)
-    real = x.new_ones(x.shape[0], 1, x.shape[2], 1) if mask is None else mask[:, None, :, None].to(x.dtype)
+    real = _real(x, mask)
     return x.sigmoid() * real, real
 
 
-def _total(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h 1 c"]:
+def _real(x: Float[Tensor, "b h n _"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b 1 n 1"]:
+    """1 for each real token, as precise as x."""
+    return x.new_ones(x.shape[0], 1, x.shape[2], 1) if mask is None else mask[:, None, :, None].to(x.dtype)
+
+
+def _total(x: Float[Tensor, "b h n _"]) -> Float[Tensor, "b h 1 _"]:
     return x.sum(dim=2, keepdim=True)
-
-
-def _rounded(phi_q: Tensor, phi_k: Tensor, v: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the kernel takes: all in float32 or better, or in bfloat16 beside values in bfloat16."""
-    given = at_least_single(v) * share
-    if v.dtype != torch.bfloat16:
-        return phi_q, phi_k, given
-    return phi_q.bfloat16(), phi_k.bfloat16(), given.bfloat16()

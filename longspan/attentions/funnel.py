@@ -29,9 +29,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from longspan.attentions.base import NONCAUSAL_PATTERNS, Attention, AttentionMeta, Pattern
-from longspan.attentions.relative import biased_attention, shifted, waves
+from longspan.attentions.relative import shifted, waves
 from longspan.core.errors import UsageError
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import biased_attention, masked_attention
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import at_least_single
 
@@ -153,7 +153,7 @@ class Funnel(Attention):
         if self.u is not None:
             bias = self._beside_content(q, k.shape[2], step, unit, same)
             q = q + self.u[:, None].to(q.dtype)
-            return biased_attention(q, k, v, bias, visible, dropout=self.active_dropout)
+            return biased_attention(q, k, v, bias / q.shape[-1] ** 0.5, visible, dropout=self.active_dropout)
         if visible is None:
             return F.scaled_dot_product_attention(q, k, v, dropout_p=self.active_dropout)
         return masked_attention(q, k, v, visible, dropout=self.active_dropout)

@@ -33,7 +33,7 @@ from longspan.attentions.base import (
     Pattern,
 )
 from longspan.core.errors import UsageError
-from longspan.kernels.diagonals import diagonals
+from longspan.kernels.diagonals import diagonals, is_short
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout, left_align, real
 
@@ -114,11 +114,13 @@ class LogSparse(MaskedAttention):
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "t h out"]:
-        if not layout.together:  # a hole sets tokens further apart than they lie when packed
+        offsets = self._offsets(layout.max_seqlen)
+        padded = not q.is_cuda and is_short(layout.max_seqlen, offsets)
+        if padded or not layout.together:  # a hole sets tokens further apart than they lie when packed
             return super().attend_packed(q, k, v, layout)
         row = (layout.index // layout.mask.shape[1])[None]
         q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
-        y = diagonals(q, k, v, self._offsets(layout.max_seqlen), rows=row, dropout=self.active_dropout)
+        y = diagonals(q, k, v, offsets, rows=row, dropout=self.active_dropout)
         return rearrange(y, "1 h t e -> t h e")
 
     def visible(

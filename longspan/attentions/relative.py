@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions.base import HeadwiseAttention, KeyValueCache, Pattern
+from longspan.kernels.masked import biased_attention
 
 
 class RelativeAttention(HeadwiseAttention):
@@ -61,8 +63,11 @@ class RelativeAttention(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         """The formula, for r of all distances from the largest on."""
-        bias = shifted((q + self.w[:, None].to(q.dtype)) @ r.to(q.dtype).mT, k.shape[2])
-        visible = self.visible(q.shape[2], k.shape[2], q.device)[None, None]
+        m = k.shape[2]
+        # scaled and filled up before the product, whose result is larger than both
+        place = (q + self.w[:, None].to(q.dtype)) / q.shape[-1] ** 0.5
+        bias = shifted(place @ F.pad(r, (0, 0, 0, max(0, m + 1 - r.shape[1]))).to(q.dtype).mT, m)
+        visible = self.visible(q.shape[2], m, q.device)[None, None]
         if key_mask is not None:
             visible = visible & key_mask[:, None, None, :]
         return self._softmax(q, k, v, bias, visible)
@@ -124,10 +129,31 @@ class RelativeAttention(HeadwiseAttention):
         t, state = state.lengths, state.plus(k, v)
         distance = t[:, None] - torch.arange(state.k.shape[2], device=t.device)
         r = self._place(torch.arange(state.k.shape[2], device=t.device)).to(q.dtype)
-        far = torch.einsum("bhc,htc->bht", q + self.w.to(q.dtype), r)
+        far = torch.einsum("bhc,htc->bht", (q + self.w.to(q.dtype)) / q.shape[-1] ** 0.5, r)
         bias = far.gather(2, distance.clamp(min=0)[:, None].expand(-1, self.heads, -1))
         seen = distance >= 0 if self.reach is None else (distance >= 0) & (distance < self.reach)
         return self._softmax(q[:, :, None], state.k, state.v, bias[:, :, None], seen[:, None, None])[:, :, 0], state
+
+
+def segments(
+    x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, length: int
+) -> tuple[Float[Tensor, "rows length d"], Bool[Tensor, "rows length"]]:
+    """Every segment of every row as a row of its own, the last of them filled up, and which tokens are real."""
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
+    missing = -x.shape[1] % length
+    x, mask = F.pad(x, (0, 0, 0, missing)), F.pad(mask, (0, missing))
+    return rearrange(x, "b (s l) d -> (b s) l d", l=length), rearrange(mask, "b (s l) -> (b s) l", l=length)
+
+
+def rows(segments: Float[Tensor, "rows length d"], b: int, n: int) -> Float[Tensor, "b n d"]:
+    """The rows of which these are the segments."""
+    return rearrange(segments, "(b s) l d -> b (s l) d", b=b)[:, :n]
+
+
+def counts(mask: Bool[Tensor, "b n"], first: int, length: int) -> Int[Tensor, "b s_plus_1"]:
+    """How many tokens are real before each segment, where the first begins at place `first`, and in all."""
+    so_far = F.pad(mask.cumsum(dim=1), (1, 0))
+    return torch.cat([so_far[:, first:-1:length], so_far[:, -1:]], dim=1)
 
 
 def waves(distance: Int[Tensor, " distances"], width: int, dtype: torch.dtype) -> Float[Tensor, "distances width"]:
@@ -138,31 +164,14 @@ def waves(distance: Int[Tensor, " distances"], width: int, dtype: torch.dtype) -
     return torch.cat([angle.sin(), angle.cos()], dim=-1)[:, :width].to(dtype)
 
 
-def biased_attention(
-    q: Float[Tensor, "b h n c"],
-    k: Float[Tensor, "b h m c"],
-    v: Float[Tensor, "b h m e"],
-    bias: Float[Tensor, "b h n m"],
-    visible: Bool[Tensor, "#b 1 #n m"] | None,
-    *,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b h n e"]:
-    """softmax((q k^T + bias) / sqrt(c)) v over the visible keys, 0 for a query that sees none."""
-    bias = (bias / q.shape[-1] ** 0.5).to(q.dtype)
-    if visible is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-    blind = ~visible.any(dim=-1, keepdim=True)  # which sees everything, so that all is finite, and is set to 0
-    bias = bias.masked_fill(~(visible | blind), -torch.inf)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout).masked_fill(blind, 0)
-
-
 def shifted(scores: Float[Tensor, "b h n distances"], m: int, *, step: int = 1) -> Float[Tensor, "b h n m"]:
     """Column (n - 1 - i) step + j of row i as column j: from distances, the largest first, to keys.
 
     Where the distances end at 0, what stands for later keys belongs to other rows, and is for the mask to hide.
     """
     n, distances = scores.shape[-2:]
-    scores = F.pad(scores, (0, max(0, m + step - distances)))  # so that as much as m columns is left of a row
+    if distances < m + step:
+        scores = F.pad(scores, (0, m + step - distances))  # so that as much as m columns is left of a row
     width = scores.shape[-1] - step  # rows of this width, which moves row i by -i step
     start = (n - 1) * step
     return scores.flatten(-2)[..., start : start + n * width].unflatten(-1, (n, width))[..., :m]

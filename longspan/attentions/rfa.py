@@ -4,21 +4,24 @@
     phi(x) = [sin(R x'), cos(R x')] / sqrt(r)      R = (sigma * W) / tau      x' = x / (|x| + 1e-3)
     E[phi(q) . phi(k)] = exp(-|q' - k'|^2 / (2 tau^2))      at sigma = 1
 
-over the real keys j, in causal self attention over j <= i. W [r, c] is Gaussian for each head, drawn once, saved with
-the weights and never redrawn; sigma is learned, a factor for each channel. `features` is r, of which each gives a sine
-and a cosine.
+over the real keys j, in causal self attention over j <= i. W [r, c] is Gaussian for each head, drawn anew at every call
+in training; that of evaluation and decoding is drawn once and saved with the weights. sigma is learned, a factor for
+each channel. `features` is r, of which each gives a sine and a cosine.
 
 `gate=True` lets the past of causal self attention fade, by g_t = sigmoid(w x_t + b) for each head; the other patterns
 have no order of tokens, and no gate:
 
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T      z_t = g_t z_{t-1} + (1 - g_t) phi(k_t)
 
-Waves can be negative, and so can the denominator, whose size is kept from falling below `floor` ("signed"). The
-released code has `scale` = 0.1 in place of 1 / sqrt(r), no gate, and a denominator max(z, 1) ("positive") or max(|z|,
-floor) ("absolute"), by the path that computes it; with that scale and a floor of 1 weights may add up to less than one.
+Waves can be negative, and so can the denominator, whose size is kept from falling below `floor` ("signed"). The kernel
+itself is at least exp(-2 / tau^2), so that is an error of the estimate, and rare for a W to which nothing was fitted.
+Trained under one and the same W, queries move to where denominators change their sign: those of a small language model
+were below 0 for half of the tokens after 80 updates, and outputs in the thousands. The released code has `scale` = 0.1
+in place of 1 / sqrt(r), no gate, and a denominator max(z, 1) ("positive") or max(|z|, floor) ("absolute"), by the path
+that computes it; with that scale and a floor of 1 weights may add up to less than one.
 
 It has dim parameters more than softmax attention, with the gate (dim + 1) heads besides. Paper: arXiv:2103.02143.
-Departs from the paper in: W stays, where the authors draw from 500 matrices at every update.
+Departs from the paper in: W is drawn afresh, where the authors draw from 500 matrices.
 """
 
 from dataclasses import dataclass
@@ -31,6 +34,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, GatedValue, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels import feature_map
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step, with_ones
 from longspan.kernels.precision import at_least_single, without_autocast
 
@@ -51,6 +55,7 @@ class RFA(HeadwiseAttention):
         rowwise=True,
         patterns=ALL_PATTERNS,
         stochastic=True,
+        version=2,  # trained under waves that are drawn anew at every update
     )
 
     projection: Float[Tensor, "h r c"]
@@ -90,19 +95,21 @@ class RFA(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        with without_autocast(q):
-            phi_k, values, decay = self._written(k, v)
-            parts = (self.waves(q), phi_k, values)
-            if v.dtype == torch.bfloat16 and decay is None:  # which the kernel takes
-                parts = tuple(x.bfloat16() for x in parts)
-            how = {"causal": self.pattern is Pattern.CAUSAL_SELF, "key_mask": key_mask, "decay": decay}
-            return self._divided(linear_attention(*parts, normalize=False, **how)).to(v.dtype)
+        projection = torch.randn_like(self.projection) if self.training else self.projection
+        causal = self.pattern is Pattern.CAUSAL_SELF
+        how: dict[str, Any] = {"causal": causal, "key_mask": key_mask, "normalize": False}
+        if self.gated or self.denominator == "absolute":
+            phi_k, values, how["decay"] = self._written(k, v, projection)
+            y = linear_attention(self.waves(at_least_single(q), projection), phi_k, values, **how)
+            return self._divided(y).to(v.dtype)
+        how |= {"normalize": True, "floor": self.floor, "signed": self.denominator == "signed"}
+        return linear_attention(self.waves(q, projection), self.waves(k, projection), v, **how)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e_"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Sums:
         with without_autocast(k):
-            phi_k, values, decay = self._written(k, v)
+            phi_k, values, decay = self._written(k, v, self.projection)
             return Sums(final_state(phi_k, values, key_mask=key_mask, decay=decay, normalize=False))
 
     def advance(
@@ -113,26 +120,24 @@ class RFA(HeadwiseAttention):
         state: Sums,
     ) -> tuple[Float[Tensor, "b h e"], Sums]:
         with without_autocast(q):
-            phi_q = self.waves(q[:, :, None])[:, :, 0]
+            phi_q = self.waves(at_least_single(q[:, :, None]), self.projection)[:, :, 0]
             phi_k = values = decay = None
             if k is not None and v is not None:
-                phi_k, values, decay = self._written(k[:, :, None], v[:, :, None])
+                phi_k, values, decay = self._written(k[:, :, None], v[:, :, None], self.projection)
                 phi_k, values = phi_k[:, :, 0], values[:, :, 0]
                 decay = None if decay is None else decay[:, :, 0]
             y, memory = linear_attention_step(phi_q, phi_k, values, state.memory, decay=decay, normalize=False)
             return self._divided(y).to(q.dtype), Sums(memory)
 
-    def waves(self, x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n two_r"]:
-        """phi in float32 or better."""
-        x = at_least_single(x)
-        angles = x / (x.norm(dim=-1, keepdim=True) + 1e-3) @ (self.sigma * self.projection / self.tau).to(x.dtype).mT
-        return self.scale * torch.cat([angles.sin(), angles.cos()], dim=-1)
+    def waves(self, x: Float[Tensor, "b h n c"], projection: Float[Tensor, "h r c"]) -> Float[Tensor, "b h n two_r"]:
+        """phi, computed in float32 or better and as precise as x."""
+        return feature_map.waves(x, self.sigma * projection / self.tau, self.scale)
 
     def _written(
-        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e_"]
+        self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e_"], projection: Float[Tensor, "h r c"]
     ) -> tuple[Float[Tensor, "b h m two_r"], Float[Tensor, "b h m e_plus_1"], Float[Tensor, "b h m"] | None]:
         """What each token adds to the sums, phi(k) and (v, 1), and the logarithm of what it leaves of them."""
-        phi_k = self.waves(k)
+        phi_k = self.waves(at_least_single(k), projection)
         if not self.gated:
             return phi_k, with_ones(v), None
         gate = at_least_single(v[..., -1])

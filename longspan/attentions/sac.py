@@ -7,11 +7,11 @@ over the real tokens, and only those before i when causal. The predictor is r = 
 in order, so that h_i knows nothing after i; heads share its edges. D has a row for each distance up to 16, the last
 also for all beyond. While training, its loss is the cross-entropy of softmax_j(s_ij) with the weights that exact
 attention would give, the mean over heads: it learns to point at what queries look for. Its 4 r (d + r + 2) + r d + 33 r
-parameters have no other gradient. Attention is linear in the tokens, but the predictor compares all pairs, and visits
-tokens one after the other. Decoding runs the history again. Paper: arXiv:2003.09833. Departs from the paper in: a
-narrow predictor, as compared models have one size; as many edges for every token, the best ones, in the order of tokens
-(it draws them one by one, in any order, which is possible in encoders alone); and the loss, where it has the reward of
-the task by REINFORCE. There is no cross form: the graph is of one sequence.
+parameters have no other gradient. Attention is linear in the tokens, but the predictor compares all pairs, some queries
+at a time, and visits tokens one after the other. Decoding runs the history again. Paper: arXiv:2003.09833. Departs from
+the paper in: a narrow predictor, as compared models have one size; as many edges for every token, the best ones, in the
+order of tokens (it draws them one by one, in any order, which is possible in encoders alone); and the loss, where it
+has the reward of the task by REINFORCE. There is no cross form: the graph is of one sequence.
 """
 
 from typing import Any
@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.edge_predictor import best_edges, edge_loss
 from longspan.kernels.lstm import lstm
-from longspan.kernels.masked import masked_attention, masked_weights
+from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import real, real_first
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import without_autocast
 
 FARTHEST = 16  # distance with a row of its own
 
@@ -98,47 +99,19 @@ class SAC(Attention):
 
     def _along_edges(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
-        allowed = mask[:, None].expand(-1, x.shape[1], -1)
-        allowed = allowed.tril() if self.pattern.causal else allowed
         learns = self.training and self.auxiliary_terms is not None
         with torch.set_grad_enabled(learns), without_autocast(x):
-            scores = self.scores(x.detach()).masked_fill(~allowed, -torch.inf)
-        y = masked_attention(q, k, v, self.chosen(scores)[:, None], dropout=self.active_dropout)
+            predictor, causal = self._predictor(x.detach()), self.pattern.causal
+            seen = best_edges(*predictor, mask, self.edges, causal=causal)
+            loss = edge_loss(*predictor, q, k, mask, causal=causal) if learns else None
+        y = masked_attention(q, k, v, seen[:, None], dropout=self.active_dropout)
         y = self._merge(y.masked_fill(~mask[:, None, :, None], 0))
-        return self.with_auxiliary(y, self._loss(scores, q, k, allowed, mask)) if learns else y
+        return y if loss is None else self.with_auxiliary(y, loss)
 
-    def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n n"]:
-        """s, for tokens that lie side by side."""
+    def _predictor(
+        self, x: Float[Tensor, "b n d"]
+    ) -> tuple[Float[Tensor, "b n r"], Float[Tensor, "b n r"], Float[Tensor, "b n distances"]]:
+        """h, W x and h D, for tokens that lie side by side."""
         x = x.to(self.distance.dtype)
         h = self.reader(x)
-        n, r = x.shape[1], h.shape[-1]
-        place = torch.arange(n, device=x.device)
-        lag = (place - place[:, None]).clamp(-FARTHEST, FARTHEST) + FARTHEST
-        by_distance = (h @ self.distance.T).gather(2, lag.expand(len(x), -1, -1))
-        return (h @ self.pointer(x).mT + by_distance) / r**0.5
-
-    def chosen(self, scores: Float[Tensor, "b n n"]) -> Bool[Tensor, "b n n"]:
-        """E(i); -inf stands for what is not allowed."""
-        itself = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
-        others = scores.detach().masked_fill(itself, -torch.inf)
-        edges = self.edges if self.edges < scores.shape[1] else scores.shape[1]
-        best, place = others.topk(edges, dim=2)
-        seen = torch.zeros_like(others, dtype=torch.bool).scatter(2, place, best > -torch.inf)
-        return seen | (itself & (scores > -torch.inf))
-
-    def _loss(
-        self,
-        scores: Float[Tensor, "b n n"],
-        q: Float[Tensor, "b h n c"],
-        k: Float[Tensor, "b h n c"],
-        allowed: Bool[Tensor, "b n n"],
-        mask: Bool[Tensor, "b n"],
-    ) -> Float[Tensor, ""]:
-        """The cross-entropy of the predictor with exact attention, the mean over real tokens."""
-        with without_autocast(q):
-            target = masked_weights(at_least_single(q.detach()), at_least_single(k.detach()), allowed[:, None]).mean(
-                dim=1
-            )
-            said = F.log_softmax(scores.masked_fill(~allowed, torch.finfo(scores.dtype).min), dim=-1)
-            each = -(target * said.masked_fill(~allowed, 0)).sum(dim=-1)
-        return each.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
+        return h, self.pointer(x), h @ self.distance.T

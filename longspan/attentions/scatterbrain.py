@@ -15,7 +15,7 @@ for its sums would have to leave out tokens scattered over the past. `features` 
 unless given; its r / 2 rows W are orthogonal in blocks of c. `scale` takes the place of 1 / sqrt(c). W and R are drawn
 once and saved with the weights. Attention dropout acts on exact weights. Exponents live as logarithms until the largest
 is taken off, and features on S are left out of the sums instead of being subtracted, so that nothing overflows,
-cancels or sees later keys. No parameters of its own.
+cancels or sees later keys. On a GPU windows go by the kernels of their two halves. No parameters of its own.
 
 Paper: arXiv:2110.15343. Departs from the paper in: one hash with buckets of any size instead of several that are
 balanced, since balancing lets all queries decide about each; and the release's windows, which in its causal form look
@@ -42,7 +42,7 @@ from longspan.attentions.base import (
     Pattern,
 )
 from longspan.core.errors import UsageError
-from longspan.kernels.favor import draw_projection, log_features
+from longspan.kernels.favor import beside_window, draw_projection, log_features
 from longspan.kernels.favor.corrected import added, corrected, sums_after, sums_before
 from longspan.kernels.favor.reference import mask_logs, summarize, update_summary
 from longspan.kernels.lsh_attention.blocks import bucket_blocks, in_slots
@@ -199,6 +199,10 @@ class Scatterbrain(HeadwiseAttention):
         left, right = (self.window - 1, 0) if causal else (self.window // 2, self.window - 1 - self.window // 2)
         # by comparing: min() would stay a formula in a graph compiled for any length
         left, right = (side if side < n else n - 1 for side in (left, right))
+        if beside_window.is_faster(q, k, v, self.active_dropout):
+            sides = {"left": left, "right": None if causal else right}
+            projection = torch.cat([self.projection, -self.projection])
+            return beside_window.window_beside_favor(q, k, v, projection, **sides, key_mask=mask)
         tile = max(self.tile, (left + right) // 2)
         tile = tile if tile < n else n
         tiles = -(-n // tile)

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.bounded_memory import attend_by_logits, mean, merge, pool
+from longspan.kernels import bounded_memory
+from longspan.kernels.bounded_memory import mean, merge, pool
 from longspan.kernels.landmark import landmark_attend, landmark_pool
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import at_least_single, bfloat16_or_single, without_autocast
 
 
 @dataclass
@@ -69,9 +70,9 @@ class SetTransformer(HeadwiseAttention):
         with without_autocast(q):
             points = self._points(k)
             if self.pattern is Pattern.CAUSAL_SELF:
-                queries, values = at_least_single(q) @ self.key_map.to(points.dtype), at_least_single(v)
-                y = attend_by_logits(queries, values, values, self._logits(k, key_mask))
-                return (y @ self.value_map.to(y.dtype).mT).to(v.dtype)
+                dtype, (q, k, v) = v.dtype, map(bfloat16_or_single, (q, k, v))
+                y = bounded_memory.attend_values(q @ self.key_map.to(q.dtype), k, v, points.mT, key_mask=key_mask)
+                return (y @ self.value_map.to(y.dtype).mT).to(dtype)
             pools, _ = landmark_pool(points.expand(len(k), -1, -1, -1), k, v, key_mask=key_mask)
             keys, values = (pools @ maps.to(pools.dtype).mT for maps in (self.key_map, self.value_map))
             return landmark_attend(q, keys * self.head_dim**-0.5, values).to(v.dtype)

@@ -18,8 +18,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Memory, Pattern
-from longspan.attentions.relative import RelativeAttention
+from longspan.attentions.relative import RelativeAttention, counts, rows, segments
 from longspan.core.errors import UsageError
+from longspan.kernels.packing import last_before
 
 
 class TransformerXL(RelativeAttention):
@@ -65,3 +66,21 @@ class TransformerXL(RelativeAttention):
     ) -> tuple[Float[Tensor, "b n d"], Memory]:
         y = self(x, mask=mask) if carry is None else self.attend_after(x, mask, carry.x, carry.mask)
         return y, Memory.after(carry, x, mask, self.memory)
+
+    def in_segments(
+        self,
+        x: Float[Tensor, "b n d"],
+        *,
+        mask: Bool[Tensor, "b n"] | None = None,
+        carry: Memory | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], Memory]:
+        """All segments at once, as rows of a batch: what one leaves to the next is its input."""
+        b, n, _ = x.shape
+        length, before = self.segment or n, 0 if carry is None else carry.x.shape[1]
+        each, real = segments(x, mask, length)
+        whole = Memory.whole(carry, x.detach(), mask)
+        ends = counts(whole.mask, before, length)[:, :-1]
+        widest = before + (n - 1) // length * length
+        past, place = last_before(whole.x, whole.mask, ends, min(self.memory, widest))
+        y = self.attend_after(each, real, past.flatten(0, 1), (place >= 0).flatten(0, 1))
+        return rows(y, b, n), Memory.after(carry, x.detach(), mask, self.memory)

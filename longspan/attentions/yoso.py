@@ -38,7 +38,7 @@ from longspan.attentions.base import (
     centred_conv,
 )
 from longspan.core.errors import UsageError
-from longspan.kernels.lsh_attention.bucket_sums import agreements, bucket_sums
+from longspan.kernels.bucket_sums import agreements, bucket_sums
 from longspan.kernels.precision import at_least_single, without_autocast
 
 MOST_BITS = 24
@@ -97,11 +97,11 @@ class YOSO(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            q, k, values = _unit(q), _unit(k), _erase(at_least_single(v), key_mask)
+            q, k, values = _unit(q), _unit(k), _erase(v, key_mask)
             causal = self.pattern is Pattern.CAUSAL_SELF
             torch._check(len(q) == len(k))  # torch 2.11 cannot compile a Function inside of which it learns this
-            u = _sampled(q, k, values, self.hash(q), self.hash(k), self.bits / 2, causal)
-            return self._with_conv(F.normalize(u, dim=-1), values).to(v.dtype)
+            u = bucket_sums(q, k, values, self.hash(q), self.hash(k), slope=self.bits / 2, causal=causal) / self.hashes
+            return self._with_conv(F.normalize(u, dim=-1), at_least_single(values)).to(v.dtype)
 
     def surrogate(
         self,
@@ -125,10 +125,10 @@ class YOSO(HeadwiseAttention):
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Tables:
         with without_autocast(k):
-            values, every = _erase(at_least_single(v), key_mask), torch.arange(2**self.bits, device=k.device)
+            values, codes = _erase(v, key_mask), self.hash(k)
+            every = torch.arange(2**self.bits, device=k.device, dtype=codes.dtype)
             every = every[:, None].expand(*k.shape[:2], -1, 1)
-            codes = self.hash(k).split(1, dim=3)
-            sums = [bucket_sums(None, None, values, every, code) for code in codes]
+            sums = [bucket_sums(None, None, values, every, code) for code in codes.split(1, dim=3)]
             return Tables(torch.stack(sums, dim=2))
 
     def advance(
@@ -147,10 +147,13 @@ class YOSO(HeadwiseAttention):
 
     @torch.no_grad()
     def hash(self, x: Float[Tensor, "b h n c"]) -> Int[Tensor, "b h n s"]:
-        """The code of each token in each hash: its signs as the digits of a number."""
+        """The code of each token in each hash: its signs as the digits of a number, a digit of all hashes at a time."""
         x = at_least_single(x)
-        signs = (x @ self.planes.flatten(1).to(x.dtype) > 0).unflatten(3, (self.hashes, self.bits))
-        return (signs.long() << torch.arange(self.bits, device=x.device)).sum(dim=-1)
+        kind = torch.int16 if self.bits < 16 else torch.int32
+        codes = torch.zeros(*x.shape[:3], self.hashes, dtype=kind, device=x.device)
+        for digit, planes in enumerate(self.planes.to(x.dtype).unbind(dim=2)):
+            codes += (x @ planes > 0).to(kind) << digit
+        return codes
 
     @torch.no_grad()
     def sample(self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h n m"]:
@@ -160,41 +163,13 @@ class YOSO(HeadwiseAttention):
 
     def _rows(self, x: Float[Tensor, "b h c"], state: Tables) -> Int[Tensor, "b h s 1 e"]:
         """Where the buckets of a token are in the tables."""
-        code = rearrange(self.hash(at_least_single(x)[:, :, None]), "b h 1 s -> b h s 1 1")
+        code = rearrange(self.hash(at_least_single(x)[:, :, None]), "b h 1 s -> b h s 1 1").long()
         return code.expand(-1, -1, -1, -1, state.sums.shape[4])
 
     def _with_conv(self, y: Float[Tensor, "b h n e"], values: Float[Tensor, "b h m e"]) -> Float[Tensor, "b h n e"]:
         if self.conv is None:
             return y
         return y + F.conv2d(values, self.conv.weight.to(values.dtype), padding="same", groups=self.heads)
-
-
-class _Sampled(torch.autograd.Function):
-    """u, and the gradient that the paper defines."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, slope: float, causal: bool
-    ) -> Tensor:
-        ctx.save_for_backward(q, k, v, of_q, of_k)
-        ctx.slope, ctx.causal = slope, causal
-        return bucket_sums(None, None, v, of_q, of_k, causal=causal) / of_q.shape[3]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, of_q, of_k = ctx.saved_tensors
-        g, causal = gradients[0] / of_q.shape[3], ctx.causal
-        dq = ctx.slope * bucket_sums(g, v, k, of_q, of_k, causal=causal)
-        if causal:  # a key is seen by the queries after it: by those before it, if time is turned round
-            q, v, g, of_q, of_k = (x.flip(2) for x in (q, v, g, of_q, of_k))
-        dk = ctx.slope * bucket_sums(v, g, q, of_k, of_q, causal=causal)
-        dv = bucket_sums(None, None, g, of_k, of_q, causal=causal)
-        if causal:
-            dk, dv = dk.flip(2), dv.flip(2)
-        return dq, dk, dv, None, None, None, None
-
-
-_sampled: Any = _Sampled.apply
 
 
 def _unit(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:

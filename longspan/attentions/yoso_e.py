@@ -12,8 +12,9 @@ bound of it instead:
 `conv` > 0 adds a depth-wise convolution of v along the tokens, with that many taps, one filter per head; being centred,
 it is for noncausal self attention alone.
 
-Every pair is weighed, in single precision at least; `yoso` samples some hashes instead, which makes the cost linear and
-y an estimate. No parameters but those of `conv`. Paper: arXiv:2111.09714. Departs from the paper in: x is kept within
+Every pair is weighed, in single precision at least, but for some queries at a time, and again in the backward pass:
+memory is linear in the length. `yoso` samples some hashes instead, which makes the cost linear too and y an estimate.
+No parameters but those of `conv`. Paper: arXiv:2111.09714. Departs from the paper in: x is kept within
 [-1, 1], beyond which rounding would give NaN; and padding is honoured, which the port of Hugging Face ignores. The
 authors' second version (`authors_yoso`) shrinks x instead.
 """
@@ -34,6 +35,7 @@ from longspan.attentions.base import (
     centred_conv,
 )
 from longspan.core.errors import UsageError
+from longspan.kernels.collision_attention import collision, collision_attention
 from longspan.kernels.precision import at_least_single, without_autocast
 
 
@@ -66,10 +68,9 @@ class YOSOE(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            cosine, values = _cosines(q, k), _erase(at_least_single(v), key_mask)
-            # times 1, by whose derivative w has the gradient of the paper
-            w = self._collision(cosine.detach()) * (1 + self.bits / 2 * (cosine - cosine.detach()))
-            y = F.normalize(self._hide(w, key_mask) @ values, dim=-1)
+            values = _erase(at_least_single(v), key_mask)  # so that it does not matter how a hidden key is weighed
+            causal = self.pattern is Pattern.CAUSAL_SELF
+            y = F.normalize(collision_attention(_unit(q), _unit(k), values, self.bits, causal=causal), dim=-1)
             if self.conv is not None:
                 weight = self.conv.weight.to(values.dtype)
                 y = y + F.conv2d(values, weight, padding="same", groups=self.heads)
@@ -86,8 +87,9 @@ class YOSOE(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         """u with constant weights, plus their bound times x for constant values, through the slope of the norm at u."""
         with without_autocast(q):
-            cosine, values = _cosines(q, k), _erase(at_least_single(v), key_mask)
-            w = self._hide(self._collision(cosine.detach()), key_mask)
+            cosine, values = _unit(q) @ _unit(k).mT, _erase(at_least_single(v), key_mask)
+            w = collision(cosine.detach().clone(), self.bits)
+            w = w.tril() if self.pattern is Pattern.CAUSAL_SELF else w
             u, length = (w @ values).detach(), (w @ values).detach().norm(dim=-1, keepdim=True).clamp(min=1e-12)
             moved = w @ values + (self.bits / 2 * w * cosine) @ values.detach()
             along = (moved * u).sum(dim=-1, keepdim=True) / length
@@ -111,21 +113,13 @@ class YOSOE(HeadwiseAttention):
         state = state if k is None or v is None else state.plus(k, v)
         there = torch.arange(state.k.shape[2], device=q.device) < state.lengths[:, None]
         with without_autocast(q):
-            w = self._collision(_cosines(q[:, :, None], state.k)) * there[:, None, None]
+            w = collision(_unit(q[:, :, None]) @ _unit(state.k).mT, self.bits)
             y = F.normalize(w @ _erase(at_least_single(state.v), there), dim=-1)
         return y[:, :, 0].to(q.dtype), state
 
-    def _collision(self, cosine: Float[Tensor, "b h n m"]) -> Float[Tensor, "b h n m"]:
-        return (1 - cosine.clamp(-1, 1).acos() / torch.pi) ** self.bits
 
-    def _hide(self, w: Float[Tensor, "b h n m"], key_mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h n m"]:
-        if self.pattern is Pattern.CAUSAL_SELF:
-            w = w.tril()
-        return w if key_mask is None else w * key_mask[:, None, None]
-
-
-def _cosines(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h n m"]:
-    return F.normalize(at_least_single(q), dim=-1) @ F.normalize(at_least_single(k), dim=-1).mT
+def _unit(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
+    return F.normalize(at_least_single(x), dim=-1)
 
 
 def _erase(x: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h m e"]:

@@ -38,6 +38,24 @@ def masked_attention(
     return y.masked_fill(blind, 0)
 
 
+def biased_attention(
+    q: Float[Tensor, "b h n c"],
+    k: Float[Tensor, "b h m c"],
+    v: Float[Tensor, "b h m e"],
+    bias: Float[Tensor, "b h n m"],
+    visible: Bool[Tensor, "#b 1 #n m"] | None,
+    *,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h n e"]:
+    """softmax(q k^T / sqrt(c) + bias) v over the visible keys, 0 for a query that sees none."""
+    bias = bias.to(q.dtype)
+    if visible is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+    blind = ~visible.any(dim=-1, keepdim=True)  # which sees everything, so that all is finite, and is set to 0
+    bias = bias.masked_fill(~(visible | blind), -torch.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout).masked_fill(blind, 0)
+
+
 def masked_weights(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h m c"],

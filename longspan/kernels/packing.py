@@ -99,6 +99,18 @@ def real_first(mask: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     return torch.zeros_like(rank).scatter(1, rank, place.expand_as(rank))
 
 
+def last_before(
+    x: Shaped[Tensor, "b n d"], mask: Bool[Tensor, "b n"], ends: Int[Tensor, "b s"], size: int
+) -> tuple[Shaped[Tensor, "b s size d"], Int[Tensor, "b s size"]]:
+    """The last `size` of the first `ends` real tokens of each row, at the right, and which of the real tokens they are.
+
+    Where there are not so many, the number of a token is negative, and it is some other one.
+    """
+    rank = ends[..., None] + torch.arange(-size, 0, device=x.device)
+    place = real_first(mask).gather(1, rank.flatten(1).clamp(min=0))
+    return x.gather(1, place[..., None].expand(-1, -1, x.shape[2])).unflatten(1, rank.shape[1:]), rank
+
+
 def left_align(
     x: Shaped[Tensor, "b n *rest"], mask: Bool[Tensor, "b n"] | None
 ) -> tuple[Shaped[Tensor, "b n *rest"], Int[Tensor, " b"]]:

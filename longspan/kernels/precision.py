@@ -15,6 +15,11 @@ def at_least_single(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def bfloat16_or_single(x: Tensor) -> Tensor:
+    """The tensor as kernels take it: bfloat16 stays, and all else is in float32 or better, as float16 may overflow."""
+    return x if x.dtype == torch.bfloat16 else at_least_single(x)
+
+
 def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
     """A context on the device of `x` in which operations keep the precision of their operands."""
     kind = x.device.type  # asking torch whether the device has autocast would break a compiled graph

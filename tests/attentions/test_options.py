@@ -3,12 +3,13 @@
 Options are collected from the table of cases, tasks, published tables, documentation and golden vectors. Sizes
 (integers, and shapes of them) are left out: they change how much a mechanism computes, not whether it keeps its
 promises. So are the cases of the table, which `test_promises.py` checks in every pattern. Every other value of an
-option is checked here in one pattern, causal where there is one, for then most is promised; `make test-full` checks all
-combinations in all patterns.
+option is checked here in one pattern, causal where there is one, for then most is promised, and within a hundred
+tokens; `make test-full` checks all combinations in all patterns, and at length.
 """
 
 import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from longspan.core.errors import UsageError
 from longspan.core.spec import Spec
 from tests.attentions import parity
 from tests.attentions.cases import CASES
+from tests.conformance.one_promise import AT_LENGTH, WITHIN_A_HUNDRED, asking_only
 
 ROOT = Path(__file__).parents[2]
 WHERE = ["tests/attentions/cases.py", "longspan/tasks/*.py", "longspan/published/*.json", "docs/*.md", "README.md"]
@@ -101,7 +103,18 @@ EACH, QUICK = [(spec, pattern) for spec in VARIANTS for pattern in patterns_of(s
     [pytest.param(s, p, marks=[] if (s, p) in QUICK else pytest.mark.full, id=f"{s}-{p.code}") for s, p in EACH],
 )
 def test_an_option_keeps_the_promises_or_belongs_to_a_twin(spec, pattern):
-    (report,) = check(spec, [pattern], profile="quick")
+    assert_kept(spec, pattern, WITHIN_A_HUNDRED)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("spec, pattern", EACH, ids=[f"{spec}-{pattern.code}" for spec, pattern in EACH])
+def test_an_option_keeps_the_promises_at_length(spec, pattern):
+    assert_kept(spec, pattern, AT_LENGTH)
+
+
+def assert_kept(spec: str, pattern: Pattern, promises: Iterable[str]) -> None:
+    with asking_only(*promises):
+        (report,) = check(spec, [pattern], profile="quick")
     assert not [f"{f.promise}: {f.detail}" for f in report.broken if f.promise not in BY_OTHER_RULES]
 
 

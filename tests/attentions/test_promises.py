@@ -8,22 +8,13 @@ import pytest
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.conformance import check
-from longspan.conformance.promises import PROMISES
 from tests.attentions.cases import CASES, LARGER, each_case
-from tests.conformance.one_promise import asking_only
+from tests.conformance.one_promise import AT_LENGTH, WITHIN_A_HUNDRED, asking_only
 
 # One inverts a matrix of 128 landmarks for every row and head, however short, the other hashes every token 32 times,
 # which is most of their time in a check: with fewer of them they are checked in as many patterns as a default, and as
 # they are in the long tests.
 HEAVY = {"skyformer": "skyformer(landmarks=9, accumulation=2)", "yoso": "yoso(hashes=3, bits=3)"}
-
-# A string that only gives other numbers is the same code at other sizes, which shows within a hundred tokens. What
-# takes a thousand is asked of the default, and of these strings in the long tests.
-AT_LENGTH = {
-    *("declared cost", "packed cost", "exact limit", "finite at length", "derivative at length"),
-    *("no future leak at length", "prefix = full at length", "step = parallel at length"),
-}
-WITHIN_A_HUNDRED = [one.name for one in PROMISES if one.name not in AT_LENGTH]
 
 
 def quick(spec: str, pattern: Pattern) -> bool:
@@ -36,10 +27,12 @@ def quick(spec: str, pattern: Pattern) -> bool:
     return pattern is [one for one in patterns if not one.cross][-1]
 
 
-def only_numbers(spec: str) -> bool:
-    """Whether the options are sizes, and no choice of another path; of a heavy default they stand for the default."""
-    options = attentions.get(spec).options.values()
-    return bool(options) and all(type(value) is int for value in options) and spec not in HEAVY.values()
+def at_length(spec: str, pattern: Pattern) -> bool:
+    """Whether it is asked for what takes a thousand tokens at once: the default, where it attends to one sequence.
+
+    The same code at other sizes, another option, or another source of keys shows within a hundred tokens.
+    """
+    return (spec in CASES or spec in HEAVY.values()) and not pattern.cross
 
 
 @pytest.mark.parametrize(
@@ -50,7 +43,7 @@ def only_numbers(spec: str) -> bool:
     ],
 )
 def test_every_mechanism_keeps_its_promises(spec, pattern):
-    with asking_only(*WITHIN_A_HUNDRED) if only_numbers(spec) else nullcontext():
+    with nullcontext() if at_length(spec, pattern) else asking_only(*WITHIN_A_HUNDRED):
         (report,) = check(spec, [pattern], profile="quick")
     broken = {f.promise: f.detail for f in report.broken}
     assert broken.keys() == ({"parameter overhead"} if spec in LARGER else set()), broken
@@ -58,11 +51,11 @@ def test_every_mechanism_keeps_its_promises(spec, pattern):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("spec", [spec for specs in CASES.values() for spec in specs if only_numbers(spec)])
-def test_other_numbers_change_nothing_at_length(spec):
+@pytest.mark.parametrize("spec, pattern", [(spec, p) for spec, p in each_case() if not at_length(spec, p)])
+def test_other_strings_and_contexts_keep_their_promises_at_length(spec, pattern):
     with asking_only(*AT_LENGTH):
-        for report in check(spec, profile="quick"):
-            assert report.ok, report.broken
+        (report,) = check(spec, [pattern], profile="quick")
+    assert report.ok, report.broken
 
 
 @pytest.mark.full

@@ -65,8 +65,20 @@ def test_many_features_give_the_gaussian_kernel():
     q, k = torch.randn(2, 1, 2, 5, 6, dtype=torch.float64)
     unit_q, unit_k = (x / (x.norm(dim=-1, keepdim=True) + 1e-3) for x in (q, k))
     gaussian = (-torch.cdist(unit_q, unit_k).square() / (2 * 0.8**2)).exp()
-    found = layer.waves(q) @ layer.waves(k).mT
+    found = layer.waves(q, layer.projection) @ layer.waves(k, layer.projection).mT
     torch.testing.assert_close(found, gaussian, atol=0.02, rtol=0)  # four standard errors of 40,000 samples
+
+
+@pytest.mark.parametrize("spec", ["rfa", "rfa(gate=True)"])
+def test_training_draws_its_waves_anew_and_evaluation_keeps_them(spec):
+    """Under one W for a whole training queries move to where denominators are 0, and the layer stops learning."""
+    layer = headwise(spec, Pattern.CAUSAL_SELF)
+    q, k, v = (torch.randn(1, 2, 9, c, dtype=torch.float64) for c in (6, 6, 6 + layer.gated))
+    torch.testing.assert_close(layer.attend(q, k, v), layer.attend(q, k, v), rtol=0, atol=0)
+    kept = layer.projection.clone()
+    one, other = (layer.train().attend(q, k, v) for _ in range(2))
+    assert not torch.allclose(one[:, :, 1:], other[:, :, 1:], atol=1e-3)
+    assert torch.equal(layer.projection, kept)
 
 
 @pytest.mark.parametrize(

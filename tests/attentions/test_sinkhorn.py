@@ -219,8 +219,8 @@ def test_a_permutation_shows_each_block_itself_and_the_one_sorted_to_it(monkeypa
     "options, pattern",
     [
         ("block=8", CS),
-        ("block=8", CC),
-        ("block=8, combine=sum, top=3", CS),
+        pytest.param("block=8", CC, marks=pytest.mark.full),
+        pytest.param("block=8, combine=sum, top=3", CS, marks=pytest.mark.full),
         pytest.param("block=8", NS, marks=pytest.mark.full),
         pytest.param("block=8", NC, marks=pytest.mark.full),
         pytest.param("block=8, net=attention, top=2", CS, marks=pytest.mark.full),

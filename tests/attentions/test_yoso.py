@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from longspan.attentions import Pattern
 from longspan.attentions.yoso import YOSO
 from longspan.core.errors import UsageError
-from longspan.kernels.lsh_attention import bucket_sums
+from longspan.kernels.bucket_sums import reference
 from tests.attentions.agreement import PATTERNS, assert_steps_continue, headwise, random_mask
 
 CAUSAL = [Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS]
@@ -20,7 +20,7 @@ def formed(request):
     """All of it twice: by pairs, as short sequences are, and by sums of buckets, as long ones are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "buckets":
-            patch.setattr(bucket_sums, "PAIRS", 0)
+            patch.setattr(reference, "PAIRS", 0)
         yield
 
 

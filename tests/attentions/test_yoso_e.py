@@ -5,14 +5,16 @@ import torch
 import torch.nn.functional as F
 
 from longspan.attentions import Pattern
-from longspan.attentions.yoso_e import YOSOE
 from longspan.core.errors import UsageError
+from longspan.kernels import collision_attention
 from tests.attentions.agreement import PATTERNS, assert_steps_continue, headwise, random_mask
 
 
+@pytest.mark.parametrize("queries", [256, 4])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_outputs_and_gradients_are_those_of_the_paper(pattern):
+def test_outputs_and_gradients_are_those_of_the_paper(pattern, queries, monkeypatch):
     """dq_i = sum_j (g_i . v_j) w_ij (bits / 2) k_j for unit vectors, where g is the gradient of u."""
+    monkeypatch.setattr(collision_attention, "QUERIES", queries)
     layer = headwise("yoso_e(bits=5)", pattern, heads=1)
     q, k, v = (F.normalize(torch.randn(2, 1, 9, 6).double(), dim=-1).requires_grad_() for _ in range(3))
     mask = random_mask(9)[:2]
@@ -35,12 +37,11 @@ def test_outputs_and_gradients_are_those_of_the_paper(pattern):
 
 def test_a_weight_is_the_chance_that_all_bits_of_a_hash_agree():
     torch.manual_seed(0)
-    layer, (q, k) = headwise("yoso_e(bits=3)", Pattern.NONCAUSAL_SELF, heads=1), torch.randn(2, 1, 1, 1, 6).double()
+    q, k = torch.randn(2, 1, 1, 1, 6).double()
     planes = torch.randn(6, 40_000, 3).double()
     same = (torch.tensordot(q[0, 0, 0], planes, 1).sign() == torch.tensordot(k[0, 0, 0], planes, 1).sign()).all(dim=-1)
     chance = same.double().mean()
-    assert isinstance(layer, YOSOE)
-    w = layer._collision(torch.cosine_similarity(q, k, dim=-1)[..., None])
+    w = collision_attention.collision(torch.cosine_similarity(q, k, dim=-1)[..., None], bits=3)
     assert abs(w.item() - chance.item()) < 4 * (chance * (1 - chance) / 40_000) ** 0.5
 
 

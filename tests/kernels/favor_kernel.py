@@ -199,8 +199,8 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
 
 def test_auto_takes_it_on_a_gpu_alone():
     inputs, *_ = draw(20)
-    assert not engine._unsupported_reason(*inputs)
-    assert "float32 or all in bfloat16" in engine._unsupported_reason(*(x.double() for x in inputs))
+    assert not engine.unsupported_reason(*inputs)
+    assert "float32 or all in bfloat16" in engine.unsupported_reason(*(x.double() for x in inputs))
 
 
 @on_a_gpu

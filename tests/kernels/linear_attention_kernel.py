@@ -32,6 +32,8 @@ CASES = {
     "causal elu": {"feature": "elu", "causal": True},
     "causal elu, masked": {"feature": "elu", "causal": True, "masked": True},
     "causal cosine, masked": {"feature": "cosine", "causal": True, "masked": True},
+    "sigmoid, masked": {"feature": "sigmoid", "masked": True},
+    "causal sigmoid, masked, one value": {"feature": "sigmoid", "causal": True, "masked": True, "e": 1},
 }
 
 
@@ -64,9 +66,31 @@ def test_outputs_and_gradients_are_those_of_the_reference(case):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("case", ["features", "cosine, masked", "causal elu, masked"])
+@pytest.mark.parametrize(
+    "case", ["features", "cosine, masked", "causal elu, masked", "causal sigmoid, masked, one value"]
+)
 def test_in_bfloat16_only_rounding_is_added(case):
     follow(70, **CASES[case], rows=1, heads=1, dtype=torch.bfloat16)
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.parametrize("floor", [1e-6, 4.0])
+@pytest.mark.parametrize("c, causal", [(16, True), (16, False), pytest.param(272, True, marks=pytest.mark.full)])
+def test_denominators_with_a_sign_agree(c, causal, floor):
+    """Some are below 0, and with a high floor some are constants; none lies where sums cancel to nothing."""
+    (q, k, v), options = draw(40, feature="none", causal=causal, c=c, rows=1, heads=1, device=DEVICE)
+    with torch.no_grad():
+        q[:, :, ::3] *= -1
+        q[:, :, ::4] /= 50
+    options |= {"eps": 0.0, "floor": floor, "signed": True}
+    assert_agrees(
+        lambda *qkv: linear_attention(*qkv, **options, impl="triton"),
+        lambda *qkv: linear_attention(*qkv, **options, impl="reference"),
+        [q, k, v],
+        atol=2e-5,
+        rtol=2e-5,
+        least=1.0,
+    )
 
 
 @pytest.mark.usefixtures("large_tiles")
@@ -175,7 +199,7 @@ def test_torch_finds_nothing_wrong_with_the_operator():
     nothing = [*[None] * 5, 0, 0]
     for causal in (False, True):
         q, k, v = (x[:, :, :20] for x in inputs) if causal else inputs
-        check(operator.forward, q, k, v, *nothing, "elu", causal, 1e-6, 0.0)
+        check(operator.forward, q, k, v, *nothing, "elu", causal, 1e-6, 0.0, False)
 
 
 @pytest.mark.usefixtures("large_tiles")
@@ -272,7 +296,7 @@ def test_ragged_rows_may_lie_in_memory_in_any_order_and_give_the_same_bits_again
 def test_torch_finds_nothing_wrong_with_ragged_rows(causal):
     inputs = [x.detach().transpose(0, 1)[None].requires_grad_() for x in draw_ragged([3, 20], 2, 16, 32, device=DEVICE)]
     cu_seqlens = offsets_of([3, 20], DEVICE)
-    check(operator.forward, *inputs, None, None, None, cu_seqlens, cu_seqlens, 20, 20, "elu", causal, 1e-6, 0.0)
+    check(operator.forward, *inputs, None, None, None, cu_seqlens, cu_seqlens, 20, 20, "elu", causal, 1e-6, 0.0, False)
 
 
 @pytest.mark.usefixtures("large_tiles")

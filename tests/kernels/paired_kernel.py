@@ -66,7 +66,7 @@ def test_a_mask_for_all_rows_and_heads():
     follow(draw(40, 16), block=16, extra_mask=masks["extra_mask"][1:, :1])
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(
     n=st.integers(1, 50), block=st.integers(1, 20), beside=st.integers(1, 20), c=st.sampled_from([1, 24, 72]),
     e=st.sampled_from([3, 16]), causal=st.booleans(), masked=st.booleans(),

@@ -16,6 +16,7 @@ from longspan.kernels.block_sparse import (
     strided,
     with_global_queries,
 )
+from longspan.kernels.block_sparse.gather import skewed
 from tests.attentions.allowed import assert_same, attention, holes, pairs, tensors
 
 
@@ -152,3 +153,14 @@ def test_every_choice_in_every_order_is_equally_likely(count, r):
     draws = torch.tensor(list(itertools.product(*(range(count - i) for i in range(r)))))
     chosen = Counter(map(tuple, sample_without_replacement(draws, torch.full((len(draws),), count)).tolist()))
     assert chosen == Counter(itertools.permutations(range(count), r))
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 12))
+def test_skewed_moves_each_row_by_its_number(rows, w, width):
+    scores = torch.rand(1, 1, rows, w)
+    found = skewed(scores, width)
+    assert found.shape == (1, 1, rows, width)
+    for i in range(rows):
+        here = min(width - i, w)
+        if here > 0:
+            torch.testing.assert_close(found[0, 0, i, i : i + here], scores[0, 0, i, :here])

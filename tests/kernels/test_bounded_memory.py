@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from longspan.core.errors import UsageError
 from longspan.kernels import bounded_memory
+from longspan.kernels.bounded_memory.one_memory_operator import OneMemoryShape
 from longspan.kernels.bounded_memory.operator import MemoryShape
 from longspan.kernels.dispatch import HAS_TRITON
 from longspan.kernels.flops import formulas
+from tests.kernels import agreement
 from tests.kernels.agreement import exact
 from tests.kernels.memory import LargestTensor
 from tests.kernels.slot_problems import draw, outcome
@@ -109,6 +111,34 @@ def test_operations_count_logits_slots_and_readings_forward_and_backward():
     assert backward(v, (), q, k, v, a, b, None, False) == 2 * forward(q, k, v, a, b, None, False)
 
 
+def test_operations_of_one_memory_count_logits_where_they_are_made_and_scores_where_they_are_compared():
+    x, control = (2, 3, 10, 8), (3, 8, 5)
+    forward, backward = (
+        formulas()[op] for op in (torch.ops.longspan.one_memory, torch.ops.longspan.one_memory_backward)
+    )
+    assert forward(x, x, x, None, None, False) == 2 * 60 * 8 * 16
+    assert forward(x, x, x, control, None, True) == 2 * 60 * 5 * (8 + 24)
+    assert backward(x, (), x, x, x, control, None, True) == 2 * forward(x, x, x, control, None, True)
+
+
+@pytest.mark.parametrize("length", [1, 17, 100])
+@pytest.mark.parametrize("name", ["mix", "attend_values"])
+def test_chunks_of_one_memory_agree_with_the_slots_in_outputs_and_gradients(name, length):
+    torch.manual_seed(0)
+    leaves = [torch.randn(2, 2, length, 5, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    if name == "attend_values":
+        leaves.append(torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True))
+    mask, compute = torch.rand(2, length) < 0.7, getattr(bounded_memory, name)
+    for found, expected in zip(
+        *(
+            agreement.outcome(lambda *x, i=impl: compute(*x, key_mask=mask, impl=i), leaves)
+            for impl in ("auto", "reference")
+        ),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected)
+
+
 @needs_compiler
 @pytest.mark.full
 @pytest.mark.parametrize("dtype, slots, limit_kib", [("bf16", 16, 64), ("bf16", 64, 160), ("fp32", 16, 48)])
@@ -124,4 +154,21 @@ def test_they_compile_for_a_large_gpu_within_the_memory_on_its_chip(name, causal
     kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "scale": "fp32"}
     kinds |= dict.fromkeys(("heads", "n", "share", "parts", "backward_parts"), "i32")
     built = compiled(kernel, constants, kinds, otherwise=f"*{dtype}", multiples=STRIDES)
+    assert built.metadata.shared <= limit_kib * 1024
+
+
+@needs_compiler
+@pytest.mark.full
+@pytest.mark.parametrize("dtype, limit_kib", [("bf16", 160), ("fp32", 160)])
+@pytest.mark.parametrize("compared, slots", [(False, 64), (True, 32)], ids=["mix", "attend_values"])
+@pytest.mark.parametrize("name", ["_pool", "_read", "_backward_queries", "_backward_keys"])
+def test_those_of_one_memory_compile_for_a_large_gpu_too(name, compared, slots, dtype, limit_kib):
+    from longspan.kernels.bounded_memory import one_memory_triton as kernels
+
+    shape = OneMemoryShape(32, 64, 64, slots, 2 if dtype == "bf16" else 4, compared)
+    constants = shape.constants | shape.reading | {"CONTROLLED": compared, "MASKED": True}
+    single = ("sums", "states", "moments", "dsums", "dstates", "dcontrol")
+    kinds = dict.fromkeys(single, "*fp32") | {"mask": "*u8", "scale": "fp32"} | ({"A": "*fp32"} if compared else {})
+    kinds |= dict.fromkeys(("heads", "n", "share", "parts"), "i32")
+    built = compiled(getattr(kernels, name), constants, kinds, otherwise=f"*{dtype}", multiples=STRIDES)
     assert built.metadata.shared <= limit_kib * 1024

@@ -12,8 +12,8 @@ from tests.kernels.in_a_process import assert_passes, needs_triton
 # What executes the shapes in signatures cannot be compiled, so tests of compiled callers do without.
 COMPILED = ("-k", "compiled", "--noconftest")
 ALSO_COMPILED = [  # apart, in `make test-full`
-    ("linear_attention_kernel.py", "landmark_kernel.py", "bounded_memory_kernel.py"),
-    ("block_sparse_kernel.py", "favor_kernel.py", "lsh_attention_kernel.py"),
+    ("linear_attention_kernel.py", "landmark_kernel.py", "bounded_memory_kernel.py", "one_memory_kernel.py"),
+    ("block_sparse_kernel.py", "favor_kernel.py", "beside_window_kernel.py", "lsh_attention_kernel.py"),
 ]
 UNCOMPILED = (
     "state_space_kernel.py",
@@ -27,7 +27,9 @@ COMPILED_ON_A_GPU = (  # so that a GPU does without the shapes
     "extra_keys_kernel.py",
     "point_cloud_kernel.py",
     "running_topk_kernel.py",
+    "feature_map_kernel.py",
     "running_covariance_kernel.py",
+    "bucket_sums_kernel.py",
     "lstm_kernel.py",
     "row_kernels.py",
 )
@@ -63,6 +65,7 @@ def test_the_kernels_follow_their_references_at_length(file, how):
         ("state_space_kernel.py", ()),
         ("paired_kernel.py", ("--noconftest",)),
         ("lstm_kernel.py", ("--noconftest",)),
+        ("running_covariance_kernel.py", ("--noconftest",)),
     ],
 )
 def test_kernels_that_compile_elsewhere_follow_their_references_at_length(file, how):

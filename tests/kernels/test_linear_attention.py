@@ -295,9 +295,10 @@ def build(name, dtype, width, feature, *, causal, ragged):
 
     kernel = getattr(kernels, name)
     sample = torch.empty(4, 8, 1024, width, dtype=torch.bfloat16 if dtype == "bf16" else torch.float32)
-    how = {"feature": feature, "causal": causal, "eps": 1e-6, "floor": 0.0}
+    how = {"feature": feature, "causal": causal, "eps": 1e-6, "floor": 0.0, "signed": False}
     (shape,) = Shape.slices(sample, sample, 4 if ragged else None, **how)
-    constants = shape.constants(backward="backward" in name) | shape.flags | {"MASKED": not ragged, "GIVEN": False}
+    constants = shape.constants(backward="backward" in name) | shape.flags
+    constants |= {"MASKED": not ragged, "GIVEN": False, "SIGNED": False}
     constants |= dict.fromkeys(("q_angles", "k_angles"), None) if feature != "cosine" else {}
     constants |= {"mask": None, "share": 0} if ragged else {"cu_seqlens": None}
     single = ("sums", "dsums", "d", "dd", "q_angles", "k_angles")

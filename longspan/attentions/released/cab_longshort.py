@@ -131,7 +131,8 @@ class CABLongShort(Attention):
         q, weight = q / q.shape[-1] ** 0.5, self.out.weight
         distance = torch.arange(max(self.window, farthest), dtype=at_least_single(weight).dtype, device=q.device)
         table = sinusoid(distance, self.dim).to(weight.dtype)
-        near, far = self.near_places(table[: self.window])[None], self.far_places(table[:farthest])[None]
+        near = self.near_places(table[: self.window].flip(0))[None]  # the farthest first
+        far = self.far_places(table[:farthest])[None]
         near, far = self._split(near).mT.to(q.dtype), self._split(far).mT.to(q.dtype)
         return (q + self.near_place_bias.to(q.dtype)) @ near, q @ far
 

@@ -11,7 +11,7 @@ them in place, tile by tile, on a GPU. Work and memory grow with the keys that a
 """
 
 from collections.abc import Callable, Hashable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -244,14 +244,24 @@ def _by_tiles(
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
     key_blocks: Listed,
+    **rules: Any,
+) -> Float[Tensor, "b h n e"]:
+    with without_autocast(q):
+        return operator.forward(q, k, v, *planned(q, key_blocks, **rules))[0]
+
+
+def planned(
+    q: Float[Tensor, "b h n c"],
+    key_blocks: Listed,
     *,
     block: int,
-    reach: int | None,
-    causal: bool,
-    global_keys: Int[Tensor, "_b _h t"] | None,
-    key_mask: Bool[Tensor, "b n"] | None,
-    cache_key: Hashable | None,
-) -> Float[Tensor, "b h n e"]:
+    reach: int | None = None,
+    causal: bool = False,
+    global_keys: Int[Tensor, "_b _h t"] | None = None,
+    key_mask: Bool[Tensor, "b n"] | None = None,
+    cache_key: Hashable | None = None,
+) -> tuple[Any, ...]:
+    """What the operators of the Triton kernel take beside queries, keys and values."""
     n, device = q.shape[2], q.device
     before, after = key_blocks if isinstance(key_blocks, tuple) else (0, 0)
 
@@ -265,8 +275,7 @@ def _by_tiles(
     else:
         plan = make()
     far = n if reach is None or reach > n else reach
-    with without_autocast(q):
-        return operator.forward(q, k, v, *plan, block, before, after, far, causal)[0]
+    return *plan, block, before, after, far, causal
 
 
 def _listed(key_blocks: Listed, q: Float[Tensor, "b h n c"], block: int) -> Int[Tensor, "_b _h g s"]:
@@ -283,6 +292,7 @@ __all__ = [
     "gather_blocks",
     "overlapping_blocks",
     "packed_sliding_window",
+    "planned",
     "sample_without_replacement",
     "sliding_window",
     "strided",

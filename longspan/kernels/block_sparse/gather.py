@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from longspan.kernels.launch import ceil
-from longspan.kernels.masked import masked_attention
+from longspan.kernels.masked import biased_attention, masked_attention
 from longspan.kernels.packing import fill_up
 from longspan.kernels.precision import at_least_single, without_autocast
 
@@ -119,15 +119,14 @@ def windows(
     key_mask: Bool[Tensor, "b m"] | None = None,
     positions: Int[Tensor, "b n"] | None = None,
     extra: tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f e"], Bool[Tensor, "b n f"]] | None = None,
-    bias: tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n f"]] | None = None,
+    bias: tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n #f"]] | None = None,
     size: int = TILE,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b h n e"]:
     """Tiles of about `size` queries, each with a copy of its keys: the block of `step` tokens, and those beside it.
 
     The first m - n keys stand before the first query. `extra` are keys and values beside them, and who sees them.
-    `bias` is added to the scores: of near keys by how far they lie before the one at i + right, of extra keys one by
-    one.
+    `bias` is added to the scores: of near keys from that at i - left to that at i + right, and of extra keys.
     """
     n, m = q.shape[2], k.shape[2]
     # by comparing: min() would stay a formula in a graph compiled for any length
@@ -163,10 +162,9 @@ def windows(
         y = masked_attention(q, k, v, visible, dropout=dropout)
     else:
         by_near, by_extra = (rearrange(fill_up(x, n + missing), "b h (g s) w -> (b g) h s w", s=tile) for x in bias)
-        scores = torch.cat([by_extra, at_distance(by_near, i - j + right)], dim=-1)
-        blind = ~visible.any(dim=-1, keepdim=True)
-        scores = scores.masked_fill(~(visible | blind), -torch.inf).to(q.dtype)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout).masked_fill(blind, 0)
+        by_near = skewed(by_near[..., left - before :], span)
+        by_extra = by_extra.expand(*by_near.shape[:-1], k.shape[2] - span)
+        y = biased_attention(q, k, v, torch.cat([by_extra, by_near], dim=-1), visible, dropout=dropout)
     return rearrange(y, "(b g) h s e -> b h (g s) e", g=tiles)[:, :, :n]
 
 
@@ -196,6 +194,17 @@ def biased_blocks(
     k, v = (rearrange(u, "b h g c t -> b g h t c") for u in (k, v))
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout).masked_fill(blind, 0)
     return rearrange(y, "b g h s e -> b h (g s) e")[:, :, :n]
+
+
+def skewed(scores: Float[Tensor, "b h s w"], width: int) -> Float[Tensor, "b h s width"]:
+    """Row i moved to the right by i; numbers that belong to nobody where nothing is left of it.
+
+    Rows are read as if each had a number less, so that neither this nor its gradient looks anything up.
+    """
+    s, w = scores.shape[-2:]
+    row = width if width > w else w
+    flat = F.pad(scores, (0, row + 1 - w)).flatten(-2)
+    return flat[..., : s * row].unflatten(-1, (s, row))[..., :width]
 
 
 def at_distance(scores: Float[Tensor, "b h n s"], distance: Int[Tensor, "n t"]) -> Float[Tensor, "b h n t"]:

@@ -18,13 +18,34 @@ TILES = {(2, False): (32, 2), (2, True): (32, 8), (4, False): (16, 8), (4, True)
 
 
 @dataclass(frozen=True)
-class MemoryShape(Shape):
+class SlotsShape(Shape):
+    """Keys and values that are written into a few slots."""
+
     PROGRAMS: ClassVar[int] = 1024  # a few times as many as the largest GPUs hold at once
 
-    c: int
+    c: int  # channels of keys
     e: int
     r: int
     size: int  # bytes of a number
+
+    @property
+    def width(self) -> int:
+        """Channels of keys and values, filled up to a power of two."""
+        return max(next_power_of_2(self.c), next_power_of_2(self.e))
+
+    @property
+    def slots(self) -> int:
+        return next_power_of_2(self.r)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        T, warps = TILES[self.size, self.width > 64 or self.slots > NARROWEST]
+        sizes = {"c": self.c, "e": self.e, "r": self.r, "T": T, "num_warps": warps, "num_stages": 2}
+        return sizes | {"C": next_power_of_2(self.c), "E": next_power_of_2(self.e), "R": self.slots}
+
+
+@dataclass(frozen=True)
+class MemoryShape(SlotsShape):
     causal: bool
 
     @classmethod
@@ -35,19 +56,7 @@ class MemoryShape(Shape):
 
     @property
     def constants(self) -> dict[str, Any]:
-        C, E, R = next_power_of_2(self.c), next_power_of_2(self.e), self.slots
-        T, warps = TILES[self.size, max(C, E) > 64 or R > NARROWEST]
-        sizes = {"c": self.c, "e": self.e, "r": self.r, "C": C, "E": E, "R": R, "D": self.width, "T": T}
-        return sizes | {"CAUSAL": self.causal, "num_warps": warps, "num_stages": 2}
-
-    @property
-    def width(self) -> int:
-        """Channels of both memories, filled up to a power of two."""
-        return max(next_power_of_2(self.c), next_power_of_2(self.e))
-
-    @property
-    def slots(self) -> int:
-        return next_power_of_2(self.r)
+        return super().constants | {"D": self.width, "CAUSAL": self.causal}
 
     def states(self, m: int) -> tuple[int, int, int, int, int]:
         """Both memories before each part and after the last: S [width, slots], and below it two rows, z and m."""

@@ -23,6 +23,12 @@ def attend(
     return einsum(scores.softmax(dim=-1), values, "b h t r, b h t r e -> b h t e")
 
 
+def mix(
+    p: Float[Tensor, "b h t r"], b: Float[Tensor, "b h t r"], v: Float[Tensor, "b h t e"]
+) -> Float[Tensor, "b h t e"]:
+    return einsum(p, slots(b, v, causal=True), "b h t r, b h t r e -> b h t e")
+
+
 def slots(a: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m e"], causal: bool) -> Float[Tensor, "b h t r e"]:
     """sum_s softmax_s(a_s) x_s over s <= t, or over all s at the one moment there is; 0 where every logit is -inf."""
     logits = a[:, :, None]  # "b h t s r"

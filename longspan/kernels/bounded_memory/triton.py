@@ -59,6 +59,7 @@ from longspan.kernels.tiles import (
 LOWEST = tl.constexpr(-1e37)  # the logit of a hidden token, and the lse of a slot that has seen nothing
 REACH = tl.constexpr(60.0)  # far from 88, where exp overflows; exp(60 - 88) is nothing beside 1
 NEAREST = tl.constexpr(math.exp(-60.0))
+BOTH = tl.constexpr(2)  # memories, of keys and of values
 SCANNED = 1024  # numbers of the slots that one program scans
 
 
@@ -133,12 +134,12 @@ def backward(
 
 
 def _scan_parts(
-    sums: Float[Tensor, "p pairs 2 d_plus_2 r"], *, backward: bool
-) -> Float[Tensor, "p_plus_1 pairs 2 d_plus_2 r"]:
+    sums: Float[Tensor, "p pairs memories d_plus_2 r"], *, backward: bool
+) -> Float[Tensor, "p_plus_1 pairs memories d_plus_2 r"]:
     """The sums of all parts before each, or `backward` of all after it, and behind them those of all."""
-    parts, pairs, two, rows, r = sums.shape
+    parts, pairs, memories, rows, r = sums.shape
     states = sums.new_empty(parts + 1, *sums.shape[1:])
-    grid = (pairs * two, triton.cdiv((rows - 1) * r, SCANNED))
+    grid = (pairs * memories, triton.cdiv((rows - 1) * r, SCANNED))
     _scan[grid](sums, states, parts, D=rows - 2, R=r, BLOCK=SCANNED, BACKWARD=backward)
     return states
 
@@ -541,20 +542,25 @@ def _moment(which, n, R: tl.constexpr):
 
 
 @jit
-def _load_slots(states, which, parts, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr, OF_PART: tl.constexpr):
+def _load_slots(
+    states, which, parts, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr, OF_PART: tl.constexpr,
+    MEMORIES: tl.constexpr = BOTH,
+):  # fmt: skip
     """S, z and m before this part, or after the last one."""
     part = parts
     if OF_PART:
         part = tl.program_id(1)
-    states += _slots(part, which, R, D)
+    states += _slots(part, which, R, D, MEMORIES)
     slots = tl.arange(0, R)
     S = tl.load(states + tl.arange(0, C)[:, None] * R + slots[None, :])
     return S, tl.load(states + D * R + slots), tl.load(states + (D + 1) * R + slots)
 
 
 @jit
-def _store_slots(sums, which, S, z, m, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr):
-    sums += _slots(tl.program_id(1), which, R, D)
+def _store_slots(
+    sums, which, S, z, m, C: tl.constexpr, R: tl.constexpr, D: tl.constexpr, MEMORIES: tl.constexpr = BOTH
+):  # fmt: skip
+    sums += _slots(tl.program_id(1), which, R, D, MEMORIES)
     slots = tl.arange(0, R)
     tl.store(sums + tl.arange(0, C)[:, None] * R + slots[None, :], S)
     tl.store(sums + D * R + slots, z)
@@ -562,6 +568,6 @@ def _store_slots(sums, which, S, z, m, C: tl.constexpr, R: tl.constexpr, D: tl.c
 
 
 @jit
-def _slots(part, which, R: tl.constexpr, D: tl.constexpr):
-    """Where a memory of this row and head lies in [p pairs 2 d+2 r]."""
-    return ((part * tl.num_programs(0).to(tl.int64) + tl.program_id(0)) * 2 + which) * ((D + 2) * R)
+def _slots(part, which, R: tl.constexpr, D: tl.constexpr, MEMORIES: tl.constexpr):
+    """Where a memory of this row and head lies in [p pairs memories d+2 r]."""
+    return ((part * tl.num_programs(0).to(tl.int64) + tl.program_id(0)) * MEMORIES + which) * ((D + 2) * R)

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from longspan.kernels.diagonals import operator, reference
 from longspan.kernels.dispatch import Implementation, choose
+from longspan.kernels.masked import masked_attention
 from longspan.kernels.precision import without_autocast
 
 WIDEST = 128  # channels of a head that a program of the Triton kernel can hold
+SHORT = 12  # tokens for each offset up to which a CPU takes all pairs in less time than one diagonal after the other
 
 
 def diagonals(
@@ -31,13 +33,34 @@ def diagonals(
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention over the keys at these offsets, less than n each; tokens of different `rows` never meet.
 
-    Without the kernel `auto` takes one offset after the other, and the reference only for dropout.
+    Without the kernel `auto` takes one offset after the other, for short rows all pairs at once, and the reference only
+    for dropout.
     """
     if impl == "reference" or dropout:
         return reference.diagonals(q, k, v, offsets, key_mask=key_mask, rows=rows, dropout=dropout)
     fast = choose(impl, "diagonals", q, _unsupported_reason(q, v)) == "triton"
     with without_autocast(q):
+        if not fast and is_short(q.shape[2], offsets):
+            return masked_attention(q, k.to(q.dtype), v, _visible(offsets, q, key_mask, rows))
         return operator.forward(q, k.to(q.dtype), v, offsets, key_mask, rows, fast)[0]
+
+
+def is_short(n: int, offsets: list[int]) -> bool:
+    """Whether a CPU takes all pairs of a row of n tokens at once."""
+    return n <= SHORT * len(offsets)
+
+
+def _visible(
+    offsets: list[int],
+    q: Float[Tensor, "b h n c"],
+    key_mask: Bool[Tensor, "b n"] | None,
+    rows: Int[Tensor, "b n"] | None,
+) -> Bool[Tensor, "#b 1 n n"]:
+    """Which key each query sees, as a matrix."""
+    place = torch.arange(q.shape[2], device=q.device)
+    seen = torch.isin(place[:, None] - place, torch.tensor(offsets, device=q.device))[None, None]
+    seen = seen if key_mask is None else seen & key_mask[:, None, None]
+    return seen if rows is None else seen & (rows[:, None, :, None] == rows[:, None, None])
 
 
 def _unsupported_reason(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]) -> str:
@@ -48,4 +71,4 @@ def _unsupported_reason(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
     return "" if v.numel() else "there are no tokens"
 
 
-__all__ = ["diagonals"]
+__all__ = ["diagonals", "is_short"]

@@ -38,12 +38,12 @@ def favor(
     >>> y = favor(q, k, v, projection, causal=True, key_mask=mask)
     """
     with without_autocast(q):
-        if choose(impl, "favor", q, _unsupported_reason(q, k, v)) == "triton":
+        if choose(impl, "favor", q, unsupported_reason(q, k, v)) == "triton":
             return operator.forward(q, k, v, projection, key_mask, causal)[0]
         return reference.favor(q, k, v, projection, key_mask, causal=causal)
 
 
-def _unsupported_reason(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
+def unsupported_reason(q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]) -> str:
     """Why the Triton kernels cannot take these tensors, or nothing."""
     if reason := unsupported_inputs(q, k, v):
         return reason

@@ -6,9 +6,11 @@ over the real keys s of a row, in the causal form over s <= t. phi is one of
 
     "none"     the tensors given are features already
     "elu"      elu(u) + 1
+    "sigmoid"  1 / (1 + exp(-u))
     "cosine"   [relu(u) cos(angle), relu(u) sin(angle)], an angle for each token
 
-`normalize=False` leaves out the denominator. A log-decay g_t (at most 0, one per head and token) lets the past fade in
+`normalize=False` leaves out the denominator. With `signed` it keeps its sign, and a size of at least `floor`, for
+features whose sums may be negative. A log-decay g_t (at most 0, one per head and token) lets the past fade in
 the causal form: w_ts is then multiplied by exp(g_{s+1} + ... + g_t). The state of a row is the sum of its key-value
 products [b h r e], with phi(k) itself as last column e + 1 where there is a denominator:
 
@@ -40,7 +42,7 @@ __all__ = ["Feature", "final_state", "linear_attention", "linear_attention_step"
 
 WIDE, WIDE_BYTES = 64, 160 * 1024  # wider programs need more shared memory than small GPUs have
 
-Feature = Literal["none", "elu", "cosine"]
+Feature = Literal["none", "elu", "sigmoid", "cosine"]
 
 
 def linear_attention(
@@ -56,6 +58,7 @@ def linear_attention(
     normalize: bool = True,
     eps: float = 0.0,
     floor: float = 0.0,
+    signed: bool = False,
     initial_state: Float[Tensor, "rows h r e_"] | None = None,
     return_state: bool = False,
     cu_seqlens: Int[Tensor, " rows_plus_1"] | None = None,
@@ -80,18 +83,20 @@ def linear_attention(
     states = initial_state is not None or return_state
     impl = choose(impl, "linear_attention", q, _unsupported_reason(q, k, v, feature, decay is not None, states))
     how: dict[str, Any] = {"feature": feature, "causal": causal, "angles": beside, "decay": decay}
-    how |= {"normalize": normalize, "eps": eps, "floor": floor, "initial_state": initial_state}
+    how |= {"normalize": normalize, "eps": eps, "floor": floor, "signed": signed, "initial_state": initial_state}
     with without_autocast(q):
         if cu_seqlens is not None:
             rows = _rows(cu_seqlens, max_seqlen, query_cu_seqlens, max_query_seqlen, causal, key_mask)
             if impl == "triton":  # one batch row holds all rows
                 as_batch = (rearrange(x, "n h c -> 1 h n c") for x in (q, k, v))
                 beside = (None if x is None else x[None] for x in beside)
-                y = _triton(*as_batch, None, *beside, *rows[0], *rows[1], feature, causal, normalize, eps, floor)
+                y = _triton(
+                    *as_batch, None, *beside, *rows[0], *rows[1], feature, causal, normalize, eps, floor, signed
+                )
                 return rearrange(y, "1 h n e -> n h e")
             y, state = reference.ragged(q, k, v, *rows, **how)
         elif impl == "triton":
-            return _triton(q, k, v, key_mask, *beside, None, None, 0, 0, feature, causal, normalize, eps, floor)
+            return _triton(q, k, v, key_mask, *beside, None, None, 0, 0, feature, causal, normalize, eps, floor, signed)
         else:
             y, state = reference.linear_attention(q, k, v, key_mask=key_mask, **how)
     return (y, state) if return_state else y
@@ -129,6 +134,7 @@ def linear_attention_step(
     normalize: bool = True,
     eps: float = 0.0,
     floor: float = 0.0,
+    signed: bool = False,
 ) -> tuple[Float[Tensor, "b h e"], Float[Tensor, "b h r e_"]]:
     """The output for one query of each row and the state after its key and value; without those the state is only
     read."""
@@ -137,14 +143,14 @@ def linear_attention_step(
         phi_k = None if k is None else reference.features(k, feature, of_key)
         values = None if v is None else with_ones(v) if normalize else at_least_single(v)
         y, state = reference.step(reference.features(q, feature, of_query), phi_k, values, decay, state)
-        return (reference.divided(y, eps=eps, floor=floor) if normalize else y).to(q.dtype), state
+        return (reference.divided(y, eps=eps, floor=floor, signed=signed) if normalize else y).to(q.dtype), state
 
 
 def _triton(*inputs: Any) -> Tensor:
-    *rest, normalize, eps, floor = inputs
+    *rest, normalize, eps, floor, signed = inputs
     if not normalize:  # so that every denominator is 1, and a constant to the backward pass
-        eps, floor = -torch.inf, 1.0
-    return operator.forward(*rest, eps, floor)[0]
+        eps, floor, signed = -torch.inf, 1.0, False
+    return operator.forward(*rest, eps, floor, signed)[0]
 
 
 def _rows(

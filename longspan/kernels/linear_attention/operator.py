@@ -12,10 +12,10 @@ from longspan.kernels.operator import differentiate, like, operator
 
 
 def _shapes(
-    q: Tensor, v: Tensor, cu_seqlens: Tensor | None, feature: str, causal: bool, eps: float, floor: float
+    q: Tensor, v: Tensor, cu_seqlens: Tensor | None, feature: str, causal: bool, eps: float, floor: float, signed: bool
 ) -> list[Shape]:
     rows = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    return Shape.slices(q, v, rows, feature, causal, eps, floor)
+    return Shape.slices(q, v, rows, feature, causal, eps, floor, signed)
 
 
 def _launch(q, k, v, key_mask, q_angles, k_angles, q_cu_seqlens, k_cu_seqlens, max_n, max_m, *how) -> tuple[Any, Any]:
@@ -58,13 +58,14 @@ def forward(
     causal: bool,
     eps: float,
     floor: float,
+    signed: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y; and for the backward pass its denominators [b h n] and the sums that parts start from, of all slices."""
     from longspan.kernels.linear_attention import triton
 
     shapes, inputs = _launch(
         q, k, v, key_mask, query_angles, key_angles, query_cu_seqlens, key_cu_seqlens, max_query_seqlen,
-        max_key_seqlen, feature, causal, eps, floor,
+        max_key_seqlen, feature, causal, eps, floor, signed,
     )  # fmt: skip
     with torch.cuda.device_of(q):  # Triton launches on the current device
         return triton.forward(shapes, inputs)
@@ -94,12 +95,13 @@ def backward(
     causal: bool,
     eps: float,
     floor: float,
+    signed: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     from longspan.kernels.linear_attention import triton
 
     shapes, inputs = _launch(
         q, k, v, key_mask, query_angles, key_angles, query_cu_seqlens, key_cu_seqlens, max_query_seqlen,
-        max_key_seqlen, feature, causal, eps, floor,
+        max_key_seqlen, feature, causal, eps, floor, signed,
     )  # fmt: skip
     with torch.cuda.device_of(q):
         return triton.backward(shapes, readable(dy), y, d.contiguous(), sums.contiguous(), inputs)
@@ -107,7 +109,7 @@ def backward(
 
 def _saved(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[int, ...]:
     """Denominators and sums, and y where features come in slices."""
-    return (0, 1, 2) if len(_shapes(q, v, rest[4], *rest[-4:])) > 1 else (1, 2)
+    return (0, 1, 2) if len(_shapes(q, v, rest[4], *rest[-5:])) > 1 else (1, 2)
 
 
 def _gradients(dy: Tensor, *saved_and_inputs: Any) -> tuple[Tensor, ...]:
@@ -116,5 +118,5 @@ def _gradients(dy: Tensor, *saved_and_inputs: Any) -> tuple[Tensor, ...]:
     return backward(dy, y, d, sums, *saved_and_inputs[-INPUTS:])
 
 
-INPUTS = 14  # of `forward`
+INPUTS = 15  # of `forward`
 differentiate(forward, _gradients, saved=_saved)

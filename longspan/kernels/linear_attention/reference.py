@@ -28,6 +28,7 @@ def linear_attention(
     normalize: bool,
     eps: float,
     floor: float,
+    signed: bool,
     initial_state: Float[Tensor, "b h r e_"] | None,
 ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h r e_"]]:
     """The output and the state after all keys."""
@@ -41,7 +42,7 @@ def linear_attention(
         state = phi_k.mT @ values
         state = state if initial_state is None else state + initial_state
         y = phi_q @ state
-    return (divided(y, eps=eps, floor=floor) if normalize else y).to(v.dtype), state
+    return (divided(y, eps=eps, floor=floor, signed=signed) if normalize else y).to(v.dtype), state
 
 
 def features(
@@ -53,7 +54,9 @@ def features(
     """phi(x) in float32 or better; a hidden key gets 0, so that it adds nothing to any sum."""
     x = at_least_single(x)
     if feature == "elu":
-        x = F.elu(x.contiguous()) + 1  # elu and relu keep strides that a compiled graph does not expect
+        x = F.elu(x.contiguous()) + 1  # all three keep strides that a compiled graph does not expect
+    elif feature == "sigmoid":
+        x = x.contiguous().sigmoid()
     elif feature == "cosine":
         assert angles is not None
         x, angle = F.relu(x.contiguous()), rearrange(angles, "b ... -> b 1 ... 1")
@@ -67,9 +70,14 @@ def with_ones(v: Float[Tensor, "*n e"]) -> Float[Tensor, "*n e_plus_1"]:
     return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
 
 
-def divided(y: Float[Tensor, "*n e_plus_1"], *, eps: float = 0.0, floor: float = 0.0) -> Float[Tensor, "*n e"]:
+def divided(
+    y: Float[Tensor, "*n e_plus_1"], *, eps: float = 0.0, floor: float = 0.0, signed: bool = False
+) -> Float[Tensor, "*n e"]:
     """Numerators over the denominator, which is the last column."""
     denominator = y[..., -1:] + eps if eps else y[..., -1:]
+    if signed:
+        size = denominator.abs().clamp(min=floor)
+        return y[..., :-1] / torch.where(denominator < 0, -size, size)
     return y[..., :-1] / denominator.clamp(min=floor)
 
 
@@ -127,6 +135,11 @@ def chunked(
     fill = chunks * chunk - length
     q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (chunks, chunk)) for x in (phi_q, phi_k, v))
     scores = (q @ k.mT).tril()
+    if chunks == 1 and initial_state is None:  # nothing comes before
+        if decay is not None:
+            between, _ = _sums_between(decay.to(q.dtype)[:, :, None])
+            scores, k = scores * between.exp(), k * between[..., -1, :, None].exp()
+        return (scores @ v)[:, :, 0], (k.mT @ v)[:, :, 0]
     if decay is None:
         states = fading_sum(torch.cat([start[:, :, None], k.mT @ v], dim=2), None)
         y = scores @ v + q @ states[:, :, :-1]

@@ -29,13 +29,22 @@ class Shape(launch.Shape):
     causal: bool
     eps: float
     floor: float
+    signed: bool
     ragged: bool
     begin: int = 0  # the first channel of this slice
     last: bool = True  # whether this is the last slice
 
     @classmethod
     def slices(
-        cls, q: Tensor, v: Tensor, rows: int | None, feature: str, causal: bool, eps: float, floor: float
+        cls,
+        q: Tensor,
+        v: Tensor,
+        rows: int | None,
+        feature: str,
+        causal: bool,
+        eps: float,
+        floor: float,
+        signed: bool,
     ) -> list["Shape"]:
         """One launch, or for features wider than a program can hold one for each slice of them: their results add up.
 
@@ -43,7 +52,7 @@ class Shape(launch.Shape):
         """
         (b, heads, _, c), e = q.shape, v.shape[3]
         widths = [min(WIDEST, c - begin) for begin in range(0, c, WIDEST)] if feature == "none" else [c]
-        fixed = (e, v.element_size(), feature, causal, eps, floor, rows is not None)
+        fixed = (e, v.element_size(), feature, causal, eps, floor, signed, rows is not None)
         pairs = (b if rows is None else rows) * heads
         return [cls(pairs, heads, w, *fixed, i * WIDEST, i == len(widths) - 1) for i, w in enumerate(widths)]
 

@@ -75,7 +75,7 @@ def forward(
         _read[(shape.pairs, shape.reading_parts(queries.max_seqlen))](
             q, k, v, sums, y, d, partial, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
             *_sizes(shape, q, queries), shape.eps, shape.floor, *strides(q, k, v, y, partial),
-            **inputs.flags, **shape.flags, **shape.constants(),
+            SIGNED=shape.signed, **inputs.flags, **shape.flags, **shape.constants(),
         )  # fmt: skip
         saved.append(sums.flatten())
     return y, d, saved[0] if len(saved) == 1 else torch.cat(saved)
@@ -95,7 +95,7 @@ def backward(
     dd, partial = torch.empty_like(d), dv  # the last entry of every w; dv of the slices so far
     if y is not None:
         delta = (dy.float() * y.float()).sum(dim=-1)
-        dd = torch.where(d > shapes[0].floor, -delta / d, 0)
+        dd = torch.where((d.abs() if shapes[0].signed else d) > shapes[0].floor, -delta / d, 0)
         partial = empty_like(v, v.shape[3], torch.float32)
     sizes = [math.prod(shape.saved(keys.max_seqlen)) for shape in shapes]
     for shape, saved in zip(shapes, sums.split(sizes), strict=True):
@@ -105,7 +105,7 @@ def backward(
         _backward_queries[(shape.pairs, parts)](
             dy, q, k, v, saved, d, own_dq, dd, dsums, queries.cu_seqlens, queries.angles, keys.angles, keys.mask,
             *_sizes(shape, q, queries), shape.floor, *strides(dy, q, k, v, own_dq),
-            CAUSAL=shape.causal, GIVEN=y is not None, **inputs.flags, **constants,
+            CAUSAL=shape.causal, SIGNED=shape.signed, GIVEN=y is not None, **inputs.flags, **constants,
         )  # fmt: skip
         dsums = _before(dsums.flip(0)).flip(0) if shape.causal else dsums.sum(dim=0, keepdim=True)
         _backward_keys[(shape.pairs, shape.reading_parts(keys.max_seqlen))](
@@ -153,7 +153,7 @@ def _read(
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, y_b, y_h, y_t, p_b, p_h, p_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr, CAUSAL: tl.constexpr, FIRST: tl.constexpr,
-    LAST: tl.constexpr,
+    LAST: tl.constexpr, SIGNED: tl.constexpr,
 ):  # fmt: skip
     row, head, begin, first, last = _part(cu_seqlens, heads, n, share, RAGGED)
     q, y = _row(q, row, head, begin, q_b, q_h, q_t), _row(y, row, head, begin, y_b, y_h, y_t)
@@ -183,7 +183,9 @@ def _read(
             top += load(partial, tokens, p_t, tokens < last, e, E)
             bottom += tl.load(d + tokens, mask=tokens < last, other=0.0)
         if LAST:
-            bottom = tl.maximum(bottom + eps, floor)
+            bottom += eps
+            size = tl.maximum(tl.abs(bottom) if SIGNED else bottom, floor)
+            bottom = tl.where(bottom < 0, -size, size) if SIGNED else size
             store(y, top / bottom[:, None], tokens, y_t, tokens < last, e, E)
         else:
             store(partial, top, tokens, p_t, tokens < last, e, E)
@@ -196,6 +198,7 @@ def _backward_queries(
     g_b, g_h, g_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dq_b, dq_h, dq_t,
     c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr, RAGGED: tl.constexpr, CAUSAL: tl.constexpr, GIVEN: tl.constexpr,
+    SIGNED: tl.constexpr,
 ):  # fmt: skip
     row, head, begin, first, last = _part(cu_seqlens, heads, n, share, RAGGED)
     dy, q = _row(dy, row, head, begin, g_b, g_h, g_t), _row(q, row, head, begin, q_b, q_h, q_t)
@@ -225,8 +228,9 @@ def _backward_queries(
             w_last = tl.load(dd + tokens, mask=tokens < last, other=0.0)
         else:
             bottom = tl.load(d + tokens, mask=tokens < last, other=1.0)
-            # At the floor the denominator is a constant; there bottom and floor are the same number.
-            w_last = tl.where(bottom > floor, -tl.sum(fq.to(tl.float32) * g, axis=1) / bottom, 0.0)
+            # At the floor the denominator is a constant; there its size and the floor are the same number.
+            varies = (tl.abs(bottom) if SIGNED else bottom) > floor
+            w_last = tl.where(varies, -tl.sum(fq.to(tl.float32) * g, axis=1) / bottom, 0.0)
             if CAUSAL:
                 tl.store(dd + tokens, w_last, mask=tokens < last)
         g += w_last[:, None] * z[None, :]
@@ -314,7 +318,7 @@ def _features(
     x, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """phi [T, R], rounded to the type of x; 0 where no token is, which elu(0) + 1 is not."""
+    """phi [T, R], rounded to the type of x; 0 where no token is, which neither elu(0) + 1 nor a sigmoid is."""
     tokens, columns = start + tl.arange(0, T), tl.arange(0, R)
     there = visible(mask, tokens, last, MASKED)
     channels = columns % C  # of [relu(x) cos, relu(x) sin] both halves come from the same channels
@@ -324,6 +328,8 @@ def _features(
     single = loaded.to(tl.float32)
     if FEATURE == "elu":
         single = tl.where(single > 0, single + 1, tl.exp(tl.minimum(single, 0.0)))
+    if FEATURE == "sigmoid":
+        single = tl.sigmoid(single)
     if FEATURE == "cosine":
         single = tl.maximum(single, 0.0) * _turns(angles, start, last, C, R, T)
     return tl.where(real, single, 0.0).to(loaded.dtype)
@@ -345,6 +351,8 @@ def _store_gradient(
     """The gradient g of phi [T, R] as that of x; the slope is read off phi, which is at hand, and is 0 where phi is."""
     if FEATURE == "elu":
         g = g * tl.minimum(phi.to(tl.float32), 1.0)
+    if FEATURE == "sigmoid":
+        g = g * phi.to(tl.float32) * (1.0 - phi.to(tl.float32))
     if FEATURE == "cosine":  # both halves go back to the same channels
         g = tl.where(phi != 0, g * _turns(angles, start, last, C, R, T), 0.0)
         g = tl.sum(tl.reshape(g, [T, 2, C]), axis=1)

@@ -1,4 +1,4 @@
-"""Sums over the tokens that share a query's bucket, over several hashes, linear in the length whatever the buckets.
+"""Sums over the tokens that share a query's bucket, by operations of torch.
 
     y_i = sum_s sum_{j : code_s(k_j) = code_s(q_i)} (a_i . b_j) v_j      when causal over j <= i
 
@@ -6,8 +6,10 @@ Without a and b their product is 1. For each hash queries and keys are sorted by
 of its time, and cut into blocks. Pairs are formed within a block alone. What lies in other blocks can only have the
 first code of the block, if before it, or its last, if after it: their products b v^T are summed along the blocks. So
 nothing of a bucket meets another, to the last bit. A few hashes at a time, so that memory does not grow with their
-number. Of short sequences all pairs are formed, which takes far less time. Deterministic.
+number. Of short sequences all pairs are formed, which takes far less time.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from longspan.kernels.lsh_attention.blocks import in_slots
+from longspan.kernels.operator import Maybe
 from longspan.kernels.running_sum import before, rescaled_sum
 
 BLOCK = 32  # tokens
@@ -24,7 +27,37 @@ ROOM = 2**21  # numbers a head, of all hashes that are done at once
 APART = 1e4  # exponents of neighbouring codes: exp(-APART) is 0
 
 
-def bucket_sums(
+class _BucketSums(torch.autograd.Function):
+    """u, and the gradient that is defined for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Maybe, k: Maybe, v: Tensor, of_q: Tensor, of_k: Tensor, slope: float, causal: bool
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, of_q, of_k)
+        ctx.slope, ctx.causal = slope, causal
+        return sums(None, None, v, of_q, of_k, causal=causal)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Maybe, ...]:
+        (q, k, v, of_q, of_k), du, causal = ctx.saved_tensors, gradients[0], ctx.causal
+        dq = dk = None
+        if k is not None:
+            dq = ctx.slope * sums(du, v, k, of_q, of_k, causal=causal)
+        if causal:  # a key is seen by the queries after it: by those before it, if time is turned round
+            v, du, of_q, of_k = (x.flip(2) for x in (v, du, of_q, of_k))
+            q = None if q is None else q.flip(2)
+        if q is not None:
+            dk = ctx.slope * sums(v, du, q, of_k, of_q, causal=causal)
+            dk = dk.flip(2) if causal else dk
+        dv = sums(None, None, du, of_k, of_q, causal=causal)
+        return dq, dk, dv.flip(2) if causal else dv, None, None, None, None
+
+
+bucket_sums: Any = _BucketSums.apply
+
+
+def sums(
     a: Float[Tensor, "b h n r"] | None,
     b: Float[Tensor, "b h m r"] | None,
     v: Float[Tensor, "b h m e"],
@@ -33,12 +66,7 @@ def bucket_sums(
     *,
     causal: bool = False,
 ) -> Float[Tensor, "b h n e"]:
-    """y as above, in the precision of v.
-
-    >>> ones, codes = torch.ones(1, 1, 4, 1), torch.tensor([5, 7, 5, 5]).view(1, 1, 4, 1)
-    >>> bucket_sums(None, None, ones, codes, codes, causal=True).flatten().tolist()
-    [1.0, 1.0, 2.0, 3.0]
-    """
+    """y as above, in the precision of v."""
     a = v.new_ones(*query_codes.shape[:3], 1) if a is None else a
     b = v.new_ones(*v.shape[:3], 1) if b is None else b
     if a.shape[2] * b.shape[2] <= PAIRS:
@@ -56,7 +84,7 @@ def bucket_sums(
 
 def agreements(query_codes: Int[Tensor, "b h n s"], key_codes: Int[Tensor, "b h m s"]) -> Int[Tensor, "b h n m"]:
     """In how many hashes each query and key have the same code."""
-    count = query_codes.new_zeros(*query_codes.shape[:3], key_codes.shape[2])
+    count = query_codes.new_zeros(*query_codes.shape[:3], key_codes.shape[2], dtype=torch.long)
     for i, j in zip(query_codes.unbind(dim=3), key_codes.unbind(dim=3), strict=True):
         count += i[..., None] == j[:, :, None]
     return count
