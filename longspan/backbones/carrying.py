@@ -4,13 +4,12 @@
     for block in blocks:
         y, carry = carried_by_layers(block.attention, x, layout, mask, carry)
 
-What passes between segments is `detached`: no gradient goes further back than a segment.
+Between segments no gradient passes.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -47,6 +46,16 @@ def carried_by_layers(
     return y, carry
 
 
+def carried_by_segments(
+    attention: Attention, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None, carry: Any = None
+) -> tuple[Float[Tensor, "b n d"], Any]:
+    """The output of a causal self slot, read in segments where it carries something from one to the next, and what
+    it has for the row that follows."""
+    if attention.meta.carries != "segments":
+        return attention(x, mask=mask), carry
+    return attention.in_segments(x, mask=mask, carry=carry)
+
+
 def segment_of(slots: Sequence[Attention]) -> int | None:
     """How many tokens a network of these slots is given at a time; None where whole rows."""
     lengths = {slot.segment for slot in slots if slot.meta.carries == "segments"}
@@ -55,14 +64,6 @@ def segment_of(slots: Sequence[Attention]) -> int | None:
     return next(iter(lengths), None)
 
 
-def detached(carries: Sequence[Carry | None]) -> list[Carry | None]:
-    return [None if carry is None else carry.detached() for carry in carries]
-
-
 def forget(carries: Sequence[Carry | None], rows: Bool[Tensor, " b"]) -> list[Carry | None]:
     """Nothing is left of the past of these rows, in any layer."""
     return [None if carry is None else carry.forget(rows) for carry in carries]
-
-
-def joined(parts: Sequence[Float[Tensor, "b _n d"]]) -> Float[Tensor, "b n d"]:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)

@@ -6,8 +6,9 @@ Paper: arXiv:2210.07661 (LM), after fairseq's `transformer_lm_gpt`. Positions ar
 length: those of the Transformer's paper, or with `sinusoid="fairseq"` those of fairseq (`fairseq_sinusoid.py`). Departs
 from fairseq in: nothing else.
 
-A mechanism that carries something from segment to segment reads a row segment by segment, each after what the ones
-before left in its layer, without their gradients. A row begins with nothing unless `carry` says otherwise.
+A mechanism that carries something from segment to segment reads a row in segments, each after what the ones before
+left in its layer, without their gradients. A row begins with nothing unless `carry` says otherwise. Layer after layer
+reads all segments, for what a segment needs of those before it is in its own layer.
 """
 
 import math
@@ -21,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions import Attention, Carry, Pattern
-from longspan.backbones.carrying import detached, joined, segment_of
+from longspan.backbones.carrying import carried_by_segments, segment_of
 from longspan.backbones.compiling import compile_each
 from longspan.backbones.encoder_classifier import sinusoid
 from longspan.backbones.fairseq_sinusoid import fairseq_sinusoid
@@ -122,31 +123,22 @@ class GPT2(nn.Module):
             mask = target >= 0
         if carry is None and not adds_loss(self):
             mask = None  # padding stands at the end, where no output sees it
-        if carry is None and self.segment is None:
-            for block in self.blocks:
-                x = block(x, mask)
-            after: list[Carry | None] = []
-        else:
-            x, after = self._in_segments(x, [None] * len(self.blocks) if carry is None else list(carry), mask)
+        x, after = self._through(x, [None] * len(self.blocks) if carry is None else carry, mask)
         if at is not None:
             x = x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
         x = self.norm(x)
         y = self._logits(x) if target is None else chunked_cross_entropy(x, self.embedding.weight, target)
         return y if carry is None else (y, after)
 
-    def _in_segments(
-        self, x: Float[Tensor, "b n d"], carry: list[Carry | None], mask: Bool[Tensor, "b n"] | None = None
+    def _through(
+        self, x: Float[Tensor, "b n d"], carry: Sequence[Carry | None], mask: Bool[Tensor, "b n"] | None = None
     ) -> tuple[Float[Tensor, "b n d"], list[Carry | None]]:
-        """The blocks on one segment after the other, and what they have for the next."""
-        parts, length = [], self.segment or x.shape[1]
-        for first in range(0, x.shape[1], length):
-            part, own = x[:, first : first + length], None if mask is None else mask[:, first : first + length]
-            for layer, block in enumerate(self.blocks):
-                assert isinstance(block, Block)
-                part, carry[layer] = block.carried(part, carry[layer], own)
-            parts.append(part)
-            carry = detached(carry)
-        return joined(parts), carry
+        """All blocks, and what they have for the tokens that follow."""
+        after: list[Carry | None] = []
+        for block, own in zip(self.blocks, carry, strict=True):
+            x, own = block(x, mask, own)
+            after.append(own)
+        return x, after
 
     def prefill(self, tokens: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n v"], Any]:
         """`forward` of a prefix (which may be empty), and the state from which `step` goes on."""
@@ -177,18 +169,18 @@ class GPT2(nn.Module):
         state = SegmentDecoding([None] * len(self.blocks), x[:, whole:], whole)
         parts = [x[:, :0]]
         if whole:
-            y, state.carries = self._in_segments(x[:, :whole], state.carries)
+            y, state.carries = self._through(x[:, :whole], state.carries)
             parts.append(y)
         if whole < tokens.shape[1]:
-            parts.append(self._in_segments(state.x, list(state.carries))[0])
-        return self._logits(self.norm(joined(parts))), state
+            parts.append(self._through(state.x, state.carries)[0])
+        return self._logits(self.norm(torch.cat(parts, dim=1))), state
 
     def _step_in_segment(
         self, token: Int[Tensor, " b"], state: SegmentDecoding
     ) -> tuple[Float[Tensor, "b v"], SegmentDecoding]:
         """By running the segment at hand again, which is right but slow."""
         x = torch.cat([state.x, self._embed(token[:, None], state.begun + state.x.shape[1])], dim=1)
-        y, after = self._in_segments(x, list(state.carries))
+        y, after = self._through(x, state.carries)
         if x.shape[1] == self.segment:
             state = SegmentDecoding(after, x[:, :0], state.begun + x.shape[1])
         else:
@@ -225,14 +217,11 @@ class Block(nn.Module):
             self.mlp = nn.Sequential(nn.Linear(sizes.dim, sizes.mlp), nn.GELU(), nn.Linear(sizes.mlp, sizes.dim))
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
-        return self._rest(x, self.attention(self.attention_norm(x), mask=mask))
-
-    def carried(
-        self, x: Float[Tensor, "b n d"], carry: Any, mask: Bool[Tensor, "b n"] | None
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None, carry: Any = None
     ) -> tuple[Float[Tensor, "b n d"], Any]:
-        """`forward` of a segment, and what the slot has for the next one."""
-        y, carry = self.attention.carried(self.attention_norm(x), carry=carry, mask=mask)
+        """The block after what its slot was left by the tokens before these, and what it leaves to the next."""
+        y, carry = carried_by_segments(self.attention, self.attention_norm(x), mask, carry)
         return self._rest(x, y), carry
 
     def prefill(self, x: Float[Tensor, "b n d"]) -> tuple[Float[Tensor, "b n d"], Any]:

@@ -81,6 +81,14 @@ def _trials(
         found, _ = _carried(subject, layer, replace(second, x=later), passed)
         shown = second.mask[:, :cut]
         yield "noise in later tokens", found[:, :cut][shown], expected[:, :cut][shown]
+    if subject.meta.carries == "segments":
+        layer.segment = SHORT // 3
+        with subject.precision():
+            found, left = layer.in_segments(second.x, mask=second.mask, carry=passed)
+            wanted, expected_left = Attention.in_segments(layer, second.x, mask=second.mask, carry=passed)
+        yield "`in_segments`", found[second.mask], wanted[second.mask]
+        found, wanted = (_carried(subject, layer, first, each)[0][first.mask] for each in (left, expected_left))
+        yield "what `in_segments` leaves", found, wanted
 
 
 def _carried(subject: Subject, layer: Attention, batch: Batch, carry: Any) -> tuple[Float[Tensor, "b n d"], Any]:

@@ -17,6 +17,7 @@ from longspan.conformance.promises import FIRST, PROMISES
 from longspan.conformance.report import PromiseResult, Report
 from longspan.conformance.subject import Subject
 from longspan.core.errors import UnsupportedPattern, UsageError
+from longspan.core.threads import one_thread
 
 DTYPES = ("float32", "bfloat16", "float64")
 PROFILES = ("full", "quick")
@@ -47,7 +48,7 @@ def check(
 
 
 def _report(subject: Subject) -> Report:
-    with _as_found(), _one_thread():
+    with _as_found(), one_thread():
         first = _find(FIRST, subject)
         if first.status == "broken":
             rest = [PromiseResult(p.name, "not applicable", "no layer could be built") for p in PROMISES]
@@ -72,17 +73,6 @@ def _as_found() -> Iterator[None]:
             torch.set_default_dtype(dtype)
             random.setstate(python)
             np.random.set_state(numpy)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Thousands of tiny operations are faster on one thread, above all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _find(promise: Promise, subject: Subject) -> PromiseResult:

@@ -4,11 +4,11 @@ An operation is a multiplication or addition of a matrix product, or one number 
 Python or an operator that torch does not know do is not counted; for them there is the time spent out of sight.
 """
 
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import process_time
 from typing import Any
 
 import torch
@@ -44,9 +44,9 @@ def count(compute: Callable[[], Any], backward: Callable[[Any], Any] | None = No
         flops = FlopCounterMode(display=False, custom_mapping=formulas())
         memory.name = name
         with flops, memory:
-            start = time.process_time()
+            start = process_time()
             result = run(result)
-            memory.seconds += time.process_time() - start
+            memory.seconds += process_time() - start
         for operator, number in flops.get_flop_counts().get("Global", {}).items():
             operations[f"{name} of {operator}"] += number
     operations += memory.written
@@ -67,10 +67,10 @@ class _LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
-        start = time.process_time()
+        start = process_time()
         result = operation(*args, **(kwargs or {}))
         if _is_counted(operation):
-            self.seconds_inside += time.process_time() - start
+            self.seconds_inside += process_time() - start
         in_place = operation._schema.is_mutable
         called = f"{self.name} of {operation._overloadpacket}"
         for tensor in tree_leaves(result):

@@ -17,19 +17,16 @@ from torch.utils.checkpoint import checkpoint
 from longspan.attentions.auxiliary import layers_with_auxiliary
 from longspan.backbones.slots import layers_of
 
-METHODS = ("forward", "carried")  # by which a backbone calls its layers in training
-
 
 def checkpoint_layers(model: nn.Module) -> None:
     """Compute every layer that has a slot again in the backward pass."""
     for layer in layers_of(model):
-        for name in METHODS:
-            if hasattr(layer, name) and name not in vars(layer):  # once is enough
-                setattr(layer, name, _Twice(layer, getattr(layer, name)))
+        if "forward" not in vars(layer):  # once is enough
+            layer.forward = _Twice(layer, layer.forward)
 
 
 class _Twice:
-    """A method of a layer whose intermediate results are not kept."""
+    """The forward of a layer whose intermediate results are not kept."""
 
     def __init__(self, layer: nn.Module, method: Callable[..., Any]):
         self.layer, self.method = layer, method

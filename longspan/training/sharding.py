@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
-from longspan.backbones.slots import layers_of, slots_of
+from longspan.backbones.slots import layers_of
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 def shard(model: nn.Module, device: torch.device) -> None:
     """Share the parameters of a model among all processes, layer by layer.
 
-    A layer that has a parameter in common with another is gathered with the rest of the model. So are all where rows
-    are read in segments, of which one process may have more than another.
+    A layer that has a parameter in common with another is gathered with the rest of the model.
     """
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     wishes = {name: vars(parameter).get("optim") for name, parameter in model.named_parameters()}
     owners = Counter(id(p) for part in model.modules() for p in part.parameters(recurse=False))
-    in_segments = any(slot.meta.carries == "segments" for slot in slots_of(model))
-    for layer in [] if in_segments else layers_of(model):
+    for layer in layers_of(model):
         if all(owners[id(parameter)] == 1 for parameter in layer.parameters()):
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from longspan import attentions, tasks
 from longspan.attentions import Pattern
@@ -20,17 +21,39 @@ def tokens(n, rows=2):
     return torch.randint(20, (rows, n), generator=torch.Generator().manual_seed(n))
 
 
-def test_a_row_in_segments_is_what_its_segments_give_one_after_the_other():
-    model, row = language_model(), tokens(11)
+def one_after_the_other(model, row, target):
+    """The loss of a row that goes through all layers segment by segment."""
     x, carry, parts = model._embed(row, 0), [None, None], []
-    for first in range(0, 11, 4):
-        part = x[:, first : first + 4]
+    for first in range(0, row.shape[1], 4):
+        part, real = x[:, first : first + 4], target[:, first : first + 4] >= 0
         for i, block in enumerate(model.blocks):
-            y, carry[i] = block.attention.carried(block.attention_norm(part), carry=carry[i])
-            part = block._rest(part, y)
+            y, carry[i] = block.attention.carried(block.attention_norm(part), carry=carry[i], mask=real)
+            part, carry[i] = block._rest(part, y), carry[i].detached()
         parts.append(part)
-    expected = model._logits(model.norm(torch.cat(parts, dim=1)))
-    torch.testing.assert_close(model(row), expected)
+    logits = model._logits(model.norm(torch.cat(parts, dim=1)))
+    return F.cross_entropy(logits.mT, target, ignore_index=-1, reduction="none")
+
+
+@pytest.mark.parametrize("n", [3, 8, 11])
+@pytest.mark.parametrize("real", [2, 5, 11])
+@pytest.mark.parametrize(
+    "spec",
+    ["transformer_xl(memory=5, segment=4)", "compressive_transformer(memory=3, compressed=2, ratio=2, segment=4)"],
+)
+def test_a_row_in_segments_is_what_its_segments_give_one_after_the_other(spec, real, n):
+    model, row = language_model(spec).train(), tokens(n)
+    target = row.roll(-1, 1)
+    target[1, real:] = -1
+
+    def learned(loss):
+        model.zero_grad()
+        with collecting(model) as layers:
+            nats = loss()
+            (nats.sum() + auxiliary_loss(layers)).backward()
+        return nats, {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    expected = learned(lambda: one_after_the_other(model, row, target))
+    torch.testing.assert_close(learned(lambda: model(row, target)), expected)
 
 
 def test_a_segment_as_long_as_the_row_is_plain_attention():
@@ -45,7 +68,7 @@ def test_the_past_reaches_a_later_segment_but_no_gradient_comes_back():
     other[:, 1] = (row[:, 1] + 1) % 20
     assert not torch.allclose(model(row)[:, 4:], model(other)[:, 4:])
     x = model._embed(row, 0).detach().requires_grad_()
-    y, _ = model._in_segments(x, [None, None])
+    y, _ = model._through(x, [None, None])
     (gradient,) = torch.autograd.grad(y[:, 4:].square().sum(), x)
     assert not gradient[:, :4].any()
     assert gradient[:, 4:].any()

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from longspan import attentions
-from longspan.backbones import fastspeech2, transformer
+from longspan.attentions.auxiliary import auxiliary_loss, collecting
+from longspan.backbones import fastspeech2, gpt2, transformer
 from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.kernels.packing import Rows
 from longspan.runs.fabric import WORTH_COMPILING, compile_long_runs
@@ -118,6 +119,20 @@ def describe_speaker(name: str) -> None:
     print(json.dumps({"graphs": len(graphs), "unknowns": len(unknowns)}))
 
 
+def describe_reader(spec: str) -> None:
+    """Train a language model that reads rows in segments as a run would, and print what was compiled."""
+    graphs = keep_graphs()
+    sizes = gpt2.GPT2Sizes(dim=16, heads=2, layers=3, mlp=16)
+    model = gpt2.GPT2(attentions.get(spec), sizes, vocabulary=VOCABULARY, length=WIDTH)
+    compile_long_runs(model, "cuda", LONG)
+    torch._dynamo.config.suppress_errors = False
+    for _ in range(2):
+        tokens = torch.randint(1, VOCABULARY, (2, WIDTH))
+        with collecting(model) as layers:
+            (model(tokens, tokens).sum() + auxiliary_loss(layers)).backward()
+    print(json.dumps({"graphs": len(graphs)}))
+
+
 def run_apart(call: str) -> list[dict]:
     code = f"from tests.backbones.test_compiled_runs import *; {call}"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -150,3 +165,14 @@ def test_an_encoder_and_decoder_compile_one_graph_each_for_batches_of_any_width(
 )
 def test_a_speaker_compiles_for_batches_of_any_width_with_the_number_of_places_unknown(name, graphs):
     assert run_apart(f"describe_speaker({name!r})") == [{"graphs": graphs, "unknowns": 1}]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "transformer_xl(memory=40, segment=32)",
+        pytest.param("compressive_transformer(memory=40, compressed=20, segment=32)", marks=pytest.mark.full),
+    ],
+)
+def test_a_language_model_compiles_one_graph_for_all_segments_of_all_layers(spec):
+    assert run_apart(f"describe_reader({spec!r})") == [{"graphs": 1}]

@@ -13,6 +13,7 @@ from longspan.attentions import Pattern
 from longspan.backbones.informer import Distil, Informer, Sizes, _flatten
 from longspan.backbones.slots import Slots, filled
 from longspan.core.errors import UsageError
+from tests.backbones.representatives import one_of_each_kind
 
 TINY = Sizes(dim=16, heads=2, encoder_layers=2, decoder_layers=1, mlp=24, dropout=0.0, attention_dropout=0.0)
 NC, NS, CS = Pattern.NONCAUSAL_CROSS, Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
@@ -190,8 +191,10 @@ def supporting(pattern):
     return [name for name, meta in metas.items() if pattern in meta.patterns and not meta.spatial]
 
 
-@pytest.mark.parametrize("pattern, mechanism", [(p, name) for p in (NC, NS, CS) for name in supporting(p)])
-def test_every_mechanism_fits_every_slot_of_its_patterns(pattern, mechanism):
+@pytest.mark.parametrize(
+    "mechanism, pattern", one_of_each_kind((name, p) for p in (NC, NS, CS) for name in supporting(p))
+)
+def test_every_mechanism_fits_every_slot_of_its_patterns(mechanism, pattern):
     torch.manual_seed(0)
     model = informer(mechanism, (pattern,))
     values, times = inputs(model)

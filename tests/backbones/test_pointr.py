@@ -18,6 +18,7 @@ from longspan.backbones.slots import Slots, filled
 from longspan.core.errors import UsageError
 from longspan.kernels.point_cloud import farthest_points
 from longspan.metrics.point_cloud import chamfer_l1
+from tests.backbones.representatives import one_of_each_kind
 
 NS, NC = Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS
 TINY = Sizes(
@@ -300,8 +301,8 @@ def supporting(pattern):
     return [name for name, meta in metas.items() if pattern in meta.patterns and not meta.spatial]
 
 
-@pytest.mark.parametrize("pattern, mechanism", [(p, name) for p in (NC, NS) for name in supporting(p)])
-def test_every_mechanism_fits_every_slot_of_its_patterns(pattern, mechanism):
+@pytest.mark.parametrize("mechanism, pattern", one_of_each_kind((name, p) for p in (NC, NS) for name in supporting(p)))
+def test_every_mechanism_fits_every_slot_of_its_patterns(mechanism, pattern):
     torch.manual_seed(0)
     sizes = dataclasses.replace(TINY, decoder_self="trial", qkv_bias="inexact")
     model, truth = pointr(mechanism, (pattern,), sizes), scans(points=60, seed=2)

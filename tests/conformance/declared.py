@@ -111,6 +111,13 @@ class MixesWhatItCarries(TransformerXL):
         return y, Memory(passed.x.flip(0), passed.mask.flip(0))
 
 
+class SkipsWhatItCarries(TransformerXL):
+    """Begins with nothing where it reads all segments at once."""
+
+    def in_segments(self, x, *, mask=None, carry=None):
+        return super().in_segments(x, mask=mask)
+
+
 class OwnsBlock(Plain):
     """Attention and a gate as wide as an MLP."""
 

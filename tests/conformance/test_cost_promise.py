@@ -30,7 +30,8 @@ each_fault = pytest.mark.parametrize(
 @each_fault
 def test_a_cost_above_the_declared_one_is_found_and_named(faulty, said):
     (pattern,) = faulty.meta.patterns
-    result = ask(faulty, pattern, "declared cost")
+    with faults.time_is_work():
+        result = ask(faulty, pattern, "declared cost")
     assert result.status == "broken"
     assert said in result.detail
 
@@ -38,10 +39,27 @@ def test_a_cost_above_the_declared_one_is_found_and_named(faulty, said):
 @pytest.mark.full
 @each_fault
 def test_a_cost_above_the_declared_one_is_found_by_one_promise_alone(faulty, said):
-    (report,) = check(faulty, profile="quick")
+    with faults.time_is_work():
+        (report,) = check(faulty, profile="quick")
     (result,) = report.broken
     assert result.promise == "declared cost"
     assert said in result.detail
+
+
+def test_work_out_of_sight_that_grows_as_declared_is_not_refused():
+    class Linear(faults.Mean):
+        def more(self, q, k, v, real):
+            faults.work(100 * q.shape[2])  # most of the time of every length
+            return torch.zeros_like(q)
+
+    with faults.time_is_work():
+        assert ask(Linear, Pattern.NONCAUSAL_SELF, "declared cost").status == "kept"
+
+
+def test_the_clock_of_the_promise_goes_on_while_a_process_works():
+    """On any machine, however slow: whether the time is much or little is not asked."""
+    counted = count(lambda: sum(range(1_000_000)))
+    assert counted.seconds >= counted.hidden_seconds > 0
 
 
 @pytest.mark.parametrize("right", ["n log n", "n^2"])

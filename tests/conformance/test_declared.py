@@ -14,6 +14,7 @@ from tests.conformance.declared import (
     OwnsTooMuch,
     Scaling,
     SilentAuxiliary,
+    SkipsWhatItCarries,
     Surrogate,
     UndeclaredAuxiliary,
     WrongSurrogate,
@@ -86,6 +87,7 @@ def test_an_auxiliary_loss_is_there_if_and_only_if_it_is_declared(flawed, words)
 def test_what_is_carried_belongs_to_its_row(pattern):
     assert ask("transformer_xl(memory=9)", pattern, "carry").status == "kept"
     assert "rows" in ask(MixesWhatItCarries, pattern, "carry").detail
+    assert "`in_segments`" in ask(SkipsWhatItCarries, pattern, "carry").detail
 
 
 def test_what_is_carried_is_declared():
