@@ -1,9 +1,11 @@
 """Pathfinder: do two discs lie on one dashed curve? Gray images of 32 to 256 pixels a side (Long Range Arena).
 
 Label 1 means that one curve joins the discs, 0 that each disc ends a curve of its own. Side 32 is LRA's Pathfinder, 128
-is Path-X; `hard` (14 paddles per curve) is what LRA reports. An example is the image row by row, one byte per pixel.
-Drawn by the rules in `drawing/`, or the release's own images. Departs from the release in: the split is a published
-list of numbers in `splits/`, since the official one follows a record order that the PNG files do not tell.
+is Path-X; `hard` (14 paddles per curve) is what LRA reports. Sides 12 and 14 with `short` curves (3 paddles) and no
+others in the image are our own: a small network learns them in seconds, partly from where the discs lie. An example is
+the image row by row, one byte per pixel. Drawn by the rules in `drawing/`, or the release's own images. Departs from
+the release in: the split is a published list of numbers in `splits/`, since the official one follows a record order
+that the PNG files do not tell.
 """
 
 from collections.abc import Callable
@@ -34,7 +36,7 @@ from longspan.datasets.base import (
     count_labels,
     settings_of,
 )
-from longspan.datasets.drawing.rules import FOLDER, RULES, counts
+from longspan.datasets.drawing.rules import FOLDER, RULES, SHORT, counts, rules_of
 from longspan.datasets.drawing.sheet import contact_sheet
 from longspan.datasets.generation.arrays import write_array, write_split
 from longspan.datasets.generation.shards import Shard
@@ -44,7 +46,7 @@ from longspan.datasets.splits import published
 VOCAB = 256
 CLASSES = 2
 PUBLISHED = 200_000  # images of one side length and difficulty in the release
-Difficulty = Literal["easy", "intermediate", "hard"]
+Difficulty = Literal["short", "easy", "intermediate", "hard"]
 Rule = Literal["longspan", "seed42"]
 
 
@@ -71,19 +73,24 @@ class Data:
         check_counts(self)
         if self.fresh < 0:
             raise UsageError(f"fresh counts epochs from 1, or is 0 for images that stay, got fresh={self.fresh}.")
-        if self.size not in RULES:
-            raise UsageError(f"Pathfinder images have a side of {_list(RULES)} pixels, got size={self.size}; pick one.")
+        if self.size not in (sides := (*SHORT, *RULES)):
+            raise UsageError(f"Pathfinder images have a side of {_list(sides)} pixels, got size={self.size}; pick one.")
         if self.difficulty not in get_args(Difficulty):
             raise UsageError(
                 f"Pathfinder is {_list(get_args(Difficulty))}, got difficulty={self.difficulty!r}; pick one."
+            )
+        if (self.size in SHORT) != (self.difficulty == "short"):
+            raise UsageError(
+                f"Only the images of {_list(tuple(SHORT))} pixels a side have short contours, and no others, got "
+                f"size={self.size} and difficulty={self.difficulty!r}; set both or neither."
             )
         if self.split not in get_args(Rule):
             raise UsageError(f"Pathfinder is split by {_list(get_args(Rule))}, got split={self.split!r}; pick one.")
 
 
 _PROTOCOLS = ("longspan", "lra-paper", "lra-released", "strong")
-SMOKE = Data(size=32, difficulty="easy", train=2_000, valid=200, test=1_000)
-SMOKE_PATHX = Data(size=128, difficulty="easy", train=200, valid=20, test=100)
+SMOKE = Data(size=12, difficulty="short", train=4_000, valid=500, test=1_000)
+SMOKE_PATHX = replace(SMOKE, size=14)
 PRESETS = {
     "pathfinder": by_tier(
         full=dict.fromkeys(_PROTOCOLS, Data(size=32, difficulty="hard"))
@@ -146,7 +153,7 @@ class Pathfinder(Dataset):
         return f"size{data.size}-{data.difficulty}-n{data.train}-{data.valid}-{data.test}-seed{data.seed}{rule}"
 
     def shard_size(self, data: Data) -> int:
-        return {32: 1_000, 64: 500, 128: 100, 256: 50}[data.size]
+        return {64: 500, 128: 100, 256: 50}.get(data.size, 1_000)
 
     def make_shard(self, data: Data, index: int) -> Shard:
         if data.split != "longspan":
@@ -263,7 +270,8 @@ def generate(data: Data, count: int, seed: int, *, markers: bool = True) -> tupl
     from longspan.datasets.drawing.growth import draw_image
     from longspan.datasets.drawing.stamps import stamps
 
-    rules, amounts = RULES[data.size], counts(RULES[data.size], data.difficulty)
+    rules = rules_of(data.size)
+    amounts = counts(rules, data.difficulty)
     plan = (rules.size, rules.padding, rules.seed_distance, amounts.contour, amounts.distractor, amounts.distractors)
     plan = (*plan, rules.paddle_retrials, rules.distractor_retrials)
     contrasts = (rules.snake_contrast * rules.paddle_contrast, rules.snake_contrast)
@@ -311,12 +319,21 @@ def _cut(order: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _wanted(data: Data) -> Callable[[str], bool]:
-    return wanted_images(data.size, FOLDER[data.difficulty], FOLDER.values())
+    return wanted_images(data.size, _released_folder(data), FOLDER.values())
+
+
+def _released_folder(data: Data) -> str:
+    if data.difficulty not in FOLDER:
+        raise UsageError(
+            f"The release has no images of {data.size} pixels a side with {data.difficulty} contours, which are drawn "
+            "here for the smoke tier; take the settings of another tier (--tier full)."
+        )
+    return FOLDER[data.difficulty]
 
 
 def _find(path: Path, data: Data) -> Path:
     """The folder with `imgs/` and `metadata/`, the archive or the `.npz` file at `path`."""
-    inside, sample = f"pathfinder{data.size}/{FOLDER[data.difficulty]}", f"pathfinder{data.size}_{data.difficulty}.npz"
+    inside, sample = f"pathfinder{data.size}/{_released_folder(data)}", f"pathfinder{data.size}_{data.difficulty}.npz"
     if path.suffix == ".npz" or is_archive(path):
         return path
     for place in lra_release.places(inside):

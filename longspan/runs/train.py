@@ -25,6 +25,7 @@ from longspan.core.lease import Lease, LeaseLost
 from longspan.core.lock import Busy, only_one
 from longspan.core.parent import die_with_parent
 from longspan.core.pulse import Pulse
+from longspan.core.threads import one_thread
 from longspan.datasets.base import Splits
 from longspan.efficiency.memory import is_out_of_memory
 from longspan.results import card as cards
@@ -91,6 +92,7 @@ def run(
         litter.sweep(folder)
         mirror.pull_files(folder, lambda name: not name.endswith(".lease"))
         shared = begin(folder, cell, plan.protocol.recipe.steps, hardware(device), shared=shared)
+        alone.enter_context(_threads(plan, device))
         checked = check_plugin(plan, out)
         fabric = make_fabric(device, precision, devices)
         arguments = (belongs, folder, store, device, precision, devices, weights, progress, checked, shared, lease)
@@ -111,6 +113,12 @@ def run(
     if card["status"] == "fail":
         raise RunFailed(f"{plan.title} failed: {card['reason']}")
     return card
+
+
+def _threads(plan: RunPlan, device: str) -> contextlib.AbstractContextManager[None]:
+    """Smoke networks are too small for several threads; on one, their scores do not depend on the number of cores."""
+    asked = "OMP_NUM_THREADS" in os.environ
+    return one_thread() if (plan.cell.tier, device) == ("smoke", "cpu") and not asked else contextlib.nullcontext()
 
 
 def _planned(cell: Cell, parallel: str | None) -> RunPlan:

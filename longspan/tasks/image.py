@@ -56,7 +56,7 @@ SMOKE = Protocol(
     model=Sizes(
         dim=32, heads=2, layers=1, mlp=32, dropout=0.0, attention_dropout=0.0, pooling="mean", positions="learned"
     ),
-    recipe=replace(LONGSPAN.recipe, steps=60, batch_size=16, warmup=10, learning_rate=2e-3, evaluate_every=30),
+    recipe=replace(LONGSPAN.recipe, steps=30, batch_size=16, warmup=5, learning_rate=0.01, evaluate_every=15),
 )
 
 # layers, embedding, queries, MLP, heads. The Transformer's, which are those of RELEASED, are not repeated.

@@ -47,12 +47,12 @@ SMALLER = {f"recipe.{name}": value for name, value in SMOKE.items()}
 SMALLER |= {f"model.{name}": value for name, value in SMOKE_SIZES.items()}
 
 
-def tiers(full: Protocol, data: Mapping[tuple[str, str], Any], **smoke: int) -> dict[tuple[str, str], Protocol]:
-    """The protocol of a task in all tiers: smoke has one layer on little data, with `smoke` in its recipe."""
+def tiers(full: Protocol, data: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Protocol]:
+    """The protocol of a task in all tiers: smoke has one layer on little data."""
     small = Protocol(
         data=data["strong", "smoke"],
         model=replace(full.model, heads=1, **SMOKE_SIZES),
-        recipe=replace(full.recipe, **SMOKE | smoke),
+        recipe=replace(full.recipe, **SMOKE),
     )
     return {("strong", "smoke"): small, **full.tiers("strong")}
 
@@ -96,15 +96,13 @@ def models(
     *,
     start: str = "legs",
     s4: str = "",
-    smoke: Mapping[str, int] | None = None,
 ) -> dict[str, Preset]:
-    """S4D and S4 with the same settings; `smoke` are those of the recipe in that tier, where it has others."""
-    smaller = SMALLER | {f"recipe.{name}": value for name, value in (smoke or {}).items()}
+    """S4D and S4 with the same settings."""
     s4d = ", ".join(filter(None, [f'init="{start}"', options]))
     s4 = ", ".join(filter(None, [s4, options]))
     return {
-        "s4d": Preset(f"s4d({s4d})", changes, smaller),
-        "s4": Preset(f"s4({s4})" if s4 else "s4", changes, smaller),
+        "s4d": Preset(f"s4d({s4d})", changes, SMALLER),
+        "s4": Preset(f"s4({s4})" if s4 else "s4", changes, SMALLER),
     }
 
 
@@ -186,7 +184,6 @@ PATHFINDER_MODELS = models(
     ),
     s4="tied=False",
 )
-PATHX_SMOKE = {"steps": 2, "batch_size": 2, "warmup": 1, "evaluate_every": 2}  # rows of 16,384 tokens
 PATHX = Protocol(
     data=pathfinder.PRESETS["pathx"]["strong", "full"],
     model=transformer(4, 128, 4, 128, 0.0, pooling="max"),
@@ -205,5 +202,4 @@ PATHX_MODELS = models(
     ),
     "step_min=0.0001, step_max=0.01",
     s4="tied=False",
-    smoke=PATHX_SMOKE,
 )

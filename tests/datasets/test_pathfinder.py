@@ -185,7 +185,28 @@ def test_the_contact_sheet_is_a_png_with_every_sample(tmp_path):
 def test_settings_that_make_no_sense_are_refused(changes):
     with pytest.raises(UsageError):
         replace(pathfinder.Data(), **changes)
-    assert set(CONTOUR_LENGTH) == {"easy", "intermediate", "hard"}
+    assert set(CONTOUR_LENGTH) == {"short", "easy", "intermediate", "hard"}
+
+
+@pytest.mark.parametrize("changes", [{"size": 12}, {"difficulty": "short"}])
+def test_short_contours_and_the_smallest_images_go_together(changes, tmp_path):
+    """A long contour never fits into 12 pixels; the generator would try for ever."""
+    with pytest.raises(UsageError, match="set both or neither"):
+        replace(pathfinder.Data(), **changes)
+    with pytest.raises(UsageError, match="The release has no images of 12 pixels"):
+        get("pathfinder").import_from(tmp_path, pathfinder.SMOKE, root=tmp_path)
+
+
+def test_the_ink_of_the_smallest_images_does_not_tell_their_label():
+    """Discs aside, both labels have two curves of three paddles."""
+    images, labels = pathfinder.generate(pathfinder.SMOKE, 400, 5)
+    bare, _ = pathfinder.generate(pathfinder.SMOKE, 400, 5, markers=False)
+    assert images.shape == (400, 12, 12)
+    assert (images.max(axis=(1, 2)) == 255).all()
+    ink = (bare > 0).sum(axis=(1, 2))
+    spread = ink.std() * (2 / 200) ** 0.5
+    assert abs(ink[labels == 1].mean() - ink[labels == 0].mean()) < 4 * spread
+    assert abs(labels.mean() - 0.5) < 0.1
 
 
 # Reading the official folders

@@ -123,6 +123,7 @@ def stopped_at(step, out, data, number):
         process.kill()
 
 
+@pytest.mark.full  # the fuzzer of kills does the same in processes that are forked, not started
 def test_killed_three_times_a_run_gives_the_card_of_an_unbroken_one(unbroken, run, tmp_path, data):
     out = tmp_path / "out"
     for number, step in enumerate(sorted(random.sample(range(1, 120), 3))):

@@ -311,8 +311,9 @@ def test_smoke_listops_is_what_was_agreed():
 
 
 def test_smoke_pathfinder_is_small_and_easy():
-    data = tasks.get("pathfinder").protocol("longspan", "smoke").data
-    assert (data.size, data.difficulty) == (32, "easy")
+    for name, size in (("pathfinder", 12), ("pathx", 14)):
+        data = tasks.get(name).protocol("longspan", "smoke").data
+        assert (data.size, data.difficulty) == (size, "short")
 
 
 # --------------------------------------------------------------------------------------------------------------- names

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from longspan.datasets.drawing.rules import RULES, Rules
+from longspan.datasets.drawing.rules import Rules, rules_of
 
 DEGREES = 360
 FULL = 255
@@ -40,7 +40,7 @@ class Stamps(NamedTuple):
 
 @functools.cache
 def stamps(size: int, margin: int) -> Stamps:
-    rules = RULES[size]
+    rules = rules_of(size)
     length = rules.paddle_length
     angles = np.deg2rad(np.arange(-180, 180))
     ring = _ring(length + margin)
@@ -140,8 +140,9 @@ def _covered(zone: np.ndarray, reach: int) -> np.ndarray:
 
 
 def _first_tails(rules: Rules, shape: np.ndarray) -> np.ndarray:
-    """Where the first paddle can start so that all it covers stays clear of a border of twice the seed distance."""
-    low, high = 2 * rules.seed_distance, rules.size - 2 * rules.seed_distance
+    """Where the first paddle can start so that all it covers stays clear of the border."""
+    border = 2 * rules.seed_distance if rules.first_border is None else rules.first_border
+    low, high = border, rules.size - border
     if len(shape) == 0:
         return shape
     first, last = np.maximum(low - shape.min(axis=0), 0), np.minimum(high - shape.max(axis=0), rules.size)
