@@ -10,7 +10,7 @@ from longspan import attentions
 from longspan.api import catalogue, describe
 from longspan.attentions import Pattern
 from longspan.core.spec import Spec
-from longspan.results.board import is_above_chance
+from longspan.results.chance import is_above_chance
 
 REMEDY = "the gallery is out of date; run: python docs/make_gallery.py"
 BUILT_IN = sorted(name for name in attentions.names() if gallery.is_built_in(name))

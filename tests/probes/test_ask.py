@@ -102,7 +102,7 @@ def test_rollout_maps_lie_over_their_images(ask):
     assert card["results"]["query"] == "cls"
     assert {example["label"] for example in card["results"]["examples"]} == {0, 1}
     for example in card["results"]["examples"]:
-        assert np.shape(example["image"]) == np.shape(example["map"]) == (32, 32)
+        assert np.shape(example["image"]) == np.shape(example["map"]) == (12, 12)
         assert 0 < np.sum(example["map"]) < 1  # what is left lies on the class token
         assert 0 <= example["lit_share"] <= 1
 
@@ -118,7 +118,7 @@ def test_embeddings_come_with_their_arrays(ask, place):
     evidence = analysis.gather([place / "learned" / "cards"])
     arrays = evidence.arrays(card)
     assert arrays["intensity"].shape == (256, 256)
-    assert arrays["position"].shape == (1024, 1024)
+    assert arrays["position"].shape == (144, 144)
     np.testing.assert_allclose(np.diag(arrays["position"].astype(float)), 1, atol=1e-3)
     assert card["results"]["by_intensity_distance"][0] == 1
     assert all(finding.status != "broken" for finding in verify(path))
@@ -127,7 +127,7 @@ def test_embeddings_come_with_their_arrays(ask, place):
 def test_transfer_evaluates_on_the_longer_task(ask):
     card, _ = ask("transfer", "local", samples=2)
     found = card["results"]
-    assert (found["from_length"], found["to_length"]) == (1024, 128 * 128)
+    assert (found["from_length"], found["to_length"]) == (12 * 12, 14 * 14)
     assert found["count"] == 2
     assert found["above_chance"] == (found["accuracy"] > found["chance"] + 3 * found["standard_error"])
 
@@ -135,7 +135,7 @@ def test_transfer_evaluates_on_the_longer_task(ask):
 @pytest.mark.parametrize(
     "question, name, words",
     [
-        ("transfer", "learned", "learned 1024 positions"),
+        ("transfer", "learned", "learned 144 positions"),
         ("transfer", "linformer", "bound to the length"),
         ("transfer", "listops", "trained on Pathfinder"),
         ("rollout", "listops", "square image"),

@@ -69,7 +69,7 @@ def test_every_command_runs_on_the_committed_cards(line, committed, monkeypatch,
     monkeypatch.chdir(tmp_path)
     runs = replace(collect.cards_in([]), cards=[*committed.runs, *committed.set_aside])
     monkeypatch.setattr(analysis, "gather", lambda folders: committed)  # read once for all commands
-    monkeypatch.setattr(collect, "cards_in", lambda folders: runs)
+    monkeypatch.setattr(collect, "cards_in", lambda folders, tasks=None: runs)
     program, *words = shlex.split(line)
     assert program == "longspan"
     result = CliRunner().invoke(app, [*words, *(["--cards", str(CARDS)] if words[0] in READS_CARDS else [])])

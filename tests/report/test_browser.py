@@ -35,6 +35,7 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+DRAWN = "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.stage svg'))"  # also out of sight
 PAGES = ["index", "board", "tasks", "task/listops", "questions", "mechanisms", "mechanism/performer", "compare"]
 PAGES += ["published", "problems", "docs/index", "docs/api", "samples/task/point_cloud_completion"]
 PAGES += [
@@ -102,6 +103,7 @@ def open_page(browser, site):
         page.on("request", lambda request: check(request.url))
         page.goto(f"file://{site}/{name}.html")
         page.wait_for_load_state("load")
+        page.wait_for_function(DRAWN)
         return page
 
     def check(url):
@@ -125,7 +127,6 @@ def background(page):
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_quiet_and_fit_a_phone(open_page, name):
     page = open_page(name, width=390)
-    page.wait_for_function("[...document.querySelectorAll('.stage')].every((c) => c.querySelector('svg'))")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator("h1").inner_text()
 

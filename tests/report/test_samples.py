@@ -7,6 +7,8 @@ import wave
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -133,6 +135,22 @@ def test_a_sheet_is_drawn_of_each_kind(tmp_path, content):
     image = Image.open(draw(found, tmp_path / "x.png", title=HOSTILE_TITLE))
     assert image.format == "PNG"
     assert len(image.convert("RGB").getcolors(2**24)) > 50
+
+
+def test_a_long_text_stays_above_its_own_spectrogram(tmp_path, monkeypatch):
+    ends, save = [], Figure.savefig
+
+    def look(sheet, *args, **kwargs):
+        sheet.canvas.draw()
+        (text,) = (found for found in sheet.findobj(Text) if found.get_text().startswith("made"))
+        ends.append((text.get_window_extent().x1, sheet.axes[1].get_window_extent().x0))
+        save(sheet, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", look)
+    prose = "Please enter your agent number, followed by the pound key, and wait for the tone of the machine. " * 3
+    draw(of_file(written(tmp_path, speech((prose,)))), tmp_path / "x.png")
+    ((end, next_column),) = ends
+    assert end < next_column
 
 
 def test_nothing_said_is_drawn_too(tmp_path):

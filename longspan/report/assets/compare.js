@@ -42,7 +42,8 @@ if (comparing) {
 
   const maps = (pair) => {
     const patterns = [...new Set(pair.flatMap((name) => Object.keys(mechanisms[name].maps)))];
-    return element("div", { class: "pairs" }, ...patterns.map((pattern) => {
+    const legend = element("p", { class: "legend" }, ...pair.map((name) => heading(name)));
+    const pictures = patterns.map((pattern) => {
       const words = pattern.replaceAll("_", " ");
       const sides = pair.map((name) => {
         const map = mechanisms[name].maps[pattern];
@@ -52,7 +53,9 @@ if (comparing) {
           : element("span", { class: "map none" }, "no such pattern");
       });
       return element("figure", {}, element("figcaption", {}, words), element("div", { class: "two" }, ...sides));
-    }));
+    });
+    const how = "Queries down, keys across: how far each block of outputs moves when a block of inputs is nudged.";
+    return element("div", {}, legend, element("div", { class: "pairs" }, ...pictures), element("p", { class: "quiet" }, how));
   };
 
   const scores = (pair) => {

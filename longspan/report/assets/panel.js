@@ -17,7 +17,7 @@ function panelOf(view, marks, width, height, { context = [], quietAxes = false }
   if (rows) height = box.top + rowHeight * rows.length + 32 + 16 * title.length;
   box.bottom = height - 26 - 16 * title.length - (title.length ? 2 : 0);
   const y = rows
-    ? { at: (row) => box.top + rowHeight * (row + (above ? 0.7 : 0.5)), low: 0, high: rows.length }
+    ? { at: (row) => box.top + rowHeight * (Math.round(row) + (above ? 0.7 : 0.5)) + ROW * (row - Math.round(row)), low: 0, high: rows.length }
     : scaleOf(view.y, valuesOn("y", all), box.bottom, box.top, 0.06);
   const yTicks = rows ? [] : ticksOf(view.y, y, box.bottom - box.top, false);
   if (!rows) box.left = Math.ceil(Math.max(...yTicks.map(([, text]) => wordWidth(text)), 12)) + 16;
@@ -41,7 +41,7 @@ function panelOf(view, marks, width, height, { context = [], quietAxes = false }
     const at = y.at(row);
     make("path", { d: `M${box.left} ${at}H${box.right}`, class: "row" }, ground);
     const place = above ? { x: 12, y: at - 16 } : { x: box.left - 12, y: at + 4, "text-anchor": "end" };
-    make("text", { ...place, class: "row-name" }, ground, name);
+    make("text", { ...place, class: "row-name" }, ground, above ? fitting(name, width - 24) : name);
   });
   if (!quietAxes) {
     title.forEach((line, index) => make("text", { x: (box.left + box.right) / 2, y: height - 4 - 16 * (title.length - 1 - index), "text-anchor": "middle", class: "title" }, svg, line));
@@ -57,6 +57,14 @@ function panelOf(view, marks, width, height, { context = [], quietAxes = false }
   }
   if (labelled) writeLabels(labels, [box.left, box.top - 12, width - 4, box.bottom]);
   return { svg, spots };
+}
+
+// As much of a text as there is room for.
+function fitting(text, room) {
+  if (wordWidth(text) <= room) return text;
+  let end = text.length;
+  while (end > 1 && wordWidth(`${text.slice(0, end)}…`) > room) end -= 1;
+  return `${text.slice(0, end).trimEnd()}…`;
 }
 
 function writeLabels(labels, frame) {

@@ -233,4 +233,14 @@ function keyOf(mark) {
   return svg;
 }
 
-const plots = [...document.querySelectorAll(".plot")].map((element, index) => new Plot(element, index + 1));
+// What is in sight is drawn at once, the rest piece by piece, so that a long page opens as fast as a short one.
+const near = (element) => element.getBoundingClientRect().top < 1.5 * window.innerHeight;
+const figures = [...document.querySelectorAll(".plot")].map((element, index) => [element, index + 1, near(element)]);
+const later = figures.filter(([, , first]) => !first);
+const drawLater = () => {
+  if (later.length) new Plot(...later.shift());
+  if (later.length) setTimeout(drawLater);
+};
+for (const [element, place, first] of figures) if (first) new Plot(element, place);
+addEventListener("beforeprint", () => { while (later.length) new Plot(...later.shift()); });
+setTimeout(drawLater);
