@@ -67,7 +67,7 @@ def _view(view: FigureView, family_of: Callable[[str], str]) -> dict[str, Any]:
 def _axis(axis: Axis) -> dict[str, Any]:
     ticks = None if axis.ticks is None else [[_number(value), shown(text)] for value, text in axis.ticks.items()]
     made = {"label": shown(axis.label), "log": axis.log, "ticks": ticks, "zero": axis.from_zero}
-    return _without_empty(made | {"rows": [shown(row) for row in axis.rows]})
+    return _without_empty(made | {"rows": [shown(row) for row in axis.rows], "heights": list(axis.heights)})
 
 
 def _mark(mark: Mark) -> dict[str, Any]:

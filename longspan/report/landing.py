@@ -1,5 +1,6 @@
 """The three pictures of the first page: who is good, at what cost, from which length on it pays."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from longspan.report.ticks import length_text, length_ticks
 from longspan.results import render
 from longspan.results.board_types import Row
 
-LANE = 0.2  # of a row, between points that would cover one another
+LANE = 0.35  # of a row, between points that would cover one another
 NEAR = 0.022  # of the width of the figure
 
 
@@ -91,16 +92,20 @@ def who_is_good(groups: Sequence[BoardGroup], look: Mapping[str, Look], titles: 
     marks: list[Mark] = [ReferenceMark("x", 0.0, "softmax")]
     by_mechanism: dict[str, list[tuple[float, float, str]]] = {}
     names: dict[str, str] = {}
+    heights = []
     for place, own in enumerate(lines.values()):
-        for one, lane in zip(own, lanes([one.gain for one in own], 2 * span * NEAR), strict=True):
-            by_mechanism.setdefault(one.row.mechanism, []).append((one.gain, place + LANE * lane, one.words))
+        steps = lanes([one.gain for one in own], 2 * span * NEAR)
+        heights.append(max(1.0, LANE * (2 * max(map(abs, steps)) + 1)))
+        for one, lane in zip(own, steps, strict=True):
+            spot = one.gain, place + LANE * lane / heights[-1], one.words
+            by_mechanism.setdefault(one.row.mechanism, []).append(spot)
             names[one.row.mechanism] = row_name(one.row)
     for mechanism, spots in by_mechanism.items():
         x, y, hover = zip(*spots, strict=True)
         own = {"name": names[mechanism], "group": mechanism, "hover": hover, **look[mechanism].point}
         marks.append(PointsMark(x=x, y=y, size=11, outline=True, **own))
     axis = Axis("percent better (right) or worse (left) than softmax, in the score of the task")
-    figure = Figure([FigureView("Scores", marks, axis, Axis(rows=list(lines)))])
+    figure = Figure([FigureView("Scores", marks, axis, Axis(rows=list(lines), heights=heights))])
     return Picture("good", "Who is good?", _good_words(lines), figure, "board.html", "All boards")
 
 
@@ -133,18 +138,23 @@ def gain_of(value: float, softmax: float, higher_is_better: bool) -> float:
 
 
 def lanes(values: Sequence[float], near: float) -> list[int]:
-    """Steps up or down for points of a row, so that neighbours do not cover one another.
+    """Steps up or down for points of a row, so that neighbours do not cover one another; what is nearest to 0 has none.
 
     >>> lanes([1.0, 1.1, 5.0], 0.5)
     [0, 1, 0]
     """
-    order, taken, found = (0, 1, -1, 2, -2), [], {}
-    for place in sorted(range(len(values)), key=lambda place: values[place]):
-        used = {lane for value, lane in taken if abs(value - values[place]) < near}
-        lane = next((lane for lane in order if lane not in used), 0)
-        taken.append((values[place], lane))
-        found[place] = lane
+    found: dict[int, int] = {}
+    for place in sorted(range(len(values)), key=lambda place: abs(values[place])):
+        used = {lane for other, lane in found.items() if abs(values[other] - values[place]) < near}
+        found[place] = next(lane for lane in _nearest_first() if lane not in used)
     return [found[place] for place in range(len(values))]
+
+
+def _nearest_first() -> Iterator[int]:
+    """0, 1, -1, 2, -2..."""
+    yield 0
+    for lane in itertools.count(1):
+        yield from (lane, -lane)
 
 
 def _good_words(lines: Mapping[str, Sequence[Standing]]) -> str:

@@ -108,13 +108,17 @@ Mark = LineMark | PointsMark | BandMark | BarMark | TextMark | ReferenceMark | I
 
 @dataclass(frozen=True)
 class Axis:
-    """`rows` are names in place of numbers, the first at the top; marks then count from 0."""
+    """`rows` are names in place of numbers, the first at the top; marks then count from 0.
+
+    A row may be higher than others, by `heights`; what lies half a number from it is at its edge all the same.
+    """
 
     label: str = ""
     log: bool = False
     ticks: Mapping[float, str] | None = None  # None: the renderer chooses
     from_zero: bool = False
     rows: Sequence[str] = ()
+    heights: Sequence[float] = ()  # all of them 1 if left out
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,14 @@ draw(finding, Path("figures"))      # figures/tradeoff.pdf, figures/tradeoff.png
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from longspan.analysis.finding import Finding
 from longspan.core.atomic import storage_errors, temporary_beside
@@ -146,7 +149,7 @@ def _rows(figure: Figure) -> list[tuple[str, list[FigureView]]]:
 def _height(view: FigureView, columns: int) -> float:
     """In inches."""
     if view.y.rows:
-        return 0.75 + 0.2 * len(view.y.rows)
+        return 0.75 + 0.2 * sum(view.y.heights or [1] * len(view.y.rows))
     if view.images and view.images[0].cells:
         return 1.4 + 0.32 * len(view.images[0].cells)
     if len(view.images) > 1:
@@ -173,6 +176,8 @@ def draw_view(axes: Any, view: FigureView) -> None:
     else:
         axes.margins(x=0.16 if view.labelled else 0.06, y=0.16 if view.labelled else 0.05)
         axes.set(xscale="log" if view.x.log else "linear", yscale="log" if view.y.log else "linear")
+        if view.y.heights:
+            axes.set_yscale("function", functions=_by_height(view.y.heights))
         axes.minorticks_off()
         axes.grid(visible=True, axis="x" if view.y.rows else "both")
     for axis, spec in ((axes.xaxis, view.x), (axes.yaxis, view.y)):
@@ -185,6 +190,13 @@ def draw_view(axes: Any, view: FigureView) -> None:
         axes.set_ylim(len(view.y.rows) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
+
+
+def _by_height(heights: Sequence[float]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Where a row lies that is higher than others, and back."""
+    ends = np.cumsum([0.0, *heights])
+    numbers = np.arange(len(ends)) - 0.5
+    return partial(np.interp, xp=numbers, fp=ends), partial(np.interp, xp=ends, fp=numbers)
 
 
 def _draw_mark(axes: Any, mark: Mark, view: FigureView, order: int) -> None:

@@ -9,15 +9,16 @@ function panelOf(view, marks, width, height, { context = [], quietAxes = false }
   const narrow = width < NARROW;
   const above = rows && narrow;  // the name of a row stands above it where there is no room beside it
   const all = [...marks, ...context];
-  const rowHeight = above ? 46 : ROW;
+  const sizes = (rows ?? []).map((name, row) => ROW * (view.y.heights?.[row] ?? 1));
+  const tops = sizes.reduce((ends, size) => [...ends, ends.at(-1) + (above ? 20 : 0) + size], [0]);
   const marked = marks.some((mark) => mark.kind === "reference" && mark.axis === "x");
   const title = quietAxes ? [] : wrapped(view.x.label ?? "", width - 40);
   const box = { left: 12, right: width - 16, top: rows ? (view.y.label || marked ? 26 : 10) : quietAxes ? 8 : 30, bottom: 0 };
   if (rows && !above) box.left = Math.ceil(Math.max(...rows.map((name) => wordWidth(name)), 20)) + 18;
-  if (rows) height = box.top + rowHeight * rows.length + 32 + 16 * title.length;
+  if (rows) height = box.top + tops.at(-1) + 32 + 16 * title.length;
   box.bottom = height - 26 - 16 * title.length - (title.length ? 2 : 0);
   const y = rows
-    ? { at: (row) => box.top + rowHeight * (Math.round(row) + (above ? 0.7 : 0.5)) + ROW * (row - Math.round(row)), low: 0, high: rows.length }
+    ? { at: (row) => box.top + tops[Math.round(row) + 1] - sizes[Math.round(row)] * (0.5 - (row - Math.round(row))), low: 0, high: rows.length }
     : scaleOf(view.y, valuesOn("y", all), box.bottom, box.top, 0.06);
   const yTicks = rows ? [] : ticksOf(view.y, y, box.bottom - box.top, false);
   if (!rows) box.left = Math.ceil(Math.max(...yTicks.map(([, text]) => wordWidth(text)), 12)) + 16;
@@ -40,7 +41,7 @@ function panelOf(view, marks, width, height, { context = [], quietAxes = false }
   (rows ?? []).forEach((name, row) => {
     const at = y.at(row);
     make("path", { d: `M${box.left} ${at}H${box.right}`, class: "row" }, ground);
-    const place = above ? { x: 12, y: at - 16 } : { x: box.left - 12, y: at + 4, "text-anchor": "end" };
+    const place = above ? { x: 12, y: at - sizes[row] / 2 - 3 } : { x: box.left - 12, y: at + 4, "text-anchor": "end" };
     make("text", { ...place, class: "row-name" }, ground, above ? fitting(name, width - 24) : name);
   });
   if (!quietAxes) {
