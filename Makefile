@@ -5,7 +5,7 @@
 # make lint       ruff and pyright                                make docs        the documentation as a site in site/
 # make notebooks  run both notebooks                              make docker      an image that runs longspan
 # make generated  the files that are made from the code: gallery, taxonomy, catalogue, drawing of the packages, pictures
-#                 and examples of the site; and the tables, the picture and the shipped pack that are made from cards
+#                 and examples of the site; and the tables, the picture and the shipped packs that are made from results
 
 PYTHON ?= python3
 VENV := .venv
@@ -55,7 +55,7 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_task_samples.py
 	$(BIN)/python docs/make_overview.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
-	$(BIN)/python -c "from pathlib import Path; from longspan.results.shipped import pack; pack([Path('results/h200/cards')])"
+	$(BIN)/python -c "from pathlib import Path; from longspan.results.shipped import pack; pack(Path('results'))"
 	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md docs/papers.md docs/findings.md \
 		--cards results/h200/cards
 

@@ -69,8 +69,8 @@ def test_the_installed_wheel_works_outside_the_checkout(wheel, tmp_path, checked
     assert "NVIDIA H200" in longspan("advise", "--pattern", "CS", "--length", "16384")
     if checked:
         assert "kept" in longspan("check", "mine.py:Mine", "--quick", "--pattern", "NS")
-    longspan("report")
-    assert (elsewhere / "out" / "report" / "index.html").is_file()
+    assert "that come with Longspan" in longspan("report")
+    assert "Who is good?" in (elsewhere / "out" / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_constraints_pin_every_requirement_without_naming_a_build_or_a_host():

@@ -62,7 +62,7 @@ def board(
       longspan board lra --compare linear softmax
     """
     from longspan.cli import tables
-    from longspan.results import collect, conformance
+    from longspan.results import collect
     from longspan.results.render import render_all
     from longspan.results.snapshot import freeze
 
@@ -74,7 +74,7 @@ def board(
         _compare(folders, suite, pair, form, metric=metric, **chosen)
         return
     found = collect.cards_of(suite, folders)
-    checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
+    checked, unreadable = collect.checks_in(cards, out)
     for problem in (*found.problems, *unreadable):
         say(f"Left out: {problem.sentence}", error=True)
     asked_for = {"protocol": protocol, "tier": tier, "pattern": pattern, "published": published, "metric": metric}
@@ -145,6 +145,8 @@ def report(
 ) -> None:
     """Build a static site from cards: boards, curves, cost, a page per mechanism. It opens from disk, offline.
 
+    Cards that come with Longspan, of an H200, stand beside own ones; --cards leaves them out.
+
     \b
     Examples:
       longspan report
@@ -152,18 +154,21 @@ def report(
     """
     from longspan import analysis
     from longspan.report.build import build
-    from longspan.results import collect, conformance
+    from longspan.results import collect
+    from longspan.results.shipped import other_runs, shipped_cards
 
     folders = collect.card_folders(cards, out)
-    found, evidence = collect.cards_in(folders), analysis.gather(folders)
-    checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
+    found, evidence = collect.cards_in(folders), analysis.gather(folders, others=() if cards else shipped_cards())
+    shipped = [] if cards else other_runs(found.cards)
+    checked, unreadable = collect.checks_in(cards, out)
     problems = [*found.problems, *unreadable]
     site = output or out / "report"
     told = {"catalogue": _catalogue(out), "conformance": checked, "problems": problems, "evidence": evidence}
-    index = build(found.cards, site, **told)
+    index = build([*found.cards, *shipped], site, **told)
     for problem in problems:
         say(f"Left out: {problem.sentence}", error=True)
-    say(f"The report is {index}: {len(found.cards)} card{'' if len(found.cards) == 1 else 's'}.")
+    beside = f", and {len(shipped)} that come with Longspan" if shipped else ""
+    say(f"The report is {index}: {len(found.cards)} card{'' if len(found.cards) == 1 else 's'}{beside}.")
     if serve:
         _serve(index.parent, port)
 
@@ -204,10 +209,10 @@ def paper(
     from longspan import analysis
     from longspan.report.artefact_sources import Desk
     from longspan.report.paper import build
-    from longspan.results import collect, conformance
+    from longspan.results import collect
 
     evidence = analysis.gather(collect.card_folders(cards, out))
-    checked, unreadable = conformance.load(collect.conformance_folders(cards, out))
+    checked, unreadable = collect.checks_in(cards, out)
     for problem in (*evidence.problems, *unreadable):
         say(f"Left out: {problem.sentence}", error=True)
     say(f"The paper is {build(Desk(evidence, checked), output or out / 'paper')}; compile it with pdflatex and bibtex.")

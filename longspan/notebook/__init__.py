@@ -108,10 +108,10 @@ def boards(suite: str, *, cards: Folders = None, out: str | Path = "out", **aske
 
     `asked` narrows them: `protocol`, `tier`, `pattern`, `data`; `published` and `metric` are those of the command.
     """
-    from longspan.results import collect, conformance
+    from longspan.results import collect
 
     found = collect.cards_of(suite, _folders(cards, out))
-    checked, _ = conformance.load(collect.conformance_folders(_given(cards), Path(out)))
+    checked, _ = collect.checks_in(_given(cards), Path(out))
     return [BoardView(one) for one in collect.boards(found.cards, suite, **asked, conformance=checked)]
 
 
@@ -176,20 +176,23 @@ def analyze(question: str, *, shipped: bool = False, cards: Folders = None, out:
 
 
 def report(output: str | Path | None = None, *, cards: Folders = None, out: str | Path = "out") -> Path:
-    """Build the site from cards and return its first page, which opens from disk.
+    """Build the site from the cards in `out` and those that come with the package, or from `cards` alone.
+
+    Returns its first page, which opens from disk.
 
     longspan.report()
     """
     from longspan.analysis import gather
     from longspan.report.build import build
-    from longspan.results import catalogue, collect, conformance
+    from longspan.results import catalogue, collect
+    from longspan.results.shipped import other_runs, shipped_cards
 
     folders = _folders(cards, out)
-    found = collect.cards_in(folders)
-    checked, unreadable = conformance.load(collect.conformance_folders(_given(cards), Path(out)))
+    found, shipped = collect.cards_in(folders), () if cards else shipped_cards()
+    checked, unreadable = collect.checks_in(_given(cards), Path(out))
     told: dict[str, Any] = {"conformance": checked, "problems": [*found.problems, *unreadable]}
-    told |= {"catalogue": catalogue.read(catalogue.SHIPPED), "evidence": gather(folders)}
-    return build(found.cards, output or Path(out) / "report", **told)
+    told |= {"catalogue": catalogue.read(catalogue.SHIPPED), "evidence": gather(folders, others=shipped)}
+    return build([*found.cards, *(other_runs(found.cards) if shipped else ())], output or Path(out) / "report", **told)
 
 
 def _given(cards: Folders) -> list[Path] | None:

@@ -20,8 +20,10 @@ from longspan.results.board_columns import is_generated, kind_on_board
 from longspan.results.board_types import Board
 from longspan.results.card import Card
 from longspan.results.conformance import PREFIX
+from longspan.results.conformance import load as load_checks
 from longspan.results.published_rows import tables_of
 from longspan.results.scoring import scored_by
+from longspan.results.shipped import shipped_checks
 from longspan.results.store import Problem, Store
 from longspan.results.variant import REAL, STANDIN, kind_of
 from longspan.suites import Suite
@@ -65,9 +67,9 @@ def cards_of(name: str, folders: Sequence[Path]) -> Cards:
     return found if found.cards else cards_in(folders)
 
 
-def conformance_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
-    """Where results of `longspan check` lie: the user's own, those beside the cards named, those beside the code."""
-    return [out / "conformance", *(given or ()), Path("results")]
+def checks_in(given: Sequence[Path] | None, out: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """Results of `longspan check`: own ones, those beside the cards named, those beside the code or shipped with it."""
+    return load_checks([out / "conformance", *(given or ()), Path("results")], others=shipped_checks())
 
 
 def boards(

@@ -54,24 +54,27 @@ def filename(content: dict[str, Any]) -> str:
     return "-".join([PREFIX, *words, digest]) + ".json"
 
 
-def load(folders: Sequence[str | Path]) -> tuple[list[dict[str, Any]], list[Problem]]:
+def load(
+    folders: Sequence[str | Path], others: Iterable[dict[str, Any]] = ()
+) -> tuple[list[dict[str, Any]], list[Problem]]:
     """The results below the folders, and what could not be read; of two answers, that of the earlier folder.
 
-    Answers about two versions of a built-in, or two sources of a plug-in, are both kept.
+    Answers about two versions of a built-in, or two sources of a plug-in, are both kept. `others` are results without a
+    folder, such as those that come with the package, and answer what no folder does.
     """
-    chosen: dict[tuple, dict[str, Any]] = {}
+    found: list[dict[str, Any]] = []
     problems = []
     for folder in folders:
         for path in sorted(Path(folder).rglob(f"{PREFIX}*.json")):
             try:
-                reports = read(path)
+                found += read(path)
             except (CorruptFile, OSError) as error:
                 problems.append(Problem(path, str(error)))
-                continue
-            for report in reports:
-                code = report.get("code", {})
-                identity = code.get("mechanism_version"), code.get("mechanism_sha256")
-                chosen.setdefault((*(report[word] for word in QUESTION), *identity), report)
+    chosen: dict[tuple, dict[str, Any]] = {}
+    for report in (*found, *others):
+        code = report.get("code", {})
+        identity = code.get("mechanism_version"), code.get("mechanism_sha256")
+        chosen.setdefault((*(report[word] for word in QUESTION), *identity), report)
     return list(chosen.values()), problems
 
 

@@ -1,10 +1,12 @@
-"""The cards that come with the package: those that this project measured, packed into one small file.
+"""What comes with the package: the cards that this project made and its results of `longspan check`, a small file each.
 
-    shipped_cards()                  # a list of cards, as sealed on the machine that made them
-    pack([Path("results/h200/cards")])      # `make generated`
+    shipped_cards()                  # cards, as sealed on the machine that made them
+    shipped_checks()                 # conformance results
+    pack(Path("results"))            # `make generated`
 
-They answer `longspan advise` and `longspan crossover` on a machine where nothing was measured. Files beside the cards
-(predictions, logs) are not shipped.
+They answer `longspan advise` and `longspan crossover` on a machine where nothing was measured, are beside own runs in
+`longspan report`, and tell boards which mechanisms keep their promises. Files beside the cards (predictions, logs) are
+not shipped.
 """
 
 import functools
@@ -12,23 +14,39 @@ import json
 import lzma
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from longspan.core import atomic
+from longspan.results import conformance
 from longspan.results.card import Card
-from longspan.results.store import Store
+from longspan.results.store import Store, newest
 
-PACK = Path(__file__).with_name("shipped_cards.json.xz")
+CARDS, CHECKS = (Path(__file__).with_name(f"shipped_{what}.json.xz") for what in ("cards", "checks"))
 
 
 @functools.cache
 def shipped_cards() -> tuple[Card, ...]:
-    """All of them, in the order of their names; read from our own file, which a test has checked card by card."""
-    return tuple(json.loads(lzma.decompress(PACK.read_bytes())))
+    """All of them, in the order of their digests; read from our own file, which a test has checked card by card."""
+    return tuple(json.loads(lzma.decompress(CARDS.read_bytes())))
 
 
-def pack(folders: Iterable[Path], target: Path = PACK) -> Path:
-    """Write every sound card below the folders into one file; the same cards give the same bytes."""
-    found = {card["sha256"]: card for folder in folders for _, card in Store(folder).entries()}
-    text = json.dumps([found[key] for key in sorted(found)], sort_keys=True, separators=(",", ":"))
-    atomic.write_bytes(target, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
-    return target
+@functools.cache
+def shipped_checks() -> tuple[dict[str, Any], ...]:
+    """What `longspan check` found of every mechanism, on a CPU and on a GPU."""
+    return tuple(json.loads(lzma.decompress(CHECKS.read_bytes())))
+
+
+def other_runs(cards: Iterable[Card]) -> list[Card]:
+    """The runs that come with the package, but those among these cards and those that one of them supersedes."""
+    own = {card["sha256"]: card for card in cards}
+    shipped = [card for card in shipped_cards() if card["kind"] == "run" and card["sha256"] not in own]
+    return [card for card in newest([*own.values(), *shipped]) if card["sha256"] not in own]
+
+
+def pack(results: Path, folder: Path = CARDS.parent) -> None:
+    """Write every sound card and check below `results` into the two files; the same ones give the same bytes."""
+    cards = {card["sha256"]: card for place in results.glob("*/cards") for _, card in Store(place).entries()}
+    checks, _ = conformance.load(sorted(results.iterdir()))
+    for file, content in ((CARDS, [cards[key] for key in sorted(cards)]), (CHECKS, checks)):
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        atomic.write_bytes(folder / file.name, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
