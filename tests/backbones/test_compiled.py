@@ -28,14 +28,32 @@ RAGGED = [[80, 64, 12, 33, 7], [145, 9, 145, 145, 2], [110, 50, 110, 77, 1]]  # 
 MOST_GRAPHS = 4  # one for a block, one for the last block, which computes one row only; and once more for a new width
 
 QUICK = ("softmax", "linear")
-GRAPH_PER_TRANSFORM = ("s4", "s4d")  # a Fourier transform has one of few lengths, which is part of the graph
+A_GRAPH_PER_WIDTH = {
+    *("s4", "s4d"),  # a Fourier transform has one of few lengths, which is part of the graph
+    # Their blocks, strides or clusters are counted in Python, so that a batch of another width is compiled anew.
+    *(
+        "cluster_former",
+        "etc",
+        "logsparse",
+        "poolingformer",
+        "routing_transformer",
+        "scatterbrain",
+        "skyformer",
+        "soft",
+    ),
+    *("authors_skyformer", "pypi_routing_transformer"),
+}
+REFUSES = ("authors_soft",)  # rows that are no whole pictures
+SILU = "silu_backward gives other strides than torch tells its compiler, which only matters operator by operator"
+FAILS = {"flash": pytest.mark.xfail(reason=SILU, strict=True)}
 
 
 def built_in() -> list[str]:
     """Those that an encoder can have."""
     folder = Path(attentions.__file__).parent
     names = [name for name in attentions.names() if any(folder.rglob(f"{name}.py"))]
-    return [name for name in names if Pattern.NONCAUSAL_SELF in attentions.get(name).meta.patterns]
+    own = (name for name in names if Pattern.NONCAUSAL_SELF in attentions.get(name).meta.patterns)
+    return [name for name in own if name not in REFUSES]
 
 
 def outputs_and_gradients(model: EncoderClassifier) -> list[dict[str, Tensor]]:
@@ -46,7 +64,9 @@ def outputs_and_gradients(model: EncoderClassifier) -> list[dict[str, Tensor]]:
         model.zero_grad()
         y = model(tokens, lengths)
         y.square().sum().backward()
-        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        gradients = {  # of a parameter that has no part in it, none or 0
+            name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
+        }
         results.append({"output": y.detach(), **gradients})
     return results
 
@@ -73,7 +93,8 @@ def in_a_process_of_its_own(name: str, file: Path) -> subprocess.CompletedProces
 
 
 def each_mechanism() -> list:
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in built_in()]
+    marks = {name: () if name in QUICK else (pytest.mark.full, *filter(None, [FAILS.get(name)])) for name in built_in()}
+    return [pytest.param(name, marks=own) for name, own in marks.items()]
 
 
 @pytest.mark.parametrize("name", each_mechanism())
@@ -82,5 +103,5 @@ def test_compiled_blocks_give_the_same_outputs_and_gradients(name, tmp_path):
     assert ended.returncode == 0, ended.stderr[-3_000:]
     results = torch.load(tmp_path / "results.pt")
     torch.testing.assert_close(results["compiled"], results["plain"])
-    most = 2 * len(RAGGED) if name in GRAPH_PER_TRANSFORM else MOST_GRAPHS
+    most = 2 * len(RAGGED) if name in A_GRAPH_PER_WIDTH else MOST_GRAPHS
     assert 0 < results["graphs"] <= most

@@ -33,7 +33,9 @@ COMPILED_ON_A_GPU = (  # so that a GPU does without the shapes
     "lstm_kernel.py",
     "row_kernels.py",
 )
+LONG = ("-k", "not compiled", "-m", "full")
 FULL = [file for files in ALSO_COMPILED for file in files]
+WITH_LONG = [file for file in FULL if "mark.full" in Path(__file__).with_name(file).read_text()]
 
 pytestmark = needs_triton
 
@@ -52,8 +54,11 @@ def test_the_kernels_follow_their_references(files, how):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("how", [COMPILED, ("-k", "not compiled", "-m", "full")], ids=" ".join)
-@pytest.mark.parametrize("file", FULL)
+@pytest.mark.parametrize(
+    "file, how",
+    [*((file, COMPILED) for file in FULL), *((file, LONG) for file in WITH_LONG)],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
 def test_the_kernels_follow_their_references_at_length(file, how):
     assert_passes(file, *how)
 
