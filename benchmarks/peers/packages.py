@@ -7,12 +7,14 @@ where it has a default worth keeping, and ours are set to the same sizes.
 
 # pyright: reportMissingImports=false
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
@@ -158,6 +160,151 @@ class _BigBird(nn.Module):
         return self.attention(x, band, rows, columns, blocked, blocked)[0]
 
 
+class _First(nn.Module):
+    """The output of a module that returns more than that."""
+
+    def __init__(self, attention: nn.Module):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return self.attention(x)[0]
+
+
+def memory_compressed(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from memory_compressed_attention import MemoryCompressedAttention
+
+    return MemoryCompressedAttention(dim, heads=heads, causal=causal, compression_factor=3)
+
+
+def axial(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from axial_attention import AxialAttention
+
+    return _Axial(AxialAttention(dim, num_dimensions=2, heads=heads))
+
+
+class _Axial(nn.Module):
+    def __init__(self, attention: nn.Module):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        columns = round(math.sqrt(x.shape[1]))
+        return self.attention(rearrange(x, "b (r c) d -> b r c d", c=columns)).flatten(1, 2)
+
+
+def routing(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from routing_transformer.routing_transformer import SelfAttention
+
+    window = 2 ** (int(math.log2(length)) // 2)  # as many as there are clusters, if the length is a power of 4
+    return _First(SelfAttention(dim, 1, length, heads, local_attn_heads=0, window_size=window))
+
+
+def efficient(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from linear_attention_transformer.linear_attention_transformer import SelfAttention
+
+    return SelfAttention(dim, heads)
+
+
+def induced_set(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from isab_pytorch import ISAB
+
+    return _First(ISAB(dim=dim, heads=heads, num_latents=32))
+
+
+def flash(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from flash_pytorch import FLASH
+
+    return FLASH(dim=dim, group_size=256, query_key_dim=128, expansion_factor=2.0, causal=causal)
+
+
+def cross_covariance(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from vit_pytorch.xcit import XCAttention
+
+    return XCAttention(dim, heads=heads, dim_head=dim // heads)
+
+
+def compressive(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from compressive_transformer_pytorch.compressive_transformer_pytorch import SelfAttention
+
+    return _Compressive(SelfAttention(dim, length, 512, 512, heads=heads), heads, length, dim // heads)
+
+
+class _Compressive(nn.Module):
+    def __init__(self, attention: nn.Module, heads: int, length: int, width: int):
+        super().__init__()
+        self.attention, self.places = attention, nn.Parameter(0.02 * torch.randn(heads, length, width))
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return self.attention(x, pos_emb=self.places, calc_memory=False)[0]
+
+
+def flash_dpfp(dim: int, heads: int, length: int, causal: bool) -> Callable[..., Tensor]:
+    from fla.modules.feature_map import DPFPFeatureMap
+    from fla.ops.linear_attn import chunk_linear_attn
+
+    phi = DPFPFeatureMap(dim // heads, nu=2)
+
+    def attend(
+        q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n c"]
+    ) -> Float[Tensor, "b h n c"]:
+        q, k, v = (rearrange(u, "b h n c -> b n h c") for u in (phi(q), phi(k), v))
+        return rearrange(chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0], "b n h c -> b h n c")
+
+    return attend
+
+
+def funnel(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from transformers import FunnelBaseModel, FunnelConfig
+    from transformers.models.funnel.modeling_funnel import upsample
+
+    config = FunnelConfig(
+        vocab_size=8,
+        block_sizes=[1, 1],  # the second pools
+        d_model=dim,
+        n_head=heads,
+        d_head=dim // heads,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        truncate_seq=False,
+    )
+    encoder: Any = FunnelBaseModel(config).encoder
+    return _Funnel(encoder.attention_structure, encoder.blocks[1][0].attention, upsample)
+
+
+class _Funnel(nn.Module):
+    def __init__(self, structure: Any, attention: nn.Module, repeat_pools: Callable[..., Tensor]):
+        super().__init__()
+        self.structure, self.attention, self.repeat_pools = structure, attention, repeat_pools
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        pooled, inputs = self.structure.pre_attention_pooling(x, self.structure.init_attention_inputs(x))
+        y = self.attention(pooled, x, x, inputs)[0]
+        return self.repeat_pools(y, stride=2, target_len=x.shape[1], separate_cls=True, truncate_seq=False)
+
+
+def xlnet(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
+    from transformers import XLNetConfig, XLNetModel
+
+    config = XLNetConfig(
+        vocab_size=8, d_model=dim, n_layer=1, n_head=heads, dropout=0.0, attn_type="uni" if causal else "bi"
+    )
+    model: Any = XLNetModel(config)
+    return _XLNet(model.layer[0].rel_attn, model.relative_positional_encoding, causal)
+
+
+class _XLNet(nn.Module):
+    def __init__(self, attention: nn.Module, make_places: Callable[..., Tensor], causal: bool):
+        super().__init__()
+        self.attention, self.make_places, self.causal = attention, make_places, causal
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        b, n, _ = x.shape
+        hidden = x.new_ones(n, n).triu(1)[:, :, None, None] if self.causal else None
+        places = self.make_places(n, n, bsz=b, device=x.device)
+        return self.attention(x.transpose(0, 1), None, hidden, None, places, None)[0].transpose(0, 1)
+
+
 PEERS = [
     Peer("torch", "scaled_dot_product_attention", "softmax", "core", torch_attention),
     Peer(
@@ -209,5 +356,101 @@ PEERS = [
         patterns=("NS",),
         autocast=False,
         remark="theirs has no output map, and in evaluation mode no random blocks; weights are cast",
+    ),
+    Peer(
+        "memory-compressed-attention",
+        "MemoryCompressedAttention",
+        "mca(factor=3, inclusive=True)",
+        "layer",
+        memory_compressed,
+        remark="theirs compresses keys and values, after the projections, and has a learned slot for the first token",
+    ),
+    Peer(
+        "axial-attention",
+        "AxialAttention",
+        "axial(projections=own)",
+        "layer",
+        axial,
+        patterns=("NS",),
+        remark="on a square grid",
+    ),
+    Peer(
+        "routing-transformer",
+        "SelfAttention",
+        "routing_transformer",
+        "layer",
+        routing,
+        patterns=("NS",),
+        remark="sqrt(n) clusters of sqrt(n) tokens; theirs also finds new means and its auxiliary loss while training",
+    ),
+    Peer(
+        "linear-attention-transformer",
+        "SelfAttention",
+        "efficient_attention",
+        "layer",
+        efficient,
+        patterns=("NS",),
+        remark="theirs divides by the root of the width of a head",
+    ),
+    Peer(
+        "isab-pytorch",
+        "ISAB",
+        "set_transformer(points=32)",
+        "layer",
+        induced_set,
+        patterns=("NS",),
+        remark="theirs projects the points and what they pool in full, not head by head",
+    ),
+    Peer(
+        "flash-pytorch",
+        "FLASH",
+        "flash(group=256, features=128, expansion=2.0)",
+        "layer",
+        flash,
+        remark="theirs has a norm before and a residual connection",
+    ),
+    Peer(
+        "vit-pytorch",
+        "XCAttention",
+        "xcit",
+        "layer",
+        cross_covariance,
+        patterns=("NS",),
+        remark="theirs has a norm before, and learns the logarithm of the temperature",
+    ),
+    Peer(
+        "compressive-transformer-pytorch",
+        "SelfAttention",
+        "compressive_transformer",
+        "layer",
+        compressive,
+        patterns=("CS",),
+        remark="a segment without a past; theirs learns a vector for each distance, and has neither u nor w",
+    ),
+    Peer(
+        "flash-linear-attention",
+        "DPFPFeatureMap, chunk_linear_attn",
+        "dpfp(nu=2)",
+        "core",
+        flash_dpfp,
+        patterns=("CS",),
+        gpu=True,
+    ),
+    Peer(
+        "transformers",
+        "FunnelRelMultiheadAttention",
+        "funnel",
+        "layer",
+        funnel,
+        patterns=("NS",),
+        remark="pools are repeated over their tokens; theirs has a residual connection and a norm after",
+    ),
+    Peer(
+        "transformers",
+        "XLNetRelativeAttention",
+        "transformer_xl",
+        "layer",
+        xlnet,
+        remark="a segment without a past; theirs has a residual connection and a norm after",
     ),
 ]

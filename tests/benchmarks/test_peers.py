@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.packages import PEERS, Peer
@@ -62,6 +63,24 @@ def test_the_windows_of_local_attention_are_ours_to_the_last_key():
         ours = attentions.get(peer.ours)(64, 2, Pattern.parse(pattern), max_length=384)
         assert isinstance(ours, HeadwiseAttention)
         torch.testing.assert_close(peer.build(64, 2, 384, pattern == "CS")(q, k, v), ours.attend(q, k, v))
+
+
+@pytest.mark.parametrize("pattern", ["NS", "CS"])
+def test_the_relative_attention_of_xlnet_is_that_of_our_transformer_xl(pattern):
+    peer = next(peer for peer in PEERS if peer.offers == "XLNetRelativeAttention")
+    if (reason := missing(peer, "cpu")) is not None:
+        pytest.skip(f"{peer.name}: {reason}")
+    theirs = peer.build(64, 2, 96, pattern == "CS")
+    assert isinstance(theirs, torch.nn.Module)
+    named = dict(theirs.named_parameters())
+    ours = attentions.get(peer.ours)(64, 2, Pattern.parse(pattern), max_length=96, bias=False)
+    pairs = {"query.weight": "q", "key.weight": "k", "value.weight": "v", "distance.weight": "r"}
+    weights = {name: named[f"attention.{their}"].flatten(1).mT for name, their in pairs.items()}
+    weights["out.weight"] = named["attention.o"].flatten(1)
+    weights |= {"u": named["attention.r_w_bias"], "w": named["attention.r_r_bias"]}
+    ours.load_state_dict(weights)
+    x = torch.randn(2, 96, 64)
+    torch.testing.assert_close(theirs(x), F.layer_norm(x + ours(x), (64,), eps=1e-12))
 
 
 def test_a_package_that_fails_is_a_note_and_ours_is_timed_all_the_same():
