@@ -88,6 +88,19 @@ def test_in_half_precision_only_rounding_is_added(dtype):
     assert_follows(*draw(90, c=32, e=32, codes=3, dtype=dtype), True)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_directions_of_empty_sums_in_float16_have_finite_gradients(causal):
+    """A query that meets no key has a sum of 0, whose direction has a gradient beyond the range of float16."""
+    (q, k, v), numbers = draw(40, codes=200, hashes=1, dtype=torch.float16)
+    gradients = {}
+    for impl in ("triton", "reference"):
+        u = summed(numbers, causal, impl)(q, k, v)
+        assert (u == 0).all(dim=-1).any()
+        gradients[impl] = torch.autograd.grad(torch.nn.functional.normalize(u, dim=-1).sum(), (q, k, v))
+    for found, expected in zip(gradients["triton"], gradients["reference"], strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)  # v is float16, and so is its gradient
+
+
 def test_sums_of_values_in_half_precision_are_not_rounded():
     (q, k, v), numbers = draw(200, codes=2, dtype=torch.bfloat16)
     found, expected = (summed(numbers, True, impl)(q, k, v) for impl in ("triton", "reference"))

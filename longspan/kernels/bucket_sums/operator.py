@@ -56,14 +56,18 @@ def _gradients(du: Tensor, q: Maybe, k: Maybe, v: Tensor, *_: object) -> tuple[T
 def backward(
     du: Tensor, q: Maybe, k: Maybe, v: Tensor, of_q: Tensor, of_k: Tensor, slope: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk and dv; the first two are empty without q and k."""
-    du, values = (x.to(v.dtype).contiguous() for x in (du, v))
+    """dq, dk and dv; the first two are empty without q and k.
+
+    The gradient of a sum that is nearly 0, of which only the direction counts, is beyond the range of float16.
+    """
+    kind = torch.float32 if v.dtype is torch.float16 else v.dtype
+    du, values = (x.to(kind).contiguous() for x in (du, v))
     dv = torch.empty_like(values, dtype=torch.float32)
     if q is None or k is None:
         for walk in _walks(of_q, of_k, causal):
             walk.add(None, du, None, None, dv, backward=True)
         return v.new_empty(0), v.new_empty(0), dv.to(v.dtype)
-    queries, keys = (x.to(v.dtype).contiguous() for x in (q, k))
+    queries, keys = (x.to(kind).contiguous() for x in (q, k))
     dq, dk = (torch.empty_like(x, dtype=torch.float32) for x in (queries, keys))
     for walk in _walks(of_q, of_k, causal):
         walk.add(du, values, keys, dq, None, backward=False)
