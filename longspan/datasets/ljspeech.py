@@ -95,7 +95,7 @@ class Data:
 
 
 def _presets(phones: Literal["aligned", "text"], published: Literal["auto", "mfa"]) -> dict[tuple[str, str], Data]:
-    smoke = Data(phones, train=64, valid=8, test=8, standin=True)
+    smoke = Data(phones, train=64, valid=8, test=8, longest=LONGEST, standin=True)
     return by_tier(
         full={"longspan": Data(phones, longest=LONGEST), "cab-2023": Data(phones, published)},
         smoke=smoke,

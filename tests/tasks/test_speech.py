@@ -437,6 +437,14 @@ def test_smoke_of_cab_runs_with_its_quirks(task, data, tmp_path):
     assert settings["model"].get("together", True)
 
 
+@BOTH
+def test_the_longest_clip_that_smoke_keeps_fits_its_network(task):
+    """Own recordings may be longer than any sentence of LJSpeech; the small network has fewer places."""
+    rules = task.protocol("longspan", "smoke")
+    assert rules.data.longest is not None
+    assert rules.data.longest <= rules.model.longest * task.packed
+
+
 @pytest.mark.full
 @BOTH
 def test_the_smoke_model_learns_to_speak(task, tmp_path):
