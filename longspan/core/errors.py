@@ -67,6 +67,10 @@ class RunFailed(LongspanError):
     exit_code = 4
 
 
+class Crowded(RunFailed):
+    """A run was out of memory on a device that others use as well, which says nothing of its mechanism."""
+
+
 class WrongShape(RunFailed):
     """A mechanism returned a tensor of another shape than its slot needs."""
 

@@ -27,6 +27,7 @@ class Outcome:
     """What became of a cell: its card, or a sentence and an exit code.
 
     `unfinished`: its time was up. `storage`: its files could not be read or written, and may be elsewhere or later.
+    `crowded`: it was out of memory beside others, and may fit alone.
     """
 
     card: dict[str, Any] | None = None
@@ -34,6 +35,7 @@ class Outcome:
     code: int = 0
     unfinished: bool = False
     storage: bool = False
+    crowded: bool = False
 
 
 class Budget:

@@ -39,6 +39,7 @@ class Local:
         self.limits, self.budget, self.share, self.debug, self.how = limits, budget, share, debug, how
         self.several, self.slowdown = share > 1, float(share)
         self.supervisors: list[Supervisor] = []
+        self._crowded: list[Cell] = []  # out of memory beside others
         self._adopted = Adopted()
         self._open = contextlib.ExitStack()
         self._stopped: int | None = None
@@ -93,6 +94,7 @@ class Local:
                 lane.join()
         if errors:
             raise errors[0]
+        yield from self._run_alone()
 
     def _add(self, environments: Sequence[dict[str, str]]) -> None:
         """One more supervisor for each environment; all share the memory of the machine equally."""
@@ -120,11 +122,30 @@ class Local:
                     cell = self._next(take)
                 if cell is None:
                     break
-                ended.put((cell, supervisor.run(cell)))
+                outcome = supervisor.run(cell)
+                if outcome.crowded:
+                    print(f"{outcome.sentence} It is tried again when the others have ended.", file=sys.stderr)
+                    self._crowded.append(cell)
+                else:
+                    ended.put((cell, outcome))
         except BaseException as error:  # of another thread: it is raised where the cells are waited for
             ended.put(error)
         else:
             ended.put(None if self._stopped is None else Stopped(self._stopped))
+
+    def _run_alone(self) -> Iterator[tuple[Cell, Outcome]]:
+        """What was out of memory beside others, one cell after another, with all memory of the device."""
+        if self._crowded:
+            for one in self.supervisors:
+                one.rest()
+            self.supervisors[0].how["shared"] = False
+        while self._crowded:
+            cell, left = self._crowded.pop(0), self.budget.left()
+            if left is not None and left <= 0:
+                title = f"{cell.task} {cell.mechanism} seed {cell.seed}"
+                yield cell, Outcome(sentence=f"{title}: time is up.", unfinished=True)
+            else:
+                yield cell, self.supervisors[0].run(cell)
 
     @contextlib.contextmanager
     def _stopping_all(self) -> Iterator[None]:

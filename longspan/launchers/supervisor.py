@@ -173,7 +173,8 @@ class Supervisor:
 
     def _outcome(self, reply: dict[str, Any], cell: Cell) -> Outcome:
         if "error" in reply:
-            return Outcome(None, *_sentence(reply), storage=reply.get("storage") is True)
+            kinds = {name: reply.get(name) is True for name in ("storage", "crowded")}
+            return Outcome(None, *_sentence(reply), **kinds)
         if "stopped" in reply:  # by a signal to it alone, or that reached it first
             raise Died("its process was told to stop", killed=True)
         try:
@@ -207,6 +208,11 @@ class Supervisor:
         worker.end()
         if worker is self._shared:
             self._shared = None
+
+    def rest(self) -> None:
+        """End the worker that waits for the next cell, and with it what it holds of the device."""
+        if self._shared is not None:
+            self._drop(self._shared)
 
     def stop(self, number: int) -> bool:
         """Pass a signal on to the worker at hand; False where there is none."""

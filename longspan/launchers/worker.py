@@ -14,7 +14,7 @@ from typing import Any
 
 from longspan.core import signals
 from longspan.core.cell import Cell
-from longspan.core.errors import StorageError, explain
+from longspan.core.errors import Crowded, StorageError, explain
 from longspan.core.parent import die_with_parent
 from longspan.core.printable import make_streams_plain
 from longspan.launchers.channel import Channel, Closed
@@ -46,7 +46,8 @@ def answer(request: dict[str, Any], memory_bytes: int = 0) -> dict[str, Any]:
         if request.get("debug"):
             traceback.print_exc()
         sentence, code = explain(error)
-        return {"error": sentence, "code": code, "storage": isinstance(error, (StorageError, OSError))}
+        kinds = {"storage": isinstance(error, (StorageError, OSError)), "crowded": isinstance(error, Crowded)}
+        return {"error": sentence, "code": code, **kinds}
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -67,8 +68,13 @@ def _plan(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
 
 def _run(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
     from longspan import runs
+    from longspan.core.environment import choose_device
+    from longspan.efficiency.memory import release
 
-    return {"card": runs.run(_cell(request["cell"]), **request["how"])}
+    try:
+        return {"card": runs.run(_cell(request["cell"]), **request["how"])}
+    finally:
+        release(choose_device(request["how"]["device"]))  # what torch keeps for later is of use to others who share it
 
 
 def _fail(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from longspan.backbones.slots import filled
 from longspan.core import audit, litter, meter, mirror, signals
 from longspan.core.atomic import storage_errors, write_json
 from longspan.core.environment import choose_device, hardware
-from longspan.core.errors import LongspanError, RunFailed, UsageError
+from longspan.core.errors import Crowded, LongspanError, RunFailed, UsageError
 from longspan.core.lease import Lease, LeaseLost
 from longspan.core.lock import Busy, only_one
 from longspan.core.parent import die_with_parent
@@ -45,6 +45,24 @@ from longspan.training.progress import Progress
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a cell: whose run it is, where its files are, and on what it runs."""
+
+    belongs: Belongs
+    folder: Path
+    store: Store
+    lease: Lease
+    device: str
+    precision: str
+    devices: int
+    weights: bool
+    progress: bool
+    checked: PluginCheck
+    shared: bool  # others use the device, or did during an earlier part of the run
+    shared_now: bool
 
 
 def run(
@@ -91,16 +109,28 @@ def run(
             return card
         litter.sweep(folder)
         mirror.pull_files(folder, lambda name: not name.endswith(".lease"))
-        shared = begin(folder, cell, plan.protocol.recipe.steps, hardware(device), shared=shared)
+        shared_ever = begin(folder, cell, plan.protocol.recipe.steps, hardware(device), shared=shared)
         alone.enter_context(_threads(plan, device))
-        checked = check_plugin(plan, out)
+        attempt = Attempt(
+            belongs=belongs,
+            folder=folder,
+            store=store,
+            lease=lease,
+            device=device,
+            precision=precision,
+            devices=devices,
+            weights=weights,
+            progress=progress,
+            checked=check_plugin(plan, out),
+            shared=shared_ever,
+            shared_now=shared,
+        )
         fabric = make_fabric(device, precision, devices)
-        arguments = (belongs, folder, store, device, precision, devices, weights, progress, checked, shared, lease)
         try:
             if devices == 1:
-                card = _train_cell(fabric, plan, splits, *arguments)
+                card = _train_cell(fabric, plan, splits, attempt)
             else:
-                card = _train_in_ranks(fabric, plan, data, real, parallel, arguments)
+                card = _train_in_ranks(fabric, plan, data, real, parallel, attempt)
         except LeaseLost as lost:
             print(f"{lost} The card will be theirs.", file=sys.stderr, flush=True)
             card = None
@@ -144,7 +174,7 @@ def _check_share(plan: RunPlan, devices: int) -> None:
 
 
 def _train_in_ranks(
-    fabric: "Fabric", plan: RunPlan, data: Path | None, real: bool, parallel: str | None, arguments: tuple
+    fabric: "Fabric", plan: RunPlan, data: Path | None, real: bool, parallel: str | None, attempt: Attempt
 ) -> cards.Card:
     """Train in several processes. They save and stop together at a signal, and if one of them dies all end."""
 
@@ -155,57 +185,43 @@ def _train_in_ranks(
 
     with signals.deferred(pass_on):
         try:
-            what = {"cell": plan.cell, "data": data, "real": real, "parallel": parallel, "arguments": arguments}
+            what = {"cell": plan.cell, "data": data, "real": real, "parallel": parallel, "attempt": attempt}
             found = fabric.launch(functools.partial(_train_in_each, **what))
         except ProcessExitedException as error:
             how = error.signal_name or f"exit code {error.exit_code}"
             reason = f"process {error.error_index} of {fabric.world_size} ended with {how}, which ended the others"
-            return _card_of_the_dead(plan, reason, *arguments)
+            return _card_of_the_dead(plan, reason, attempt)
         if isinstance(found, int):  # the signal that stopped them
             raise signals.Stopped(found)
     return found
 
 
 def _train_in_each(
-    fabric: "Fabric", *, cell: Cell, data: Path | None, real: bool, parallel: str | None, arguments: tuple
+    fabric: "Fabric", *, cell: Cell, data: Path | None, real: bool, parallel: str | None, attempt: Attempt
 ) -> cards.Card | int:
     """One of several processes: it imports the plug-in and maps the data itself, since neither should be pickled."""
     die_with_parent()
     try:
         with signals.raised():
             plan = _planned(cell, parallel)
-            return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), *arguments)
+            return _train_cell(fabric, plan, plan.task.splits(plan.protocol, data, real=real), attempt)
     except signals.Stopped as stop:
         return stop.number
 
 
-def _card_of_the_dead(
-    plan: RunPlan, reason: str, belongs: Belongs, folder: Path, store: Store, *_: object
-) -> cards.Card:
+def _card_of_the_dead(plan: RunPlan, reason: str, attempt: Attempt) -> cards.Card:
     """From what the first process wrote before it began to train."""
-    if not (folder / BEGUN).exists():
+    begun = attempt.folder / BEGUN
+    if not begun.exists():
         raise RunFailed(f"{plan.title} failed: {reason}")
-    card = json.loads((folder / BEGUN).read_text()) | nothing_reached() | {"status": "fail", "reason": reason}
-    return cards.read(store.add(card))
+    card = json.loads(begun.read_text()) | nothing_reached() | {"status": "fail", "reason": reason}
+    return cards.read(attempt.store.add(card))
 
 
-def _train_cell(
-    fabric: "Fabric",
-    plan: RunPlan,
-    splits: Splits,
-    belongs: Belongs,
-    folder: Path,
-    store: Store,
-    device: str,
-    precision: str,
-    devices: int,
-    keep_weights: bool,
-    shown: bool,
-    checked: PluginCheck,
-    shared: bool,
-    lease: Lease,
-) -> cards.Card:
+def _train_cell(fabric: "Fabric", plan: RunPlan, splits: Splits, attempt: Attempt) -> cards.Card:
     """Train in this process (or in each of several) and write the card, whether it went well or not."""
+    folder, device, devices, checked = attempt.folder, attempt.device, attempt.devices, attempt.checked
+    shared = attempt.shared
     started = time.perf_counter()
     meter.reset_peak_memory(device)
     energy, neighbours = meter.EnergyMeter(device), meter.Neighbours(device)
@@ -216,7 +232,7 @@ def _train_cell(
     parameters, slots = count(model), filled(model)
     compile_long_runs(model, device, plan.protocol.recipe)
     read = list(dict.fromkeys([*checked.read, *read]))
-    described = describe(plan, splits, parameters, slots, read, device, precision, devices)
+    described = describe(plan, splits, parameters, slots, read, device, attempt.precision, devices)
     described |= {} if checked.conformance is None else {"conformance": checked.conformance}
     if fabric.is_global_zero:
         write_json(folder / BEGUN, described)  # for the card of a process that dies
@@ -225,14 +241,14 @@ def _train_cell(
     trained, reason, state = None, None, Progress()
     recipe = plan.protocol.recipe
     with progress_bar(
-        plan.title, recipe.steps, plan.task.meta.selection_metric, shown and fabric.is_global_zero
+        plan.title, recipe.steps, plan.task.meta.selection_metric, attempt.progress and fabric.is_global_zero
     ) as bar:
 
         def watch(now: Progress, steps: int) -> None:
             nonlocal state, shared
             state = now
             if now.step % recipe.evaluate_every == 0:
-                lease.check()
+                attempt.lease.check()
                 neighbours.look()
                 if neighbours.seen and not shared and fabric.is_global_zero:
                     shared = True
@@ -250,7 +266,7 @@ def _train_cell(
                     fabric=fabric,
                     seed=plan.cell.seed,
                     folder=folder,
-                    belongs=belongs,
+                    belongs=attempt.belongs,
                     watch=watch,
                 )
             state = trained.progress
@@ -258,7 +274,10 @@ def _train_cell(
             meter.synchronize(device)  # work left behind on a shared GPU would end its other cells too
             raise
         except BaseException as error:  # a plug-in may raise anything at all, SystemExit and KeyboardInterrupt included
-            reason = _reason(error, plan, device)
+            neighbours.look()
+            reason = _reason(
+                error, plan, device, crowded=devices == 1 and (attempt.shared_now or neighbours.seen is True)
+            )
         finally:
             if logs is not None:
                 logs.close()
@@ -273,14 +292,19 @@ def _train_cell(
     card["timing"]["shared"] = shared or neighbours.seen  # the times say little
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
-        lease.check()  # two that run one cell must not both write a card
-        card = cards.read(store.add(card, files_of(folder, trained, weights=keep_weights)))
+        attempt.lease.check()  # two that run one cell must not both write a card
+        card = cards.read(attempt.store.add(card, files_of(folder, trained, weights=attempt.weights)))
     return card
 
 
-def _reason(error: BaseException, plan: RunPlan, device: str) -> str:
+def _reason(error: BaseException, plan: RunPlan, device: str, *, crowded: bool) -> str:
     """Why a cell failed, for its card; an error that is not the cell's own is raised again."""
     if is_out_of_memory(error):
+        if crowded:
+            raise Crowded(
+                f"{plan.title} was out of memory on {device}, which others use as well; what was saved of it is kept. "
+                "Let it have the device to itself, or let fewer share it (--share)."
+            ) from error
         recipe = plan.protocol.recipe
         return (
             f"out of memory on {device} at batch size {recipe.batch_size // recipe.accumulate}; "

@@ -59,6 +59,43 @@ def test_as_many_cells_run_at_once_as_there_are_lanes(monkeypatch, count):
     assert all(outcome.card["seed"] == cell.seed for cell, outcome in ended)
 
 
+def test_a_cell_that_is_out_of_memory_beside_others_is_tried_again_alone(monkeypatch, capsys):
+    asked, ended_workers = [], []
+
+    class Cramped(InProcess):
+        def ask(self, request, seconds):
+            seed, shared = request["cell"]["seed"], request["how"]["shared"]
+            asked.append((seed, shared))
+            if seed == 1 and shared:
+                return {"error": "listops softmax seed 1 was out of memory.", "code": 4, "crowded": True}
+            return {"card": make_card(seed=seed)}
+
+        def end(self):
+            ended_workers.append(self)
+
+    monkeypatch.setattr(supervisor, "Worker", Cramped)
+    with open_lanes(2) as launcher:
+        ended = list(launcher.run(of(range(4))))
+        assert len(ended_workers) >= 2  # each gives back what it holds of the device
+    assert sorted(cell.seed for cell, _ in ended) == [0, 1, 2, 3]
+    assert ended[-1][0].seed == 1
+    assert all(outcome.card is not None for _, outcome in ended)
+    assert asked[-1] == (1, False)
+    assert "tried again when the others have ended" in capsys.readouterr().err
+
+
+def test_a_cell_that_is_crowded_when_time_is_up_is_unfinished(monkeypatch):
+    class Cramped(InProcess):
+        def ask(self, request, seconds):
+            time.sleep(0.3)
+            return {"error": "out of memory.", "code": 4, "crowded": True}
+
+    monkeypatch.setattr(supervisor, "Worker", Cramped)
+    with open_lanes(2, budget=0.2) as launcher:
+        ended = list(launcher.run(of(range(2))))
+    assert [outcome.unfinished for _, outcome in ended] == [True, True]
+
+
 @pytest.mark.parametrize(
     "devices, share, cells, groups",
     [

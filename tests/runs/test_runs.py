@@ -18,7 +18,7 @@ from longspan import attentions, runs, tasks
 from longspan.attentions import Pattern
 from longspan.core import lease, lock
 from longspan.core.environment import choose_device
-from longspan.core.errors import PluginError, RunFailed, StorageError, UnsupportedPattern, UsageError
+from longspan.core.errors import Crowded, PluginError, RunFailed, StorageError, UnsupportedPattern, UsageError
 from longspan.results.store import Store
 from longspan.results.verify import verify
 from longspan.runs import Cell, fingerprint, train
@@ -435,6 +435,31 @@ def test_a_built_in_that_needs_more_memory_than_there_is_leaves_a_card(run, tmp_
     with pytest.raises(RunFailed, match="out of memory on cpu at batch size 8; choose a smaller one"):
         run()
     assert only_card(tmp_path / "out")[1]["status"] == "fail"
+
+
+def test_what_is_out_of_memory_beside_others_has_no_card_and_goes_on_alone(run, tmp_path, monkeypatch):
+    """That memory ran out on a device that others fill says nothing of the mechanism: a card would be false."""
+    whole = run(out=tmp_path / "whole")
+    told = train.train
+
+    def cramped(*arguments, watch, **how):
+        def look(now, steps):
+            watch(now, steps)
+            if now.step == 3:  # the steps before it are saved
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return told(*arguments, watch=look, **how)
+
+    monkeypatch.setattr(train, "train", cramped)
+    monkeypatch.setattr("longspan.training.loop.SAVE_EVERY_SECONDS", -1.0)
+    with pytest.raises(Crowded, match="which others use as well; what was saved of it is kept"):
+        run(shared=True)
+    assert list(Store(tmp_path / "out" / "cards").entries()) == []
+    monkeypatch.setattr(train, "train", told)
+    card = run()
+    assert card["timing"]["resumed"] == 1
+    assert card["timing"]["shared"]
+    assert card["score"] == whole["score"]
 
 
 def test_an_error_of_our_own_is_not_blamed_on_a_mechanism(run, tmp_path, monkeypatch):
