@@ -2,12 +2,25 @@
 
 The figure shows what a class token attends to, but the released configuration pools by mean and has none. This is
 `pathfinder` under `longspan` with one and is on no board; under `lra-paper` `pathfinder` itself has a class token.
+
+The smoke tier has three layers and twice the steps of `pathfinder`: one layer shows a class token single pixels only,
+and with two it stays at chance.
 """
+
+from dataclasses import replace
 
 from longspan.tasks.classification import encoder_task
 from longspan.tasks.pathfinder_rules import LONGSPAN, SMOKE, PathfinderTask, with_class_token
 
+SMOKE_CLS = with_class_token(
+    replace(
+        SMOKE,
+        model=replace(SMOKE.model, layers=3),
+        recipe=replace(SMOKE.recipe, steps=800, learning_rate=2e-3, warmup=80),
+    )
+)
+
 
 class PathfinderCls(PathfinderTask):
     meta = encoder_task("Pathfinder, class token")
-    protocols = {("longspan", "smoke"): with_class_token(SMOKE), **with_class_token(LONGSPAN).tiers("longspan")}
+    protocols = {("longspan", "smoke"): SMOKE_CLS, **with_class_token(LONGSPAN).tiers("longspan")}
