@@ -17,7 +17,7 @@ from longspan.results.alike import alike, newest_measured
 from longspan.results.card import Card, canonical
 from longspan.results.conformance import PREFIX
 from longspan.results.store import Problem, Store, newest
-from longspan.results.variant import data_of, in_words
+from longspan.results.variant import REAL, data_of, in_words
 
 MAX_RULES = 70  # letters, so that a table stays one
 
@@ -60,14 +60,17 @@ class Evidence:
             return card
         return next((run for run in self.runs if run["sha256"] == card["subject"]["card"]), None)
 
+    def _data_and_overrides(self, card: Card) -> tuple[str, Mapping[str, Any]]:
+        """Of the run behind a card, by its own card or by what a probe says of it; early probes say nothing."""
+        known = self.run_of(card) or card["subject"]
+        return data_of(known) if "dataset" in known else REAL, known.get("overrides", {})
+
     def rules(self, card: Card) -> str:
         """By which rules the run behind a card was made: `longspan · full`, and what was changed of them."""
-        subject, run = subject_of(card), self.run_of(card)
-        words = [subject["protocol"], subject["tier"]]
-        if run is not None and (data := in_words(data_of(run))):
-            words.append(data)
-        if run is not None and run["overrides"]:
-            words.append("with " + ", ".join(f"{name}={value}" for name, value in run["overrides"].items()))
+        subject, (data, overrides) = subject_of(card), self._data_and_overrides(card)
+        words = [subject["protocol"], subject["tier"], *filter(None, [in_words(data)])]
+        if overrides:
+            words.append("with " + ", ".join(f"{name}={value}" for name, value in overrides.items()))
         text = shown(" · ".join(words))
         return text if len(text) <= MAX_RULES else text[: MAX_RULES - 1] + "…"
 
@@ -75,10 +78,8 @@ class Evidence:
         """Cards that differ in their seed only, together with their rules."""
         groups: dict[tuple, list[Card]] = defaultdict(list)
         for card in cards:
-            run = self.run_of(card)
-            changes = canonical(run["overrides"]) if run is not None else b""
-            variant = run["dataset"]["variant"] if run is not None else ""
-            groups[(*subject_key(card), variant, changes)].append(card)
+            data, overrides = self._data_and_overrides(card)
+            groups[(*subject_key(card), data, canonical(overrides))].append(card)
         return [(self.rules(group[0]), group) for _, group in sorted(groups.items())]
 
     def arrays(self, card: Card) -> dict[str, np.ndarray]:

@@ -47,11 +47,13 @@ def describe(question: str, trained: TrainedModel, answer: Answer) -> cards.Card
     """The probe card, without its hash."""
     run = trained.run
     names = [name for name in PROBE_SCHEMA["properties"]["subject"]["required"] if name != "card"]
+    subject = {**{name: run[name] for name in names}, "card": run["sha256"]}
+    subject |= {"dataset": {"variant": run["dataset"]["variant"]}, "overrides": run["overrides"]}
     return {
         "schema": SCHEMA_VERSION,
         "kind": "probe",
         "question": question,
-        "subject": {**{name: run[name] for name in names}, "card": run["sha256"]},
+        "subject": subject,
         "method": answer.method,
         "settings": answer.settings | {"device": trained.device.type, "precision": "fp32"} | trained.code,
         "results": answer.results,

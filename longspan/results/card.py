@@ -261,7 +261,8 @@ def _run_cell(card: Mapping[str, Any]) -> tuple:
 
 def _probe_cell(card: Mapping[str, Any]) -> tuple:
     """One answer to a question about one model, whatever the number of samples behind it."""
-    return card["question"], canonical(card["subject"]).decode()
+    required = SCHEMAS["probe"]["properties"]["subject"]["required"]
+    return card["question"], canonical({name: card["subject"][name] for name in required}).decode()
 
 
 def _measurement_cell(card: Mapping[str, Any]) -> tuple:

@@ -36,6 +36,7 @@ _FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
 _FREE = {"type": "object"}  # numbers and texts in it are bounded too: see card.py
 _HASH = {"type": "string", "pattern": r"^[0-9a-f]{64}$(?!\n)"}  # in Python, $ also matches before a last line break
 _MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|\+00:00)$(?!\n)"
+_VARIANT = {"type": "string", "maxLength": 40, "pattern": VARIANT}
 _METRIC = _object({"value": _NUMBER, "count": _COUNT})
 _METRICS = _map_of(_METRIC)
 _FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$(?!\n)", "maxLength": 255})
@@ -99,7 +100,7 @@ RUN_SCHEMA = _card(
         "dataset": _object(
             {
                 "name": _TEXT,
-                "variant": {"type": "string", "maxLength": 40, "pattern": VARIANT},
+                "variant": _VARIANT,
                 "sha256": _TEXT,
                 "counts": _object({"train": _COUNT, "valid": _COUNT, "test": _COUNT}),
             },
@@ -173,7 +174,8 @@ PROBE_SCHEMA = _card(
                 "pattern": _TEXT,
                 "seed": _COUNT,
                 "card": _or_null(_HASH),  # the hash of the card of the run whose model was asked
-            }
+            },
+            {"dataset": _object({"variant": _VARIANT}), "overrides": _FREE},  # as that card has them
         ),
         "method": {**_SENTENCE, "minLength": 1},  # one sentence: how the answer was computed
         "settings": _FREE,

@@ -20,6 +20,7 @@ FEW_BOOKS = {"data.train": 2, "data.valid": 1, "data.test": 1, "data.vocabulary"
 RUNS = {
     "listops": ("listops", "softmax", {"model.layers": 2}),
     "recurrent": ("listops", "s4d", {"model.layers": 1}),
+    "text": ("text", "softmax", {"model.layers": 1}),
     "pathfinder": ("pathfinder_cls", "softmax", {"model.layers": 2}),
     "local": ("pathfinder", "local(window=4)", {}),
     "learned": ("pathfinder", "softmax", {"model.positions": "learned"}),
@@ -70,6 +71,24 @@ def test_a_span_by_weights_lies_between_none_and_the_longest(ask):
     assert np.shape(found["by_layer"]) == (2, 2)
     assert found["mean"] == pytest.approx(np.mean(found["by_layer"]), rel=1e-3)
     assert all(finding.status != "broken" for finding in verify(path))
+
+
+def test_an_answer_away_from_the_card_of_its_run_still_says_which_data_and_settings_it_had(ask):
+    """Without them an answer about a stand-in reads like one about the real data."""
+    card, path = ask("span", "text", samples=2)
+    alone = analysis.Evidence(probes=[card])
+    assert alone.rules(card) == analysis.gather([path.parents[1]]).rules(card)
+    assert alone.rules(card).startswith("longspan · smoke · stand-in data · with recipe.steps=2")
+
+
+def test_an_answer_that_names_its_data_takes_the_place_of_one_that_does_not(ask):
+    card, _ = ask("span", "listops", samples=5)
+    earlier = {name: value for name, value in card.items() if name != "sha256"}
+    earlier["subject"] = {k: v for k, v in card["subject"].items() if k not in ("dataset", "overrides")}
+    earlier = cards.seal(earlier)
+    cards.validate(earlier)
+    assert cards.cell(card) == cards.cell(earlier)
+    assert analysis.Evidence(probes=[earlier]).rules(earlier) == "longspan · smoke"
 
 
 def test_a_mechanism_without_a_matrix_is_asked_by_gradients_and_the_card_says_so(ask):
