@@ -56,8 +56,8 @@ generated: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_overview.py
 	$(BIN)/python -c "from longspan.api import ship_catalogue; ship_catalogue()"
 	$(BIN)/python -c "from pathlib import Path; from longspan.results.shipped import pack; pack(Path('results'))"
-	$(BIN)/longspan tables results/h200/README.md docs/lra-findings.md docs/papers.md docs/findings.md \
-		--cards results/h200/cards
+	$(BIN)/longspan tables results/h200/README.md --cards results/h200
+	$(BIN)/longspan tables docs/lra-findings.md docs/papers.md docs/findings.md --cards results
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
