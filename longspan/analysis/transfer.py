@@ -61,7 +61,7 @@ def answer(evidence: Evidence) -> Finding:
     return Finding(
         "transfer",
         "From Pathfinder to Path-X",
-        "Models trained on 32 x 32 images, evaluated on 128 x 128 ones without further training.",
+        "Models trained on images of Pathfinder, evaluated as they are on the larger ones of Path-X.",
         COLUMNS,
         tuple(rows),
         ("The paper reports that none of its models generalises to 16K tokens this way, without numbers.",),

@@ -33,13 +33,17 @@ NO_WEIGHTS = "This is asked of the weights of a trained model, which are not kep
 
 @dataclass(frozen=True)
 class Artefact:
-    """`absent` says what does not exist here: it stands beside what the paper has where cards have nothing."""
+    """`absent` says what does not exist here: it stands beside what the paper has where cards have nothing.
+
+    Of what is `only_drawn` the paper prints no numbers, so that a table of ours stands alone.
+    """
 
     paper: Paper
     number: str
     title: str
     source: Source
     absent: str = ""
+    only_drawn: bool = False
 
     @property
     def name(self) -> str:
@@ -57,9 +61,16 @@ class Artefact:
             return Shown(missing=str(error))
 
 
+def stands_alone(artefact: Artefact, shown: Shown) -> bool:
+    """Whether there are numbers of ours where the paper prints none."""
+    return artefact.only_drawn and bool(shown.sheets)
+
+
 def why_without(artefact: Artefact, shown: Shown) -> str:
-    """Why there is no number of ours beside theirs, in a sentence; empty where there is one."""
-    return "" if shown.pairs else " ".join(filter(None, (artefact.absent, shown.missing)))
+    """Why there is no number of ours, in a sentence; empty where there is one."""
+    if shown.pairs or stands_alone(artefact, shown):
+        return ""
+    return " ".join(filter(None, (artefact.absent, shown.missing)))
 
 
 def _table(number: str) -> Callable[[Mapping[str, str]], bool]:
@@ -94,7 +105,7 @@ ARTEFACTS = (
     Artefact(
         "LRA", "Figure 1", "Samples of Pathfinder", samples("pathfinder", 8), "Pictures: the paper prints no numbers."
     ),
-    Artefact("LRA", "Figure 2", "Required attention span", question("span", ("Span",), ("Task",)), NO_WEIGHTS),
+    Artefact("LRA", "Figure 2", "Required attention span", question("span"), NO_WEIGHTS, only_drawn=True),
     Artefact("LRA", "Table 1", "Scores, version 0; Table 7 is the same", boards("lra", published="v0")),
     Artefact(
         "LRA", "Table 1, Text", "Text as the best of four lengths", question("text_lengths", columns=TEXT, by=NAME)
@@ -102,13 +113,13 @@ ARTEFACTS = (
     Artefact("LRA", "Table 2", "Training speed and memory", question("speed", TIMES, ("Mode",), keep=_mode("train"))),
     Artefact("LRA", "Figure 3", "Score against speed and memory", question("tradeoff", ("Score", "Steps/s"))),
     Artefact("LRA", "Table 3", "Generalisation gap on Image", question("gap", ("Train", "Test", "Gap"), ("Task",))),
-    Artefact("LRA", "Figure 4", "Similarity of embeddings", question("embeddings"), NO_WEIGHTS),
-    Artefact("LRA", "Figure 5", "Attention maps on Pathfinder", question("rollout"), NO_WEIGHTS),
+    Artefact("LRA", "Figure 4", "Similarity of embeddings", question("embeddings"), NO_WEIGHTS, only_drawn=True),
+    Artefact("LRA", "Figure 5", "Attention maps on Pathfinder", question("rollout"), NO_WEIGHTS, only_drawn=True),
     Artefact("LRA", "Table 4", "Inference speed", question("speed", TIMES, ("Mode",), keep=_mode("inference"))),
     Artefact("LRA", "Table 5", "Steps to 30 and 35 % on Image", question("convergence", ("30 %", "35 %"))),
     Artefact("LRA", "Table 6", "Scores, version 1", boards("lra", published="v1")),
     Artefact("LRA", "Appendix A.2.1", "References on Image", question("references", ("Image",), name_column="Network")),
-    Artefact("LRA", "Appendix A.3.1", "From Pathfinder to Path-X", question("transfer"), NO_WEIGHTS),
+    Artefact("LRA", "Appendix A.3.1", "From Pathfinder to Path-X", question("transfer"), NO_WEIGHTS, only_drawn=True),
     Artefact("CAB", "Figure 1", "The four patterns", NO_DATA, "A diagram: there are no data in it."),
     Artefact("CAB", "Table 1", "Tasks", printed("longspan list tasks", lambda: printed_tables.settings("Table 1"))),
     Artefact(

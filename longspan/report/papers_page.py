@@ -8,7 +8,7 @@ from longspan.analysis.finding import escaped, table
 from longspan.core.errors import UsageError, did_you_mean
 from longspan.published.contradictions import contradictions
 from longspan.report.artefact_sources import Desk, Shown
-from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, why_without
+from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, stands_alone, why_without
 from longspan.report.printed import leaderboard, measurements
 
 SHOWN = 2  # pairs in the table of all
@@ -21,7 +21,11 @@ def artefacts(evidence: Evidence, paper: str) -> str:
     made = [(artefact, artefact.show(Desk(evidence))) for artefact in ARTEFACTS if artefact.paper == paper]
     heads = ("in the paper", "what", "command", "theirs", "ours")
     parts = [_lines(heads, [_line(artefact, shown) for artefact, shown in made])]
-    parts += [_all_numbers(artefact, shown) for artefact, shown in made if shown.pairs]
+    for artefact, shown in made:
+        if shown.pairs:
+            parts.append(_all_numbers(artefact, shown))
+        elif stands_alone(artefact, shown):
+            parts.append(_own_numbers(artefact, shown))
     return "\n\n".join(parts)
 
 
@@ -31,6 +35,8 @@ def _line(artefact: Artefact, shown: Shown) -> list[str]:
     theirs = "; ".join(f"{pair.what}: {pair.theirs}" for pair in first)
     numbers = [f"{pair.ours} ({pair.where})" if pair.where else pair.ours for pair in first]
     ours = "; ".join([*numbers, *[f"{more} more below"] * (more > 0)])
+    if stands_alone(artefact, shown):
+        theirs, ours = "no numbers in print", "a table below"
     said = why_without(artefact, shown) or ours
     return [artefact.number, artefact.title, f"`{artefact.command}`", escaped(theirs), escaped(said)]
 
@@ -47,6 +53,15 @@ def _all_numbers(artefact: Artefact, shown: Shown) -> str:
     words += [_lines(("what", "theirs", "ours", "ours by"), rows)] * bool(rows)
     agree = len(shown.pairs) - len(pairs)
     return "\n\n".join([*words, *[f"{agree} more are written alike."] * bool(agree)])
+
+
+def _own_numbers(artefact: Artefact, shown: Shown) -> str:
+    """The tables of ours where the paper prints no numbers."""
+    words = [f"### {artefact.paper}, {artefact.number}"]
+    for sheet in shown.sheets:
+        rows = [[escaped(text) for text in line] for line in sheet.lines]
+        words += [escaped(sheet.title), _lines(sheet.heads, rows), *map(escaped, sheet.notes)]
+    return "\n\n".join(words)
 
 
 def misprints(evidence: Evidence, paper: str) -> str:
