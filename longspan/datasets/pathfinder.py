@@ -36,7 +36,15 @@ from longspan.datasets.base import (
     count_labels,
     settings_of,
 )
-from longspan.datasets.drawing.rules import FOLDER, RULES, SHORT, counts, rules_of
+from longspan.datasets.drawing.rules import (
+    CONTOUR_LENGTH,
+    FOLDER,
+    RULES,
+    SHORT,
+    counts,
+    counts_on_the_way,
+    rules_of,
+)
 from longspan.datasets.drawing.sheet import contact_sheet
 from longspan.datasets.generation.arrays import write_array, write_split
 from longspan.datasets.generation.shards import Shard
@@ -56,7 +64,8 @@ class Data:
 
     `split` says how the release's images are divided: by our list, or as S4 and its successors do (seed 42 of torch).
     With `fresh` all training images are new ones after so many epochs, and `symmetries` flips and rotates each one at
-    random whenever it is used, which keeps its label. Validation and test images stay those on disk.
+    random whenever it is used, which keeps its label. With `curriculum` contours grow during so many epochs, from three
+    paddles and no distractors to those of the difficulty. Validation and test images stay those on disk.
     """
 
     size: int = 32
@@ -68,11 +77,19 @@ class Data:
     split: Rule = "longspan"
     fresh: int = field(default=0, metadata=LATER)
     symmetries: bool = field(default=False, metadata=LATER)
+    curriculum: int = field(default=0, metadata=LATER)
 
     def __post_init__(self):
         check_counts(self)
         if self.fresh < 0:
             raise UsageError(f"fresh counts epochs from 1, or is 0 for images that stay, got fresh={self.fresh}.")
+        if self.curriculum < 0:
+            raise UsageError(f"curriculum counts epochs from 1, or is 0 for none, got curriculum={self.curriculum}.")
+        if self.curriculum and (not self.fresh or self.difficulty == "short"):
+            raise UsageError(
+                f"A curriculum draws new images with longer and longer contours, got curriculum={self.curriculum} with "
+                f"fresh={self.fresh} and difficulty={self.difficulty!r}; set fresh=1 and a difficulty from easy on."
+            )
         if self.size not in (sides := (*SHORT, *RULES)):
             raise UsageError(f"Pathfinder images have a side of {_list(sides)} pixels, got size={self.size}; pick one.")
         if self.difficulty not in get_args(Difficulty):
@@ -86,6 +103,20 @@ class Data:
             )
         if self.split not in get_args(Rule):
             raise UsageError(f"Pathfinder is split by {_list(get_args(Rule))}, got split={self.split!r}; pick one.")
+
+    def contours(self, epoch: int) -> list[int]:
+        """The numbers of paddles that the contours of an epoch have, in equal shares.
+
+        >>> Data(fresh=1, curriculum=11).contours(3)
+        [6, 3, 6, 4, 6, 5, 6, 6]
+        >>> Data(fresh=1, curriculum=11).contours(11)
+        [14]
+        """
+        shortest, last = CONTOUR_LENGTH["short"], CONTOUR_LENGTH[self.difficulty]
+        if epoch >= self.curriculum:
+            return [last]
+        longest = shortest + (last - shortest) * epoch // self.curriculum
+        return [length for other in range(shortest, longest + 1) for length in (longest, other)]
 
 
 _PROTOCOLS = ("longspan", "lra-paper", "lra-released", "strong")
@@ -109,18 +140,24 @@ PRESETS["pathfinder_cls"] = {key: data for key, data in PRESETS["pathfinder"].it
 
 @dataclass(frozen=True, eq=False)
 class Drawn(Split):
-    """Training images that are drawn again as the settings say; those on disk are the first."""
+    """Training images that are drawn again as the settings say; without a curriculum, those on disk are the first."""
 
     data: Data
 
     def shards(self, number: int) -> list[Callable[[], tuple[np.ndarray, np.ndarray]]]:
-        """Calls that draw set number `number` of images, from 1 on, as rows of pixels with their labels."""
+        """Calls that draw set number `number` of images, as rows of pixels with their labels; those of one call have
+        contours of one length."""
         data, shard = self.data, 1_000
         sizes = [min(shard, len(self) - first) for first in range(0, len(self), shard)]
-        return [partial(self._draw, derive(data.seed, "fresh", number, i), size) for i, size in enumerate(sizes)]
+        contours = data.contours(number * data.fresh)
+        return [
+            partial(self._draw, derive(data.seed, "fresh", number, i), size, contours[i % len(contours)])
+            for i, size in enumerate(sizes)
+        ]
 
-    def _draw(self, seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = generate(self.data, count, derive(seed, "pathfinder", self.data.size, self.data.difficulty))
+    def _draw(self, seed: int, count: int, contour: int) -> tuple[np.ndarray, np.ndarray]:
+        seed = derive(seed, "pathfinder", self.data.size, self.data.difficulty)
+        images, labels = generate(self.data, count, seed, contour=contour)
         return images.reshape(count, -1), labels
 
 
@@ -146,7 +183,7 @@ class Pathfinder(Dataset):
 
     def stored(self, data: Data) -> Data:
         """What is on disk knows nothing of how training images are drawn again."""
-        return replace(data, fresh=0, symmetries=False)
+        return replace(data, fresh=0, symmetries=False, curriculum=0)
 
     def key(self, data: Data) -> str:
         rule = "" if data.split == "longspan" else f"-{data.split}"
@@ -265,13 +302,21 @@ def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
     return Pathfinder().load(data, root=root)
 
 
-def generate(data: Data, count: int, seed: int, *, markers: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """`count` images [count size size] and labels from one random stream; markers can be left out for comparisons."""
+def generate(
+    data: Data, count: int, seed: int, *, contour: int | None = None, markers: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """`count` images [count size size] and labels from one random stream.
+
+    Contours may have fewer paddles than the difficulty asks for; markers can be left out for comparisons.
+    """
     from longspan.datasets.drawing.growth import draw_image
     from longspan.datasets.drawing.stamps import stamps
 
     rules = rules_of(data.size)
-    amounts = counts(rules, data.difficulty)
+    if contour is None or contour == CONTOUR_LENGTH[data.difficulty]:
+        amounts = counts(rules, data.difficulty)
+    else:
+        amounts = counts_on_the_way(rules, data.difficulty, contour)
     plan = (rules.size, rules.padding, rules.seed_distance, amounts.contour, amounts.distractor, amounts.distractors)
     plan = (*plan, rules.paddle_retrials, rules.distractor_retrials)
     contrasts = (rules.snake_contrast * rules.paddle_contrast, rules.snake_contrast)

@@ -15,6 +15,7 @@ PARTS = ("data", "model", "recipe")
 
 # Settings that came after the first cards, with the value by which runs without them were made.
 LATER = {
+    "data.curriculum": 0,
     "data.fresh": 0,
     "data.symmetries": False,
     "data.tokens": "bytes",

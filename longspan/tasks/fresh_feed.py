@@ -31,8 +31,10 @@ class FreshFeed(Feed):
         self.split, self.device, self.shift = split, device, shift
         self.side = split.data.size
         self.lengths = np.full(len(split), self.side**2)
-        pixels = torch.tensor(np.asarray(split.tokens)).reshape(len(split), -1)
-        self._sets = {0: (pixels.to(device), torch.tensor(np.asarray(split.labels)).long().to(device))}
+        self._sets: dict[int, Pictures] = {}
+        if not split.data.curriculum:  # the first are those on disk
+            pixels = torch.tensor(np.asarray(split.tokens)).reshape(len(split), -1)
+            self._sets[0] = (pixels.to(device), torch.tensor(np.asarray(split.labels)).long().to(device))
         self._coming: dict[int, list[Future]] = {}
         self._turns = symmetries(self.side).to(device)
         self._threads = ThreadPoolExecutor(os.cpu_count())

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longspan import datasets, tasks
+from longspan.core.errors import UsageError
 from longspan.datasets import pathfinder
 from longspan.datasets.base import settings_of
+from longspan.datasets.drawing.rules import CONTOUR_LENGTH, RULES, counts, counts_on_the_way
 from longspan.runs import Cell, run
 from longspan.tasks.fresh_feed import FreshFeed, symmetries
 from longspan.training.order import ExampleOrder
@@ -84,6 +88,58 @@ def test_turned_pictures_are_symmetric_to_those_on_disk_and_belong_to_seed_and_r
     assert len(seen) > 2
     torch.manual_seed(5)  # a process with half of the rows
     assert torch.equal(turned.batch(rows[1::2]).tokens.reshape(-1, 32, 32), found[1::2])
+
+
+def test_contours_grow_with_the_epochs_of_a_curriculum(root):
+    """The share of lit pixels grows with the number of paddles and distractors, up to that of the images on disk."""
+    grown = feed(root, fresh=1, curriculum=3, difficulty="hard")
+    stored = np.asarray(load(root, difficulty="hard").train.tokens).reshape(COUNT, -1)
+    lit = [(epoch(grown, number).tokens > 65).float().mean().item() for number in (0, 1, 2, 3)]
+    assert lit == sorted(lit)
+    assert lit[0] < 0.5 * lit[3]
+    assert lit[3] == pytest.approx((stored > 64).mean(), rel=0.2)
+    again = feed(root, fresh=1, curriculum=3, difficulty="hard")
+    assert torch.equal(epoch(again, 1).tokens, epoch(grown, 1).tokens)
+
+
+def test_without_a_curriculum_fresh_pictures_are_as_they_were(root):
+    fresh, grown = (feed(root, fresh=1, curriculum=curriculum) for curriculum in (0, 2))
+    assert not torch.equal(epoch(fresh, 1).tokens, epoch(grown, 1).tokens)
+    assert torch.equal(epoch(fresh, 2).tokens, epoch(grown, 2).tokens)  # it has ended
+
+
+@given(st.sampled_from(["easy", "intermediate", "hard"]), st.integers(1, 40), st.integers(0, 60))
+def test_a_curriculum_goes_from_three_paddles_to_those_of_the_difficulty(difficulty, epochs, now):
+    data = pathfinder.Data(difficulty=difficulty, fresh=1, curriculum=epochs)
+    lengths, later = data.contours(now), data.contours(now + 1)
+    assert max(lengths) <= max(later) <= CONTOUR_LENGTH[difficulty]
+    assert min(lengths) >= CONTOUR_LENGTH["short"]
+    assert lengths.count(max(lengths)) * 2 >= len(lengths)
+    assert max(data.contours(0)) == CONTOUR_LENGTH["short"]
+    assert data.contours(epochs) == [CONTOUR_LENGTH[difficulty]]
+
+
+@pytest.mark.parametrize("difficulty", ["easy", "intermediate", "hard"])
+@pytest.mark.parametrize("size", RULES)
+def test_the_way_to_a_difficulty_ends_at_it(size, difficulty):
+    rules = RULES[size]
+    way = [counts_on_the_way(rules, difficulty, n) for n in range(3, CONTOUR_LENGTH[difficulty] + 1)]
+    assert way[0].distractors == 0
+    assert way[-1] == counts(rules, difficulty)
+    assert min(step.distractor for step in way) >= 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"curriculum": -1, "fresh": 1},
+        {"curriculum": 3},
+        {"curriculum": 3, "fresh": 1, "size": 12, "difficulty": "short"},
+    ],
+)
+def test_a_curriculum_that_cannot_be_is_refused(changes):
+    with pytest.raises(UsageError, match="curriculum"):
+        pathfinder.Data(**changes)
 
 
 def test_there_are_eight_symmetries():

@@ -61,3 +61,13 @@ class Counts:
 def counts(rules: Rules, difficulty: str) -> Counts:
     contour = CONTOUR_LENGTH[difficulty]
     return Counts(contour, contour // 3, rules.distractor_paddles // (contour // 3))
+
+
+def counts_on_the_way(rules: Rules, difficulty: str, contour: int) -> Counts:
+    """For contours of fewer paddles than the difficulty has: the fewer, the fewer distractors, and none at three.
+
+    Those of two to four paddles are as long as the arena has them, but never a single paddle.
+    """
+    shortest, length = CONTOUR_LENGTH["short"], max(2, contour // 3)
+    share = (contour - shortest) / (CONTOUR_LENGTH[difficulty] - shortest)
+    return Counts(contour, length, int(share * rules.distractor_paddles / length))
