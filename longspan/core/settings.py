@@ -12,22 +12,32 @@ S = TypeVar("S")
 
 
 def override(settings: S, changes: Mapping[str, Any]) -> S:
-    """A copy with these settings changed; unknown names and values of the wrong type are refused."""
-    for name, value in changes.items():
-        settings = _replace(settings, name, name.split("."), value)
-    return settings
+    """A copy with these settings changed; unknown names and values of the wrong type are refused.
+
+    All changes are made at once: settings that must fit one another may be changed together, in any order.
+    """
+    return (
+        _replace(settings, [(name, name.split("."), value) for name, value in changes.items()]) if changes else settings
+    )
 
 
-def _replace(owner: Any, name: str, path: list[str], value: Any) -> Any:
+def _replace(owner: Any, changes: list[tuple[str, list[str], Any]]) -> Any:
+    """`owner` with values by name, each with what is left of its path."""
     fields: dict[str, Any] = {f.name: f for f in dataclasses.fields(owner)} if _is_group(owner) else {}
-    if path[0] not in fields:
-        raise UnknownName(f"No setting {shortened(name)!r}.{did_you_mean(path[0], fields)}")
-    if len(path) > 1:
-        return dataclasses.replace(owner, **{path[0]: _replace(getattr(owner, path[0]), name, path[1:], value)})
-    if _is_group(group := getattr(owner, path[0])):
-        inside = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(group))
-        raise UsageError(f"{name!r} is a group of settings; name one of {inside}.")
-    return dataclasses.replace(owner, **{path[0]: _typed(name, value, fields[path[0]].type)})
+    values: dict[str, Any] = {}
+    inside: dict[str, list[tuple[str, list[str], Any]]] = {}
+    for name, (first, *rest), value in changes:
+        if first not in fields:
+            raise UnknownName(f"No setting {shortened(name)!r}.{did_you_mean(first, fields)}")
+        if rest:
+            inside.setdefault(first, []).append((name, rest, value))
+        elif _is_group(group := getattr(owner, first)):
+            names = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(group))
+            raise UsageError(f"{name!r} is a group of settings; name one of {names}.")
+        else:
+            values[first] = _typed(name, value, fields[first].type)
+    values |= {first: _replace(getattr(owner, first), own) for first, own in inside.items()}
+    return dataclasses.replace(owner, **values)
 
 
 def _is_group(value: Any) -> bool:
