@@ -11,6 +11,7 @@ recipe.steps = 500
 [[part]]                                  # cells with other settings; what it does not say is as above
 tasks = ["lm"]
 mechanisms = ["performer(features=64)"]
+add = {model.layers = 2}                  # to [set]; set = {} begins anew
 """
 
 import tomllib
@@ -36,7 +37,7 @@ class Part:
     backbone: str | None = None  # in place of the tasks' own
 
 
-KEYS = {"set" if one.name == "overrides" else one.name for one in fields(Part)}
+KEYS = {one.name for one in fields(Part) if one.name != "overrides"} | {"set", "add"}
 LARGEST = 2**20  # bytes
 
 
@@ -71,6 +72,7 @@ def _part(words: Mapping[str, Any], path: Path) -> Part:
         ("tier", str),
         ("seeds", int),
         ("set", dict),
+        ("add", dict),
     ):
         if name in words and (not isinstance(words[name], kind) or isinstance(words[name], bool)):
             raise UsageError(f"{path}: {name} must be of type {kind.__name__}, got {words[name]!r}.")
@@ -78,7 +80,8 @@ def _part(words: Mapping[str, Any], path: Path) -> Part:
         raise UsageError(f"{path}: seeds is the number of seeds, at least 1, got {words['seeds']}.")
     plain = {name: words[name] for name in ("pattern", "protocol", "tier", "seeds", "backbone") if name in words}
     tasks, mechanisms = (tuple(dict.fromkeys(words[name])) for name in ("tasks", "mechanisms"))
-    return Part(tasks, mechanisms, **plain, overrides=dict(_flat(words.get("set", {}))))
+    changes = {name: value for key in ("set", "add") for name, value in _flat(words.get(key, {}))}
+    return Part(tasks, mechanisms, **plain, overrides=changes)
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Any:

@@ -29,12 +29,19 @@ def test_parts_take_what_they_do_not_say_from_above(tmp_path):
         [[part]]
         tasks = ["recall"]
         set = {}
+        [[part]]
+        add = {recipe.steps = 4, model.layers = 1}
+        [[part]]
+        set = {recipe.steps = 5}
+        add = {model.layers = 2}
         """,
     )
     changed = {"recipe.steps": 3, "data.sizes": (1, 2)}
     assert read_matrix(path) == [
         Part(("listops",), ("softmax", "linear"), seeds=2, overrides=changed),
         Part(("recall",), ("softmax", "linear"), seeds=2),
+        Part(("listops",), ("softmax", "linear"), seeds=2, overrides=changed | {"recipe.steps": 4, "model.layers": 1}),
+        Part(("listops",), ("softmax", "linear"), seeds=2, overrides={"recipe.steps": 5, "model.layers": 2}),
     ]
 
 
@@ -47,6 +54,7 @@ def test_parts_take_what_they_do_not_say_from_above(tmp_path):
         ('tasks = ["listops"]\nmechanisms = ["softmax"]\nseed = 3', "Did you mean 'seeds'"),
         ('tasks = ["listops"]\nmechanisms = ["softmax"]\nseeds = true', "of type int"),
         ('tasks = ["listops"]\nmechanisms = ["softmax"]\nseeds = 0', "at least 1"),
+        ('tasks = ["listops"]\nmechanisms = ["softmax"]\nadd = 3', "add must be of type dict"),
         ("part = 3", r"\[\[part\]\]"),
     ],
 )
