@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Thousands of tiny operations are faster on one thread, above all on a busy machine."""
+    """Tiny operations are faster on one thread, and sums are the same on any number of cores."""
     import torch  # not with the package: who reads cards needs none
 
     threads = torch.get_num_threads()

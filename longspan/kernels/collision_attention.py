@@ -9,13 +9,13 @@ in the length. One operator for torch.compile, whatever the length. Deterministi
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from longspan.kernels.operator import differentiate, operator
+from longspan.kernels.query_blocks import count_pairs, query_blocks
 
 QUERIES = 256  # that are weighed at a time
 
@@ -39,7 +39,7 @@ def collision(cosine: Float[Tensor, "*b n m"], bits: int) -> Float[Tensor, "*b n
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bits: int, causal: bool) -> Tensor:
     u = v.new_empty(*q.shape[:3], v.shape[3])
-    for some, seen in _blocks(q.shape[2], k.shape[2], causal):
+    for some, seen in query_blocks(q.shape[2], k.shape[2], QUERIES, causal=causal):
         u[:, :, some] = _weights(q, k, bits, causal, some, seen) @ v[:, :, :seen]
     return u
 
@@ -47,20 +47,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bits: int, causal: bool) -> Tensor:
 def gradients(du: Tensor, q: Tensor, k: Tensor, v: Tensor, bits: int, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv."""
     dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
-    for some, seen in _blocks(q.shape[2], k.shape[2], causal):
+    for some, seen in query_blocks(q.shape[2], k.shape[2], QUERIES, causal=causal):
         w = _weights(q, k, bits, causal, some, seen)
         dv[:, :, :seen] += w.mT @ du[:, :, some]
         dx = (du[:, :, some] @ v[:, :, :seen].mT).mul_(w).mul_(bits / 2)
         dq[:, :, some] = dx @ k[:, :, :seen]
         dk[:, :, :seen] += dx.mT @ q[:, :, some]
     return dq, dk, dv
-
-
-def _blocks(n: int, m: int, causal: bool) -> Iterator[tuple[slice, int]]:
-    """Some queries after the others, and how many keys they may see."""
-    for start in range(0, n, QUERIES):
-        end = min(start + QUERIES, n)
-        yield slice(start, end), min(end, m) if causal else m
 
 
 def _weights(q: Tensor, k: Tensor, bits: int, causal: bool, some: slice, seen: int) -> Tensor:
@@ -70,8 +63,7 @@ def _weights(q: Tensor, k: Tensor, bits: int, causal: bool, some: slice, seen: i
 
 def _flops(q: tuple[int, ...], k: tuple[int, ...], causal: bool, widths: int) -> int:
     """Products of so many channels, for all pairs that are weighed."""
-    pairs = sum((some.stop - some.start) * seen for some, seen in _blocks(q[2], k[2], causal))
-    return 2 * math.prod(q[:2]) * pairs * widths
+    return 2 * math.prod(q[:2]) * count_pairs(q[2], k[2], QUERIES, causal=causal) * widths
 
 
 _attend = operator(

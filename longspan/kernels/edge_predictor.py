@@ -10,7 +10,6 @@ Each function is one operator for torch.compile, whatever the length. Determinis
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,6 +18,7 @@ from torch import Tensor
 from longspan.kernels.masked import masked_weights
 from longspan.kernels.operator import differentiate, operator
 from longspan.kernels.precision import at_least_single
+from longspan.kernels.query_blocks import count_pairs, query_blocks
 
 QUERIES = 128  # that are scored at a time
 
@@ -53,7 +53,7 @@ def edge_loss(
 def find(a: Tensor, o: Tensor, d: Tensor, mask: Tensor, edges: int, causal: bool) -> Tensor:
     a, o, d = (at_least_single(x) for x in (a, o, d))
     visible = mask.new_zeros(*mask.shape, mask.shape[1])
-    for some, seen in _blocks(a.shape[1], causal):
+    for some, seen in query_blocks(a.shape[1], a.shape[1], QUERIES, causal=causal):
         lag, allowed = _lag(some, seen, a.device), _allowed(mask, some, seen, causal)
         others = _scores(a, o, d, lag, some, seen).masked_fill_(~allowed | (lag == 0), -torch.inf)
         best, place = others.topk(min(edges, seen), dim=2)
@@ -70,7 +70,7 @@ def compare(
     a, o, d, q, k = (at_least_single(x) for x in (a, o, d, q, k))
     loss, count = a.new_zeros(()), mask.sum().clamp(min=1)
     da, do, dd = (torch.zeros_like(x) for x in (a, o, d))
-    for some, seen in _blocks(a.shape[1], causal):
+    for some, seen in query_blocks(a.shape[1], a.shape[1], QUERIES, causal=causal):
         lag, allowed = _lag(some, seen, a.device), _allowed(mask, some, seen, causal)
         target = masked_weights(q[:, :, some], k[:, :, :seen], allowed[:, None]).mean(dim=1).to(a.dtype)
         target.masked_fill_(~mask[:, some, None], 0)
@@ -84,13 +84,6 @@ def compare(
         dd[:, some] = _by_distance(ds, lag, d.shape[2] // 2, some)
     da, do, dd = (x.to(kind) for x, kind in zip((da, do, dd), kinds, strict=True))
     return loss, da, do, dd
-
-
-def _blocks(n: int, causal: bool) -> Iterator[tuple[slice, int]]:
-    """Some queries after the others, and how many keys they may see."""
-    for start in range(0, n, QUERIES):
-        end = min(start + QUERIES, n)
-        yield slice(start, end), end if causal else n
 
 
 def _lag(some: slice, seen: int, device: torch.device) -> Tensor:
@@ -121,7 +114,7 @@ def _by_distance(ds: Tensor, lag: Tensor, farthest: int, some: slice) -> Tensor:
 
 def _flops(a: tuple[int, ...], causal: bool, channels: int) -> int:
     """Products of so many channels, for all pairs that are scored."""
-    return 2 * a[0] * channels * sum((some.stop - some.start) * seen for some, seen in _blocks(a[1], causal))
+    return 2 * a[0] * channels * count_pairs(a[1], a[1], QUERIES, causal=causal)
 
 
 _best_edges = operator(

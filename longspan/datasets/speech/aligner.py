@@ -19,6 +19,7 @@ import numpy as np
 
 from longspan.core.errors import CorruptFile
 from longspan.core.seeding import derive
+from longspan.core.threads import one_thread
 from longspan.datasets.speech import flat_start
 from longspan.datasets.speech.store import gcmvn
 
@@ -56,14 +57,9 @@ def align(clips: Sequence[Spoken], *, seed: int = 0, advance: Callable[[], None]
     import torch
 
     segments = start(clips)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(seed, "aligner") % (1 << 63))
-            return _train_and_align(clips, segments, seed, advance)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "aligner") % (1 << 63))
+        return _train_and_align(clips, segments, seed, advance)
 
 
 def start(clips: Sequence[Spoken]) -> list[np.ndarray]:
