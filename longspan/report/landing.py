@@ -105,7 +105,7 @@ def who_is_good(groups: Sequence[BoardGroup], look: Mapping[str, Look], titles: 
         own = {"name": names[mechanism], "group": mechanism, "hover": hover, **look[mechanism].point}
         marks.append(PointsMark(x=x, y=y, size=11, outline=True, **own))
     axis = Axis("percent better (right) or worse (left) than softmax, in the score of the task")
-    figure = Figure([FigureView("Scores", marks, axis, Axis(rows=list(lines), heights=heights))])
+    figure = Figure([FigureView("", marks, axis, Axis(rows=list(lines), heights=heights))])
     return Picture("good", "Who is good?", _good_words(lines), figure, "board.html", "All boards")
 
 

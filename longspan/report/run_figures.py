@@ -64,7 +64,7 @@ def scores(group: BoardGroup, task: str, look: Mapping[str, Look]) -> dict[str, 
     better = "higher" if measure.higher_is_better else "lower"
     x = Axis(f"test {board_figures.metric_name(measure.metric)}{', %' if scale > 1 else ''} ({better} is better)")
     names = [row_name(row) for row in ranked]
-    return figure_json.render(Figure([FigureView("Scores", marks, x, Axis(rows=names))]), family_of)
+    return figure_json.render(Figure([FigureView("", marks, x, Axis(rows=names))]), family_of)
 
 
 def rows_of(group: BoardGroup, task: str) -> list[Row]:

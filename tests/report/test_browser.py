@@ -205,6 +205,16 @@ def test_a_figure_has_views_and_a_legend_that_marks_also_after_a_reload(open_pag
         page.reload()
 
 
+def test_a_figure_with_one_view_says_of_what_it_is(open_page):
+    """Without it a reader cannot tell a rehearsal from a run in full."""
+    page = open_page("answers/questions")
+    lone = page.evaluate(
+        """[...document.querySelectorAll('.plot')].filter((plot) => !plot.querySelector('.views, .choose'))
+               .map((plot) => plot.querySelector('.tools .quiet')?.textContent)"""
+    )
+    assert any("longspan · smoke" in (label or "") for label in lone), lone
+
+
 def test_a_pointer_near_a_line_names_it_and_dims_the_others(open_page):
     page = open_page("task/listops")
     spot = page.locator("[data-key=learn1] g[data-group^=performer] .curve").first

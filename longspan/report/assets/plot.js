@@ -39,6 +39,7 @@ class Plot {
 
   listViews() {
     const views = this.content.views;
+    if (views.length === 1 && views[0].label) this.child("span", "quiet", this.tools).textContent = views[0].label;
     if (views.length < 2) return;
     if (views.length > TABS) {
       const label = this.child("label", "choose", this.tools);
