@@ -10,7 +10,9 @@ padding is neither normalised, projected nor sent through an MLP, and `mean` poo
 
 `hide_zeros` asks for what the release does instead: id 0 is padding, black pixels too. Every row is padded to the full
 length and computed whole; attention is told which tokens are padding; they are part of the mean, as zeros under
-`zero_rule="nystrom"`. Blocks are those of `encoder_block.py`, all settings are in `encoder_sizes.py`.
+`zero_rule="nystrom"`. Under `zero_rule="drop"` they are padding like any other: packing leaves them out, the others
+keep their positions, and `lengths` counts those that are left. Blocks are those of `encoder_block.py`, all settings are
+in `encoder_sizes.py`.
 """
 
 from collections.abc import Iterator
@@ -83,7 +85,7 @@ class EncoderClassifier(nn.Module):
     def encode(
         self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None = None
     ) -> Float[Tensor, "texts d"]:
-        """One vector for each row, but for a last one that only fills."""
+        """One vector for each row, but for last ones that only fill."""
         tokens, lengths = self.prepared(tokens, lengths)
         pooled = self._encode(tokens, lengths)
         return pooled if lengths is None else pooled[: lengths.count]
@@ -94,7 +96,10 @@ class EncoderClassifier(nn.Module):
         """The rows as the blocks see them: with the class token, and padded where zeros are hidden."""
         if isinstance(lengths, list):
             lengths = None if min(lengths) == tokens.shape[1] else Rows.of(lengths, tokens.device)
-        if self.sizes.hide_zeros:
+        if self.sizes.zero_rule == "drop":
+            if lengths is None:
+                lengths = Rows.of(visible(tokens).sum(dim=1).tolist(), tokens.device)
+        elif self.sizes.hide_zeros:
             tokens = tokens if lengths is None else tokens[: lengths.count]
             tokens, lengths = F.pad(tokens, (0, max(0, self.longest - tokens.shape[1]))), None
         if self.cls is not None:  # one more symbol, in front of every row
@@ -122,15 +127,16 @@ class EncoderClassifier(nn.Module):
         The mask says which tokens are visible where zeros are hidden. In place of `covered` tokens the network is given
         the vector `cover`.
         """
-        mask, counted, layout = (self._visible(tokens) if self.sizes.hide_zeros else None), None, None
+        drops, counted, layout = self.sizes.zero_rule == "drop", None, None
+        mask = self._visible(tokens) if self.sizes.hide_zeros and not drops else None
         place = torch.arange(tokens.shape[1], device=tokens.device)
         if lengths is None:
             counted = mask
         else:
-            layout = Layout.of_rows(lengths, tokens.shape[1])
+            layout = Layout.of_mask(visible(tokens), lengths) if drops else Layout.of_rows(lengths, tokens.shape[1])
             tokens, place = layout.pack(tokens), layout.index % tokens.shape[1]
             covered = None if covered is None else layout.pack(covered)
-            if lengths.count < len(lengths.lengths):  # the last row only fills
+            if lengths.count < len(lengths.lengths):  # the last rows only fill
                 counted = layout.index < lengths.count * layout.mask.shape[1]
         x = self._embed(tokens)
         if covered is not None and cover is not None:
@@ -216,6 +222,12 @@ class EncoderClassifier(nn.Module):
         if self.cls is None or self.sizes.zero_rule == "nystrom":
             return mask
         return torch.cat([mask[:, 1:2], mask[:, 1:]], dim=1)
+
+
+def visible(tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+    """All tokens but id 0, which is padding; of a row that has nothing else, the first."""
+    mask = tokens > 0
+    return torch.cat([mask[:, :1] | ~mask.any(dim=1, keepdim=True), mask[:, 1:]], dim=1)
 
 
 def head(sizes: Sizes, classes: int) -> Iterator[nn.Module]:

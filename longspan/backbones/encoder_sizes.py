@@ -43,7 +43,8 @@ class Sizes:
     pixel_scale: Literal["signed", "unit", "standard"] = "signed"  # -1..1, 0..1, or (0..1 - pixel_mean) / pixel_std
     pixel_mean: float = 0.5
     pixel_std: float = 0.5
-    zero_rule: Literal["release", "nystrom"] = "release"  # "nystrom" sets hidden outputs to 0 before they are pooled
+    # "nystrom" sets hidden outputs to 0 before they are pooled, "drop" does not compute them at all
+    zero_rule: Literal["release", "nystrom", "drop"] = "release"
     head_activation: Literal["relu", "gelu"] = "relu"
     head_width: Literal["mlp", "dim"] = "mlp"  # of the first hidden layer
     end_token: bool = False  # one more symbol after the last token of every row, as S4 has it

@@ -38,7 +38,7 @@ from longspan.efficiency.memory import METHODS, is_out_of_memory, peak_bytes, re
 from longspan.results import card as cards
 from longspan.results.store import Store
 from longspan.tasks.base import Recipe
-from longspan.tasks.classification import Batch, TokenFeed
+from longspan.tasks.token_feed import Batch, TokenFeed
 from longspan.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 from longspan.training.order import ExampleOrder
 
@@ -46,8 +46,14 @@ PROCEDURE = "lra-efficiency"
 BASELINE = "softmax"  # every ratio is to this one
 VOCABULARY, CLASSES = 257, 2  # a byte is its value + 1, so that 0 can mean padding
 FEED_BATCHES = 8  # rows in the feed, in batches
-TIMED_PARTS = ("kernels", "backbones/encoder_classifier.py", "attentions/base.py", "tasks/classification.py")
-TIMED_PARTS += ("backbones/encoder_block.py", "backbones/norms.py", "training/optimizer.py", "efficiency")
+TIMED_PARTS = ("kernels", "backbones/encoder_classifier.py", "attentions/base.py", "tasks/token_feed.py")
+TIMED_PARTS += (
+    "tasks/classification.py",
+    "backbones/encoder_block.py",
+    "backbones/norms.py",
+    "training/optimizer.py",
+    "efficiency",
+)
 
 Mode = Literal["train", "inference"]
 MODES: tuple[Mode, ...] = ("train", "inference")

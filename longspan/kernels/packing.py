@@ -12,8 +12,8 @@ from torch import Tensor
 class Rows:
     """The lengths of the rows of a batch, on the device, and what the host must know of them.
 
-    A last row beyond `count` is filler: it brings the number of tokens to a round number, so that batches of many
-    lengths come in few shapes.
+    Rows beyond `count` are filler: they bring the number of tokens to a round number, so that batches of many lengths
+    come in few shapes.
     """
 
     lengths: Int[Tensor, " b"]
@@ -61,7 +61,11 @@ class Layout:
         return cls(real(rows.lengths, width), index, cu_seqlens.int(), rows.max_seqlen)
 
     @classmethod
-    def of_mask(cls, mask: Bool[Tensor, "b n"]) -> "Layout":
+    def of_mask(cls, mask: Bool[Tensor, "b n"], rows: Rows | None = None) -> "Layout":
+        """From the mask alone, for which the device is waited for, or with row lengths known on the host."""
+        if rows is not None:
+            cu_seqlens = F.pad(rows.lengths.cumsum(0), (1, 0)).int()
+            return cls(mask, _true_places(mask.flatten(), rows.total), cu_seqlens, rows.max_seqlen, together=False)
         lengths = mask.sum(dim=1)
         cu_seqlens = F.pad(lengths.cumsum(0), (1, 0)).int()
         begins = mask & ~F.pad(mask[:, :-1], (1, 0))  # of runs of real tokens
@@ -84,6 +88,17 @@ class Layout:
         """The padded batch, zeros where there is no token."""
         flat = x.new_zeros(self.mask.numel(), *x.shape[1:]).index_copy(0, self.index, x)
         return flat.unflatten(0, self.mask.shape)
+
+
+def _true_places(mask: Bool[Tensor, " n"], count: int) -> Int[Tensor, " count"]:
+    """Where a mask is True, of which `count` is known to be the number; the device is not waited for.
+
+    >>> _true_places(torch.tensor([False, True, False, True]), 2)
+    tensor([1, 3])
+    """
+    place = torch.arange(len(mask), device=mask.device)
+    rank = torch.where(mask, mask.cumsum(0) - 1, count)  # those that are False meet in one place too many
+    return place.new_zeros(count + 1).scatter(0, rank, place)[:count]
 
 
 def real_first(mask: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:

@@ -17,6 +17,7 @@ registry = Registry(
         *(
             "copying_rules",
             "language",
+            "lit_feed",
             "lra_models",
             "masked_tokens",
             "pathfinder_rules",
@@ -28,6 +29,7 @@ registry = Registry(
             "speech_rules",
             "speech_sound",
             "strong",
+            "token_feed",
             "widths",
         ),
     ),

@@ -424,7 +424,7 @@ class Feed(ABC):
     """
 
     lengths: np.ndarray
-    numbers_epochs: ClassVar[bool] = False  # rows are asked for by row + epoch * len, since epochs differ
+    numbers_epochs: bool = False  # rows are asked for by row + epoch * len, since epochs differ
 
     @abstractmethod
     def __len__(self) -> int: ...

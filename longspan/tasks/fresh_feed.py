@@ -9,6 +9,7 @@ import os
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +18,16 @@ from torch import Tensor
 
 from longspan.datasets.pathfinder import Drawn
 from longspan.tasks.base import Feed
-from longspan.tasks.classification import Batch
+from longspan.tasks.lit_feed import count_lit
+from longspan.tasks.token_feed import Batch
 
-Pictures = tuple[UInt8[Tensor, "count n"], Int[Tensor, " count"]]
+
+class Pictures(NamedTuple):
+    """One set on the device, and the number of pixels of each picture that are not black, on the host."""
+
+    pixels: UInt8[Tensor, "count n"]
+    labels: Int[Tensor, " count"]
+    lit: np.ndarray
 
 
 class FreshFeed(Feed):
@@ -33,8 +41,7 @@ class FreshFeed(Feed):
         self.lengths = np.full(len(split), self.side**2)
         self._sets: dict[int, Pictures] = {}
         if not split.data.curriculum:  # the first are those on disk
-            pixels = torch.tensor(np.asarray(split.tokens)).reshape(len(split), -1)
-            self._sets[0] = (pixels.to(device), torch.tensor(np.asarray(split.labels)).long().to(device))
+            self._sets[0] = self._moved(np.array(split.tokens).reshape(len(split), -1), np.array(split.labels))
         self._coming: dict[int, list[Future]] = {}
         self._turns = symmetries(self.side).to(device)
         self._threads = ThreadPoolExecutor(os.cpu_count())
@@ -45,8 +52,7 @@ class FreshFeed(Feed):
 
     def batch(self, rows: np.ndarray) -> Batch:
         seed = int(torch.randint(2**62, ()))
-        epochs, places = np.divmod(rows, len(self))
-        numbers = epochs // self.split.data.fresh if self.split.data.fresh else np.zeros_like(epochs)
+        numbers, places = self._placed(rows)
         parts = [self._chosen(int(number), places[numbers == number]) for number in np.unique(numbers)]
         tokens, labels = (torch.cat(part) for part in zip(*parts, strict=True))
         order = np.argsort(np.argsort(numbers, kind="stable"))  # back to that of the rows
@@ -58,23 +64,39 @@ class FreshFeed(Feed):
             tokens = tokens.gather(1, self._turns[turn])
         return Batch(tokens.int() + self.shift, None, labels)
 
+    def lit(self, rows: np.ndarray) -> np.ndarray:
+        """How many pixels of each row are not black."""
+        numbers, places = self._placed(rows)
+        counts = np.empty(len(rows), np.int64)
+        for number in np.unique(numbers):
+            counts[numbers == number] = self._set(int(number)).lit[places[numbers == number]]
+        return counts
+
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         for first in range(0, len(rows), size):
             places = np.arange(first, min(first + size, len(rows)))
             yield places, self.batch(rows[places])
 
-    def _chosen(self, number: int, places: np.ndarray) -> Pictures:
-        pictures, labels = self._set(number)
+    def _placed(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The set of each row, by its number, and its place there."""
+        epochs, places = np.divmod(rows, len(self))
+        return epochs // self.split.data.fresh if self.split.data.fresh else np.zeros_like(epochs), places
+
+    def _chosen(self, number: int, places: np.ndarray) -> tuple[Tensor, Tensor]:
+        pictures = self._set(number)
         place = torch.from_numpy(places).to(self.device, non_blocking=True)
-        return pictures[place], labels[place]
+        return pictures.pixels[place], pictures.labels[place]
+
+    def _moved(self, pixels: np.ndarray, labels: np.ndarray) -> Pictures:
+        on_device = torch.from_numpy(pixels).to(self.device), torch.from_numpy(labels).long().to(self.device)
+        return Pictures(*on_device, count_lit(pixels))
 
     def _set(self, number: int) -> Pictures:
         """The pictures of this number; the next ones are drawn from now on, those before the last are dropped."""
         if number not in self._sets:
             drawn = [future.result() for future in self._coming.pop(number, None) or self._begin(number)]
-            pictures, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*drawn, strict=True))
             self._sets = {old: kept for old, kept in self._sets.items() if old == number - 1}
-            self._sets[number] = (pictures.to(self.device), labels.long().to(self.device))
+            self._sets[number] = self._moved(*(np.concatenate(part) for part in zip(*drawn, strict=True)))
         if self.split.data.fresh and number == max(self._sets) and number + 1 not in self._coming:
             self._coming = {number + 1: self._begin(number + 1)}
         return self._sets[number]

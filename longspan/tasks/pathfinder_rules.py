@@ -21,6 +21,7 @@ from longspan.datasets.base import Split
 from longspan.tasks.base import Feed, Protocol, Recipe
 from longspan.tasks.classification import Classification
 from longspan.tasks.fresh_feed import FreshFeed
+from longspan.tasks.lit_feed import LitFeed
 from longspan.tasks.lra_models import SINKHORN, sizes
 
 DATA = pathfinder.PRESETS["pathfinder"]
@@ -85,7 +86,8 @@ class PathfinderTask(Classification):
 
     def feed(self, split: Split, protocol: Protocol, device: torch.device | str) -> Feed:
         if isinstance(split, pathfinder.Drawn):
-            return FreshFeed(split, device, self.shift(protocol))
+            fresh = FreshFeed(split, device, self.shift(protocol))
+            return LitFeed(fresh, fresh.lit) if protocol.model.zero_rule == "drop" else fresh
         return super().feed(split, protocol, device)
 
     def longest(self, protocol: Protocol) -> int:

@@ -14,6 +14,8 @@ from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import Rows
 from longspan.kernels.rotary import rotate
+from longspan.tasks.lit_feed import TOTAL_STEP, filled
+from longspan.tasks.token_feed import Batch
 
 BEFORE = json.loads((Path(__file__).parent / "encoder_before.json").read_text())
 LENGTH = 24
@@ -256,9 +258,37 @@ def test_by_the_rule_of_nystromformer_black_pixels_have_no_influence_at_all():
     torch.testing.assert_close(nystrom(tokens), visible(tokens))
 
 
-@pytest.mark.parametrize("pooling", ["max", "last"])
-def test_a_picture_that_is_all_black_has_a_finite_answer(pooling):
-    model = build(hide_zeros=True, zero_rule="nystrom", pooling=pooling)
+@pytest.mark.parametrize("mechanism", ["softmax", "linear", "local", "nystromformer", "cosformer"])
+@pytest.mark.parametrize("positions", ["learned", "rope"])
+def test_dropped_black_pixels_are_padding_that_is_not_computed(mechanism, positions):
+    """What is left has the outputs that it has where black is hidden from attention, and no one else counts."""
+    if positions == "rope" and mechanism in ("local", "nystromformer", "cosformer"):
+        positions = "sinusoid"
+    tokens = rows(low=0, high=3)
+    kept = build(mechanism, hide_zeros=True, zero_rule="drop", positions=positions)
+    hidden = build(mechanism, hide_zeros=True, zero_rule="nystrom", pooling="sum_visible", positions=positions)
+    states = []
+    for model in (kept, hidden):
+        x, layout, _ = model.states(*model.prepared(tokens, None))
+        states.append(x if layout is not None else x[tokens > 0])
+    torch.testing.assert_close(*states)
+    share = (tokens > 0).sum(dim=1, keepdim=True) / LENGTH
+    torch.testing.assert_close(kept.encode(tokens) * share, hidden.encode(tokens))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "last", "sum_visible"])
+def test_rows_that_fill_a_batch_of_lit_pixels_change_nothing(pooling):
+    tokens = rows(low=0, high=3)
+    lit = (tokens > 0).sum(dim=1).numpy()
+    model = build(hide_zeros=True, zero_rule="drop", pooling=pooling)
+    batch = filled(Batch(tokens, None, torch.zeros(3)), lit)
+    assert batch.lengths.total % TOTAL_STEP == 0
+    torch.testing.assert_close(model(batch.tokens, batch.lengths), model(tokens))
+
+
+@pytest.mark.parametrize("pooling, rule", [("max", "nystrom"), ("last", "nystrom"), ("mean", "drop"), ("cls", "drop")])
+def test_a_picture_that_is_all_black_has_a_finite_answer(pooling, rule):
+    model = build(hide_zeros=True, zero_rule=rule, pooling=pooling)
     assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all()
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from longspan import attentions, tasks
 from longspan.datasets import pathfinder
 from longspan.datasets.base import Split
-from longspan.tasks.classification import TokenFeed
+from longspan.tasks.token_feed import TokenFeed
 from longspan.training.cuda_graph_step import shape_of
 
 LISTOPS, PATHFINDER = tasks.get("listops"), tasks.get("pathfinder")
@@ -79,7 +79,7 @@ def test_a_batch_of_pairs_holds_all_first_texts_and_then_all_second_ones(split, 
 
 
 def test_batches_for_a_gpu_come_in_few_shapes_and_mean_the_same(monkeypatch):
-    monkeypatch.setattr("longspan.tasks.classification.TOTAL_STEP", 32)
+    monkeypatch.setattr("longspan.tasks.token_feed.TOTAL_STEP", 32)
     draw = np.random.default_rng(0)
     split = split_of([draw.integers(1, 255, n) for n in draw.integers(1, 65, 200)], draw.integers(0, 10, 200))
     rules = LISTOPS.protocol("longspan", "smoke")

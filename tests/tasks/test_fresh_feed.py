@@ -179,3 +179,15 @@ def test_a_run_trains_on_fresh_pictures(tmp_path, root):
     cell = Cell("pathfinder", "linear", None, "longspan", "smoke", 0, few)
     card = run(cell, out=tmp_path, data=root, device="cpu", weights=False, progress=False)
     assert (card["status"], card["task_version"], card["settings"]["data"]["fresh"]) == ("ok", 2, 1)
+
+
+def test_lit_pixels_are_counted_in_every_epoch_and_on_disk(root):
+    task = tasks.get("pathfinder")
+    protocol = task.protocol("longspan", "full").override({"model.hide_zeros": True, "model.zero_rule": "drop"})
+    splits = load(root, fresh=1, symmetries=True)
+    rows = np.array([COUNT + 3, COUNT - 1, COUNT, 2])
+    drawn = task.feed(splits.train, protocol, "cpu").batch(rows)
+    (_, stored), *_ = task.feed(splits.valid, protocol, "cpu").in_batches(np.array([3, 0]), 2)
+    for batch in (drawn, stored):
+        assert batch.lengths.lengths.tolist() == (batch.tokens > 0).sum(dim=1).tolist()
+        assert 0 < batch.lengths.max_seqlen < batch.tokens.shape[1]

@@ -14,7 +14,7 @@ from torch import nn
 from longspan.attentions import Pattern
 from longspan.datasets import listops
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta
-from longspan.tasks.classification import TokenFeed
+from longspan.tasks.token_feed import TokenFeed
 from tests.backbones.toy import Toy
 
 

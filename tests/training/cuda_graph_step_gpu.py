@@ -13,7 +13,7 @@ from longspan import attentions
 from longspan.datasets.base import Split
 from longspan.runs import Cell, RunPlan
 from longspan.runs.fabric import make_fabric
-from longspan.tasks.classification import TokenFeed
+from longspan.tasks.token_feed import TokenFeed
 from longspan.tasks.widths import bucket
 from longspan.training.cuda_graph_step import Captured
 from longspan.training.optimizer import make_optimizer, set_learning_rate

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from longspan.tasks.base import Evaluation, StepResult
-from longspan.tasks.classification import TokenFeed
+from longspan.tasks.token_feed import TokenFeed
 from tests.training.copying import Copying
 
 
