@@ -24,6 +24,7 @@ sequences have no axis in common.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -104,7 +105,7 @@ class Axial(Attention):
             for axis in range(len(self.shape)):
                 x = self._along(axis, x, mask, line)
             return x
-        return sum((self._along(axis, x, mask, line) for axis in range(len(self.shape))), torch.zeros_like(x))
+        return reduce(torch.add, (self._along(axis, x, mask, line) for axis in range(len(self.shape))))
 
     def projections(self) -> Iterator[nn.Linear]:
         return (module for module in self.modules() if isinstance(module, nn.Linear))
@@ -156,20 +157,18 @@ class Axial(Attention):
         n, size, after = x.shape[1], self.shape[axis], math.prod(self.shape[axis + 1 :])
         lines = -(-n // (size * after))  # of blocks of the axes from this one on that are needed
         missing = lines * size * after - n
-        maps = self._maps(axis)
-        q, k, v = (
-            F.pad(self._split(project(x)), (0, 0, 0, missing)).unflatten(2, (lines, size, after)).movedim(2, 1)
-            for project in (maps.query, maps.key, maps.value)
-        )  # [b, lines, h, size, after, c]
-        q, k, v = (u.movedim(4, 2).flatten(0, 2) for u in (q, k, v))  # [b lines after, h, size, c]
         visible = self._visible(mask, n, lines, size, after, line, x)
+        whole = F.pad(x, (0, 0, 0, missing)) if missing else x
+        whole = whole.unflatten(1, (lines, size, after)).transpose(2, 3).flatten(0, 2)  # [b lines after, size, d]
+        maps = self._maps(axis)
+        q, k, v = (self._split(project(whole)) for project in (maps.query, maps.key, maps.value))
         p = self.active_dropout
         if visible is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=line == "so far", dropout_p=p)
         else:
             y = masked_attention(q, k, v, visible, dropout=p)
-        y = y.unflatten(0, (len(x), lines, after)).movedim(2, 4).movedim(1, 2).flatten(2, 4)[:, :, :n]
-        return maps.out(y.transpose(1, 2).flatten(2).to(maps.out.weight.dtype))
+        y = maps.out(y.transpose(1, 2).flatten(2).to(maps.out.weight.dtype))
+        return y.unflatten(0, (len(x), lines, after)).transpose(2, 3).flatten(1, 3)[:, :n]
 
     def _visible(
         self, mask: Bool[Tensor, "b n"] | None, n: int, lines: int, size: int, after: int, line: Line, x: Tensor

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import left_align
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import at_least_single, bfloat16_or_single, without_autocast
 
 BUCKETS, FARTHEST = 32, 128
 
@@ -108,25 +108,29 @@ class Flash(Attention):
         if self.pattern.causal:
             weights = weights.tril()
         near = F.dropout(weights, self.active_dropout).to(v.dtype) @ groups
-        y = (near + self._far(far_q, far_k, groups, count, n).to(v.dtype)).flatten(1, 2)[:, :n]
+        y = self._with_far(near, far_q, far_k, groups, count, n).to(v.dtype).flatten(1, 2)[:, :n]
         return self.out((u * y).to(self.out.weight.dtype))
 
-    def _far(
+    def _with_far(
         self,
+        near: Float[Tensor, "b groups g e"],
         q: Float[Tensor, "b groups g s"],
         k: Float[Tensor, "b groups g s"],
         v: Float[Tensor, "b groups g e"],
         count: Int[Tensor, " b"] | None,
         n: int,
     ) -> Float[Tensor, "b groups g e"]:
+        """L v added to what is near; products of a group in the type of their operands, sums over groups in float32."""
         with without_autocast(q):
-            sums = at_least_single(k).mT @ at_least_single(v)
+            near, q, k, v = (bfloat16_or_single(part) for part in (near, q, k, v))
+            sums = at_least_single(k.mT @ v)
             if self.pattern.causal:
-                before = F.pad(sums.cumsum(dim=1)[:, :-1], (0, 0, 0, 0, 1, 0))
-                return at_least_single(q) @ (before / self.group)
-            total = sums.sum(dim=1, keepdim=True)
-            number = n if count is None else count.clamp(min=1).to(total.dtype)[:, None, None, None]
-            return at_least_single(q) @ (total / number)
+                before = F.pad(sums.cumsum(dim=1)[:, :-1], (0, 0, 0, 0, 1, 0)) / self.group
+                y = torch.baddbmm(near.flatten(0, 1), q.flatten(0, 1), before.to(q.dtype).flatten(0, 1))
+                return y.unflatten(0, near.shape[:2])
+            number = n if count is None else count.clamp(min=1).to(sums.dtype)[:, None, None]
+            total = (sums.sum(dim=1) / number).to(q.dtype)
+            return torch.baddbmm(near.flatten(1, 2), q.flatten(1, 2), total).unflatten(1, near.shape[1:3])
 
     def _shifted(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         """With the first half of the channels from the token before, where that is asked for."""
@@ -144,7 +148,8 @@ class Flash(Attention):
         z = F.silu(self.shared(x))
         if mask is not None:
             v = v.masked_fill(~mask[..., None], 0)
-        return v, u, [z * gamma + beta for gamma, beta in zip(self.gamma, self.beta, strict=True)]
+        pairs = zip(self.gamma, self.beta, strict=True)
+        return v, u, [(z * gamma + beta).to(z.dtype) for gamma, beta in pairs]
 
     def _weights(self, products: Float[Tensor, "..."], bias: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         scores = at_least_single(products) / self.group + bias

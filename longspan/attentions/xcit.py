@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
 from longspan.kernels.landmark.pieces import weighted_sums
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import at_least_single, bfloat16_or_single, without_autocast
 from longspan.kernels.running_covariance import channel_weights, running_covariance
 
 
@@ -58,13 +58,16 @@ class XCiT(HeadwiseAttention):
         key_mask: Bool[Tensor, "b n"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n c"]:
+        given = v.dtype
         with without_autocast(q):
             if self.pattern is Pattern.CAUSAL_SELF:
                 return self._attend_causally(q, k, v, key_mask)[0]
-            dtype, q, k, v = v.dtype, _real(q, key_mask), _real(k, key_mask), _real(v, key_mask)
-            square_q, square_k = q.square().sum(dim=2), k.square().sum(dim=2)
-            weights = channel_weights(weighted_sums(q, k), square_q, square_k, self.temperature.to(q.dtype))
-            return (v @ weights.mT).to(dtype)
+            q, k, v = (_without_padding(bfloat16_or_single(x), key_mask) for x in (q, k, v))
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            square_q, square_k = (torch.linalg.vector_norm(x, dim=2, dtype=dtype).square() for x in (q, k))
+            covariance = weighted_sums(q, k, dtype=dtype)
+            weights = channel_weights(covariance, square_q, square_k, self.temperature.to(dtype))
+            return (v @ weights.mT.to(v.dtype)).to(given)
 
     def prefill(
         self,
@@ -103,12 +106,12 @@ class XCiT(HeadwiseAttention):
         state: Covariance | None = None,
     ) -> tuple[Float[Tensor, "b h n c"], Covariance]:
         sums = None if state is None else (state.covariance, state.square_q, state.square_k)
-        dtype, q, k, v = v.dtype, _real(q, mask), _real(k, mask), _real(v, mask)
+        dtype = v.dtype
+        q, k, v = (_without_padding(at_least_single(x), mask) for x in (q, k, v))
         y, sums = running_covariance(q, k, v, self.temperature.to(q.dtype), sums)
         return y.to(dtype), Covariance(*sums)
 
 
-def _real(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
-    """In float32 or better, and 0 for padding, which then adds nothing."""
-    x = at_least_single(x)
+def _without_padding(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
+    """0 for padding, which then adds nothing."""
     return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)

@@ -22,9 +22,11 @@ def in_pieces(x: Shaped[Tensor, "b h m *c"], least: int = PIECE) -> Shaped[Tenso
     return x.unflatten(2, (pieces, -1)) if x.shape[2] else x[:, :, None]
 
 
-def weighted_sums(weights: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
-    """weights^T x."""
-    return (in_pieces(weights).mT @ in_pieces(x)).sum(dim=2)
+def weighted_sums(
+    weights: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m c"], dtype: torch.dtype | None = None
+) -> Float[Tensor, "b h r c"]:
+    """weights^T x, the sum over pieces in `dtype` if it is named."""
+    return (in_pieces(weights).mT @ in_pieces(x)).sum(dim=2, dtype=dtype)
 
 
 def project_length(matrix: Float[Tensor, "*h m r"], x: Float[Tensor, "b h m c"]) -> Float[Tensor, "b h r c"]:
