@@ -35,8 +35,9 @@ FLAT = {  # shelves on which a file never imports a neighbour, but for what all 
     "attentions": {"auxiliary", "base", "bypass", "relative", "state_space"},
     "tasks": {
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
-        *("language", "lra_models", "masked_tokens", "speech", "speech_feed", "speech_rules", "speech_sound", "strong"),
-        *("copying_rules", "pathfinder_rules", "placed_answers", "recall_rules", "row_draws", "widths"),
+        *("language", "lit_feed", "lra_models", "masked_tokens", "speech", "speech_feed", "speech_rules"),
+        *("copying_rules", "pathfinder_rules", "placed_answers", "recall_rules", "row_draws", "speech_sound"),
+        *("strong", "token_feed", "widths"),
     },
     "datasets": {"base", "characters", "corpus", "placed_answers", "series"},
     "probes": {"base", "matrices", "ask"},
