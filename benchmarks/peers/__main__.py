@@ -2,12 +2,15 @@
 
     python -m benchmarks.peers --lengths 1024 4096 16384 --json peers.json
     python -m benchmarks.peers --only performer linformer --lengths 1024 --batch 1 --device cpu --dtype float32
+    python -m benchmarks.peers --show peers.json
 
 Ratios are theirs over ours: above 1, ours is faster.
 """
 
 import argparse
+import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from longspan.core.errors import LongspanError
 
 def main(arguments: list[str]) -> int:
     asked = _parse(arguments)
+    if asked.show:
+        print(table(json.loads(asked.show.read_text())["rows"]))
+        return 0
     try:
         device = environment.choose_device(asked.device)
     except LongspanError as error:
@@ -66,6 +72,29 @@ def _times(side: Side) -> str:
     return ", ".join([*shown, *([side.note] if side.note else [])])
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of a report in Markdown: microseconds of ours, and by what theirs takes longer, graph / eager."""
+    lengths = sorted({row["length"] for row in rows})
+    found: dict[tuple[str, str, str], dict[int, str]] = {}
+    for row in rows:
+        race = (f"{row['package']} {row['offers']}", row["pattern"], row["mode"])
+        found.setdefault(race, {})[row["length"]] = _cell(row)
+    head = ["package", "pattern", "mode", *(f"{length:,}" for length in lengths)]
+    lines = [head, ["---"] * len(head)]
+    lines += [[*race, *(cells.get(length, "–") for length in lengths)] for race, cells in found.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    """`49, 19 / 4.43`; a dash where a side cannot be recorded, the note where it cannot run."""
+    ours, theirs = (row[side]["graph"] or row[side]["eager"] for side in ("ours_ms", "theirs_ms"))
+    if ours is None or theirs is None:
+        return row["ours_ms"]["note"] or row["theirs_ms"]["note"]
+    ratios = (row["ratio"].get(clock) for clock in ("graph", "eager"))
+    shown = ("–" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2f}" for ratio in ratios)
+    return f"{1e3 * ours['median']:,.0f}, {' / '.join(shown)}"
+
+
 def report(rows: list[Row], skipped: list[dict[str, str]], setup: Setup) -> dict[str, Any]:
     return {
         "environment": environment.describe(),
@@ -92,6 +121,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=Setup.repeats)
     parser.add_argument("--seconds", type=float, default=Setup.seconds, help="for one clock of one side")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print what --json kept as a Markdown table")
     parser.add_argument("--quick", action="store_true", help="torch's own attention, 64 tokens on a CPU")
     given = parser.parse_args(arguments)
     if given.quick:

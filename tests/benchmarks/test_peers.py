@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.peers.__main__ import main
+from benchmarks.peers.__main__ import main, table
 from benchmarks.peers.packages import PEERS, Peer
 from benchmarks.peers.race import Setup, missing, race, races
 from longspan import attentions
@@ -149,6 +149,28 @@ def test_the_report_says_where_what_and_how_long(tmp_path, capsys, monkeypatch):
         assert row["ratio"] == {"eager": pytest.approx(theirs["median"] / ours["median"])}
         assert theirs["low"] <= theirs["median"] <= theirs["high"]
         assert row["theirs_ms"]["graph"] is None
+    assert main(["--show", str(path)]) == 0
+    shown = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert shown[0] == ["| package", "pattern", "mode", "8", "16 |"]
+    assert [line[1:3] for line in shown[2:]] == [[p, m] for p in ("NS", "CS") for m in ("forward", "train")]
+
+
+def test_a_table_has_the_time_of_ours_and_by_what_theirs_takes_longer():
+    def side(eager, graph, note=""):
+        named = {"eager": eager, "graph": graph}
+        return {"note": note} | {clock: ms and {"median": ms} for clock, ms in named.items()}
+
+    race = {"package": "p", "offers": "q", "pattern": "NS", "mode": "train"}
+    rows = [
+        race | {"length": 8, "ours_ms": side(2, 1.5), "theirs_ms": side(3, 30), "ratio": {"eager": 1.5, "graph": 20}},
+        race | {"length": 2048, "ours_ms": side(2, 1.5), "theirs_ms": side(3, None), "ratio": {"eager": 1.5}},
+        race | {"length": 4096, "ours_ms": side(2, 1), "theirs_ms": side(None, None, "out of memory"), "ratio": {}},
+    ]
+    assert table(rows).splitlines() == [
+        "| package | pattern | mode | 8 | 2,048 | 4,096 |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| p q | NS | train | 1,500, 20 / 1.50 | 1,500, – / 1.50 | out of memory |",
+    ]
 
 
 def test_a_name_that_no_package_has_is_refused_with_the_names_there_are(capsys):
