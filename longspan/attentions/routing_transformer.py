@@ -139,7 +139,7 @@ class RoutingTransformer(Attention):
             return super().packed(x, layout)
         z, routes = self._project(self.query, x[None])
         row = layout.index // layout.mask.shape[1]  # one long row, in which each row has clusters of its own
-        cluster = routes.argmax(dim=-1) + self.clusters * row
+        cluster = routes.argmax(dim=2) + self.clusters * row
         y = self._nearest(z, self._split(self.value(x[None])), cluster)
         return self._merge(y)[0]
 
@@ -151,43 +151,37 @@ class RoutingTransformer(Attention):
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
-        routes: tuple[Float[Tensor, "b h n g"], Float[Tensor, "b h m g"]] | None = None,
+        routes: tuple[Float[Tensor, "b h g n"], Float[Tensor, "b h g m"]] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         """The mechanism between the projections; `routes` are s of queries and keys before these were rounded."""
         q_routes, k_routes = (self.similarity(q), self.similarity(k)) if routes is None else routes
         if self.shared:
-            cluster = q_routes.argmax(dim=-1)
+            cluster = q_routes.argmax(dim=2)
             cluster = cluster if key_mask is None else cluster.masked_fill(~key_mask[:, None], self.clusters)
             y = self._nearest(q, v, cluster)
         elif self.pattern is Pattern.CAUSAL_CROSS:
-            y = self._read(q, q_routes.argmax(dim=-1), self._groups(k, v, k_routes, key_mask))
+            y = self._read(q, q_routes.argmax(dim=2), self._groups(k, v, k_routes, key_mask))
         else:
-            y = self._average(q, q_routes, query_mask, self._groups(k, v, k_routes, key_mask))
+            y = self._average(q, q_routes, query_mask, *self._chosen(k, v, k_routes, key_mask))
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
     @torch.no_grad()
-    def similarity(self, u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n g"]:
+    def similarity(self, u: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h g n"]:
         """s of every token with every mean."""
         with without_autocast(u):
             u = F.normalize(at_least_single(u), dim=-1)
-            return u @ self.means.to(u.dtype).mT
+            return self.means.to(u.dtype) @ u.mT
 
     def _project(
         self, project: nn.Linear, x: Float[Tensor, "b n d"]
-    ) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h n g"]]:
+    ) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h g n"]]:
         """Queries or keys, and s of them before any rounding."""
         u = self._split(project(x))
         if u.element_size() >= 4:
             return u, self.similarity(u)
-        with torch.no_grad(), without_autocast(x):  # mu . W x = (W^T mu) . x
-            weight = rearrange(project.weight, "(h c) d -> h c d", h=self.heads).float()
-            routes = einsum(
-                x.float(), einsum(self.means.float(), weight, "h g c, h c d -> h g d"), "b n d, h g d -> b h n g"
-            )
-            if project.bias is not None:
-                bias = rearrange(project.bias, "(h c) -> h c", h=self.heads).float()
-                routes = routes + einsum(self.means.float(), bias, "h g c, h c -> h g")[:, None]
-            return u, routes / u.float().norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        with torch.no_grad(), without_autocast(x):  # a rounded length alone would change who is among the largest
+            bias = None if project.bias is None else project.bias.float()
+            return u, self.similarity(self._split(F.linear(x.float(), project.weight.float(), bias)))
 
     def _nearest(
         self, z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], cluster: Int[Tensor, "b h n"]
@@ -200,22 +194,33 @@ class RoutingTransformer(Attention):
         self,
         k: Float[Tensor, "b h m c"],
         v: Float[Tensor, "b h m e"],
-        routes: Float[Tensor, "b h m g"],
+        routes: Float[Tensor, "b h g m"],
         mask: Bool[Tensor, "b m"] | None,
     ) -> Groups:
-        """K_g of every cluster."""
+        """K_g of every cluster, to be read by one query after another."""
+        k, v, visible = self._chosen(k, v, routes, mask)
+        return Groups(k, v, torch.ones(k.shape[:-1], dtype=torch.bool, device=k.device) if visible is None else visible)
+
+    def _chosen(
+        self,
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        routes: Float[Tensor, "b h g m"],
+        mask: Bool[Tensor, "b m"] | None,
+    ) -> tuple[Float[Tensor, "b h g w c"], Float[Tensor, "b h g w e"], Bool[Tensor, "b h g w"] | None]:
+        """Keys and values of K_g of every cluster, and which of them are real if not all are."""
         place, visible = self._largest(routes, self.context_window, mask)
-        return Groups(self._take(k, place), self._take(v, place), visible)
+        return self._take(k, place), self._take(v, place), visible
 
     def _largest(
-        self, routes: Float[Tensor, "b h n g"], window: int, mask: Bool[Tensor, "b n"] | None
-    ) -> tuple[Int[Tensor, "b h g w"], Bool[Tensor, "b h g w"]]:
-        """The places of the tokens with the largest s, and which of them are real."""
-        if mask is not None:
-            routes = routes.masked_fill(~mask[:, None, :, None], -torch.inf)
-        window = window if window < routes.shape[2] else routes.shape[2]
-        largest, place = routes.topk(window, dim=2)
-        return rearrange(place, "b h w g -> b h g w"), rearrange(largest, "b h w g -> b h g w") > -torch.inf
+        self, routes: Float[Tensor, "b h g n"], window: int, mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Int[Tensor, "b h g w"], Bool[Tensor, "b h g w"] | None]:
+        """The places of the tokens with the largest s, in any order, and which of them are real if not all are."""
+        window = window if window < routes.shape[3] else routes.shape[3]
+        if mask is None:
+            return routes.topk(window, sorted=False).indices, None
+        largest, place = routes.masked_fill(~mask[:, None, None], -torch.inf).topk(window, sorted=False)
+        return place, largest > -torch.inf
 
     def _take(self, x: Float[Tensor, "b h n c"], place: Int[Tensor, "b h g w"]) -> Float[Tensor, "b h g w c"]:
         flat = x.take_along_dim(place.flatten(2)[..., None], dim=2)
@@ -224,31 +229,35 @@ class RoutingTransformer(Attention):
     def _average(
         self,
         q: Float[Tensor, "b h n c"],
-        routes: Float[Tensor, "b h n g"],
+        routes: Float[Tensor, "b h g n"],
         mask: Bool[Tensor, "b n"] | None,
-        groups: Groups,
+        k: Float[Tensor, "b h g u c"],
+        v: Float[Tensor, "b h g u e"],
+        visible: Bool[Tensor, "b h g u"] | None,
     ) -> Float[Tensor, "b h n e"]:
         """Q_g over K_g in each cluster, back at their places, the mean where a query is in several."""
-        (b, h, n, _), e = q.shape, groups.v.shape[-1]
+        (b, h, n, _), e = q.shape, v.shape[-1]
         place, chosen = self._largest(routes, self.window, mask)
-        k, v, visible = groups.k, groups.v, groups.visible
         if self.memory_k is not None and self.memory_v is not None:
             k, v = (
                 torch.cat([repeat(own.to(u.dtype), "h g m c -> b h g m c", b=b), u], dim=3)
                 for own, u in ((self.memory_k, k), (self.memory_v, v))
             )
-            # a row without a token has nothing to see
-            visible = torch.cat(
-                [visible.any(dim=3, keepdim=True).expand(-1, -1, -1, self.memory_k.shape[2]), visible], 3
-            )
-        inside = (u.flatten(0, 1) for u in (self._take(q, place), k, v, visible[:, :, :, None]))
-        y = masked_attention(*inside, dropout=self.active_dropout)
-        y = y.unflatten(0, (b, h)).masked_fill(~chosen[..., None], 0).to(v.dtype)
+            if visible is not None:  # a row without a token has nothing to see
+                always = visible.any(dim=3, keepdim=True).expand(-1, -1, -1, self.memory_k.shape[2])
+                visible = torch.cat([always, visible], dim=3)
+        q, k, v = (u.flatten(0, 1) for u in (self._take(q, place), k, v))
+        if visible is None:
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.active_dropout)
+        else:
+            y = masked_attention(q, k, v, visible.flatten(0, 1)[:, :, None], dropout=self.active_dropout)
+        y = y.unflatten(0, (b, h)).to(v.dtype)
+        y = y if chosen is None else y.masked_fill(~chosen[..., None], 0)
         index = place.flatten(2) + n * torch.arange(b * h, device=q.device).view(b, h, 1)
-        rows = torch.cat([y, chosen[..., None].to(y.dtype)], dim=-1).reshape(-1, e + 1)
-        total = added(rows, index.flatten(), b * h * n).view(b, h, n, e + 1)
-        count = total[..., e:].clamp(min=0 if self.eps else 1) + self.eps
-        return total[..., :e] / count
+        total = added(y.reshape(-1, e), index.flatten(), b * h * n).view(b, h, n, e)
+        ones = torch.ones_like(place) if chosen is None else chosen.long()
+        count = place.new_zeros(b, h, n).scatter_add(2, place.flatten(2), ones.flatten(2))[..., None].to(total.dtype)
+        return total / (count.clamp(min=0 if self.eps else 1) + self.eps)
 
     def _read(
         self, q: Float[Tensor, "b h n c"], cluster: Int[Tensor, "b h n"], groups: Groups
@@ -277,13 +286,13 @@ class RoutingTransformer(Attention):
         return torch.zeros_like(y).scatter(2, order[..., None].expand_as(y), y)
 
     def _pull(
-        self, tokens: list[tuple[Float[Tensor, "b h _n c"], Float[Tensor, "b h _n g"], Bool[Tensor, "b _n"] | None]]
+        self, tokens: list[tuple[Float[Tensor, "b h _n c"], Float[Tensor, "b h g _n"], Bool[Tensor, "b _n"] | None]]
     ) -> Float[Tensor, ""]:
         """The auxiliary loss of these tokens, after which the means move towards them."""
         square, count, sums, counts = 0.0, 0.0, torch.zeros_like(self.means), self.means.new_zeros(self.means.shape[:2])
         for u, routes, mask in tokens:
             with without_autocast(u):
-                u, near = F.normalize(at_least_single(u), dim=-1), F.one_hot(routes.argmax(dim=-1), self.clusters)
+                u, near = F.normalize(at_least_single(u), dim=-1), F.one_hot(routes.argmax(dim=2), self.clusters)
                 near = near if mask is None else near * mask[:, None, :, None]
                 near = near.to(u.dtype)
                 apart = (u - near @ self.means.to(u.dtype)) * near.sum(dim=-1, keepdim=True)
@@ -314,13 +323,13 @@ class RoutingTransformer(Attention):
             k, routes = self._project(self.key, source)
             return y, self._groups(k, v, routes, key_mask)
         z, routes = self._project(self.query, source)
-        cluster = left_align(rearrange(routes.argmax(dim=-1), "b h n -> b n h 1"), mask)[0].transpose(1, 2)
+        cluster = left_align(rearrange(routes.argmax(dim=2), "b h n -> b n h 1"), mask)[0].transpose(1, 2)
         return y, RoutedCache.of(keys(z, z.shape[-1] ** -0.5).to(v.dtype), v, mask, cluster=cluster)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
         self._needs_decoding()
         q, routes = self._project(self.query, x_t[:, None])
-        q, cluster = q[:, :, 0], routes.argmax(dim=-1)  # [b h c], [b h 1]
+        q, cluster = q[:, :, 0], routes.argmax(dim=2)  # [b h c], [b h 1]
         if isinstance(state, Groups):
             place = cluster[..., None, None]
             k, v = (u.take_along_dim(place, dim=2)[:, :, 0] for u in (state.k, state.v))
