@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from longspan import attentions
 from longspan.attentions import HeadwiseAttention, Mechanism, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.precision import as_operand
 
 
 class MultiheadAttention(nn.Module):
@@ -129,7 +130,7 @@ class MultiheadAttention(nn.Module):
             q, k, v = self._project(query, key, value)
             attend = self._attend_exactly if self.exact else self._attend
             y, weights = attend(q, k, v, padding, attn_mask, is_causal, need_weights)
-            y = self.out_proj(rearrange(y, "b h n e -> b n (h e)").to(self.out_proj.weight.dtype))
+            y = self.out_proj(as_operand(rearrange(y, "b h n e -> b n (h e)"), self.out_proj.weight))
         else:
             y, weights = self._mix(query, key, padding, attn_mask, is_causal), None
         if weights is not None:

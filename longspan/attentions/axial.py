@@ -37,6 +37,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
 from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import left_align
+from longspan.kernels.precision import as_operand
 
 Line = Literal["whole", "so far"]
 
@@ -143,7 +144,8 @@ class Axial(Attention):
                 seen = F.pad(seen, (0, 1), value=True)
             else:
                 keys, values, seen = k[:, :, None], v[:, :, None], torch.ones_like(t, dtype=torch.bool)[:, None]
-            out = maps.out(attend_once(q, keys, values, seen[:, None]).flatten(1).to(x_t.dtype))
+            read = attend_once(q, keys, values, seen[:, None])
+            out = maps.out(as_operand(read.flatten(1), maps.out.weight))
             y, u = (out, out) if self.combine == "chain" else (y + out, x_t)
             k_new.append(k)
             v_new.append(v)
@@ -167,7 +169,7 @@ class Axial(Attention):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=line == "so far", dropout_p=p)
         else:
             y = masked_attention(q, k, v, visible, dropout=p)
-        y = maps.out(y.transpose(1, 2).flatten(2).to(maps.out.weight.dtype))
+        y = maps.out(as_operand(y.transpose(1, 2).flatten(2), maps.out.weight))
         return y.unflatten(0, (len(x), lines, after)).transpose(2, 3).flatten(1, 3)[:, :n]
 
     def _visible(

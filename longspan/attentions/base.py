@@ -29,6 +29,7 @@ from longspan.kernels import context_parallel
 from longspan.kernels.cache import append, fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once, masked_weights
 from longspan.kernels.packing import Layout, left_align, real, real_first
+from longspan.kernels.precision import as_operand
 from longspan.kernels.rotary import rotate
 
 
@@ -443,7 +444,7 @@ class Attention(nn.Module, ABC):
         return rearrange(x, "b n (h c) -> b h n c", h=self.heads)
 
     def _merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
-        return self.out(rearrange(y, "b h n e -> b n (h e)").to(self.out.weight.dtype))
+        return self.out(as_operand(rearrange(y, "b h n e -> b n (h e)"), self.out.weight))
 
 
 class HeadwiseAttention(Attention):
@@ -571,7 +572,7 @@ class HeadwiseAttention(Attention):
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         q, k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.query, self.key, self.value))
         q, k = self._turned_packed(q, layout), self._turned_packed(k, layout)
-        return self.out(self.attend_packed(q, k, v, layout).flatten(1).to(x.dtype))
+        return self.out(as_operand(self.attend_packed(q, k, v, layout).flatten(1), self.out.weight))
 
     def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
         if not self._rows_are_free:
@@ -587,7 +588,7 @@ class HeadwiseAttention(Attention):
         k, v = (project(x).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
         q = self.query(x[layout.firsts]).unflatten(1, (self.heads, -1))
         k = self._turned_packed(k, layout)
-        return self.out(self.attend_first_packed(q, k, v, layout).flatten(1).to(x.dtype))
+        return self.out(as_operand(self.attend_first_packed(q, k, v, layout).flatten(1), self.out.weight))
 
     @property
     def _rows_are_free(self) -> bool:
@@ -635,7 +636,7 @@ class HeadwiseAttention(Attention):
         if not self.pattern.cross:
             k, v = (project(x_t).unflatten(1, (self.heads, -1)) for project in (self.key, self.value))
         y, state = self.advance(q, k, v, state)
-        return self.out(y.flatten(1).to(x_t.dtype)), state
+        return self.out(as_operand(y.flatten(1), self.out.weight)), state
 
 
 class GatedValue(nn.Linear):

@@ -32,7 +32,7 @@ from longspan.kernels.block_sparse import overlapping_blocks, sliding_window
 from longspan.kernels.cache import append
 from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import left_align, real
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import as_operand, at_least_single, without_autocast
 
 CLUSTERS, SHARE = 64, 16  # at most, and tokens for each that a sequence should have
 
@@ -151,4 +151,4 @@ class ClusterFormer(Attention):
         same = (state.cluster[..., 0] == own) & real(state.lengths, state.k.shape[2])[:, None]
         after = same.flip(2).cumsum(dim=2).flip(2)  # tokens of the cluster from each on
         y = attend_once(q, state.k, state.v, same & (after <= self.window))
-        return self.out(y.flatten(1).to(x_t.dtype)), state
+        return self.out(as_operand(y.flatten(1), self.out.weight)), state

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.landmark.pieces import weighted_sums
 from longspan.kernels.packing import left_align
-from longspan.kernels.precision import at_least_single, bfloat16_or_single, without_autocast
+from longspan.kernels.precision import as_operand, at_least_single, bfloat16_or_single, without_autocast
 
 BUCKETS, FARTHEST = 32, 128
 
@@ -100,16 +101,17 @@ class Flash(Attention):
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, count: Int[Tensor, " b"] | None
     ) -> Float[Tensor, "b n d"]:
         """The formula, for n of each row where it is not all of x."""
-        v, u, (q, far_q, k, far_k) = self._features(self._shifted(x, mask), mask)
-        n = x.shape[1]
-        size = min(self.group, n)  # a short row is one group as it is
-        q, far_q, k, far_k, groups = (_grouped(part, size) for part in (q, far_q, k, far_k, v))
-        weights = self._weights(q @ k.mT, self._bias(size))
-        if self.pattern.causal:
-            weights = weights.tril()
-        near = F.dropout(weights, self.active_dropout).to(v.dtype) @ groups
-        y = self._with_far(near, far_q, far_k, groups, count, n).to(v.dtype).flatten(1, 2)[:, :n]
-        return self.out((u * y).to(self.out.weight.dtype))
+        v, u, parts = self._features(self._shifted(x, mask), mask)
+        n, size = x.shape[1], min(self.group, x.shape[1])  # a short row is one group as it is
+        with without_autocast(x):  # products in the type of their operands, sums over groups in float32
+            q, far_q, k, far_k, groups = (_grouped(bfloat16_or_single(part), size) for part in (*parts, v))
+            near_q, near_k, values = (part.flatten(0, 1) for part in (q, k, groups))
+            scores = torch.baddbmm(self._bias(size).to(q.dtype), near_q, near_k.mT, alpha=1 / self.group)
+            weights = self._activated(scores)
+            weights = F.dropout(weights.tril() if self.pattern.causal else weights, self.active_dropout)
+            near = (weights @ values).unflatten(0, groups.shape[:2])
+            y = self._with_far(near, far_q, far_k, groups, count, n).to(v.dtype).flatten(1, 2)[:, :n]
+        return self.out(as_operand(u * y, self.out.weight))
 
     def _with_far(
         self,
@@ -120,17 +122,17 @@ class Flash(Attention):
         count: Int[Tensor, " b"] | None,
         n: int,
     ) -> Float[Tensor, "b groups g e"]:
-        """L v added to what is near; products of a group in the type of their operands, sums over groups in float32."""
-        with without_autocast(q):
-            near, q, k, v = (bfloat16_or_single(part) for part in (near, q, k, v))
-            sums = at_least_single(k.mT @ v)
-            if self.pattern.causal:
-                before = F.pad(sums.cumsum(dim=1)[:, :-1], (0, 0, 0, 0, 1, 0)) / self.group
-                y = torch.baddbmm(near.flatten(0, 1), q.flatten(0, 1), before.to(q.dtype).flatten(0, 1))
-                return y.unflatten(0, near.shape[:2])
-            number = n if count is None else count.clamp(min=1).to(sums.dtype)[:, None, None]
-            total = (sums.sum(dim=1) / number).to(q.dtype)
-            return torch.baddbmm(near.flatten(1, 2), q.flatten(1, 2), total).unflatten(1, near.shape[1:3])
+        """L v added to what is near."""
+        single = torch.promote_types(q.dtype, torch.float32)
+        if self.pattern.causal:
+            sums = (k[:, :-1].mT @ v[:, :-1]).cumsum(dim=1, dtype=single).to(q.dtype)  # up to the group before
+            before = F.pad(sums, (0, 0, 0, 0, 1, 0)).flatten(0, 1)
+            y = torch.baddbmm(near.flatten(0, 1), q.flatten(0, 1), before, alpha=1 / self.group)
+            return y.unflatten(0, near.shape[:2])
+        number = n if count is None else count.clamp(min=1).to(single)[:, None, None]
+        q, k, v = (part.flatten(1, 2) for part in (q, k, v))
+        total = (weighted_sums(k[:, None], v[:, None], dtype=single)[:, 0] / number).to(q.dtype)
+        return torch.baddbmm(near.flatten(1, 2), q, total).unflatten(1, near.shape[1:3])
 
     def _shifted(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         """With the first half of the channels from the token before, where that is asked for."""
@@ -148,15 +150,15 @@ class Flash(Attention):
         z = F.silu(self.shared(x))
         if mask is not None:
             v = v.masked_fill(~mask[..., None], 0)
-        pairs = zip(self.gamma, self.beta, strict=True)
-        return v, u, [(z * gamma + beta).to(z.dtype) for gamma, beta in pairs]
+        pairs = zip(self.gamma.to(z.dtype), self.beta.to(z.dtype), strict=True)
+        return v, u, [torch.addcmul(beta, z, gamma) for gamma, beta in pairs]
 
-    def _weights(self, products: Float[Tensor, "..."], bias: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        scores = at_least_single(products) / self.group + bias
+    def _activated(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         if self.activation == "relu2":
             return F.relu(scores).square()
         deviation = (4 * math.pi) ** -0.5
-        return (1 + torch.special.erf((scores - 0.5**0.5) / (deviation * 2**0.5))) / 2
+        apart = (at_least_single(scores) - 0.5**0.5) / (deviation * 2**0.5)
+        return ((1 + torch.special.erf(apart)) / 2).to(scores.dtype)
 
     def _bias(self, size: int) -> Float[Tensor, "g g"]:
         place = torch.arange(size, device=self.bias.device)
@@ -190,19 +192,21 @@ class Flash(Attention):
         rows, slot = torch.arange(len(x_t), device=x_t.device), state.lengths % self.group
         keys, values = state.k.index_put((rows, slot), k.to(state.k.dtype)), state.v.index_put((rows, slot), v[:, 0])
         distance = slot[:, None] - torch.arange(self.group, device=x_t.device)
-        weights = self._weights((keys @ q[..., None].to(keys.dtype))[..., 0], self._bias_at(distance))
+        scores = at_least_single((keys @ q[..., None].to(keys.dtype))[..., 0]) / self.group + self._bias_at(distance)
+        weights = self._activated(scores)
         near = (weights * (distance >= 0)).to(values.dtype)[:, None] @ values
         with without_autocast(x_t):
             far = at_least_single(far_q)[:, None] @ (state.before / self.group)
             own = state.own + at_least_single(far_k)[..., None] * at_least_single(v)
-        y = self.out((u * (near + far.to(v.dtype))).to(self.out.weight.dtype))[:, 0]
+        y = self.out(as_operand(u * (near + far.to(v.dtype)), self.out.weight))[:, 0]
         full = (slot == self.group - 1)[:, None, None]
         before, own = torch.where(full, state.before + own, state.before), own.masked_fill(full, 0)
         return y, Groups(keys, values, own, before, x_t, state.lengths + 1)
 
 
 def _grouped(x: Float[Tensor, "b n c"], size: int) -> Float[Tensor, "b groups g c"]:
-    return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size))
+    missing = -x.shape[1] % size
+    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(1, (-1, size))  # padding by nothing is a copy too
 
 
 def buckets(group: int, causal: bool) -> Int[Tensor, " distances"]:

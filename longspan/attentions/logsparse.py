@@ -36,6 +36,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.diagonals import diagonals, is_short
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import Layout, left_align, real
+from longspan.kernels.precision import as_operand
 
 
 @dataclass
@@ -155,7 +156,7 @@ class LogSparse(MaskedAttention):
         place = t[:, None] - torch.tensor(self._offsets(state.k.shape[2]), device=t.device)
         k, v = (u.take_along_dim(place.clamp(min=0)[:, None, :, None], dim=2) for u in (state.k, state.v))
         y = masked_attention(q[:, :, None], k, v, (place >= 0)[:, None, None])[:, :, 0]
-        return self.out(y.flatten(1).to(x_t.dtype)), state
+        return self.out(as_operand(y.flatten(1), self.out.weight)), state
 
     def _offsets(self, n: int) -> list[int]:
         """i - j for every key that some query of a row of n tokens sees."""

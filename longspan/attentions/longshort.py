@@ -41,7 +41,7 @@ from longspan.kernels.layer_norm import layer_norm
 from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import fill_up, left_align, real
 from longspan.kernels.pooling import softmax_pooling
-from longspan.kernels.precision import at_least_single
+from longspan.kernels.precision import as_operand, at_least_single
 
 
 @dataclass
@@ -186,7 +186,7 @@ class LongShort(Attention):
         k, v = torch.cat([state.far_k, state.k], dim=2), torch.cat([state.far_v, state.v], dim=2)
         y = rearrange(attend_once(q.to(k.dtype), k, v, visible), "b h c -> b (h c)")
         whole = state.lengths % self.chunk == 0
-        return self.out(y.to(self.out.weight.dtype)), self._closed(state, whole) if whole.any() else state
+        return self.out(as_operand(y, self.out.weight)), self._closed(state, whole) if whole.any() else state
 
     def _closed(self, state: Past, whole: Bool[Tensor, " b"]) -> Past:
         """The chunks of these rows are whole: their means become summaries, and new chunks begin."""

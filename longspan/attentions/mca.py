@@ -28,6 +28,7 @@ from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, Dec
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import fill_up, left_align, real
+from longspan.kernels.precision import as_operand
 
 
 @dataclass
@@ -166,7 +167,7 @@ class MemoryCompressed(Attention):
             state = self._plus(x_t, state)
             slots = torch.arange(state.k.shape[2], device=t.device)
             y = attend_once(q, state.k, state.v, (self.first_seen(slots) <= t[:, None])[:, None])
-        return self.out(rearrange(y, "b h c -> b (h c)").to(self.out.weight.dtype)), state
+        return self.out(as_operand(rearrange(y, "b h c -> b (h c)"), self.out.weight)), state
 
     def _plus(self, x_t: Float[Tensor, "b d"], state: CompressedPast) -> CompressedPast:
         """One more token in each row: the slot that begins with it, or that it completes, comes to the others."""

@@ -32,7 +32,7 @@ from longspan.kernels.block_sparse import sliding_window
 from longspan.kernels.cache import fill_ring, put_in_ring, ring_positions
 from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import left_align, real
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import as_operand, at_least_single, without_autocast
 
 
 @dataclass
@@ -231,7 +231,7 @@ class Poolingformer(Attention):
         pooled_k, pooled_v = state.pooled.chunk(2, dim=-1)
         z = attend_once(q2[:, :, 0], pooled_k, pooled_v, visible[:, None])
         total = rearrange(y[:, :, 0] + z, "b h c -> b (h c)")
-        return self.out(total.to(self.out.weight.dtype)), state
+        return self.out(as_operand(total, self.out.weight)), state
 
     def _with_slot(
         self, begun: Float[Tensor, "b h kernel y_k_v"], pooled: Float[Tensor, "b h s k_v"], t: Int[Tensor, " b"]

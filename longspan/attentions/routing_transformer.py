@@ -39,7 +39,7 @@ from longspan.kernels.cache import append
 from longspan.kernels.lsh_attention import keys, lsh_attention
 from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import Layout, left_align, real
-from longspan.kernels.precision import at_least_single, without_autocast
+from longspan.kernels.precision import as_operand, at_least_single, without_autocast
 
 CLUSTERS, WINDOW = 16, 256  # where nothing says how long sequences may get
 COMMITMENT, DECAY = 1e-4, 0.999  # of the auxiliary loss, and of the means
@@ -334,7 +334,7 @@ class RoutingTransformer(Attention):
             place = cluster[..., None, None]
             k, v = (u.take_along_dim(place, dim=2)[:, :, 0] for u in (state.k, state.v))
             y = attend_once(q, k, v, state.visible.take_along_dim(place[..., 0], dim=2)[:, :, 0])
-            return self.out(y.flatten(1).to(x_t.dtype)), state
+            return self.out(as_operand(y.flatten(1), self.out.weight)), state
         v_t = self._split(self.value(x_t[:, None]))[:, :, 0]
         k_t = keys(q, q.shape[-1] ** -0.5).to(v_t.dtype)
         t, state = state.lengths, state.plus(k_t, v_t, cluster=append(state.cluster, cluster, state.lengths))
@@ -347,7 +347,7 @@ class RoutingTransformer(Attention):
         scores = at_least_single(einsum(q.to(state.k.dtype), state.k, "b h c, b h t c -> b h t"))
         p = scores.masked_fill(~seen, -torch.inf).softmax(dim=2)
         y = einsum(p.to(v_t.dtype), state.v, "b h t, b h t e -> b h e")
-        return self.out(y.flatten(1).to(x_t.dtype)), state
+        return self.out(as_operand(y.flatten(1), self.out.weight)), state
 
     def _share(self, longest: int | None) -> int:
         """The tokens of a cluster, if all have as many."""

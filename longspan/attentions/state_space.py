@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import Attention, DecodeState, Pattern
 from longspan.core.errors import UsageError
+from longspan.kernels.precision import as_operand
 from longspan.kernels.state_space import System, final_state, state_space, state_space_step
 
 
@@ -107,7 +108,7 @@ class StateSpace(Attention):
     def _map_out(self, y: Float[Tensor, "*n c_times_d"], dtype: torch.dtype) -> Float[Tensor, "*n d"]:
         if self.output == "none":
             return y.to(dtype)
-        y = self.out(y.to(self.out.weight.dtype))
+        y = self.out(as_operand(y, self.out.weight))
         return F.glu(y, dim=-1) if self.output == "glu" else y
 
 

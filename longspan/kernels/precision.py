@@ -20,6 +20,13 @@ def bfloat16_or_single(x: Tensor) -> Tensor:
     return x if x.dtype == torch.bfloat16 else at_least_single(x)
 
 
+def as_operand(x: Tensor, weight: Tensor) -> Tensor:
+    """The tensor as a product with `weight` takes it: in its type, unless autocast takes what is smaller as it is."""
+    if x.element_size() < weight.element_size() and torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(weight.dtype)
+
+
 def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
     """A context on the device of `x` in which operations keep the precision of their operands."""
     kind = x.device.type  # asking torch whether the device has autocast would break a compiled graph
