@@ -153,7 +153,7 @@ class Funnel(Attention):
         if self.u is not None:
             bias = self._beside_content(q, k.shape[2], step, unit, same)
             q = q + self.u[:, None].to(q.dtype)
-            return biased_attention(q, k, v, bias / q.shape[-1] ** 0.5, visible, dropout=self.active_dropout)
+            return biased_attention(q, k, v, bias, visible, dropout=self.active_dropout)
         if visible is None:
             return F.scaled_dot_product_attention(q, k, v, dropout_p=self.active_dropout)
         return masked_attention(q, k, v, visible, dropout=self.active_dropout)
@@ -161,8 +161,8 @@ class Funnel(Attention):
     def _beside_content(
         self, q: Float[Tensor, "b h s c"], m: int, step: int, unit: int, same: Bool[Tensor, "b s m"] | None
     ) -> Float[Tensor, "b h s m"]:
-        """g_sj [...], before the division: without the first token, where it stands apart, places begin anew."""
-        apart = int(self.separate_cls)
+        """g_sj [...] / sqrt(c): without the first token, where it stands apart, places begin anew."""
+        apart, scale = int(self.separate_cls), q.shape[-1] ** -0.5  # of a query, of which there is less than of scores
         q, m = q[:, :, apart:], m - apart
         s = q.shape[2]
         if not (s and m):
@@ -171,9 +171,10 @@ class Funnel(Attention):
         distance = torch.arange(step * (s - 1), -m, -1, device=q.device) * unit
         rho = waves(distance, self.dim, self.w.dtype)
         r = self.distance(rho).unflatten(-1, (self.heads, -1)).permute(1, 2, 0).to(q.dtype)
-        bias = shifted((q + self.w[:, None].to(q.dtype)) @ r, m, step=step)
+        bias = shifted((q + self.w[:, None].to(q.dtype)) * scale @ r, m, step=step)
         if self.z is not None and self.types is not None:
-            kinds = torch.einsum("bhsc,thc->tbhs", q + self.z[:, None].to(q.dtype), self.types.to(q.dtype))[..., None]
+            kinds = torch.einsum("bhsc,thc->tbhs", (q + self.z[:, None].to(q.dtype)) * scale, self.types.to(q.dtype))
+            kinds = kinds[..., None]
             one = kinds[1] if same is None else torch.where(same[:, None, apart:, apart:], kinds[1], kinds[0])
             bias = bias + one
         return F.pad(bias, (apart, 0, apart, 0))
