@@ -86,10 +86,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(row: Mapping[str, Any]) -> str:
-    """`49, 19 / 4.43`; a dash where a side cannot be recorded, the note where it cannot run."""
+    """`49, 19 / 4.43`: a dash where a side cannot be recorded, the reason where theirs or ours cannot run."""
     ours, theirs = (row[side]["graph"] or row[side]["eager"] for side in ("ours_ms", "theirs_ms"))
-    if ours is None or theirs is None:
-        return row["ours_ms"]["note"] or row["theirs_ms"]["note"]
+    if ours is None:
+        return f"ours: {row['ours_ms']['note']}"
+    if theirs is None:
+        return f"{1e3 * ours['median']:,.0f}, {row['theirs_ms']['note']}"
     ratios = (row["ratio"].get(clock) for clock in ("graph", "eager"))
     shown = ("–" if ratio is None else f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2f}" for ratio in ratios)
     return f"{1e3 * ours['median']:,.0f}, {' / '.join(shown)}"
