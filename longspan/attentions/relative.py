@@ -3,7 +3,8 @@
     s_ij = ((q_i + u) . k_j + (q_i + w) . r_{i-j}) / sqrt(c)      r_d = W_r rho(d)
 
 with rho(d) the sines and then the cosines of a distance, u and w learned for each head. Keys may begin before the
-queries, by as many as there are more of them.
+queries, by as many as there are more of them. Scores by distance are a matrix, which is made for `QUERIES` queries at a
+time: a causal block has no keys after its last query, and any block only the distances that occur in it.
 """
 
 from typing import Any
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import HeadwiseAttention, KeyValueCache, Pattern
 from longspan.kernels.masked import biased_attention
+from longspan.kernels.query_blocks import query_blocks
+
+QUERIES = 1024  # of a block; compiled code has one block, which it need not compile anew for every length
 
 
 class RelativeAttention(HeadwiseAttention):
@@ -63,11 +67,33 @@ class RelativeAttention(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         """The formula, for r of all distances from the largest on."""
+        n, before = q.shape[2], k.shape[2] - q.shape[2]
+        if n <= QUERIES or torch.compiler.is_compiling():
+            return self._mix(q, k, v, r, before, key_mask)
+        blocks = []
+        for some, seen in query_blocks(n, n, QUERIES, causal=self.pattern.causal):
+            keys = slice(before + seen)
+            distances = slice(n - some.stop, None if self.pattern.causal else n - some.start + before + n - 1)
+            mask = None if key_mask is None else key_mask[:, keys]
+            parts = q[:, :, some], k[:, :, keys], v[:, :, keys], r[:, distances]
+            blocks.append(self._mix(*parts, before + some.start, mask))
+        return torch.cat(blocks, dim=2)
+
+    def _mix(
+        self,
+        q: Float[Tensor, "b h n c"],
+        k: Float[Tensor, "b h m c"],
+        v: Float[Tensor, "b h m e"],
+        r: Float[Tensor, "h distances c"],
+        before: int,
+        key_mask: Bool[Tensor, "b m"] | None,
+    ) -> Float[Tensor, "b h n e"]:
+        """The formula for a block of queries, before the first of which are so many keys."""
         m = k.shape[2]
         # scaled and filled up before the product, whose result is larger than both
         place = (q + self.w[:, None].to(q.dtype)) / q.shape[-1] ** 0.5
         bias = shifted(place @ F.pad(r, (0, 0, 0, max(0, m + 1 - r.shape[1]))).to(q.dtype).mT, m)
-        visible = self.visible(q.shape[2], m, q.device)[None, None]
+        visible = self.visible(q.shape[2], m, before, q.device)[None, None]
         if key_mask is not None:
             visible = visible & key_mask[:, None, None, :]
         return self._softmax(q, k, v, bias, visible)
@@ -81,14 +107,14 @@ class RelativeAttention(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
         n, m = q.shape[2], k.shape[2]
-        visible = self.visible(n, m, q.device)[None, None]
+        visible = self.visible(n, m, m - n, q.device)[None, None]
         visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
         far = shifted((q + self.w[:, None]) @ self.places(n, m).mT, m)
         scores = ((q + self.u[:, None]) @ k.mT + far) / q.shape[-1] ** 0.5
         return torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1).masked_fill(~visible, 0)
 
-    def visible(self, n: int, m: int, device: torch.device) -> Bool[Tensor, "n m"]:
-        distance = torch.arange(m - n, m, device=device)[:, None] - torch.arange(m, device=device)
+    def visible(self, n: int, m: int, before: int, device: torch.device) -> Bool[Tensor, "n m"]:
+        distance = torch.arange(before, before + n, device=device)[:, None] - torch.arange(m, device=device)
         seen = distance >= 0 if self.pattern.causal else torch.ones_like(distance, dtype=torch.bool)
         return seen if self.reach is None else seen & (distance.abs() < self.reach)
 

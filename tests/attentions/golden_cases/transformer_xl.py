@@ -21,15 +21,13 @@ class Core(nn.Module):
 
 def replay(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
-    _, heads, n, width = vector.arrays["q"].shape
-    agree(vector, heads=heads, mem_len=vector.arrays["k"].shape[2] - n)
+    (_, heads, n, width), m = vector.arrays["q"].shape, vector.arrays["k"].shape[2]
+    agree(vector, heads=heads, mem_len=m - n)
     spec = f"transformer_xl(memory={sizes['mem_len']}, same_length={sizes['same_length']})"
     layer = attentions.get(spec)(heads * width, heads, vector.pattern)
     assert isinstance(layer, TransformerXL)
     core = Core(layer.to(vector.dtype).eval())
-    assert bool(
-        (layer.visible(n, vector.arrays["k"].shape[2], layer.u.device) != vector.arrays["param_attn_mask"]).all()
-    )
+    assert bool((layer.visible(n, m, m - n, layer.u.device) != vector.arrays["param_attn_mask"]).all())
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         r = rearrange(arrays["param_r_head_k"], "distances h c -> h distances c")
