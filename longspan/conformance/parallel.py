@@ -2,6 +2,7 @@
 
 import inspect
 import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +13,7 @@ from longspan.conformance.check import check
 from longspan.conformance.report import Report
 from longspan.core.errors import CheckFailed
 from longspan.core.spec import Spec
+from longspan.core.threads import share_compilers
 
 
 def check_each(asked: Sequence[tuple[Mechanism, Pattern]], *, jobs: int = 1, **how: Any) -> Iterator[Report]:
@@ -21,7 +23,8 @@ def check_each(asked: Sequence[tuple[Mechanism, Pattern]], *, jobs: int = 1, **h
             yield from check(mechanism, [pattern], **how)
         return
     context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
-    with ProcessPoolExecutor(min(jobs, len(asked)), context) as pool:
+    count = min(jobs, len(asked))
+    with ProcessPoolExecutor(count, context, _begin, (share_compilers(count),)) as pool:
         waiting = [pool.submit(check, _named(mechanism), [pattern], **how) for mechanism, pattern in asked]
         try:
             for (mechanism, pattern), future in zip(asked, waiting, strict=True):
@@ -34,6 +37,10 @@ def check_each(asked: Sequence[tuple[Mechanism, Pattern]], *, jobs: int = 1, **h
                     ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin(environment: dict[str, str]) -> None:
+    os.environ.update(environment)
 
 
 def _named(mechanism: Mechanism) -> str:

@@ -20,6 +20,7 @@ from longspan.core.bucket import is_address
 from longspan.core.cell import Cell
 from longspan.core.mirror import everywhere
 from longspan.core.signals import SIGNALS, Stopped
+from longspan.core.threads import share_compilers
 from longspan.launchers.base import Budget, Outcome, Take, shared_data
 from longspan.launchers.limits import Limits
 from longspan.launchers.mps import GAIN, multi_process_service
@@ -97,17 +98,18 @@ class Local:
         yield from self._run_alone()
 
     def _add(self, environments: Sequence[dict[str, str]]) -> None:
-        """One more supervisor for each environment; all share the memory of the machine equally."""
+        """One more supervisor for each environment; all share the memory and the cores of the machine equally."""
         count = len(self.supervisors) + len(environments)
         memory = None if self.limits.memory_bytes is None else self.limits.memory_bytes // count
         each = dataclasses.replace(self.limits, memory_bytes=memory)
         for one in self.supervisors:
             one.limits = each
         out = everywhere(self.how["out"])
-        data = {"LONGSPAN_DATA": shared_data(out)} if is_address(out) else {}
+        shared = {"LONGSPAN_DATA": shared_data(out)} if is_address(out) else {}
+        shared |= share_compilers(count)
         for environment in environments:
             common = {"debug": self.debug, "deadline": self.budget.deadline, "adopted": self._adopted}
-            one = Supervisor(each, environment=data | environment, **common, **self.how)
+            one = Supervisor(each, environment=shared | environment, **common, **self.how)
             self.supervisors.append(self._open.enter_context(one))
 
     def _next(self, take: Take) -> Cell | None:

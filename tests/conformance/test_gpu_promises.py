@@ -12,7 +12,9 @@ from longspan.conformance.compiled import ON_A_GPU
 from longspan.conformance.half import with_bfloat16_weights
 from longspan.conformance.parallel import check_each
 from longspan.conformance.subject import Subject
+from longspan.core import threads
 from longspan.core.errors import CheckFailed
+from longspan.core.threads import COMPILERS
 from tests.conformance.faults_when_compiled import AlwaysSingle, FirstTokenTwice, LosesItsSum, SinglePrecisionBuffer
 from tests.conformance.right import Plain
 
@@ -71,6 +73,23 @@ def test_checks_side_by_side_report_what_checks_in_a_row_do(tmp_path):
     asked = [(attentions.get(name), CS) for name in ("none", "linear")]
     in_a_row = [check_in_a_row(mechanism, [pattern], profile="quick")[0] for mechanism, pattern in asked]
     assert list(check_each(asked, jobs=2, profile="quick")) == in_a_row
+
+
+def test_checks_side_by_side_share_the_cores_when_they_compile(tmp_path, monkeypatch):
+    from longspan import attentions
+
+    (tmp_path / "tells.py").write_text(
+        "from longspan.attentions import Attention\nfrom longspan.attentions.softmax import Softmax\n\n\n"
+        "class Tells(Attention):\n    meta = Softmax.meta\n\n"
+        "    def forward(self, x, context=None, *, mask=None, context_mask=None):\n"
+        "        import torch._inductor.config\n\n"
+        "        raise ValueError(f'compilers: {torch._inductor.config.compile_threads}')\n"
+    )
+    monkeypatch.delenv(COMPILERS, raising=False)
+    monkeypatch.setattr(threads, "available_cpus", lambda: 12)
+    asked = [(attentions.get(f"{tmp_path}/tells.py:Tells"), NS)] * 2
+    for report in check_each(asked, jobs=2, profile="quick"):
+        assert any("compilers: 6" in result.detail for result in report.broken), report.broken
 
 
 def test_a_mechanism_that_ends_its_process_is_named(tmp_path):

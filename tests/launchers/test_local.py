@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from longspan.core import threads
 from longspan.core.cell import Cell
 from longspan.core.signals import Stopped
+from longspan.core.threads import COMPILERS, share_compilers
 from longspan.launchers import base, launch, supervisor
 from longspan.launchers.base import Budget
 from longspan.launchers.limits import Limits
@@ -129,6 +131,17 @@ def test_every_group_of_gpus_runs_cells_at_the_same_time(monkeypatch, devices, s
         ended = [cell.seed for cell, _ in launcher.run(of(range(cells)))]
     assert sorted(ended) == list(range(cells))
     assert sorted(seen, key=str) == sorted(groups, key=str)
+
+
+def test_cells_side_by_side_share_the_cores_when_they_are_compiled(monkeypatch):
+    monkeypatch.delenv(COMPILERS, raising=False)
+    monkeypatch.setattr(threads, "available_cpus", lambda: 16)
+    with open_lanes(5) as launcher:
+        assert [one.environment[COMPILERS] for one in launcher.supervisors] == ["3"] * 5
+    with open_lanes(1) as launcher:
+        assert COMPILERS not in launcher.supervisors[0].environment
+    monkeypatch.setenv(COMPILERS, "2")  # who says otherwise is heard
+    assert share_compilers(5) == {}
 
 
 def test_cells_are_launched_from_python_too(monkeypatch):
