@@ -12,7 +12,7 @@ COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
 def share_compilers(processes: int) -> dict[str, str]:
     """What the environment of each of so many processes must say, so that together they start a compiler per core.
 
-    Left to itself each of them starts one per core, and ten on sixteen cores spend minutes on importing torch.
+    Left to themselves ten processes on sixteen cores start 160, each of which imports torch.
     """
     if processes <= 1 or COMPILERS in os.environ:
         return {}
