@@ -44,8 +44,6 @@ A_GRAPH_PER_WIDTH = {
     *("authors_skyformer", "pypi_routing_transformer"),
 }
 REFUSES = ("authors_soft",)  # rows that are no whole pictures
-SILU = "silu_backward gives other strides than torch tells its compiler, which only matters operator by operator"
-FAILS = {"flash": [pytest.mark.xfail(reason=SILU, strict=True)]}
 
 
 def built_in() -> list[str]:
@@ -93,8 +91,7 @@ def in_a_process_of_its_own(name: str, file: Path) -> subprocess.CompletedProces
 
 
 def each_mechanism() -> list:
-    marks = {name: [] if name in QUICK else [pytest.mark.full, *FAILS.get(name, [])] for name in built_in()}
-    return [pytest.param(name, marks=own) for name, own in marks.items()]
+    return [pytest.param(name, marks=[] if name in QUICK else pytest.mark.full) for name in built_in()]
 
 
 @pytest.mark.parametrize("name", each_mechanism())
