@@ -71,16 +71,19 @@ def check(
         return
     asked = _to_check(mechanisms, every, pattern)
     profile = "quick" if quick else "full"
-    reports: list[Report] = []
-    found, unsaved = check_each(asked, jobs=jobs, device=device, dtype=str(dtype), profile=profile), ""
+    found: dict[int, Report] = {}
+    unsaved = ""
+    at_hand = [f"{mechanism} as {one}" if jobs == 1 else f"{jobs} side by side" for mechanism, one in asked]
     with ProgressBar(len(asked)) as advance:
-        for mechanism, one in asked:
-            advance(f"{mechanism} as {one}")
-            reports.append(replace(next(found), code=code_identity(mechanism)))
+        advance(at_hand[0])
+        for place, report in check_each(asked, jobs=jobs, device=device, dtype=str(dtype), profile=profile):
+            advance(at_hand[min(len(found) + 1, len(asked) - 1)])
+            found[place] = replace(report, code=code_identity(asked[place][0]))
             try:
-                save(out / "conformance", reports[-1:])  # one by one: a check that is stopped keeps what it found
+                save(out / "conformance", [found[place]])  # one by one: a check that is stopped keeps what it found
             except StorageError as error:  # the result is still printed
                 unsaved = f"The result was not saved: {error}"
+    reports = [report for _, report in sorted(found.items())]
     if unsaved:
         say(unsaved, error=True)
     if as_json:

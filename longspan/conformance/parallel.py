@@ -4,7 +4,7 @@ import inspect
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -16,21 +16,26 @@ from longspan.core.spec import Spec
 from longspan.core.threads import share_compilers
 
 
-def check_each(asked: Sequence[tuple[Mechanism, Pattern]], *, jobs: int = 1, **how: Any) -> Iterator[Report]:
-    """The reports in the order asked; `how` is what `check` takes."""
+def check_each(
+    asked: Sequence[tuple[Mechanism, Pattern]], *, jobs: int = 1, **how: Any
+) -> Iterator[tuple[int, Report]]:
+    """The reports as they are found, each with its place in `asked`; `how` is what `check` takes."""
     if jobs == 1 or len(asked) <= 1:
-        for mechanism, pattern in asked:
-            yield from check(mechanism, [pattern], **how)
+        for place, (mechanism, pattern) in enumerate(asked):
+            yield place, *check(mechanism, [pattern], **how)
         return
     context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
     count = min(jobs, len(asked))
     with ProcessPoolExecutor(count, context, _begin, (share_compilers(count),)) as pool:
-        waiting = [pool.submit(check, _named(mechanism), [pattern], **how) for mechanism, pattern in asked]
+        # Pattern by pattern: the patterns of a mechanism share kernels, which would be compiled in several processes.
+        order = sorted(range(len(asked)), key=lambda place: list(Pattern).index(asked[place][1]))
+        waiting = {pool.submit(check, _named(asked[i][0]), [asked[i][1]], **how): i for i in order}
         try:
-            for (mechanism, pattern), future in zip(asked, waiting, strict=True):
+            for future in as_completed(waiting):
                 try:
-                    yield from future.result()
+                    yield waiting.pop(future), *future.result()
                 except BrokenProcessPool as error:
+                    mechanism, pattern = asked[min(waiting.values(), key=order.index)]
                     raise CheckFailed(
                         f"A process ended while {mechanism} as {pattern} or one after it was checked; "
                         "check them with --jobs 1 to see which."
