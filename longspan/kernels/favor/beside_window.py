@@ -96,10 +96,10 @@ class _WindowBesideFavor(torch.autograd.Function):
         near, lse = window.forward(q, k, v, *plan)
         means, logs, parts = [], [lse[:, :, :n]], []
         for far in _sides(left, right):
-            y, *part = features.forward(*far.inputs(q, k, v, projection, real))
+            y, d, maxima, *summaries = features.forward(*far.inputs(q, k, v, projection, real))
             means.append(far.turned(y))
-            logs.append(far.turned(part[0]).log2() + far.unit(part[1], q, projection))
-            parts.append(part)
+            logs.append(far.turned(d).log2() + far.unit(maxima, q, projection))
+            parts.append((d, maxima, *summaries))
         whole = torch.stack(logs)
         top = whole.amax(dim=0)
         lse = top + (whole - top).exp2().sum(dim=0).log2()
@@ -107,10 +107,13 @@ class _WindowBesideFavor(torch.autograd.Function):
         y = shares[0, ..., None] * near
         for share, mean in zip(shares[1:], means, strict=True):
             y = y + share[..., None] * mean
-        y = y.to(v.dtype)
-        for far, part, share in zip(_sides(left, right), parts, shares[1:], strict=True):
-            part[0] = part[0] / far.turned(share).clamp(min=LEAST)  # the normaliser of the whole, in units of the part
-        ctx.save_for_backward(q, k, v, projection, real, y, lse, *(tensor for part in parts for tensor in part))
+        if y.dtype != v.dtype:  # else the same tensor under two names, which torch.compile of 2.11 gives no gradient
+            y = y.to(v.dtype)
+        saved = []
+        for far, (d, *others), share in zip(_sides(left, right), parts, shares[1:], strict=True):
+            whole = d / far.turned(share).clamp(min=LEAST)  # the normaliser of the whole, in units of the part
+            saved += [whole, *others]
+        ctx.save_for_backward(q, k, v, projection, real, y, lse, *saved)
         ctx.plan, ctx.sides = plan, (left, right)
         return y
 
