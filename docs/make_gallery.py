@@ -86,6 +86,7 @@ stand-in, on which a network without attention does better than one with softmax
 """
 BELOW = {  # why a mechanism is not above the bar
     "none": "without attention the answer is made from the first token alone, which is the same in every row",
+    "rfa": "waves drawn anew at every update are too noisy an estimate: 33.5 % if drawn every 400 updates (256 waves)",
     "sac": "of 16 edges few lead to what counts while their predictor still guesses: 31.6 % with 64 edges",
     "skyformer": "it begins later: 29.5 % after 600 steps with 32 landmarks",
     "synthesizer": "scores from places alone are not learnt in so few steps at this learning rate; other kinds are",
@@ -313,7 +314,7 @@ def learning() -> list[str]:
     rows = []
     for name, score in sorted(scores.items(), key=lambda item: (-item[1]["value"], item[0])):
         above = is_above_chance(score["value"], score["chance"], score["count"])
-        verdict = "yes" if above else f"no: {BELOW.get(Spec.parse(name).target, '')}"
+        verdict = "yes" if above else f"no: {BELOW[Spec.parse(name).target]}"
         perplexity = f"{perplexities[name]['value']:.1f}" if name in perplexities else ""
         rows.append([f"`{name}`", f"{100 * score['value']:.1f}", verdict, perplexity])
     rates = {"count": count, "chance": 100 * chance, "bar": 100 * bar}
