@@ -22,7 +22,8 @@ def check_each(
     """The reports as they are found, each with its place in `asked`; `how` is what `check` takes."""
     if jobs == 1 or len(asked) <= 1:
         for place, (mechanism, pattern) in enumerate(asked):
-            yield place, *check(mechanism, [pattern], **how)
+            (report,) = check(mechanism, [pattern], **how)
+            yield place, report
         return
     context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
     count = min(jobs, len(asked))
@@ -33,13 +34,14 @@ def check_each(
         try:
             for future in as_completed(waiting):
                 try:
-                    yield waiting.pop(future), *future.result()
+                    (report,) = future.result()
                 except BrokenProcessPool as error:
                     mechanism, pattern = asked[min(waiting.values(), key=order.index)]
                     raise CheckFailed(
                         f"A process ended while {mechanism} as {pattern} or one after it was checked; "
                         "check them with --jobs 1 to see which."
                     ) from error
+                yield waiting.pop(future), report
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -97,10 +97,16 @@ def test_a_mechanism_that_ends_its_process_is_named(tmp_path):
     from longspan import attentions
 
     (tmp_path / "leaves.py").write_text(
-        "import os\nfrom longspan.attentions import Attention\nfrom longspan.attentions.softmax import Softmax\n\n\n"
+        "import os\nimport time\nfrom pathlib import Path\nfrom longspan.attentions import Attention\n"
+        "from longspan.attentions.softmax import Softmax\n\n\n"
         "class Leaves(Attention):\n    meta = Softmax.meta\n\n"
-        "    def forward(self, x, context=None, *, mask=None, context_mask=None):\n        os._exit(3)\n"
+        "    def forward(self, x, context=None, *, mask=None, context_mask=None):\n"
+        "        while not Path(__file__).with_name('may leave').exists():\n            time.sleep(0.05)\n"
+        "        os._exit(3)\n"
     )
-    asked = [(attentions.get(f"{tmp_path}/leaves.py:Leaves"), NS)] * 2
+    leaves = attentions.get(f"{tmp_path}/leaves.py:Leaves"), NS
+    reports = check_each([leaves, (attentions.get("none"), NS)], jobs=2, profile="quick")
+    assert next(reports)[0] == 1  # by now it is the only one that is waited for
+    (tmp_path / "may leave").touch()
     with pytest.raises(CheckFailed, match=r"A process ended while .*leaves.py:Leaves as noncausal_self"):
-        list(check_each(asked, jobs=2, profile="quick"))
+        next(reports)
