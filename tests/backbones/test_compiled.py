@@ -27,7 +27,7 @@ VOCABULARY, LENGTH = 17, 150
 RAGGED = [[80, 64, 12, 33, 7], [145, 9, 145, 145, 2], [110, 50, 110, 77, 1]]  # three batches of different widths
 MOST_GRAPHS = 4  # one for a block, one for the last block, which computes one row only; and once more for a new width
 
-QUICK = ("softmax", "linear")
+QUICK = ("softmax",)
 A_GRAPH_PER_WIDTH = {
     *("s4", "s4d"),  # a Fourier transform has one of few lengths, which is part of the graph
     # Their blocks, strides or clusters are counted in Python, so that a batch of another width is compiled anew.

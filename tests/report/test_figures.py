@@ -38,12 +38,6 @@ def found(evidence):
     return {finding.question: finding for finding in analysis.answers(evidence)}
 
 
-@pytest.fixture(scope="module")
-def drawn(found, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("figures")
-    return {question: write(finding, folder) for question, finding in found.items()}
-
-
 def chunks(content):
     """The parts of a PNG file; damage raises."""
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
@@ -58,11 +52,16 @@ def chunks(content):
 
 
 TABLES = ("differences", "taxonomy", "settings", "hours", "fastest", "repeat", "speed")  # there is nothing to draw
+MANY_LABELS = ("correlation", "front", "index", "ranks", "relative", "tradeoff")  # seconds each
+DRAWN = [question for question in analysis.QUESTIONS if question not in TABLES]
 
 
-@pytest.mark.parametrize("question", [question for question in analysis.QUESTIONS if question not in TABLES])
-def test_every_question_is_drawn_as_a_page_a_pdf_and_a_png(drawn, question):
-    web, pdf, png = drawn[question]
+@pytest.mark.parametrize(
+    "question",
+    [pytest.param(one, marks=pytest.mark.full if one in MANY_LABELS else []) for one in DRAWN],
+)
+def test_every_question_is_drawn_as_a_page_a_pdf_and_a_png(found, tmp_path, question):
+    web, pdf, png = write(found[question], tmp_path)
     assert [path.name for path in (web, pdf, png)] == [f"{question}.{suffix}" for suffix in ("html", "pdf", "png")]
     parts = list(chunks(png.read_bytes()))
     width, height = struct.unpack(">II", parts[0][1][:8])
