@@ -165,7 +165,7 @@ def test_tokens_may_lie_in_memory_in_any_order(kind):
 
 def test_torch_finds_nothing_wrong_with_the_operators():
     q, k, v = (x.requires_grad_() for x in leaves_of("pool", 20))
-    check(operator.pool, q, k, v, None, 0.1)
+    check(operator.pool, q, k, v, None, 0.1, 0)
     few = [x.requires_grad_() for x in leaves_of("attend", 20)]
     check(operator.attend, *few, None, 0.8)
     check(operator.attend, *few[:3], *[None] * 4, 0.0)

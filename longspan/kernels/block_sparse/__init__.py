@@ -247,7 +247,7 @@ def _by_tiles(
     **rules: Any,
 ) -> Float[Tensor, "b h n e"]:
     with without_autocast(q):
-        return operator.forward(q, k, v, *planned(q, key_blocks, **rules))[0]
+        return operator.forward(q, k, v, None, *planned(q, key_blocks, **rules))[0]
 
 
 def planned(
