@@ -98,12 +98,13 @@ def labelled_global_queries(
 
     The label of most pairs, global and ordinary, is taken off all scores of a query, so that only global keys have one.
     """
-    if impl == "auto":
-        impl = "triton" if not dropout and landmark.is_faster(q, k, v) else "reference"
+    if impl == "triton":
+        choose(impl, "labelled_global_queries", k, "it has no dropout" if dropout else "")
+    by_pool = impl == "triton" or (impl == "auto" and not dropout and landmark.is_faster(q, k, v))
     n, place = k.shape[2], torch.arange(k.shape[2], device=k.device)
     real = q.new_ones(len(k), n, dtype=torch.bool) if key_mask is None else key_mask
     bias = None if terms is None else _among_global(terms)
-    if impl == "triton":
+    if by_pool:
         return _pooled(q, k, v, bias, real, place, global_tokens, causal)
     visible = real[:, None, None]
     visible = visible & (place <= place[global_tokens, None]) if causal else visible
