@@ -10,6 +10,8 @@
               dv_r = sum_i u_ir dy_i      dk_r = sum_i ds_ir q_i      dcenter_r = sum_i dtau_ir q_i
               dshift_r = sum_i ds_ir      dbase_r = sum_i da_ir
 
+With a STEP query r of the pool sees the tokens j <= r STEP alone, and no program goes on to tokens that none sees.
+
 A program owns a part of the tokens of one head and all landmarks. What the parts find, and their sums over tokens, are
 merged in order, so that the kernels are deterministic. Backward recomputes the weights, from `lse` or from the queries.
 Tiles of bfloat16 meet in tensor cores. What is single precision (the few, dy of the pool, P and u) goes in as two
