@@ -5,13 +5,13 @@
     labelled_window           A(i) = {j : i - left <= j <= i + right} and all global tokens
     labelled_global_queries   A(i) = everything, for a query i that is a global token itself
 
-over the real keys, and only those up to i when causal. Labels are cut at a distance D, so that there are 2 D + 2: with
-lag = j - i, or for two global tokens how many of them lie between,
+over the real keys, and only those up to i when causal. Labels are cut at a distance D, so that there are 2 D + 2:
 
-    l(i, j) = min(lag, D) for lag >= 0, D + min(-lag, D) for lag < 0, and 2 D + 1
+    l(i, j) = min(lag, D) if lag >= 0, else D + min(-lag, D)      lag = j - i, between global tokens in strides
+    l(i, j) = 2 D + 1 for a global and an ordinary token
 
-for a key that is global where the query counts as ordinary, or the other way round. A row that sees no key gives 0.
-Global tokens are a slice of all, from the first on: slice(0, 4096, 64) has 64 of them.
+where `labelled_window` takes every query for an ordinary one. A row that sees no key gives 0. Global tokens are a slice
+of all, from the first on: slice(0, 4096, 64) has 64 of them.
 
 `reference` defines the answer. `gather` copies the keys of each tile of queries and expands its terms to one for each
 key, on any device; `triton` reads keys and terms in place (`triton.py`), and its global queries pool the ordinary keys
@@ -50,7 +50,8 @@ def labelled_window(
     cache_key: Hashable | None = None,
     impl: Implementation | Literal["gather"] = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention over a window and global keys, which count once even within the window; None for no labels.
+    """Attention over a window and global keys, which count once even within the window; pairs have labels if there are
+    terms.
 
     A `cache_key` stands for the global tokens: with one, the kernel's plan is kept for calls without `key_mask`.
     """

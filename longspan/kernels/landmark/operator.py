@@ -47,11 +47,12 @@ def unsupported_reason(x: Float[Tensor, "b h n c"], few: int, *widths: int) -> s
     """Why a kernel cannot set these tokens against so many others, or ""."""
     width = max((x.shape[3], *widths))
     widest = WIDEST if x.element_size() == 2 else WIDE
-    if max(width, few) > widest or next_power_of_2(few) * next_power_of_2(width) > MOST:
+    # by comparing: the power of two above `few` would tie a compiled graph to one number of them
+    if width > widest or few > widest or few > MOST // next_power_of_2(width):
         return f"{few} of {width} channels do not fit on a chip; 64 of 64 do, in bfloat16 one of these may be {WIDEST}"
     if not (x.numel() and few and all(widths)):
         return "there is nothing to compare"
-    return lack_of_room(x, WIDE_BYTES) if max(width, few) > WIDE else ""
+    return lack_of_room(x, WIDE_BYTES) if width > WIDE or few > WIDE else ""
 
 
 def _contiguous(*tensors: Maybe) -> list[Any]:
