@@ -25,15 +25,13 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
 from longspan.core.errors import UsageError
-from longspan.kernels.block_sparse.gather import windows
-from longspan.kernels.masked import biased_attention, masked_attention
+from longspan.kernels.block_sparse.labels import label_of, labelled_global_queries, labelled_window
 from longspan.kernels.packing import fill_up, real
 from longspan.kernels.precision import at_least_single, without_autocast
 
@@ -90,19 +88,16 @@ class ETC(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        (b, _, n, _), causal = q.shape, self.pattern.causal
-        mask = q.new_ones(b, n, dtype=torch.bool) if key_mask is None else key_mask
-        place, chosen = torch.arange(n, device=q.device), slice(0, self._reach(n), self.stride)
-        seen = mask[:, None, chosen].expand(-1, n, -1)
-        seen = seen & (place[chosen] <= place[:, None]) if causal else seen
-        right = 0 if causal else self.radius
-        bias = self._near_bias(q, right) if self.max_distance else None
-        y = windows(
-            q, k, v, left=self.radius, right=right, causal=causal, key_mask=mask & ~self._is_global(place),
-            extra=(k[:, :, chosen], v[:, :, chosen], seen), bias=bias, dropout=self.active_dropout,
-        )  # fmt: skip
-        if seen.shape[2]:
-            rows = self._global_rows(q[:, :, chosen].contiguous(), k, v, mask)
+        causal, chosen = self.pattern.causal, slice(0, self._reach(q.shape[2]), self.stride)
+        rules = {"global_tokens": chosen, "causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
+        terms = self._terms(q, self.a, self.b).to(q.dtype) if self.max_distance else None
+        sides = {"left": self.radius, "right": 0 if causal else self.radius}
+        cache_key = ("etc", self.stride, self.global_tokens)
+        y = labelled_window(q, k, v, terms, **sides, **rules, cache_key=cache_key)
+        if chosen.stop:
+            few = q[:, :, chosen].contiguous()
+            terms = self._terms(few, self.a_global, self.b_global) if self.max_distance else None
+            rows = labelled_global_queries(few, k, v, terms, **rules)
             y = self._with_global(y.to(v.dtype), rows.to(v.dtype))
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
 
@@ -143,15 +138,14 @@ class ETC(HeadwiseAttention):
         visible = (visible & (j <= i) if self.pattern.causal else visible) & mask[:, None]
         with without_autocast(q):
             q, k = at_least_single(q), at_least_single(k)
-            scores = q @ k.mT
+            scores = q @ k.mT / q.shape[-1] ** 0.5
             if self.max_distance:
-                label = torch.where(asks, (j - i) // self.stride, j - i).clamp(-self.max_distance, self.max_distance)
-                label = torch.where(label >= 0, label, self.max_distance - label)
+                label = label_of(torch.where(asks, (j - i) // self.stride, j - i), self.max_distance)
                 label = torch.where(asks == answers, label, 2 * self.max_distance + 1)
                 terms = [self._terms(q, a, b) for a, b in ((self.a, self.b), (self.a_global, self.b_global))]
                 index = label[:, None].expand(*scores.shape)
                 scores = scores + torch.where(asks[:, None], terms[1], terms[0]).gather(-1, index)
-            scores = (scores / q.shape[-1] ** 0.5).masked_fill(~visible[:, None], torch.finfo(q.dtype).min)
+            scores = scores.masked_fill(~visible[:, None], torch.finfo(q.dtype).min)
             return scores.softmax(dim=-1).masked_fill(~visible[:, None], 0)
 
     def _with_global(self, y: Float[Tensor, "b h n e"], rows: Float[Tensor, "b h g e"]) -> Float[Tensor, "b h n e"]:
@@ -162,58 +156,13 @@ class ETC(HeadwiseAttention):
         segments = torch.cat([rows[:, :, :, None], segments[:, :, :, 1:]], dim=3).flatten(2, 3)
         return torch.cat([segments, y[:, :, end:]], dim=2) if end < n else segments[:, :, :n]
 
-    def _global_rows(
-        self,
-        q: Float[Tensor, "b h g c"],
-        k: Float[Tensor, "b h n c"],
-        v: Float[Tensor, "b h n e"],
-        mask: Bool[Tensor, "b n"],
-    ) -> Float[Tensor, "b h g e"]:
-        """Global queries over all keys.
-
-        The label of most pairs, global and ordinary, is taken off all scores of a query, so that only global keys
-        have one.
-        """
-        n, g = k.shape[2], torch.arange(q.shape[2], device=q.device)
-        visible = mask[:, None, None]
-        if self.pattern.causal:
-            visible = visible & (torch.arange(n, device=q.device) <= (g * self.stride)[:, None])
-        if not self.max_distance:
-            return masked_attention(q, k, v, visible, dropout=self.active_dropout)
-        with without_autocast(q):
-            terms = self._terms(at_least_single(q), self.a_global, self.b_global) / q.shape[-1] ** 0.5
-            terms = (terms - terms[..., -1:]).to(q.dtype)
-        ahead = (g - g[:, None]).clamp(-self.max_distance, self.max_distance)
-        label = torch.where(ahead >= 0, ahead, self.max_distance - ahead)
-        bias = F.pad(terms.gather(-1, label.expand(*terms.shape[:3], -1))[..., None], (0, self.stride - 1)).flatten(-2)
-        end = self.global_tokens * self.stride
-        bias = F.pad(bias, (0, n - end)) if end < n else bias[..., :n]
-        return biased_attention(q, k, v, bias, visible, dropout=self.active_dropout)
-
-    def _near_bias(
-        self, q: Float[Tensor, "b h n c"], right: int
-    ) -> tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n 1"]]:
-        """What labels add to the scores of an ordinary query: from the farthest key before it on, and of global keys.
-
-        Distances beyond the greatest are expanded, not looked up, so that the gradient is a sum.
-        """
-        with without_autocast(q):
-            terms = (self._terms(at_least_single(q), self.a, self.b) / q.shape[-1] ** 0.5).to(q.dtype)
-        most = self.max_distance
-        before, ahead = (side if side < most else most for side in (self.radius, right))
-        near = [
-            terms[..., 2 * most : 2 * most + 1].expand(*terms.shape[:3], self.radius - before),
-            terms[..., most + 1 : most + 1 + before].flip(-1),
-            terms[..., : 1 + ahead],
-            terms[..., most : most + 1].expand(*terms.shape[:3], right - ahead),
-        ]
-        return torch.cat(near, dim=-1), terms[..., -1:]
-
     def _terms(
         self, q: Float[Tensor, "b h n c"], a: Float[Tensor, "l h c"], b: Float[Tensor, "l h"]
     ) -> Float[Tensor, "b h n l"]:
-        """q . a + b for every label."""
-        return einsum(q, a.to(q.dtype), "b h n c, l h c -> b h n l") + rearrange(b, "l h -> 1 h 1 l").to(q.dtype)
+        """(q . a + b) / sqrt(c) for every label, in float32 or better."""
+        with without_autocast(q):
+            q, a, b = at_least_single(q), a / q.shape[-1] ** 0.5, b / q.shape[-1] ** 0.5
+            return einsum(q, a.to(q.dtype), "b h n c, l h c -> b h n l") + rearrange(b, "l h -> 1 h 1 l").to(q.dtype)
 
     def _reach(self, n: int) -> int:
         """The place after the last that may be global."""

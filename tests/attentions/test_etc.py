@@ -9,6 +9,7 @@ from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.attentions.etc import ETC
 from longspan.core.errors import UsageError
+from longspan.kernels.block_sparse import labels
 from tests.attentions.agreement import headwise
 from tests.attentions.allowed import assert_same, assert_steps_continue, holes, pairs, tensors
 
@@ -77,6 +78,26 @@ def test_outputs_gradients_and_weights_follow_windows_and_labels(n, radius, coun
     expected = expected_of(layer, q, k, v, mask) + 0 * sum(leaf.sum() for leaf in leaves)  # also where none has a say
     assert_same(layer.attend(q, k, v, key_mask=mask), expected, leaves)
     torch.testing.assert_close(layer.weights(q, k, key_mask=mask) @ v, expected)
+
+
+@pytest.mark.parametrize("pattern", [NS, CS])
+@pytest.mark.parametrize("n", [1, 12, 29])  # less and more than there are places of global tokens
+@pytest.mark.parametrize("seed", [0, 1, 2])  # without padding, with holes, and with a row of nothing else
+def test_global_queries_that_pool_ordinary_keys_follow_the_formula_too(seed, n, pattern, monkeypatch):
+    layer = headwise("etc(radius=2, global_tokens=4, stride=5, max_distance=2)", pattern, channels=4)
+    assert isinstance(layer, ETC)
+    for table in (layer.b, layer.b_global):
+        torch.nn.init.normal_(table)
+    q, k, v = tensors(2, 2, n, 4, seed)
+    leaves, mask = [q, k, v, layer.a, layer.b, layer.a_global, layer.b_global], holes(2, n, seed)
+    monkeypatch.setattr(labels.landmark, "is_faster", lambda *x: True)
+    pool, calls = labels.landmark.landmark_pool, []
+    as_defined = lambda *x, **how: calls.append(1) or pool(*x, **how | {"impl": "reference"})  # noqa: E731
+    monkeypatch.setattr(labels.landmark, "landmark_pool", as_defined)
+    found = layer.attend(q, k, v, key_mask=mask)
+    assert calls
+    expected = expected_of(layer, q, k, v, mask) + 0 * sum(leaf.sum() for leaf in leaves)  # also where none has a say
+    assert_same(found, expected, leaves)
 
 
 @pytest.mark.parametrize("options", ["", "max_distance=0", "radius=3, stride=4", "radius=0, global_tokens=2, stride=5"])

@@ -159,7 +159,7 @@ def test_operations_are_those_of_the_tiles_that_are_visited():
 def test_torch_finds_nothing_wrong_with_the_operator():
     rules = {"block": 64, "reach": None, "causal": True, "global_keys": at(0, 5), "key_mask": None}
     plan = make_plan(70, drawn(70, 64, 2).sort(dim=-1).values, **rules, device=torch.device(DEVICE))
-    check(operator.forward, *tensors(70), *plan, 64, 0, 0, 70, True)
+    check(operator.forward, *tensors(70), None, *plan, 64, 0, 0, 70, True)
 
 
 def test_it_goes_into_one_compiled_graph_for_any_length():

@@ -44,10 +44,11 @@ def leaves_of(kind, n, *, r=5, c=16, e=16, rows=1, heads=1, dtype=torch.float32,
     ]
 
 
-def call(kind, impl, *, mask=None, segments=5, plain=False):
+def call(kind, impl, *, mask=None, segments=5, plain=False, step=None):
     """The function that makes outputs of those leaves."""
     if kind == "pool":
-        return lambda q, k, v: landmark_pool(q, k, v, key_norm=0.0 if plain else 0.06, key_mask=mask, impl=impl)
+        norm = 0.0 if plain else 0.06
+        return lambda q, k, v: landmark_pool(q, k, v, key_norm=norm, key_mask=mask, step=step, impl=impl)
     if kind == "means":
         return lambda x, weight, bias: normed_means(x, weight, bias, segments, mask, impl=impl)[:1]
     if plain:
@@ -57,11 +58,11 @@ def call(kind, impl, *, mask=None, segments=5, plain=False):
     )
 
 
-def follow(kind, n, *, masked=False, plain=False, segments=5, rows=1, dtype=torch.float32, **sizes):
+def follow(kind, n, *, masked=False, plain=False, segments=5, rows=1, step=None, dtype=torch.float32, **sizes):
     leaves = leaves_of(kind, n, rows=rows, dtype=dtype, **sizes)
     leaves = leaves[:3] if plain else leaves
     mask = mask_of(rows, n, device=DEVICE) if masked else None
-    how = {"mask": mask, "plain": plain, "segments": segments}
+    how = {"mask": mask, "plain": plain, "segments": segments, "step": step}
     fast, reference, tolerance = call(kind, "triton", **how), call(kind, "reference", **how), TOLERANCE[dtype]
     assert_agrees(fast, reference, leaves, atol=tolerance, rtol=tolerance, least=1.0)
 
@@ -95,6 +96,16 @@ def test_awkward_lengths_agree(kind, n):
 def test_parts_of_a_long_row_add_up(kind, monkeypatch):
     monkeypatch.setattr(operator.LandmarkShape, "SHORTEST", 64)
     follow(kind, 200, masked=True, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "n, r, step, masked",
+    [(1, 1, 7, False), (63, 9, 7, True), (130, 5, 40, False), (200, 5, 20, True), (40, 40, 1, False)],
+)
+def test_queries_that_are_tokens_see_those_up_to_themselves(n, r, step, masked, monkeypatch):
+    monkeypatch.setattr(operator.LandmarkShape, "SHORTEST", 64)
+    follow("pool", n, r=r, step=step, masked=masked, rows=2 if masked else 1)
+    follow("pool", n, r=r, step=step, masked=masked, plain=True, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,7 +176,8 @@ def test_tokens_may_lie_in_memory_in_any_order(kind):
 
 def test_torch_finds_nothing_wrong_with_the_operators():
     q, k, v = (x.requires_grad_() for x in leaves_of("pool", 20))
-    check(operator.pool, q, k, v, None, 0.1)
+    for step in (0, 4):
+        check(operator.pool, q, k, v, None, 0.1, step)
     few = [x.requires_grad_() for x in leaves_of("attend", 20)]
     check(operator.attend, *few, None, 0.8)
     check(operator.attend, *few[:3], *[None] * 4, 0.0)

@@ -237,7 +237,8 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, listed,
     constants = kernels.launch(sample, sample, some, plan.Rules(64, 0, 0, 1, True), direction)
     kinds = dict.fromkeys(plan.Plan._fields, "*i32") | {"scale": "fp32"}
     kinds |= dict.fromkeys(("lse", "delta", "dk_parts", "dv_parts"), "*fp32")
-    kinds |= dict.fromkeys(("q", "k", "v", "k_global", "v_global", "y", "dy", "dq", "dk", "dv"), "*bf16")
+    in_half = ("q", "k", "v", "k_global", "v_global", "y", "dy", "dq", "dk", "dv", "terms", "d_terms")
+    kinds |= dict.fromkeys(in_half, "*bf16")
     constants |= {"GLOBAL": False} | ({"block": 1} if band else {})  # the compiler is told where a number is 1
     built = compiled(kernel, constants, kinds, otherwise="i32", multiples=STRIDES)
     assert built.metadata.shared <= limit_kib * 1024

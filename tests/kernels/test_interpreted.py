@@ -13,7 +13,13 @@ from tests.kernels.in_a_process import assert_passes, needs_triton
 COMPILED = ("-k", "compiled", "--noconftest")
 ALSO_COMPILED = [  # apart, in `make test-full`
     ("linear_attention_kernel.py", "landmark_kernel.py", "bounded_memory_kernel.py", "one_memory_kernel.py"),
-    ("block_sparse_kernel.py", "favor_kernel.py", "beside_window_kernel.py", "lsh_attention_kernel.py"),
+    (
+        "block_sparse_kernel.py",
+        "labels_kernel.py",
+        "favor_kernel.py",
+        "beside_window_kernel.py",
+        "lsh_attention_kernel.py",
+    ),
 ]
 UNCOMPILED = (
     "state_space_kernel.py",

@@ -18,16 +18,17 @@ def double(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
-@given(sizes, sizes, st.sampled_from([0.0, 0.3]), st.booleans())
+@given(sizes, sizes, st.sampled_from([0.0, 0.3]), st.none() | st.integers(1, 3), st.booleans())
 @settings(deadline=None, max_examples=30)
-def test_a_pool_sums_exponentials(r, m, key_norm, masked):
+def test_a_pool_sums_exponentials(r, m, key_norm, step, masked):
     torch.manual_seed(r + 10 * m)
     q, k, v = double(2, 2, r, 3), double(2, 2, m, 3), double(2, 2, m, 4)
     mask = torch.rand(2, m) < 0.6 if masked else None
     weights = (q @ k.mT - key_norm * (k * k).sum(-1)[:, :, None]).exp()
     weights = weights if mask is None else weights * mask[:, None, None]
+    weights = weights if step is None else weights * (torch.arange(m) <= step * torch.arange(r)[:, None])
     total = weights.sum(dim=-1)
-    y, lse = landmark_pool(q, k, v, key_norm=key_norm, key_mask=mask)
+    y, lse = landmark_pool(q, k, v, key_norm=key_norm, key_mask=mask, step=step)
     torch.testing.assert_close(y * total[..., None], weights @ v)
     torch.testing.assert_close(lse[total > 0], total[total > 0].log())
     assert not y[total == 0].any()
@@ -101,7 +102,7 @@ def test_what_the_kernels_cannot_do_is_refused_with_a_sentence(r, c, dtype, word
 def test_they_compile_for_a_large_gpu_within_the_memory_on_its_chip(name, few):
     from longspan.kernels.landmark import triton as kernels
 
-    constants = operator.LandmarkShape(1, few, 64, 64, 2).constants | {"MASKED": True}
+    constants = operator.LandmarkShape(1, few, 64, 64, 2).constants | {"MASKED": True, "STEP": 256}
     if "attend" in name:
         constants |= {"SHIFTED": True, "FACTOR": True, "floor": 1e-8}
     elif name == "pool" and few <= 64:

@@ -7,7 +7,8 @@
 
 Only real keys are seen, when causal only j <= i, and a key that several rules allow counts once; a row that sees no key
 gives 0. `reference.py` defines the result. `gather.py` copies the keys of each block, on any device; `triton.py` reads
-them in place, tile by tile, on a GPU. Work and memory grow with the keys that are seen, never with n^2.
+them in place, tile by tile, on a GPU. Work and memory grow with the keys that are seen, never with n^2. Beside them
+`labels.py` has windows whose scores depend on the distance of two tokens, and `extra_keys.py` keys outside of the row.
 """
 
 from collections.abc import Callable, Hashable
@@ -247,7 +248,7 @@ def _by_tiles(
     **rules: Any,
 ) -> Float[Tensor, "b h n e"]:
     with without_autocast(q):
-        return operator.forward(q, k, v, *planned(q, key_blocks, **rules))[0]
+        return operator.forward(q, k, v, None, *planned(q, key_blocks, **rules))[0]
 
 
 def planned(

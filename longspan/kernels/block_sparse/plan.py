@@ -59,9 +59,19 @@ def tile_side(block: int, listed: bool) -> int:
     return CHUNK if listed and block % TILE else TILE
 
 
+def tile_of_queries(side: int, distance: int) -> int:
+    """The queries of a program in the forward pass."""
+    return CHUNK if distance else side
+
+
 def global_chunk(count: int) -> int:
     """The global keys that a program takes at a time."""
     return FEW if count <= FEW else CHUNK
+
+
+def distance_of(terms: Float[Tensor, "b h n l"] | None) -> int:
+    """The distance at which labels are cut, of which there are 2 D + 2; 0 without labels."""
+    return 0 if terms is None else terms.shape[3] // 2 - 1
 
 
 def make_plan(

@@ -52,7 +52,7 @@ def attend(
     causal: bool = False,
     key_mask: Bool[Tensor, "b n"] | None = None,
     extra: tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f e"], Bool[Tensor, "*#b n f"]] | None = None,
-    bias: Float[Tensor, "h n n"] | None = None,
+    bias: Float[Tensor, "*#b h n n"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
     """The softmax over allowed pairs; `extra` are keys and values beside the others, and who sees them.
 

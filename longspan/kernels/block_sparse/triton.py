@@ -5,6 +5,11 @@
     backward   ds_ij = p_ij (dy_i . v_j - delta_i) / sqrt(c)      delta_i = dy_i . y_i
                dq_i = sum_j ds_ij k_j      dk_j = sum_i ds_ij q_i      dv_j = sum_i p_ij dy_i
 
+With labels (`labels.py`) t_i,l(i,j) is added to s_ij, and dt_il = sqrt(c) sum_j ds_ij over the j of label l. A chunk of
+keys that all lie DISTANCE or farther from all queries of a tile has one label, as global keys have; only beside the
+diagonal each pair looks its own up. There a label belongs to one pair, whose gradient is stored at once; those of the
+farthest labels and of global keys are summed in registers.
+
 Keys lie between two bounds that rise with the query, or in tiles that a list names; global keys are copied together
 first. A chunk that all queries of a tile see as a whole is not masked. The backward pass has two kernels: dq for each
 tile of queries, dk and dv for each tile of keys. Since every query sees a global key, its queries are split among
@@ -20,7 +25,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from longspan.kernels.block_sparse.plan import CHUNK, Plan, Rules, global_chunk, tile_side
+from longspan.kernels.block_sparse.plan import CHUNK, Plan, Rules, distance_of, global_chunk, tile_of_queries, tile_side
 from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.tiles import dot, load, store
 
@@ -36,6 +41,7 @@ def forward(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
+    terms: Float[Tensor, "b h n l"] | None,
     apart: KeysValues | None,
     plan: Plan,
     rules: Rules,
@@ -45,7 +51,8 @@ def forward(
     """Fill in y and lse; `apart` are the global keys and values."""
     k_global, v_global = apart or (k, v)
     tensors = {"q": q, "k": k, "v": v, "k_global": k_global, "v_global": v_global, "y": y}
-    sizes = launch(q, v, plan, rules, "forward")
+    tensors |= {"terms": q if terms is None else terms}
+    sizes = launch(q, v, plan, rules, "forward", distance_of(terms))
     _forward[_grid(q, sizes)](**tensors, lse=lse, **_numbers(q, plan, rules), **_strides(tensors), **sizes)
 
 
@@ -54,6 +61,7 @@ def backward(
     q: Float[Tensor, "b h n c"],
     k: Float[Tensor, "b h n c"],
     v: Float[Tensor, "b h n e"],
+    terms: Float[Tensor, "b h n l"] | None,
     apart: KeysValues | None,
     plan: Plan,
     rules: Rules,
@@ -62,14 +70,17 @@ def backward(
     dq: Float[Tensor, "b h n c"],
     dk: Float[Tensor, "b h n c"],
     dv: Float[Tensor, "b h n e"],
+    d_terms: Float[Tensor, "b h n l"] | None,
 ) -> None:
-    """Fill in dq; then dk and dv, first those of keys in blocks, which are 0 for global keys, then those of these."""
-    (b, h, n), sizes = q.shape[:3], launch(q, v, plan, rules, "backward")
+    """Fill in dq, and d_terms, which is 0 before; then dk and dv, first those of keys in blocks, which are 0 for global
+    keys, then those of these."""
+    (b, h, n), sizes = q.shape[:3], launch(q, v, plan, rules, "backward", distance_of(terms))
+    labels = {"terms": q if terms is None else terms, "d_terms": q if d_terms is None else d_terms}
     numbers = {"lse": lse, "delta": torch.empty_like(lse), **_numbers(q, plan, rules)}
     k_global, v_global = apart or (k, v)
-    tensors = {"dy": dy, "q": q, "k": k, "v": v, "k_global": k_global, "v_global": v_global, "y": y, "dq": dq}
+    tensors = {"dy": dy, "q": q, "k": k, "v": v, "k_global": k_global, "v_global": v_global, "y": y, "dq": dq} | labels
     _backward_queries[_grid(q, sizes)](**tensors, **numbers, **_strides(tensors), **sizes)
-    tensors = {"dy": dy, "q": q, "k": k, "v": v, "dk": dk, "dv": dv}
+    tensors = {"dy": dy, "q": q, "k": k, "v": v, "terms": labels["terms"], "dk": dk, "dv": dv}
     _backward_keys[_grid(q, sizes)](**tensors, **numbers, keys=n, share=n, **_strides(tensors), GLOBAL=False, **sizes)
     if apart is None:
         return
@@ -78,7 +89,7 @@ def backward(
     parts = max(1, min(ceil(PROGRAMS, b * h * t // tile), ceil(n, SHORTEST)))
     share = ceil(n, parts * CHUNK) * CHUNK
     dk_parts, dv_parts = (x.new_empty(parts * b, h, t, x.shape[3], dtype=torch.float32) for x in apart)
-    tensors = {"dy": dy, "q": q, "k": k_global, "v": v_global, "dk": dk_parts, "dv": dv_parts}
+    tensors |= {"k": k_global, "v": v_global, "dk": dk_parts, "dv": dv_parts}
     grid, numbers = (t // tile, b * h, parts), numbers | {"block": n, "before": 0, "after": 0, "reach": n}
     _backward_keys[grid](**tensors, **numbers, keys=t, share=share, **_strides(tensors), GLOBAL=True, **sizes)
     numbers = {name: numbers[name] for name in ("global_keys", "heads", "n", "row_step", "head_step")}
@@ -87,7 +98,9 @@ def backward(
     _add_parts[grid[:2]](**tensors, **numbers, parts=parts, keys=t, **_strides({"dk": dk, "dv": dv}), **sizes)
 
 
-def launch(q: Tensor, v: Tensor, plan: Plan, rules: Rules, direction: Literal["forward", "backward"]) -> dict:
+def launch(
+    q: Tensor, v: Tensor, plan: Plan, rules: Rules, direction: Literal["forward", "backward"], distance: int = 0
+) -> dict:
     """Widths and the powers of two they are padded to, sides of tiles, what the plan holds, warps and stages."""
     c, e, side = q.shape[3], v.shape[3], tile_side(rules.block, plan.key_tiles is not None)
     C, E = next_power_of_2(c), next_power_of_2(e)
@@ -96,8 +109,10 @@ def launch(q: Tensor, v: Tensor, plan: Plan, rules: Rules, direction: Literal["f
     sizes = {"c": c, "e": e, "C": C, "E": E, "S": CHUNK, "SIDE": side}
     sizes |= {"GLOBAL_CHUNK": min(CHUNK, global_chunk(t)) if t else 0}
     sizes |= {"HIDDEN": plan.positions is not None, "LISTED": plan.key_tiles is not None, "CAUSAL": rules.causal}
-    # The backward pass holds twice as much in registers; float32 takes the room of further chunks in flight.
-    tile, stages = side if direction == "forward" else CHUNK, 1 if single else (2 if wide else 3)
+    sizes |= {"DISTANCE": distance}
+    # The backward pass and labels hold twice as much in registers; float32 takes the room of further chunks in flight.
+    tile = tile_of_queries(side, distance) if direction == "forward" else CHUNK
+    stages = 1 if single else (2 if wide or distance else 3)
     return sizes | {"T": tile, "num_warps": 8 if wide else 4, "num_stages": stages}
 
 
@@ -127,17 +142,18 @@ def _strides(tensors: dict[str, Tensor]) -> dict[str, int]:
 @triton.jit
 @no_type_check
 def _forward(
-    q, k, v, k_global, v_global, y, lse, positions, chunk_max, key_tiles, key_counts, query_tiles, query_starts,
+    q, k, v, terms, k_global, v_global, y, lse, positions, chunk_max, key_tiles, key_counts, query_tiles, query_starts,
     global_keys, global_max, global_counts, row_step, head_step, global_count, width, heads, n, block, before, after,
-    reach, scale, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, k_global_b, k_global_h, k_global_t, v_global_b,
-    v_global_h, v_global_t, y_b, y_h, y_t, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
-    T: tl.constexpr, S: tl.constexpr, SIDE: tl.constexpr, GLOBAL_CHUNK: tl.constexpr, HIDDEN: tl.constexpr,
-    LISTED: tl.constexpr, CAUSAL: tl.constexpr,
+    reach, scale, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, terms_b, terms_h, terms_t, k_global_b, k_global_h,
+    k_global_t, v_global_b, v_global_h, v_global_t, y_b, y_h, y_t, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr,
+    E: tl.constexpr, T: tl.constexpr, S: tl.constexpr, SIDE: tl.constexpr, GLOBAL_CHUNK: tl.constexpr,
+    HIDDEN: tl.constexpr, LISTED: tl.constexpr, CAUSAL: tl.constexpr, DISTANCE: tl.constexpr,
 ):  # fmt: skip
     pair, tile, row, head, own = _program(heads, row_step, head_step, CAUSAL)
     first = tile * T
     queries = _load(q + row * q_b + head * q_h, first, q_t, n, c, C, T)
     scale_2 = scale * LOG2E
+    terms, offset = _rows(terms + row * terms_b + head * terms_h, first, terms_t, n, T)
     top, total, acc = tl.full([T], LOW, tl.float32), tl.zeros([T], tl.float32), tl.zeros([T, E], tl.float32)
 
     low, high, lowest, highest, begin, stop = _block_range(
@@ -147,7 +163,7 @@ def _forward(
         top, total, acc, queries, k + row * k_b + head * k_h, v + row * v_b + head * v_h, k_t, v_t, n,
         positions + own * _round_up(n, SIDE), chunk_max + own * (_round_up(n, SIDE) // S),
         key_tiles + (own * tl.cdiv(n, SIDE) + first // SIDE) * width, begin, stop, low, high, lowest, highest, scale_2,
-        c, e, C, E, S, SIDE // S, HIDDEN, LISTED,
+        terms, offset, first, c, e, C, E, S, SIDE // S, HIDDEN, LISTED, DISTANCE, False,
     )  # fmt: skip
     if GLOBAL_CHUNK:
         low, high, lowest, highest, begin, stop = _global_range(first, n, global_counts, own, T, S, CAUSAL)
@@ -155,7 +171,8 @@ def _forward(
             top, total, acc, queries, k_global + row * k_global_b + head * k_global_h,
             v_global + row * v_global_b + head * v_global_h, k_global_t, v_global_t, global_count,
             global_keys + own * global_count, global_max + own * (global_count // GLOBAL_CHUNK), key_tiles, begin, stop,
-            low, high, lowest, highest, scale_2, c, e, C, E, GLOBAL_CHUNK, 1, True, False,
+            low, high, lowest, highest, scale_2, terms, offset, first, c, e, C, E, GLOBAL_CHUNK, 1, True, False,
+            DISTANCE, True,
         )  # fmt: skip
 
     i, blind = first + tl.arange(0, T), total == 0
@@ -168,18 +185,22 @@ def _forward(
 @no_type_check
 def _attend(
     top, total, acc, queries, k, v, k_t, v_t, end, positions, chunk_max, tiles, begin, stop, low, high, lowest, highest,
-    scale, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, S: tl.constexpr, PER: tl.constexpr,
-    HIDDEN: tl.constexpr, LISTED: tl.constexpr,
+    scale, terms, offset, first, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, S: tl.constexpr,
+    PER: tl.constexpr, HIDDEN: tl.constexpr, LISTED: tl.constexpr, DISTANCE: tl.constexpr, GLOBAL: tl.constexpr,
 ):  # fmt: skip
     """The online softmax over these chunks of keys."""
+    T: tl.constexpr = queries.shape[0]
     for turn in range(begin, stop):
         chunk = _chunk(turn, tiles, PER, LISTED)
         start = chunk * S
         keys, values = _load(k, start, k_t, end, c, C, S), _load(v, start, v_t, end, e, E, S)
-        s = _scores(queries, keys)  # [T, S]
+        s, unit = _scores(queries, keys), scale  # [T, S]
+        if DISTANCE:
+            lag, least, greatest = _lags(first, start, T, S)
+            s, unit = _labelled(s * scale, terms, offset[:, None], lag, least, greatest, DISTANCE, GLOBAL), 1.0
         s = _hide(s, float("-inf"), chunk, positions, chunk_max, low, high, lowest, highest, S, HIDDEN)
-        most = tl.maximum(top, tl.max(s, axis=1) * scale)
-        p, fade = tl.exp2(s * scale - most[:, None]), tl.exp2(top - most)
+        most = tl.maximum(top, tl.max(s, axis=1) * unit)
+        p, fade = tl.exp2(s * unit - most[:, None]), tl.exp2(top - most)
         top, total = most, total * fade + tl.sum(p, axis=1)
         acc = dot(p.to(values.dtype), values, acc * fade[:, None])
     return top, total, acc
@@ -188,12 +209,13 @@ def _attend(
 @triton.jit
 @no_type_check
 def _backward_queries(
-    dy, q, k, v, k_global, v_global, y, lse, delta, dq, positions, chunk_max, key_tiles, key_counts, query_tiles,
-    query_starts, global_keys, global_max, global_counts, row_step, head_step, global_count, width, heads, n, block,
-    before, after, reach, scale, dy_b, dy_h, dy_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, k_global_b, k_global_h,
-    k_global_t, v_global_b, v_global_h, v_global_t, y_b, y_h, y_t, dq_b, dq_h, dq_t, c: tl.constexpr, e: tl.constexpr,
-    C: tl.constexpr, E: tl.constexpr, T: tl.constexpr, S: tl.constexpr, SIDE: tl.constexpr, GLOBAL_CHUNK: tl.constexpr,
-    HIDDEN: tl.constexpr, LISTED: tl.constexpr, CAUSAL: tl.constexpr,
+    dy, q, k, v, terms, k_global, v_global, y, lse, delta, dq, d_terms, positions, chunk_max, key_tiles, key_counts,
+    query_tiles, query_starts, global_keys, global_max, global_counts, row_step, head_step, global_count, width, heads,
+    n, block, before, after, reach, scale, dy_b, dy_h, dy_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, terms_b,
+    terms_h, terms_t, k_global_b, k_global_h, k_global_t, v_global_b, v_global_h, v_global_t, y_b, y_h, y_t, dq_b, dq_h,
+    dq_t, d_terms_b, d_terms_h, d_terms_t, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
+    T: tl.constexpr, S: tl.constexpr, SIDE: tl.constexpr, GLOBAL_CHUNK: tl.constexpr, HIDDEN: tl.constexpr,
+    LISTED: tl.constexpr, CAUSAL: tl.constexpr, DISTANCE: tl.constexpr,
 ):  # fmt: skip
     pair, tile, row, head, own = _program(heads, row_step, head_step, CAUSAL)
     first = tile * T
@@ -205,56 +227,81 @@ def _backward_queries(
     tl.store(delta + pair * _round_up(n, S) + i, d, mask=i < _round_up(n, S))
     row_lse = tl.load(lse + pair * _round_up(n, S) + i, mask=i < _round_up(n, S), other=0.0)
     scale_2 = scale * LOG2E
-    acc = tl.zeros([T, C], tl.float32)
+    terms, offset = _rows(terms + row * terms_b + head * terms_h, first, terms_t, n, T)
+    d_terms, d_offset = _rows(d_terms + row * d_terms_b + head * d_terms_h, first, d_terms_t, n, T)
+    acc, none = tl.zeros([T, C], tl.float32), tl.zeros([T], tl.float32)
 
     low, high, lowest, highest, begin, stop = _block_range(
         first, n, block, before, after, reach, key_counts, own, T, S, SIDE, LISTED, CAUSAL
     )
-    acc = _attend_backward(
-        acc, queries, grads, d, row_lse, k + row * k_b + head * k_h, v + row * v_b + head * v_h, k_t, v_t, n,
-        positions + own * _round_up(n, SIDE), chunk_max + own * (_round_up(n, SIDE) // S),
+    acc, ahead, behind = _attend_backward(
+        acc, none, none, queries, grads, d, row_lse, k + row * k_b + head * k_h, v + row * v_b + head * v_h, k_t, v_t,
+        n, positions + own * _round_up(n, SIDE), chunk_max + own * (_round_up(n, SIDE) // S),
         key_tiles + (own * tl.cdiv(n, SIDE) + first // SIDE) * width, begin, stop, low, high, lowest, highest, scale_2,
-        c, e, C, E, S, SIDE // S, HIDDEN, LISTED,
+        terms, offset, d_terms, d_offset, first, n, c, e, C, E, S, SIDE // S, HIDDEN, LISTED, DISTANCE, False,
     )  # fmt: skip
     if GLOBAL_CHUNK:
         low, high, lowest, highest, begin, stop = _global_range(first, n, global_counts, own, T, S, CAUSAL)
-        acc = _attend_backward(
-            acc, queries, grads, d, row_lse, k_global + row * k_global_b + head * k_global_h,
+        acc, everywhere, _ = _attend_backward(
+            acc, none, none, queries, grads, d, row_lse, k_global + row * k_global_b + head * k_global_h,
             v_global + row * v_global_b + head * v_global_h, k_global_t, v_global_t, global_count,
             global_keys + own * global_count, global_max + own * (global_count // GLOBAL_CHUNK), key_tiles, begin, stop,
-            low, high, lowest, highest, scale_2, c, e, C, E, GLOBAL_CHUNK, 1, True, False,
+            low, high, lowest, highest, scale_2, terms, offset, d_terms, d_offset, first, n, c, e, C, E, GLOBAL_CHUNK,
+            1, True, False, DISTANCE, True,
         )  # fmt: skip
+        if DISTANCE:
+            tl.store(d_terms + (d_offset + (2 * DISTANCE + 1)), everywhere.to(d_terms.dtype.element_ty), mask=i < n)
+    if DISTANCE:
+        tl.store(d_terms + (d_offset + DISTANCE), ahead.to(d_terms.dtype.element_ty), mask=i < n)
+        tl.store(d_terms + (d_offset + 2 * DISTANCE), behind.to(d_terms.dtype.element_ty), mask=i < n)
     store(dq + row * dq_b + head * dq_h, acc * scale, i, dq_t, i < n, c, C)
 
 
 @triton.jit
 @no_type_check
 def _attend_backward(
-    acc, queries, grads, d, lse, k, v, k_t, v_t, end, positions, chunk_max, tiles, begin, stop, low, high, lowest,
-    highest, scale, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, S: tl.constexpr,
-    PER: tl.constexpr, HIDDEN: tl.constexpr, LISTED: tl.constexpr,
+    acc, ahead, behind, queries, grads, d, lse, k, v, k_t, v_t, end, positions, chunk_max, tiles, begin, stop, low,
+    high, lowest, highest, scale, terms, offset, d_terms, d_offset, first, n, c: tl.constexpr, e: tl.constexpr,
+    C: tl.constexpr, E: tl.constexpr, S: tl.constexpr, PER: tl.constexpr, HIDDEN: tl.constexpr, LISTED: tl.constexpr,
+    DISTANCE: tl.constexpr, GLOBAL: tl.constexpr,
 ):  # fmt: skip
-    """dq summed over these chunks of keys."""
+    """dq, and ds of keys far ahead (or global) and far behind, summed over these chunks of keys."""
+    T: tl.constexpr = queries.shape[0]
     for turn in range(begin, stop):
         chunk = _chunk(turn, tiles, PER, LISTED)
         start = chunk * S
         keys, values = _load(k, start, k_t, end, c, C, S), _load(v, start, v_t, end, e, E, S)
-        p = tl.exp2(_scores(queries, keys) * scale - lse[:, None])  # [T, S]
+        s, unit = _scores(queries, keys), scale  # [T, S]
+        if DISTANCE:
+            lag, least, greatest = _lags(first, start, T, S)
+            s, unit = _labelled(s * scale, terms, offset[:, None], lag, least, greatest, DISTANCE, GLOBAL), 1.0
+        p = tl.exp2(s * unit - lse[:, None])
         p = _hide(p, 0.0, chunk, positions, chunk_max, low, high, lowest, highest, S, HIDDEN)
         ds = p * (_scores(grads, values) - d[:, None])
         acc = dot(ds.to(keys.dtype), keys, acc)
-    return acc
+        if DISTANCE:
+            if GLOBAL | (least >= DISTANCE):
+                ahead += tl.sum(ds, axis=1)
+            elif greatest <= -DISTANCE:
+                behind += tl.sum(ds, axis=1)
+            else:
+                ahead += tl.sum(tl.where(lag >= DISTANCE, ds, 0.0), axis=1)
+                behind += tl.sum(tl.where(lag <= -DISTANCE, ds, 0.0), axis=1)
+                alone = (lag < DISTANCE) & (lag > -DISTANCE) & (first + tl.arange(0, T) < n)[:, None]
+                at = d_terms + (d_offset[:, None] + _label(lag, DISTANCE))
+                tl.store(at, ds.to(d_terms.dtype.element_ty), mask=alone)
+    return acc, ahead, behind
 
 
 @triton.jit
 @no_type_check
 def _backward_keys(
-    dy, q, k, v, lse, delta, dk, dv, positions, chunk_max, key_tiles, key_counts, query_tiles, query_starts,
+    dy, q, k, v, terms, lse, delta, dk, dv, positions, chunk_max, key_tiles, key_counts, query_tiles, query_starts,
     global_keys, global_max, global_counts, row_step, head_step, global_count, width, heads, n, block, before, after,
-    reach, scale, keys, share, dy_b, dy_h, dy_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b,
-    dv_h, dv_t, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr, T: tl.constexpr, S: tl.constexpr,
-    SIDE: tl.constexpr, GLOBAL_CHUNK: tl.constexpr, HIDDEN: tl.constexpr, LISTED: tl.constexpr, CAUSAL: tl.constexpr,
-    GLOBAL: tl.constexpr,
+    reach, scale, keys, share, dy_b, dy_h, dy_t, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, terms_b, terms_h, terms_t,
+    dk_b, dk_h, dk_t, dv_b, dv_h, dv_t, c: tl.constexpr, e: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
+    T: tl.constexpr, S: tl.constexpr, SIDE: tl.constexpr, GLOBAL_CHUNK: tl.constexpr, HIDDEN: tl.constexpr,
+    LISTED: tl.constexpr, CAUSAL: tl.constexpr, DISTANCE: tl.constexpr, GLOBAL: tl.constexpr,
 ):  # fmt: skip
     """A tile of keys with the tiles of queries that see it, or one of global keys with a share of all queries."""
     pair, tile, row, head, own = _program(heads, row_step, head_step, False)
@@ -283,6 +330,7 @@ def _backward_keys(
         begin, stop = begin // S, tl.cdiv(stop, S)
     scale_2 = scale * LOG2E
     q, dy = q + row * q_b + head * q_h, dy + row * dy_b + head * dy_h
+    terms += row * terms_b + head * terms_h
     lse, delta = lse + pair * _round_up(n, S), delta + pair * _round_up(n, S)
     query_tiles = query_tiles + own * (tl.cdiv(n, SIDE) * width)
     acc_k, acc_v = tl.zeros([T, C], tl.float32), tl.zeros([T, E], tl.float32)
@@ -292,7 +340,13 @@ def _backward_keys(
         queries, grads = _load(q, first, q_t, n, c, C, S), _load(dy, first, dy_t, n, e, E, S)
         real = first < n  # the second half of the last tile need not be
         row_lse, d = tl.load(lse + i, mask=real, other=0.0), tl.load(delta + i, mask=real, other=0.0)
-        p = tl.exp2(_scores(ones, queries) * scale_2 - row_lse[None, :])  # [T, S], keys by queries
+        s, unit = _scores(ones, queries), scale_2  # [T, S], keys by queries
+        if DISTANCE:
+            lag = (start + tl.arange(0, T))[:, None] - i[None, :]
+            least, greatest = start - first - S + 1, start - first + T - 1
+            those, offset = _rows(terms, first, terms_t, n, S)
+            s, unit = _labelled(s * scale_2, those, offset[None, :], lag, least, greatest, DISTANCE, GLOBAL), 1.0
+        p = tl.exp2(s * unit - row_lse[None, :])
         if (first < lowest) | (first + S - 1 > highest):
             p = tl.where((i[None, :] >= low[:, None]) & (i[None, :] <= high[:, None]), p, 0.0)
         acc_v = dot(p.to(grads.dtype), grads, acc_v)
@@ -401,6 +455,41 @@ def _hide(
         seen = (position[None, :] >= low[:, None]) & (position[None, :] <= high[:, None])
         x = tl.where(seen, x, instead)
     return x
+
+
+@triton.jit
+@no_type_check
+def _rows(terms, first, stride, n, T: tl.constexpr):
+    """Where the terms of the query at `first` begin, and those of it and the next from there [T]."""
+    return terms + tl.cast(first, tl.int64) * stride, (tl.minimum(first + tl.arange(0, T), n - 1) - first) * stride
+
+
+@triton.jit
+@no_type_check
+def _lags(first, start, T: tl.constexpr, S: tl.constexpr):
+    """How far the keys of a chunk are ahead of the queries of a tile [T, S], the least and the greatest."""
+    lag = (start + tl.arange(0, S))[None, :] - (first + tl.arange(0, T))[:, None]
+    return lag, start - first - T + 1, start - first + S - 1
+
+
+@triton.jit
+@no_type_check
+def _labelled(s, terms, offset, lag, least, greatest, DISTANCE: tl.constexpr, GLOBAL: tl.constexpr):
+    """Scores in base 2 and the terms of their labels, those of each query from `offset` on."""
+    if GLOBAL:
+        s += tl.load(terms + (offset + (2 * DISTANCE + 1))).to(tl.float32) * LOG2E
+    elif (least >= DISTANCE) | (greatest <= -DISTANCE):
+        s += tl.load(terms + (offset + tl.where(least > 0, DISTANCE, 2 * DISTANCE))).to(tl.float32) * LOG2E
+    else:
+        s += tl.load(terms + (offset + _label(lag, DISTANCE))).to(tl.float32) * LOG2E
+    return s
+
+
+@triton.jit
+@no_type_check
+def _label(lag, DISTANCE: tl.constexpr):
+    """By how much the key is ahead of the query, then by how much it is behind."""
+    return tl.where(lag >= 0, tl.minimum(lag, DISTANCE), tl.minimum(DISTANCE - lag, 2 * DISTANCE))
 
 
 @triton.jit

@@ -93,7 +93,7 @@ class _WindowBesideFavor(torch.autograd.Function):
         b, _, n, _ = q.shape
         real = q.new_ones(b, n, dtype=torch.bool) if key_mask is None else key_mask
         plan = block_sparse.planned(q, (left, right or 0), block=1, key_mask=key_mask, cache_key="sliding_window")
-        near, lse = window.forward(q, k, v, *plan)
+        near, lse = window.forward(q, k, v, None, *plan)
         means, logs, parts = [], [lse[:, :, :n]], []
         for far in _sides(left, right):
             y, d, maxima, *summaries = features.forward(*far.inputs(q, k, v, projection, real))
@@ -122,7 +122,7 @@ class _WindowBesideFavor(torch.autograd.Function):
         (dy,), (q, k, v, projection, real, y, lse, *saved) = gradients, ctx.saved_tensors
         dy, n = dy.contiguous(), q.shape[2]
         filled = F.pad(lse, (0, -n % window.CHUNK))
-        found = [part.float() for part in window.backward(dy, y, filled, q, k, v, *ctx.plan)]
+        found = [part.float() for part in window.backward(dy, y, filled, q, k, v, None, *ctx.plan)[:3]]
         for far in _sides(*ctx.sides):
             part, saved = saved[:6], saved[6:]
             given = far.turned(dy).contiguous(), far.turned(y).contiguous(), *part

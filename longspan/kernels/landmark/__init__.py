@@ -33,18 +33,20 @@ def landmark_pool(
     *,
     key_norm: float = 0.0,
     key_mask: Bool[Tensor, "b m"] | None = None,
+    step: int | None = None,
     impl: Implementation = "auto",
 ) -> tuple[Float[Tensor, "b h r e"], Float[Tensor, "b h r"]]:
-    """Attention of a few queries over many keys, y and lse, in float32 or better; both are 0 without a real key.
+    """Attention of a few queries over many keys, y and lse, in float32 or better; both are 0 without a key to see.
 
-    `key_norm` = 0 is softmax attention; otherwise s is the logarithm of a random feature.
+    `key_norm` = 0 is softmax attention; otherwise s is the logarithm of a random feature. With a `step` query r sees
+    the keys up to r * step alone, which is causal for queries that are tokens 0, step, 2 step...
 
     >>> y, lse = landmark_pool(landmarks / q.shape[-1] ** 0.5, k, v, key_mask=mask)
     """
     impl = choose(impl, "landmark_pool", k, _unsupported_pool(q, k, v))
     with without_autocast(q):
         compute = operator.pool if impl == "triton" else reference.landmark_pool
-        y, lse = compute(at_least_single(q), k, v, key_mask, key_norm)
+        y, lse = compute(at_least_single(q), k, v, key_mask, key_norm, step or 0)
     return y, lse
 
 

@@ -47,11 +47,12 @@ def unsupported_reason(x: Float[Tensor, "b h n c"], few: int, *widths: int) -> s
     """Why a kernel cannot set these tokens against so many others, or ""."""
     width = max((x.shape[3], *widths))
     widest = WIDEST if x.element_size() == 2 else WIDE
-    if max(width, few) > widest or next_power_of_2(few) * next_power_of_2(width) > MOST:
+    # by comparing: the power of two above `few` would tie a compiled graph to one number of them
+    if width > widest or few > widest or few > MOST // next_power_of_2(width):
         return f"{few} of {width} channels do not fit on a chip; 64 of 64 do, in bfloat16 one of these may be {WIDEST}"
     if not (x.numel() and few and all(widths)):
         return "there is nothing to compare"
-    return lack_of_room(x, WIDE_BYTES) if max(width, few) > WIDE else ""
+    return lack_of_room(x, WIDE_BYTES) if width > WIDE or few > WIDE else ""
 
 
 def _contiguous(*tensors: Maybe) -> list[Any]:
@@ -67,7 +68,8 @@ def _pool_flops(k: Any, v: Any, r: int, *, products: tuple[int, int]) -> int:
     fake=lambda q, k, v, *rest: (q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])),
     flops=lambda q, k, v, *rest: _pool_flops(k, v, q[2], products=(1, 1)),
 )
-def pool(q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, key_norm: float) -> tuple[Tensor, Tensor]:
+def pool(q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, key_norm: float, step: int) -> tuple[Tensor, Tensor]:
+    """y and lse; `step` is 0 where all queries see all keys."""
     from longspan.kernels.landmark import triton
 
     q, k, v, mask, shape = q.contiguous(), readable(k), readable(v), as_bytes(key_mask), LandmarkShape.of(k, q, v)
@@ -80,7 +82,7 @@ def pool(q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, key_norm: float) -> t
     with torch.cuda.device_of(q):  # Triton launches on the current device
         triton.pool[(b * h, parts)](
             q, k, v, mask, partial_y, partial_lse, h, m, shape.tokens_per_part(m), key_norm, *strides(k, v),
-            MASKED=mask is not None, **constants,
+            MASKED=mask is not None, STEP=step, **constants,
         )  # fmt: skip
         triton.merge[(ceil(b * h * r, MERGED),)](
             partial_y, partial_lse, y, lse, parts, b * h * r, e=e, E=next_power_of_2(e), B=MERGED
@@ -94,8 +96,9 @@ def pool(q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, key_norm: float) -> t
     flops=lambda dy, dlse, y, lse, q, k, v, *rest: _pool_flops(k, v, q[2], products=(3, 2)),
 )
 def pool_backward(
-    dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, key_norm: float
-) -> tuple[Tensor, Tensor, Tensor]:
+    dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, key_mask: Maybe, key_norm: float,
+    step: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     from longspan.kernels.landmark import triton
 
     (dk, dv), mask, shape, h, m = like(k, v), as_bytes(key_mask), LandmarkShape.of(k, q, v), k.shape[1], k.shape[2]
@@ -104,13 +107,13 @@ def pool_backward(
     with torch.cuda.device_of(q):
         triton.pool_backward[(shape.pairs, len(dq))](
             dy, dlse, q, y, lse, k, v, mask, dq, dk, dv, h, m, shape.tokens_per_part(m), key_norm,
-            *strides(k, v, dk, dv), MASKED=mask is not None, **shape.constants,
+            *strides(k, v, dk, dv), MASKED=mask is not None, STEP=step, **shape.constants,
         )  # fmt: skip
     return dq.sum(dim=0), dk, dv
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.key_norm = inputs
+    *tensors, ctx.key_norm, ctx.step = inputs
     ctx.save_for_backward(*output, *tensors)
     ctx.set_materialize_grads(False)  # softmax attention does not use lse
 
@@ -119,7 +122,7 @@ def _pool_gradients(ctx: Any, dy: Maybe, dlse: Maybe) -> tuple[Maybe, ...]:
     y, lse, *inputs = ctx.saved_tensors
     dy = torch.zeros_like(y) if dy is None else dy
     dlse = torch.zeros_like(lse) if dlse is None else dlse
-    return *pool_backward(dy, dlse, y, lse, *inputs, ctx.key_norm), None, None
+    return *pool_backward(dy, dlse, y, lse, *inputs, ctx.key_norm, ctx.step), None, None, None
 
 
 pool.register_autograd(_pool_gradients, setup_context=_save)  # not `differentiate`: both outputs have a gradient

@@ -17,8 +17,9 @@ def landmark_pool(
     v: Float[Tensor, "b h m e"],
     key_mask: Bool[Tensor, "b m"] | None,
     key_norm: float,
+    step: int,
 ) -> tuple[Float[Tensor, "b h r e"], Float[Tensor, "b h r"]]:
-    k, v = at_least_single(k), at_least_single(v)
+    many, k, v = k, at_least_single(k), at_least_single(v)
     if key_mask is not None:
         k, v = (u.masked_fill(~key_mask[:, None, :, None], 0) for u in (k, v))
     k, v = in_pieces(k), in_pieces(v)
@@ -26,6 +27,10 @@ def landmark_pool(
     if key_norm:
         scores = scores - key_norm * k.square().sum(dim=-1)[..., None, :]
     hidden = None if key_mask is None else ~in_pieces(key_mask[:, None])[..., None, :]
+    if step:
+        token, last = (torch.arange(u.shape[2], device=q.device) for u in (many, q))
+        ahead = in_pieces(token[None, None])[..., None, :] > step * last[:, None]  # [1 1 g r s]
+        hidden = ahead if hidden is None else hidden | ahead
     if hidden is not None:
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     largest = scores.detach().amax(dim=(2, 4), keepdim=True)

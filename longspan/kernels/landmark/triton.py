@@ -10,6 +10,8 @@
               dv_r = sum_i u_ir dy_i      dk_r = sum_i ds_ir q_i      dcenter_r = sum_i dtau_ir q_i
               dshift_r = sum_i ds_ir      dbase_r = sum_i da_ir
 
+With a STEP query r of the pool sees the tokens j <= r STEP alone, and no program goes on to tokens that none sees.
+
 A program owns a part of the tokens of one head and all landmarks. What the parts find, and their sums over tokens, are
 merged in order, so that the kernels are deterministic. Backward recomputes the weights, from `lse` or from the queries.
 Tiles of bfloat16 meet in tensor cores. What is single precision (the few, dy of the pool, P and u) goes in as two
@@ -49,7 +51,7 @@ LOG2E = tl.constexpr(math.log2(math.e))
 def pool(
     q, k, v, mask, partial_y, partial_lse, heads, n, share, key_norm, k_b, k_h, k_t, v_b, v_h, v_t,
     r: tl.constexpr, c: tl.constexpr, e: tl.constexpr, R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
-    T: tl.constexpr, MASKED: tl.constexpr,
+    T: tl.constexpr, MASKED: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     row, head, first, last = part(heads, n, share)
     pair = tl.program_id(0).to(tl.int64)
@@ -59,6 +61,8 @@ def pool(
     few, rest = halves(load_matrix(q, pair, r, c, R, C) * LOG2E, k)  # [R, C]
     top, total = tl.full([R], float("-inf"), tl.float32), tl.zeros([R], tl.float32)
     y = tl.zeros([R, E], tl.float32)
+    if STEP:  # no query sees any further
+        last = tl.minimum(last, (r - 1) * STEP + 1)
     for start in range(first, last, T):
         tokens = start + tl.arange(0, T)
         seen = visible(mask, tokens, last, MASKED)
@@ -68,6 +72,8 @@ def pool(
         s = halves_dot(few, rest, tl.trans(keys))  # [R, T]
         s -= (tl.sum(single * single, axis=1) * (key_norm * LOG2E))[None, :]
         s = tl.where(seen[None, :], s, float("-inf"))
+        if STEP:
+            s = tl.where(tokens[None, :] <= tl.arange(0, R)[:, None] * STEP, s, float("-inf"))
         P, top, total, y = online_softmax(s, top, total, y)
         y = dot_single(P, values, y)
     place = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + pair
@@ -104,7 +110,7 @@ def pool_backward(
     dy, dlse, q, y, lse, k, v, mask, dq, dk, dv, heads, n, share, key_norm,
     k_b, k_h, k_t, v_b, v_h, v_t, dk_b, dk_h, dk_t, dv_b, dv_h, dv_t,
     r: tl.constexpr, c: tl.constexpr, e: tl.constexpr, R: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
-    T: tl.constexpr, MASKED: tl.constexpr,
+    T: tl.constexpr, MASKED: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     row, head, first, last = part(heads, n, share)
     pair = tl.program_id(0).to(tl.int64)
@@ -128,6 +134,8 @@ def pool_backward(
         s -= (tl.sum(single * single, axis=1) * key_norm)[:, None] + _vector(lse, pair, r, R)[None, :]
         P = tl.exp(tl.minimum(s, 0.0))  # forward rounds otherwise, so that s may be above lse
         P = tl.where(seen[:, None], P, 0.0)
+        if STEP:
+            P = tl.where(tokens[:, None] <= tl.arange(0, R)[None, :] * STEP, P, 0.0)
         ds = P * (dot_halves(values, tl.trans(g), tl.trans(rest_g)) - delta[None, :])
         store(dv, single_dot_halves(P, g, rest_g), tokens, dv_t, tokens < last, e, E)
         rounded = ds.to(keys.dtype)
