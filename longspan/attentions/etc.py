@@ -90,13 +90,13 @@ class ETC(HeadwiseAttention):
     ) -> Float[Tensor, "b h n e"]:
         causal, chosen = self.pattern.causal, slice(0, self._reach(q.shape[2]), self.stride)
         rules = {"global_tokens": chosen, "causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
-        terms = self._terms(q, self.a, self.b).to(q.dtype) if self.max_distance else None
+        terms = self._terms(q, self.a, self.b) if self.max_distance else None
         sides = {"left": self.radius, "right": 0 if causal else self.radius}
         cache_key = ("etc", self.stride, self.global_tokens)
         y = labelled_window(q, k, v, terms, **sides, **rules, cache_key=cache_key)
         if chosen.stop:
             few = q[:, :, chosen].contiguous()
-            terms = self._terms(few, self.a_global, self.b_global) if self.max_distance else None
+            terms = self._terms(at_least_single(few), self.a_global, self.b_global) if self.max_distance else None
             rows = labelled_global_queries(few, k, v, terms, **rules)
             y = self._with_global(y.to(v.dtype), rows.to(v.dtype))
         return y if query_mask is None else y.masked_fill(~query_mask[:, None, :, None], 0)
@@ -159,10 +159,10 @@ class ETC(HeadwiseAttention):
     def _terms(
         self, q: Float[Tensor, "b h n c"], a: Float[Tensor, "l h c"], b: Float[Tensor, "l h"]
     ) -> Float[Tensor, "b h n l"]:
-        """(q . a + b) / sqrt(c) for every label, in float32 or better."""
+        """(q . a + b) / sqrt(c) for every label."""
         with without_autocast(q):
-            q, a, b = at_least_single(q), a / q.shape[-1] ** 0.5, b / q.shape[-1] ** 0.5
-            return einsum(q, a.to(q.dtype), "b h n c, l h c -> b h n l") + rearrange(b, "l h -> 1 h 1 l").to(q.dtype)
+            a, b = ((u / q.shape[-1] ** 0.5).to(q.dtype) for u in (a, b))
+            return einsum(q, a, "b h n c, l h c -> b h n l") + rearrange(b, "l h -> 1 h 1 l")
 
     def _reach(self, n: int) -> int:
         """The place after the last that may be global."""
