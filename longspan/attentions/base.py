@@ -285,7 +285,6 @@ class Attention(nn.Module, ABC):
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         """`forward` of a self pattern on the real tokens alone."""
-        layout = self._unpacked_as(layout)
         return layout.pack(self(layout.unpack(x), mask=layout.mask))
 
     def first(self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d"]:
@@ -393,10 +392,6 @@ class Attention(nn.Module, ABC):
     def active_dropout(self) -> float:
         """The dropout of weights: none in evaluation."""
         return self.dropout if self.training else 0.0
-
-    def _unpacked_as(self, layout: Layout) -> Layout:
-        """Where padding takes no place, rows with holes are computed without them."""
-        return layout.closed() if self.meta.places == "tokens" else layout
 
     def _needs_decoding(self) -> None:
         if not self.pattern.causal:
@@ -604,7 +599,6 @@ class HeadwiseAttention(Attention):
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "b h out"]:
         """`attend` for one query a row; kernels for ragged batches override this."""
-        layout = self._unpacked_as(layout)
         k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (k, v))
         return self._attended(q[:, :, None], k, v, key_mask=layout.mask)[:, :, 0]
 
@@ -612,7 +606,6 @@ class HeadwiseAttention(Attention):
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "t h out"]:
         """`attend` of a self pattern on real tokens alone; kernels for ragged batches override this."""
-        layout = self._unpacked_as(layout)
         q, k, v = (rearrange(layout.unpack(u), "b n h c -> b h n c") for u in (q, k, v))
         y = self._attended(q, k, v, key_mask=layout.mask, query_mask=layout.mask)
         return layout.pack(rearrange(y, "b h n e -> b n h e"))

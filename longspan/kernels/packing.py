@@ -1,6 +1,6 @@
 """Packing: a padded batch [b n ...] as the sequence of its real tokens [t ...], so that padding costs nothing."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -80,21 +80,6 @@ class Layout:
     def places(self, apart: int) -> Int[Tensor, " t"]:
         """The position of each real token in the flattened batch, with a gap of `apart` between rows."""
         return self.index + self.index // self.mask.shape[1] * apart
-
-    def closed(self) -> "Layout":
-        """The same rows without holes, as wide as the longest: for those to whom padding takes no place.
-
-        >>> layout = Layout.of_mask(torch.tensor([[True, False, False, True], [False, True, False, False]]))
-        >>> layout.closed().unpack(torch.tensor([1, 4, 6]))
-        tensor([[1, 4],
-                [6, 0]])
-        """
-        if self.together:
-            return self
-        row, begins = self.index // self.mask.shape[1], self.cu_seqlens.long()
-        place = torch.arange(len(self.index), device=row.device) - begins[row]
-        mask = real(begins.diff(), self.max_seqlen)
-        return replace(self, mask=mask, index=row * self.max_seqlen + place, together=True)
 
     def pack(self, x: Shaped[Tensor, "b n *rest"]) -> Shaped[Tensor, "t *rest"]:
         return x.flatten(0, 1).index_select(0, self.index)

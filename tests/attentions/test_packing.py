@@ -1,15 +1,9 @@
 """Packing: the real tokens of a padded batch in one row, and back."""
 
-from functools import partial
-
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longspan import attentions
-from longspan.attentions import Pattern
-from longspan.attentions.base import HeadwiseAttention
 from longspan.kernels.packing import Layout, left_align, real, real_first, unsqueeze_like
 
 
@@ -46,34 +40,6 @@ def test_a_layout_of_lengths_is_that_of_their_mask(lengths, more):
     assert ours.max_seqlen == masks_.max_seqlen == max(lengths)
     assert ours.together
     assert masks_.together
-
-
-@given(masks())
-@settings(deadline=None)
-def test_closed_rows_have_the_same_tokens_without_holes(mask):
-    layout, tokens = Layout.of_mask(mask), torch.arange(int(mask.sum())) + 1
-    closed = layout.closed()
-    rows = closed.unpack(tokens)
-    assert closed.together
-    assert closed is layout or rows.shape == (len(mask), layout.max_seqlen)
-    own = tokens.split(layout.cu_seqlens.diff().tolist())
-    assert all(torch.equal(row[seen], some) for row, seen, some in zip(rows, closed.mask, own, strict=True))
-    assert torch.equal(closed.pack(rows), tokens)
-
-
-@pytest.mark.parametrize("name", ["linear", "s4d", "local"])  # heads apart, whole rows, windows of places
-def test_a_hole_is_computed_only_where_it_takes_a_place(name, monkeypatch):
-    layer = attentions.get(name)(16, 2, Pattern.NONCAUSAL_SELF, max_length=40)
-    mask = torch.rand(3, 40, generator=torch.Generator().manual_seed(0)) < 0.3
-    layout, widths = Layout.of_mask(mask), []
-    method = "attend" if isinstance(layer, HeadwiseAttention) else "forward"
-    plain = getattr(layer, method)
-    monkeypatch.setattr(layer, method, lambda x, *rest, **masks: widths.append(x.shape[-2]) or plain(x, *rest, **masks))
-    monkeypatch.setattr(layer, "attend_packed", partial(HeadwiseAttention.attend_packed, layer), raising=False)
-    x = torch.randn(3, 40, 16)
-    found, expected = layer.packed(layout.pack(x), layout), layer(x, mask=mask)
-    assert widths[0] == (40 if name == "local" else int(mask.sum(dim=1).max()))
-    torch.testing.assert_close(found, layout.pack(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_pass_through_packing():
