@@ -1,5 +1,6 @@
 """Every test executes the shapes in the signatures it meets: an annotation that lies fails the test."""
 
+import signal
 from itertools import chain
 
 from hypothesis import settings
@@ -7,6 +8,11 @@ from hypothesis import settings
 from tests.executed_shapes import execute_shapes
 
 execute_shapes(["longspan.attentions", "longspan.backbones", "longspan.kernels", "longspan.metrics", "longspan.probes"])
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would every process of the tests, some of which
+# send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test never times anything. `make test` draws the same examples each time, so that what passed once passes again;
 # `make test-full` asks for `fresh` ones, and what they find becomes a test of its own.
