@@ -1,4 +1,4 @@
-"""`crossover` and `advise`: which mechanism, and from which length on? Answered from measurements, without torch."""
+"""`crossover` and `advise`: which mechanism, and from which length? Answered from measurements, without torch."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -40,9 +40,9 @@ def crossover(
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
-    """Find the efficiency length of each mechanism: the length from which on it is cheaper than the baseline.
+    """Find the efficiency length of each mechanism: the length from which it is cheaper than the baseline.
 
-    Cards are those written by longspan measure MECH... A FILE.csv has one row per mechanism and length, and a header
+    Cards come from longspan measure MECH... A FILE.csv has one row per mechanism and length, and a header
     with the columns mechanism, length and at least one of time_ms, memory_mib and energy_j. With time_low_ms,
     time_high_ms (quartiles) and readings, times get a confidence interval. An empty cell means not measured, oom means
     out of memory.
@@ -85,7 +85,7 @@ def crossover(
 def advise(
     pattern: Annotated[str, typer.Option("--pattern", metavar="P", help="NS, CS, NC, CC or the full name.")],
     length: Annotated[int, typer.Option("--length", metavar="N", min=1, help="Tokens.")],
-    mode: Annotated[Work, typer.Option("--mode", help="The use.")] = Work.forward,
+    mode: Annotated[Work, typer.Option("--mode", help="What you will use it for.")] = Work.forward,
     exact_only: Annotated[
         bool, typer.Option("--exact-only", help="Only mechanisms that compute softmax attention exactly.")
     ] = False,
@@ -96,18 +96,18 @@ def advise(
         str | None, typer.Option("--device", metavar="NAME", help="Part of a device name, like H200.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every mechanism that was measured, not the first dozen.")
+        bool, typer.Option("--all", help="Every mechanism that was measured, not only the first dozen.")
     ] = False,
     form: Annotated[TableFormat, typer.Option("--format", help="How to print it.")] = TableFormat.terminal,
     as_json: Json = False,
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
-    """Show the trade-off of a use: what each mechanism costs and scores, which of them nothing beats, what is unknown.
+    """Show the trade-off for a use case: what each mechanism costs and scores, which are unbeaten, what is unknown.
 
-    Answered from your cards and those that come with the package, measured on an H200; --cards takes others instead.
-    Time, memory, decoding and scores in the same pattern are weighed. A mechanism that something beats in cost, and
-    whose scores do not tell, is a choice only if it scores better.
+    Answered from your cards and those that come with the package, measured on an H200; --cards reads others instead.
+    Time, memory, decoding and scores are compared within the same pattern. A mechanism that another beats in cost,
+    with scores that do not decide between them, is a choice only if it scores better.
 
     \b
     Examples:

@@ -158,7 +158,7 @@ TableFormat = StrEnum("TableFormat", ["terminal", "markdown", "md", "csv", "json
 
 
 def _folder(place: str | Path) -> Path:
-    """A folder, or for an address such as s3://bucket/x the one that mirrors it."""
+    """The folder itself, or for an address such as s3://bucket/x the local folder that mirrors it."""
     from longspan.core.mirror import local
 
     return local(place)
@@ -178,7 +178,7 @@ Changes = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help=
 Cards = Annotated[
     list[Path] | None,
     typer.Option(
-        "--cards", metavar="DIR", parser=_folder, help="Cards are here, not in OUT/cards and results; may be repeated."
+        "--cards", metavar="DIR", parser=_folder, help="Read cards here, not in OUT/cards and results; may be repeated."
     ),
 ]
 Protocol = Annotated[str, typer.Option("--protocol", metavar="P", help="The set of rules.")]
@@ -186,16 +186,16 @@ Tier = Annotated[str, typer.Option("--tier", metavar="T", help="smoke, lite or f
 
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", metavar="T", help="For all cells together, as 25m; what is not done is left for later."),
+    typer.Option("--budget", metavar="T", help="Time for all cells together, such as 25m; the rest is left for later."),
 ]
 Share = Annotated[
-    int, typer.Option("--share", metavar="K", min=1, max=64, help="Cells that share the device, for scores only.")
+    int, typer.Option("--share", metavar="K", min=1, max=64, help="Cells that share the device; for scores only.")
 ]
 
 Launcher = Annotated[str, typer.Option("--launcher", metavar="L", help="Where cells run: local, ray or slurm.")]
 Address = Annotated[
     str | None,
-    typer.Option("--address", metavar="A", help="Of a Ray cluster; one is started here if left out."),
+    typer.Option("--address", metavar="A", help="Address of a Ray cluster; one is started here if left out."),
 ]
 Cpus = Annotated[
     int | None, typer.Option("--cpus", metavar="N", min=1, help="Cores per cell under ray and slurm; 1 if left out.")
@@ -203,11 +203,11 @@ Cpus = Annotated[
 SlurmSettings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set-slurm", metavar="K=V", help="Of sbatch, as partition=gpu; time is in minutes; may be repeated."
+        "--set-slurm", metavar="K=V", help="An sbatch option, as partition=gpu; time is in minutes; may be repeated."
     ),
 ]
 CellsPerJob = Annotated[
-    int | None, typer.Option("--cells-per-job", metavar="N", min=1, help="Cells in each job of slurm; 1 if left out.")
+    int | None, typer.Option("--cells-per-job", metavar="N", min=1, help="Cells per Slurm job; 1 if left out.")
 ]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -225,7 +225,7 @@ app.add_typer(share_app, name="share")
 
 def main() -> None:
     """The console script."""
-    # Waiting threads of torch would otherwise spin, and slow one another down on a shared machine.
+    # Otherwise idle torch threads spin and slow one another down on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     make_streams_plain()  # for good: the traceback of --debug is printed after the command
     app()
@@ -258,7 +258,7 @@ def longspan(
 def overrides(
     changes: Sequence[str] | None, *, flag: str = "--set", example: str = "recipe.steps=500"
 ) -> dict[str, Any]:
-    """`recipe.steps=500` as {"recipe.steps": 500}; what is no number, bool, None or tuple is a string."""
+    """`recipe.steps=500` as {"recipe.steps": 500}; a value that is not a number, bool, None or tuple stays a string."""
     from longspan.core.spec import literal
 
     found: dict[str, Any] = {}
@@ -284,7 +284,7 @@ LAUNCHER_OPTIONS = {
 
 
 def launcher_options(launcher: str, **given: Any) -> dict[str, Any]:
-    """The options that only some launchers have, refused where another one was chosen."""
+    """The launcher-specific options that were given; one that the chosen launcher lacks is refused."""
     options = {name: value for name, value in given.items() if value}
     for name in options:
         if launcher not in (those := LAUNCHER_OPTIONS[name]):
@@ -296,7 +296,7 @@ def launcher_options(launcher: str, **given: Any) -> dict[str, Any]:
 
 
 def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:
-    """The shipped catalogue while it is up to date; else a new one, which imports torch."""
+    """The shipped catalogue if it is up to date; else a new one, which imports torch."""
     from longspan.results.catalogue import shipped
 
     if (content := shipped(kinds)) is None:
@@ -307,7 +307,7 @@ def catalogue(kinds: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 class ProgressBar:
-    """A progress bar on stderr; a line from time to time where stderr is not a terminal."""
+    """A progress bar on stderr; a line from time to time if stderr is not a terminal."""
 
     EVERY = 15.0  # seconds between two lines
 

@@ -28,28 +28,28 @@ def board(
     ] = None,
     pair: Annotated[
         tuple[str, str] | None,
-        typer.Option("--compare", metavar="A B", help="How sure one is that A beats B, on each task."),
+        typer.Option("--compare", metavar="A B", help="How certain it is that A beats B, on each task."),
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.terminal,
     snapshot: Annotated[
-        str | None, typer.Option("--snapshot", metavar="NAME", help="Save it under a name, unchangeable.")
+        str | None, typer.Option("--snapshot", metavar="NAME", help="Save it under a name, as an immutable snapshot.")
     ] = None,
     cards: Cards = None,
     out: Out = Path("out"),
 ) -> None:
     """Rank mechanisms from cards; protocols, tiers, patterns and kinds of data never share a board.
 
-    Runs of other code or other settings than the newest are not averaged in but listed below. A mechanism that breaks a
+    Runs whose code or settings differ from the newest are listed below, not averaged in. A mechanism that breaks a
     promise of longspan check is marked and not ranked; one that was not checked is marked too.
 
     Without --protocol, --tier or --pattern, every one that has cards gets a board. Full boards of lra also show the
     published leaderboard: v1 by default, v0 as in the first paper, later for records under other rules. Suite cab has a
-    board for each pattern, with several metrics a task, the published rows and the compositional index; full boards of
-    its tasks show what CAB published of them. Runs on a known substitute for the data of
-    a task (allison for LJSpeech) have a board of their own. Snapshots are saved in OUT/snapshots.
+    board for each pattern, with several metrics per task, the published rows and the compositional index; full boards
+    of its tasks show what CAB published for them. Runs on a known substitute for a task's data (allison for LJSpeech)
+    have a board of their own. Snapshots are saved in OUT/snapshots.
 
-    --compare takes two mechanisms instead: their difference on every task by a paired bootstrap over test examples and
-    seeds, from the predictions beside the cards.
+    --compare shows instead how two mechanisms differ on every task, by a paired bootstrap over test examples and seeds,
+    from the predictions beside the cards.
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def board(
     screen = tables.console()
     text = render_all(views, str(form), width=screen.width, colour=screen.is_terminal).rstrip("\n")
     if form is Format.terminal:
-        screen.file.write(f"{text}\n")  # drawn on a screen already: what it holds of controls are its colours
+        screen.file.write(f"{text}\n")  # already rendered: its only control sequences are colours
     else:
         print(text)
 
@@ -145,7 +145,7 @@ def report(
 ) -> None:
     """Build a static site from cards: boards, curves, cost, a page per mechanism. It opens from disk, offline.
 
-    Cards that come with Longspan, of an H200, stand beside own ones; --cards leaves them out.
+    Cards that come with Longspan, from an H200, are shown beside your own; --cards leaves them out.
 
     \b
     Examples:
@@ -174,7 +174,7 @@ def report(
 
 
 def _catalogue(out: Path) -> dict[str, Any] | None:
-    """The catalogue, also saved in `out`; without torch the one that was saved last, if any."""
+    """The catalogue, also saved in `out`; without torch, the one saved last, if any."""
     from longspan.core import atomic
     from longspan.results.catalogue import read
 
@@ -199,7 +199,7 @@ def paper(
     """Write everything for a paper into one folder: tables as LaTeX, figures as PDF and SVG, references, methods.
 
     main.tex includes it all and compiles as it is; every file can be included by itself. The folder is replaced as a
-    whole, and one that holds something else is left alone. Which table or figure of which paper: docs/papers.md.
+    whole, and one that holds something else is left alone. docs/papers.md lists the tables and figures by paper.
 
     \b
     Examples:

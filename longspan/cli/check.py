@@ -31,7 +31,7 @@ def check(
     quick: Annotated[
         bool, typer.Option("--quick", help="A few seconds per pattern: fewer lengths and samples.")
     ] = False,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Processes that check side by side.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="Number of parallel processes.")] = 1,
     task: Annotated[
         str | None, typer.Option("--task", metavar="TASK", help="The task in which a backbone is checked.")
     ] = None,
@@ -42,8 +42,8 @@ def check(
     """Prove or refute what a mechanism claims, in every pattern it declares; or what a task or a backbone does.
 
     Results are saved in OUT/conformance, where `board` and `report` find them. Exit code 1 if a promise is broken.
-    Of a task its smoke tier is looked at: slots, data, gradients, scores, batches. A backbone is put in the place of
-    that of a task, ListOps unless --task names another.
+    A task is checked in its smoke tier: slots, data, gradients, scores, batches. A backbone is checked in place of a
+    task's own, that of ListOps unless --task names another.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def check(
 
 
 def _parted(names: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The mechanisms, and what else was named with its kind."""
+    """The mechanisms, and everything else that was named, with its kind."""
     from longspan import attentions, backbones, tasks
     from longspan.api import kind_of
 

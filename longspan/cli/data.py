@@ -135,7 +135,7 @@ def data_verify(name: AnyDataset = None) -> None:
 
 
 def _settings(name: str, protocol: str, tier: str, changes: list[str] | None) -> tuple[Any, Any]:
-    """A dataset, and its settings under a protocol and tier with some of them changed."""
+    """A dataset, and its settings under a protocol and tier with the overrides applied."""
     from longspan import datasets
     from longspan.core.settings import override
 

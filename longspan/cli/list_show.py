@@ -48,9 +48,9 @@ def show(
         Path | None, typer.Option("--audio", metavar="DIR", help="Write the speech beside a card to WAV files.")
     ] = None,
     changes: Changes = None,
-    as_bibtex: Annotated[bool, typer.Option("--bibtex", help="Print how to cite its paper, and no more.")] = False,
+    as_bibtex: Annotated[bool, typer.Option("--bibtex", help="Only print how to cite its paper.")] = False,
 ) -> None:
-    """Show everything about one of them: formula, options, patterns, paper, cost, settings, examples. Of a card: what
+    """Show everything about one of them: formula, options, patterns, paper, cost, settings, examples. For a card: what
     was run, its score, and what the model made of a few test examples.
 
     \b

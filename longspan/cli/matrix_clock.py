@@ -1,4 +1,4 @@
-"""What is said of a cell when it has ended: its result, and how long the rest of the matrix takes.
+"""The words printed when a cell ends: its result, and how long the rest of the matrix will take.
 
 clock = MatrixClock(cells)
 clock.ended(cell, outcome)           # accuracy 33.60 % in 8 s; about 3 min 20 s left
@@ -15,16 +15,16 @@ from longspan.launchers.base import Outcome
 
 
 class MatrixClock:
-    """Expects of each cell what its task took so far, else what a cell took; cells that run at once share the time."""
+    """Expects each cell to take the mean time of its task so far, else of all cells; parallel cells share the time."""
 
     def __init__(self, cells: Sequence[Cell]):
         self.began, self.started = time.monotonic(), time.time()
         self.waiting = Counter(cell.task for cell in cells)
-        self.timed: Counter[str] = Counter()  # cells of a task that were trained, and their seconds together
-        self.seconds: dict[str, float] = {}
+        self.timed: Counter[str] = Counter()  # trained cells of each task
+        self.seconds: dict[str, float] = {}  # their total time
 
     def ended(self, cell: Cell, outcome: Outcome) -> str:
-        """The result of a cell in words, with the time left where some are waiting."""
+        """The result of a cell in words, with the time left if others are waiting."""
         self.waiting[cell.task] -= 1
         card = outcome.card
         if card is not None and not self._was_there(card["created"]):
@@ -35,7 +35,7 @@ class MatrixClock:
         return f"{self._result(outcome)}{rest}"
 
     def seconds_left(self) -> float | None:
-        """None where nothing is waiting, or no cell has been trained yet."""
+        """None if nothing is waiting or no cell has been trained yet."""
         trained, seconds = self.timed.total(), sum(self.seconds.values())
         if self.waiting.total() <= 0 or not trained:
             return None
@@ -55,5 +55,5 @@ class MatrixClock:
         return f"{score} in {tables.duration(card['timing']['wall_seconds'])}"
 
     def _was_there(self, created: str) -> bool:
-        """Whether a card is older than this command: the cell was answered from it."""
+        """Whether a card is older than this command, so that the cell was not run again."""
         return datetime.fromisoformat(created).timestamp() < self.started

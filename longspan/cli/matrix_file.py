@@ -11,7 +11,7 @@ recipe.steps = 500
 [[part]]                                  # cells with other settings; what it does not say is as above
 tasks = ["lm"]
 mechanisms = ["performer(features=64)"]
-add = {model.layers = 2}                  # to [set]; set = {} begins anew
+add = {model.layers = 2}                  # to [set]; set = {} replaces it
 """
 
 import tomllib
@@ -42,7 +42,7 @@ LARGEST = 2**20  # bytes
 
 
 def read_matrix(path: Path) -> list[Part]:
-    """The parts of a file; whatever is wrong in it is said in one sentence."""
+    """The parts of a file; anything wrong in it raises an error of one sentence."""
     try:
         text = path.read_bytes()
         content = tomllib.loads(text[:LARGEST].decode())
@@ -85,7 +85,7 @@ def _part(words: Mapping[str, Any], path: Path) -> Part:
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Any:
-    """`recipe.steps = 500` is a table within a table in TOML; lists are tuples, as --set reads them."""
+    """Flatten the nested tables that TOML makes of `recipe.steps = 500`; lists become tuples, as with --set."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{name}.")

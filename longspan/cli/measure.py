@@ -44,7 +44,7 @@ def measure(
     ] = None,
     mode: Annotated[list[Work] | None, typer.Option("--mode", help="forward and train if left out.")] = None,
     variant: Annotated[
-        list[Variant] | None, typer.Option("--variant", help="eager, and on a GPU graph, if left out.")
+        list[Variant] | None, typer.Option("--variant", help="If left out, eager, and on a GPU also graph.")
     ] = None,
     preset: Annotated[
         MeasurePreset | None,
@@ -134,7 +134,7 @@ def measure(
 
 
 def _written_as(form: TableFormat, as_json: bool) -> TableFormat:
-    """The format that was asked for, by either option and under either name."""
+    """The requested format, from either option and under either name."""
     return TableFormat.json if as_json else TableFormat.markdown if form is TableFormat.md else form
 
 

@@ -16,7 +16,7 @@ def new(
 ) -> None:
     """Write a first version of a file: an attention that already passes `check`, or a task or backbone that runs.
 
-    A backbone comes with a task, by which it is run.
+    A backbone comes with a task to run it in.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def new(
 
 @app.command()
 def doctor(
-    every: Annotated[bool, typer.Option("--all", help="Every library too, not only what is missing.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every library, not only what is missing.")] = False,
     out: Out = Path("out"),
 ) -> None:
     """Show what this machine has and lacks, and what to do. Exit code 1 when something required is broken.

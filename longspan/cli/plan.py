@@ -33,7 +33,7 @@ from longspan.cli.app import (
 )
 from longspan.core.errors import UNEXPECTED, UsageError
 
-SHOWN = 20  # of the missing cells, unless all are asked for
+SHOWN = 20  # missing cells shown without --all
 
 
 @app.command(cls=SeveralValues)
@@ -41,7 +41,7 @@ def plan(
     context: typer.Context,
     suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite, or one task.")],
     mechanisms: Annotated[
-        list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="All that are ranked if left out.")
+        list[str] | None, typer.Option(*ATTENTION_FLAGS, metavar="MECH...", help="All ranked ones if left out.")
     ] = None,
     pattern: Patterns = None,
     protocol: Protocol = "longspan",
@@ -57,14 +57,14 @@ def plan(
     cells_per_job: CellsPerJob = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
     on: Annotated[
-        str | None, typer.Option("--on", metavar="NAME", help="Times of another device that has cards, such as H200.")
+        str | None, typer.Option("--on", metavar="NAME", help="Use times of another device with cards, such as H200.")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", metavar="N", min=1, help="Estimate them on a cluster of so many nodes.")
+        int | None, typer.Option("--nodes", metavar="N", min=1, help="Estimate them on a cluster of N nodes.")
     ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs of each node; 1.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs per node; default 1.")] = None,
     price: Annotated[
-        float | None, typer.Option("--price", metavar="P", min=0, help="Of a GPU for an hour, in whatever money.")
+        float | None, typer.Option("--price", metavar="P", min=0, help="Price of a GPU-hour, in any currency.")
     ] = None,
     real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, even in the smoke tier.")] = False,
     everything: Annotated[bool, typer.Option("--all", help=f"Show all of them, not only {SHOWN}.")] = False,
@@ -75,13 +75,13 @@ def plan(
     """Show which cells of a board are missing and how long each takes here; --run runs them until --budget is spent.
 
     Times come from cards of runs that had this device to themselves. A cell without a card is guessed from the other
-    mechanisms of its task and from how much slower than softmax its mechanism is elsewhere; guesses say so. The first
-    seed of a cell is worth 1, the second 1/2, the third 1/6, and softmax twice that; what is worth most for its minutes
-    comes first. Near the end of a budget comes what still fits; what does not end in time is saved, and the same
-    command goes on with it, here or, after longspan runs --export and --import, elsewhere. With --share K, K cells
-    share the GPU: their scores are those of lone runs, their cards are marked and have no speed on any board.
-    --nodes and --gpus simulate them on a cluster of GPUs like the one of the cards: hours, cost by --price, memory, and
-    which cells need several GPUs.
+    mechanisms of its task and from how much slower than softmax its mechanism is elsewhere; guesses are marked. The
+    first seed of a cell is worth 1, the second 1/2, the third 1/6, and softmax twice that; the cells worth most per
+    minute come first. Near the end of a budget, cells that still fit are run; one that does not end in time is saved,
+    and the same command resumes it, here or, after longspan runs --export and --import, elsewhere. With --share K, K
+    cells share the GPU: their scores are the same as without sharing, but their cards are marked and no board shows
+    their speed. --nodes and --gpus simulate them on a cluster of GPUs like the one of the cards: hours, cost at
+    --price, memory, and which cells need several GPUs.
 
     \b
     Examples:
@@ -141,7 +141,7 @@ def plan(
 
 
 def _device(on: str | None, device: str, devices: Sequence[str]) -> str:
-    """The name of this machine's device, or of the one whose cards are asked for."""
+    """The name of this machine's device, or of the one that --on names."""
     from longspan.core import environment, meter
 
     if on is None:
@@ -153,7 +153,7 @@ def _device(on: str | None, device: str, devices: Sequence[str]) -> str:
 
 
 def _begun(out: Path) -> dict[tuple, float]:
-    """The share that is done of each unfinished run."""
+    """The finished share of each unfinished run."""
     from longspan.analysis.plan import cell_key
 
     if not any((out / "runs").glob("*/cell.json")):
@@ -268,7 +268,7 @@ def _run(cells: Sequence[Any], launcher: str, share: int, budget: str | None, ho
             return f" · about {tables.duration(one.seconds * queue.slowdown_of(one))}{guess}"
 
         def ended(cell: Any, outcome: Any) -> None:
-            if outcome.code == 3:  # its data are not here, nor are they for its other cells
+            if outcome.code == 3:  # its data are missing, also for the other cells of its task
                 dropped[cell.task] += len(queue.drop(cell.task))
 
         asked = [one.cell for one in cells]

@@ -24,10 +24,10 @@ def probe(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed for choosing the examples.")] = 0,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, or auto.")] = "auto",
     attention: Annotated[
-        str | None, typer.Option("--attention", metavar="MECH", help="Your file of the plug-in: path/mine.py:Mine.")
+        str | None, typer.Option("--attention", metavar="MECH", help="Your plug-in file: path/mine.py:Mine.")
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Run code that a card names, as it is now. Only if you know it.")
+        bool, typer.Option("--trust", help="Run the code that a card names, as it is now. Only if you know it.")
     ] = False,
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Also draw it: HTML, PDF and PNG.")] = None,
     as_json: Json = False,
@@ -35,14 +35,14 @@ def probe(
 ) -> None:
     """Ask a question of trained models and save each answer as a card in OUT/cards/probes.
 
-    Cards are data: code that one names is not run unless --attention passes the file, or --trust says so.
+    Cards are data: code that a card names is not run unless --attention passes the file, or --trust allows it.
 
     \b
-    span        how far from a token lies what it attends to?
+    span        how far away is what a token attends to?
     rollout     which pixels of an image does the answer come from?
     embeddings  which intensities and which positions look alike?
     transfer    does a model trained on Pathfinder answer Path-X?
-    extrapolation  the perplexity of a language model at other lengths than in training
+    extrapolation  the perplexity of a language model at lengths other than in training
     gap         how much better is the model on what it was trained on?
 
     \b
@@ -86,7 +86,7 @@ def _draw(finding: Any, folder: Path) -> None:
 def analyze(
     question: Annotated[
         str | None,
-        typer.Argument(metavar="[QUESTION]", help="One of those below; all that have an answer if left out."),
+        typer.Argument(metavar="[QUESTION]", help="One of those above; all that have an answer if left out."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Draw it: HTML, PDF and PNG.")] = None,
     published: Annotated[
@@ -101,7 +101,7 @@ def analyze(
     \b
     tradeoff     what does accuracy cost in time and memory?         runs, measurements
     speed        how many times faster than softmax?              measurements
-    front        what does nothing beat in score, time and memory?   runs
+    front        which are unbeaten in score, time and memory?       runs
     differences  which differ from softmax at all?                   runs
     ranks        which rank apart over all tasks?                    runs
     index        how good over all tasks of a pattern?               runs
@@ -122,8 +122,8 @@ def analyze(
     fastest      which one for each pattern, length and mode?        core measurements
     growth       time, memory and energy at each length              core measurements
     relative     time and memory over those of exact attention       core measurements
-    efficiency_length  the same lengths by CAB's fits, printed too   core measurements
-    crossover    from which length on is exact attention beaten?     core measurements
+    efficiency_length  the crossover by CAB's fits, and as printed   core measurements
+    crossover    from which length is exact attention beaten?        core measurements
     scaling      do time and memory grow as declared?                core measurements
     roofline     how near to what the device can do?                 core measurements
     decode       what does a token cost, how large is the state?     core measurements

@@ -65,7 +65,7 @@ def run(
     devices: Annotated[int, typer.Option("--devices", metavar="N", min=1, help="Processes per run.")] = 1,
     parallel: Annotated[
         str | None,
-        typer.Option("--parallel", metavar="HOW", help="What --devices share: ddp, fsdp or context."),
+        typer.Option("--parallel", metavar="HOW", help="How --devices share a run: ddp, fsdp or context."),
     ] = None,
     real: Annotated[bool, typer.Option("--real", help="Refuse stand-in data, even in the smoke tier.")] = False,
     changes: Changes = None,
@@ -92,15 +92,15 @@ def run(
 
     A cell is a task, a mechanism, a pattern and a seed. Slots of other patterns keep the mechanism of the protocol;
     --pattern NS+CS replaces two patterns at once. Suite cab is run pattern by pattern, each mechanism in those it can
-    run in; --pattern chooses one. Under cab-2023 a mechanism named without options has CAB's. A cell
-    with a plug-in has a process of its own; one that fails, hangs or dies leaves a card that says why and does not stop
-    the others, and the exit code is 4. Ctrl-C, SIGTERM and SIGUSR1 save the state first. --set takes a run off the
-    official board. When --budget is spent, the cell at hand is saved and no other is begun; the same command goes on.
-    With --share the cells that run at once share the device, and their cards have no speed. Several GPUs are used at
-    once; --launcher ray or slurm runs cells on many machines, and longspan runs --watch shows how far they are.
-    --devices 4 trains one cell on four GPUs, which share the rows of a batch; with --parallel fsdp also the weights and
-    the moments of the optimiser, with --parallel context the tokens of each row (lm with softmax, linear or dpfp).
-    --backbone puts another network in place of that of a task; the two together are a task of their own on boards.
+    run in; --pattern chooses one. Under cab-2023 a mechanism named without options gets CAB's options. A cell with a
+    plug-in has a process of its own; one that fails, hangs or dies leaves a card that says why and does not stop the
+    others, and the exit code is 4. Ctrl-C, SIGTERM and SIGUSR1 save the state first. --set takes a run off the official
+    board. When --budget is spent, the current cell is saved and no other is started; the same command resumes. With
+    --share the cells that run at once share the device, and their cards have no speed. Several GPUs are used at once;
+    --launcher ray or slurm runs cells on many machines, and longspan runs --watch shows their progress. --devices 4
+    trains one cell on four GPUs, which split the rows of a batch; with --parallel fsdp also the weights and the moments
+    of the optimiser, with --parallel context the tokens of each row (lm with softmax, linear or dpfp). --backbone
+    replaces the network of a task; the two together are a task of their own on boards.
     A FILE.toml names tasks, mechanisms and seeds of a whole matrix, so that one file stands for one table of numbers.
 
     \b
@@ -209,13 +209,13 @@ def _estimate(cells: Sequence[Any], device: str, as_json: bool = False) -> None:
 
 
 def needs(package: str) -> None:
-    """A sentence at once, rather than from a worker."""
+    """Fail at once if a package is missing, not later in a worker."""
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
-    """A warning if scores were reached on stand-in data."""
+    """A warning if scores come from stand-in data."""
     made_up = [(card["task"], card["dataset"]["name"]) for card in cards if card["dataset"]["variant"] == "standin"]
     if not made_up:
         return None
@@ -227,7 +227,7 @@ def _standin_note(cards: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _places(names: Sequence[str], protocol: str, pattern: str | None) -> list[tuple[str, str | None]]:
-    """Tasks with the pattern to fill, each suite replaced by what it needs under the protocol; none is imported."""
+    """Tasks with the pattern to fill, each suite expanded to its tasks under the protocol; none is imported."""
     from longspan import suites
     from longspan.results import catalogue
     from longspan.results.collect import pattern_name
@@ -253,7 +253,7 @@ def _places(names: Sequence[str], protocol: str, pattern: str | None) -> list[tu
 
 
 def _fitting(mechanisms: Sequence[str], pattern: str | None) -> list[str]:
-    """Those that can run in a pattern that a suite asks for; of a plug-in its own run must tell."""
+    """Those that can run in a pattern that a suite needs; plug-ins are kept, as only their own runs can tell."""
     from longspan.results import catalogue
 
     entries = {entry["name"]: entry["patterns"] for entry in catalogue.read(catalogue.SHIPPED)["attentions"]}
@@ -287,8 +287,8 @@ def params(
 ) -> None:
     """Count the parameters of each task's network with each mechanism, compared with softmax in the same slots.
 
-    Patterns of a network are replaced one at a time; --pattern chooses one, or several at once. Counts that papers
-    print are shown beside.
+    Patterns of a network are replaced one at a time; --pattern chooses one, or several at once. Published
+    counts are shown alongside.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Cells run one after another or several at once, with a line for each: what `run` and `plan --run` have in common."""
+"""Run cells one after another or several at once and print a line for each: shared by `run` and `plan --run`."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ KEPT = (*KEYS, "status", "score", "sha256")
 
 @dataclass
 class Ran:
-    """What is shown of the cards of cells that succeeded, the exit codes of those that failed, those out of time."""
+    """What is shown of the cards of finished cells, the exit codes of failed ones, and those that ran out of time."""
 
     shown: Spool = field(default_factory=Spool)
     codes: list[int] = field(default_factory=list)
@@ -53,9 +53,9 @@ def run_cells(
     about: Callable[[Cell], str] = lambda cell: "",
     ended: Callable[[Cell, Outcome], None] = lambda cell, outcome: None,
 ) -> Ran:
-    """Run what `take` gives of the cells until it gives nothing; `about` is said of a cell when it begins."""
+    """Run the cells that `take` returns until it returns None; `about` is printed with a cell when it begins."""
     ran, number, clock = Ran(), itertools.count(1), MatrixClock(cells)
-    places: dict[int, str] = {}  # of the cells at hand
+    places: dict[int, str] = {}  # of the running cells
 
     def begin(left: float | None) -> Cell | None:
         if (cell := take(left)) is not None:
@@ -91,7 +91,7 @@ def run_cells(
 
 
 def _shown(card: dict[str, Any]) -> dict[str, Any]:
-    """What the table in the end needs of a card; thousands of whole ones would fill the memory."""
+    """The fields of a card that the final table needs; thousands of whole cards would fill the memory."""
     short = {"dataset": ("name", "variant"), "parameters": ("total",), "timing": ("steps_per_second", "wall_seconds")}
     parts = {part: {name: card[part][name] for name in names} for part, names in short.items()}
     parts["timing"]["shared"] = card["timing"].get("shared", False)
@@ -99,7 +99,7 @@ def _shown(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def say_what_is_left(ran: Ran, waiting: int, *, error: bool = False) -> None:
-    """Where a budget ended: what was stopped, what was not begun, and how to go on."""
+    """If the budget ran out, say what was stopped, what was not begun, and how to resume."""
     if not (ran.unfinished or waiting):
         return
     stopped = ", ".join(f"{cell.task} {cell.mechanism} seed {cell.seed}" for cell in ran.unfinished)

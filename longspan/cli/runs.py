@@ -1,4 +1,4 @@
-"""`runs` shows unfinished runs, removes them, and takes them from one machine to another."""
+"""`runs` shows unfinished runs, removes them, and transfers them between machines."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ def runs_(
         Path | None, typer.Option("--import", metavar="FILE", help="Take over the runs of an archive, or of its parts.")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show how far the cells of the commands at hand are, until they end.")
+        bool, typer.Option("--watch", help="Show the progress of the cells being run, until they end.")
     ] = False,
     page: Annotated[
         Path | None, typer.Option("--page", metavar="FILE", help="With --watch: also as a web page, kept up to date.")
@@ -32,11 +32,11 @@ def runs_(
     """Show unfinished runs, which the same `run` command resumes; --clean also removes checkpoints set aside.
 
     --export writes their newest checkpoints into an archive. Another machine with the same version of the code and of
-    torch goes on from there: on a CPU with as many threads to the same numbers. --import checks all parts before it
-    places anything, and leaves a run alone that is farther here.
+    torch resumes from there; on a CPU with as many threads it gets the same numbers. --import checks all parts before
+    it places anything, and skips a run that has come at least as far here.
 
-    --watch shows what the commands that run cells in OUT are doing, wherever those cells are, with the time left. Off
-    a terminal it prints a line for every change.
+    --watch shows what the commands that run cells in OUT are doing, wherever those cells run, with the time left.
+    Without a terminal it prints a line for every change.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ def share(context: typer.Context) -> None:
 def push(
     card: CardPath,
     repository: Repository,
-    public: Annotated[bool, typer.Option("--public", help="For everyone to see; private if left out.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make it public; private if left out.")] = False,
 ) -> None:
     """Upload a card, the files beside it and a page that describes it.
 
@@ -59,9 +59,9 @@ def pull(repository: Repository, out: Out = Path("out")) -> None:
 @share_app.command()
 def wandb(
     cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of runs.")],
-    project: Annotated[str, typer.Option("--project", metavar="P", help="Of Weights & Biases.")] = "longspan",
+    project: Annotated[str, typer.Option("--project", metavar="P", help="The Weights & Biases project.")] = "longspan",
 ) -> None:
-    """Log finished runs: settings, learning curve, score. Logged again, a run is the same one there.
+    """Log finished runs: settings, learning curve, score. Logging a card again updates the same run.
 
     \b
     Example:

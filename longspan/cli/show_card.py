@@ -64,7 +64,7 @@ def _words(sample: SpeechSample | CloudSample | PictureSample) -> str:
 
 
 def _write_speech(clips: list[SpeechSample], folder: Path) -> int:
-    """A file for the made and one for the true speech of each clip; returns how many."""
+    """Write a file for the made and one for the true speech of each clip; returns how many."""
     from longspan.core.atomic import storage_errors, write_bytes
     from longspan.report.sample_media import wav
 

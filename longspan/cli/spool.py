@@ -1,4 +1,4 @@
-"""Values of thousands of cells, kept on disk until they are shown in the end.
+"""Values of thousands of cells, kept on disk until they are shown at the end.
 
 spool = Spool()
 spool.append({"task": "listops"})
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Spool:
-    """JSON values in the order they came, in a temporary file without a name; in memory where none can be written."""
+    """JSON values in the order they came, in a temporary file without a name; in memory if none can be written."""
 
     def __init__(self):
         self._count, self._bytes = 0, 0
@@ -40,7 +40,7 @@ class Spool:
         return map(json.loads, self._content().splitlines())
 
     def _content(self) -> bytes:
-        """All whole lines."""
+        """All complete lines."""
         self._file.seek(0)
         content = self._file.read(self._bytes)
         self._file.seek(0, io.SEEK_END)

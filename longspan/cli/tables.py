@@ -1,6 +1,6 @@
 """What the commands print, as rich tables. Nothing here computes anything.
 
-Names may come from cards and files of others, so every text is printed literally, never parsed as markup.
+Names may come from other people's cards and files, so every text is printed literally, never parsed as markup.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ def table(
     )
     rows = [[printable(str(cell)) for cell in row] for row in rows]
     short = all(len(row[0]) <= LONGEST_NAME for row in rows)
-    least = 2 * len(columns) + 1  # for what separates columns
+    least = 2 * len(columns) + 1  # room between the columns
     for number, name in enumerate(columns):  # a narrow terminal wraps long texts, not names and numbers
         whole = name in right or name == "paper" or (number == 0 and short)
         width = max(cell_len(row[number]) for row in [columns, *rows]) if whole else _longest_word(name, number, rows)
@@ -63,7 +63,7 @@ def table(
 
 
 def _longest_word(name: str, number: int, rows: Sequence[Sequence[str]]) -> int:
-    """A column as narrow as its longest word, so that lines end between words; longer ones than these are broken."""
+    """The width of a column's longest word, so that lines break between words; words over LONGEST_WORD are broken."""
     words = (word for text in (name, *(row[number] for row in rows)) for word in text.split())
     return min(LONGEST_WORD, max(map(cell_len, words), default=1))
 
@@ -271,7 +271,7 @@ def scored(score: Mapping[str, Any]) -> str:
 
 
 def _scored(score: Mapping[str, Any], value: float) -> str:
-    """A score, or the score of chance, in the unit of the task."""
+    """A score, or its chance level, in the unit of the task."""
     from longspan.results.board_table import percent, plain
 
     return plain(value) if score.get("unit", "percent") == "plain" else f"{percent(value)} %"
@@ -390,7 +390,7 @@ def _printed(entry: Mapping[str, Any] | None) -> str:
 
 
 def print_conformance(reports: Sequence[Mapping[str, Any]], to: Console) -> None:
-    """For one mechanism promises by patterns, for several one line each; then what was broken and how."""
+    """Promises by pattern for one mechanism, a line each for several; then what was broken and how."""
     several = len({report["mechanism"] for report in reports}) > 1
     to.print(_verdicts_table(reports) if several else _promises_table(reports))
     for report in reports:

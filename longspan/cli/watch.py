@@ -17,7 +17,7 @@ from longspan.cli.app import say
 from longspan.core.atomic import write_text
 from longspan.launchers.matrix import ENDED, Row, rows, seconds_left
 
-EVERY = 2.0  # seconds between two looks
+EVERY = 2.0  # seconds between updates
 SHOWN = {"running": 40, "failed": 20, "stopped": 5, "queued": 5, "done": 5}
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>{title}</title>
@@ -51,7 +51,7 @@ def watch_matrix(out: Path, page: Path | None = None, *, every: float = EVERY) -
 
 @contextlib.contextmanager
 def live_table(out: Path) -> Iterator[None]:
-    """The same table on standard error while the block runs cells, below what it prints; nothing off a terminal."""
+    """The same table on standard error while the block runs cells, below what it prints; nothing without a terminal."""
     screen = tables.console(error=True)
     if not screen.is_terminal:
         yield
@@ -73,7 +73,7 @@ def live_table(out: Path) -> Iterator[None]:
 
 
 def _say_changes(out: Path, page: Path | None, every: float) -> None:
-    """A line for each cell whose state is another than before."""
+    """Print a line for each cell whose state has changed."""
     before: dict[str, str] = {}
     while True:
         found = rows(out)
@@ -103,7 +103,7 @@ def _drawn(found: Sequence[Row]) -> Group:
 
 
 def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The rows that fit: all that runs, some of the rest."""
+    """The rows to show: of each state, as many as SHOWN allows."""
     lines, seen = [], Counter()
     for row in found:
         seen[row.state] += 1
