@@ -1,4 +1,4 @@
-"""Run every notebook beside this file in an empty folder, and fail where a cell does: `make notebooks`."""
+"""Run every notebook beside this file in an empty folder, and fail when a cell fails: `make notebooks`."""
 
 import tempfile
 import time
@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 
 
 def execute(path: Path) -> float:
-    """Run a notebook without touching its file; seconds it took."""
+    """Run a notebook without changing its file; returns the seconds it took."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         found = nbformat.read(path, as_version=4)
