@@ -1,4 +1,4 @@
-"""Block-sparse attention on a GPU: the Triton kernel beside gathered blocks and beside all pairs.
+"""Block-sparse attention on a GPU: the Triton kernel compared with gathered blocks and with dense attention.
 
     python benchmarks/block_sparse.py [--lengths 4096 8192 16384 32768] [--json FILE] [--quick]
 
@@ -6,8 +6,8 @@ Four rows, 8 heads of 64 channels, bfloat16, the cores of bigbird, longformer, s
 mechanisms as `attend` runs them: once with the fused path, once without it (blocks are gathered, windows unfolded), and
 torch's fused attention over all pairs for scale. Every output is compared with the gathered one in float32 before it is
 timed. Times are medians between device events, forward and with backward, called one by one (`eager`) and replayed as a
-graph; the first call, with its compilation, is reported apart. A ratio above 1 in the last column means that the fused
-path is faster.
+graph; the first call, with its compilation, is reported separately. A ratio above 1 in the last column means that the
+fused path is faster.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from longspan.kernels import block_sparse, sdpa
 ROWS, HEADS, WIDTH = 4, 8, 64
 DEVICE, DTYPE = "cuda", torch.bfloat16
 SPECS = ("bigbird", "longformer", "sparse_transformer", "local(window=256)", "local")
-TOLERANCE = 0.03  # of the largest number, in bfloat16
+TOLERANCE = 0.03  # relative to the largest entry, in bfloat16
 
 
 def ways(spec: str, pattern: Pattern, length: int) -> dict[str, Callable[..., Tensor]]:
@@ -86,14 +86,14 @@ def measure(attend: Callable[..., Tensor], length: int, count: int) -> dict[str,
             found[mode] = microseconds(call, count)
             if DEVICE == "cuda":
                 found[f"{mode} graph"] = microseconds(captured([call]).run, count)
-        except (RuntimeError, torch.OutOfMemoryError) as error:  # the other ways are timed all the same
+        except (RuntimeError, torch.OutOfMemoryError) as error:  # the other paths are still timed
             found[f"{mode} failed"] = str(error).splitlines()[0][:200]
             torch.cuda.empty_cache()
     return found
 
 
 def off(spec: str, pattern: Pattern, length: int) -> float:
-    """The largest difference of the fused path from the gathered one in float32, as a share of the largest number."""
+    """The largest error of the fused path against the gathered one in float32, relative to the largest entry."""
     paths = ways(spec, pattern, length)
     q, k, v, _ = draw(length)
     with torch.no_grad():

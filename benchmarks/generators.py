@@ -3,7 +3,8 @@
     python benchmarks/generators.py [--workers 2] [--quick]
 
 
-Whole preparations into a temporary folder: drawing, shards, de-duplication, hashing, writing. Compiling comes before.
+Complete preparations into a temporary folder: drawing, shards, de-duplication, hashing, writing. Compilation is not
+timed.
 """
 
 import argparse

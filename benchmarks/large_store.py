@@ -1,9 +1,9 @@
-"""How long a store of 50,000 cards takes to be listed, read, filtered and boarded: cold, and warm by its index (CPU).
+"""How long it takes to list, read, filter and rank a store of 50,000 cards: cold, and warm from its index (CPU).
 
-Cards are those of a committed run of ListOps, as long as real ones, with other tasks, mechanisms, seeds and dates: a
-matrix of 20 tasks, 50 mechanisms and as many seeds as it takes. Cold means that nothing has vouched for them yet: each
-is validated. To list them is to say what each is about, and to read them to have every card whole, with its curve.
-Every question is asked by a command of its own.
+Cards are copies of a committed run of ListOps, as long as real ones, with other tasks, mechanisms, seeds and dates: a
+matrix of 20 tasks, 50 mechanisms and as many seeds as it takes. Cold means that no card is in the index yet: each is
+validated. Listing gives what each card is about, reading gives every whole card with its curve. Every query runs as a
+separate command.
 
 python benchmarks/large_store.py --cards 50000
 """
@@ -43,7 +43,7 @@ QUESTIONS = {
 
 
 def fill(folder: Path, count: int) -> None:
-    """As many cards as asked for, a fiftieth of them on a shelf each."""
+    """Write `count` cards, a fiftieth of them on each shelf."""
     for number in range(count):
         rest, task = divmod(number, len(TASKS))
         seed, eps = divmod(rest, MECHANISMS)
@@ -57,7 +57,7 @@ def fill(folder: Path, count: int) -> None:
 
 
 def ask(program: str, folder: Path) -> tuple[float, float, str]:
-    """Seconds on the clock, seconds of a processor, and the last line that was said."""
+    """Wall-clock seconds, CPU seconds, and the last line printed."""
     own = os.environ | {"LONGSPAN_CACHE": str(folder / "cache")}
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     how = {"cwd": folder, "env": own | {"PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}

@@ -1,15 +1,15 @@
-"""Kernel attention on a GPU: linear, cosformer and performer by the Triton kernels, first for their answers.
+"""Kernel attention on a GPU: linear, cosformer and performer by the Triton kernels, checked and then timed.
 
     python benchmarks/linear_attention.py [--only linear] [--length 16384] [--calls 10] [--json FILE] [--sweep]
     python benchmarks/linear_attention.py --quick            # tiny sizes by the reference, on a CPU, in seconds
 
 Padded: 4 rows, 8 heads of 64 channels, bfloat16, queries, keys and values alone, in self attention, causal and not.
-Ragged, for linear: 32 rows of 88 to 2000 tokens, and 32 rows of 4000, beside the padded path that they replace and
+Ragged, for linear: 32 rows of 88 to 2000 tokens, and 32 rows of 4000, next to the padded path that they replace and
 torch's fused softmax attention on the same rows. Outputs and gradients are compared with the same mechanism in float64
-before anything is timed; beyond the stated tolerance the program ends with 1.
+before anything is timed; if the stated tolerance is exceeded, the program exits with 1.
 
 Times are medians over blocks of calls between device events; the device is kept busy while a block is queued, so that
-they hold the work of the device alone. The floor is what must cross the memory bus: forward four times the size of q
+they measure device work only. The floor is what must cross the memory bus: forward four times the size of q
 (q, k, v, y), forward and backward eleven times. `--sweep` tries other tiles, warps and stages of the padded kernels.
 """
 
@@ -33,9 +33,9 @@ from longspan.kernels.packing import Layout
 HEADS, WIDTH = 8, 64
 NAMES, PATTERNS = ("linear", "cosformer", "performer"), (Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF)
 RAGGED = {"1044 of 2000": [88 + (2000 - 88) * row // 31 for row in range(32)], "4000 of 4000": [4000] * 32}
-TOLERANCE = 0.02  # of the largest number: bfloat16 rounds features, weights, gradients and results
+TOLERANCE = 0.02  # relative to the largest entry: bfloat16 rounds features, weights, gradients and results
 TRIED = [(64, 4, 2), (64, 4, 3), (64, 8, 2), (32, 4, 2), (32, 4, 3), (32, 8, 2), (32, 8, 3)]
-SHARE = {"forward": 4, "train": 11}  # of the size of q, that must move
+SHARE = {"forward": 4, "train": 11}  # memory that must move, in units of the size of q
 BUSY = 20_000_000  # cycles, about 10 ms: longer than queueing a block takes
 
 Call = Callable[..., Tensor]
@@ -54,7 +54,7 @@ def draw(*shape: int, device: str) -> list[Tensor]:
 
 
 def errors(attend: Call, exact_attend: Call, inputs: list[Tensor]) -> dict[str, float]:
-    """The largest difference from float64 in the output and each gradient, as a share of the largest number."""
+    """The largest error against float64 in the output and each gradient, relative to the largest entry."""
     exact = [x.detach().double().requires_grad_() for x in inputs]
     y, expected = attend(*inputs), exact_attend(*exact)
     dy = torch.randn_like(y)
@@ -118,14 +118,14 @@ def ragged_forms(layer: HeadwiseAttention, layout: Layout, device: str) -> dict[
 
 
 def sweep(names: list[str], length: int, calls: int) -> list[dict]:
-    """Other shapes of programs, each pass by itself; what does not fit the device is left out."""
+    """Other tile shapes, each pass separately; those that do not fit the device are skipped."""
     rows, inputs = [], draw(4, HEADS, length, WIDTH, device="cuda")
     for name, pattern in itertools.product(names, PATTERNS):
         layer = layer_of(name, pattern, length, "cuda")
         size, causal = (2, name == "cosformer"), pattern.causal
         tables = {"forward": shape.FORWARD, "train": shape.CAUSAL_BACKWARD if causal else shape.BACKWARD}
         tried = TRIED
-        if name == "performer":  # tokens of a tile, features of a block and warps
+        if name == "performer":  # tokens per tile, features per block and warps
             size, tables = (2, False), dict.fromkeys(SHARE, favor_shape.CAUSAL_TILES if causal else favor_shape.TILES)
             tried = [(tile, block, warps) for tile in (64, 128) for block in (32, 64) for warps in (4, 8)]
         for way, table in tables.items():
@@ -135,7 +135,7 @@ def sweep(names: list[str], length: int, calls: int) -> list[dict]:
                 about = f"{name} {pattern.code} {way}, {tile}"
                 try:
                     us = microseconds(passes(layer.attend, inputs)[way], calls, blocks=3)
-                except Exception as error:  # Triton has several names for a program that is too large
+                except Exception as error:  # Triton has several exceptions for a program that is too large
                     print(f"{about}: {type(error).__name__}", flush=True)
                     continue
                 rows.append({"mechanism": name, "pattern": pattern.code, "way": way, "us": us, "tile": tile})

@@ -1,4 +1,4 @@
-"""Is anything slower than its card says? Every committed measurement at some lengths, made again on this GPU.
+"""Is anything slower than its card says? Repeats every committed measurement at some lengths on this GPU.
 
     python benchmarks/measured_again.py [MECHANISM...] [--lengths 1024 4096 16384] [--json FILE]
     python benchmarks/measured_again.py --warm --share 0/8         # only compile, the first of eight processes
@@ -49,7 +49,7 @@ def measure(points: list[Point], setup: Setup, device: str, *, warm: bool) -> It
     for point in points:
         mechanism, pattern, length, mode = point
         if at != point[:3]:
-            bench, at = None, point[:3]  # frees the last one first
+            bench, at = None, point[:3]  # frees the previous one first
             bench = ModuleWorkload(attentions.get(mechanism), Pattern(pattern), setup, length, device)
         assert bench is not None
         work = bench.work(mode)  # type: ignore[arg-type]

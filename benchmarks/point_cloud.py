@@ -1,4 +1,4 @@
-"""Chamfer distance, nearest neighbours and farthest point sampling, beside what one would write or install instead.
+"""Chamfer distance, nearest neighbours and farthest point sampling, next to what one would write or install instead.
 
     python benchmarks/point_cloud.py [--clouds 48] [--points 16384] [--calls 10] [--json FILE] [--quick]
 
@@ -29,7 +29,7 @@ from longspan.kernels.point_cloud import farthest_points, k_nearest, nearest, ta
 from longspan.metrics.point_cloud import chamfer_l1
 
 NEIGHBOURS = 16
-SECONDS = 1.5  # for the readings of one row
+SECONDS = 1.5  # time budget for the readings of one row
 CPU_CLOUDS = 4
 Way = Callable[..., Any]  # clouds -> a tensor or an array with a row for each
 
@@ -88,7 +88,7 @@ def neighbours_by_scipy(x: np.ndarray) -> np.ndarray:
 
 
 def farthest_by_a_loop(x: Tensor, k: int) -> Tensor:
-    """What one would write first."""
+    """The straightforward version."""
     chosen, distance = [x.new_zeros(len(x), dtype=torch.long)], x.new_full(x.shape[:2], torch.inf)
     rows = torch.arange(len(x), device=x.device)
     for _ in range(k - 1):
@@ -104,7 +104,7 @@ def farthest_by_fpsample(x: np.ndarray, k: int) -> np.ndarray:
 
 
 def operations(sampled: Sequence[int]) -> dict[str, dict[str, Way]]:
-    """Ways of each operation, by name; a name in brackets is a package on the CPU."""
+    """Implementations of each operation, by name; a name in brackets is a package on the CPU."""
     chamfer = {"ours": ours, "reference": in_chunks, "torch.cdist": by_cdist, "pykeops": by_keops}
     return {
         "chamfer forward": chamfer | {"(scipy)": by_scipy, "(point_cloud_utils)": by_point_cloud_utils},
@@ -161,7 +161,7 @@ def measure(operation: str, way: str, function: Way, clouds: list[Tensor], calls
 
 
 def difference(operation: str, function: Way, inputs: list[Any]) -> float:
-    """From the answer of the first cloud in float64."""
+    """The error against the float64 result for the first cloud."""
     first = [x[:1] for x in inputs]
     exact = [torch.as_tensor(x).double() for x in first]
     with torch.no_grad():
@@ -177,7 +177,7 @@ def difference(operation: str, function: Way, inputs: list[Any]) -> float:
 
 
 def draw(clouds: int, points: int, device: str) -> list[Tensor]:
-    """Points on spheres, as those of a surface: predicted ones a little beside the true ones."""
+    """Points on spheres, like points of a surface; predicted points lie slightly off the true ones."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(clouds, points, 3, generator=generator) for _ in range(2))
     a, b = (0.5 * x / x.norm(dim=-1, keepdim=True) for x in (a, b))
@@ -208,7 +208,7 @@ def main() -> None:
             try:
                 row |= measure(operation, way, function, clouds, arguments.calls)
             except (ImportError, torch.OutOfMemoryError, RuntimeError, OSError, ValueError) as error:
-                lines = str(error).splitlines() or [""]  # the others are timed all the same
+                lines = str(error).splitlines() or [""]  # the others are still timed
                 row["note"] = f"{type(error).__name__}: {lines[0][:200]}"
             rows.append(row)
             print(_shown(row, rows), flush=True)

@@ -1,10 +1,10 @@
-"""What completing a point cloud without learning scores: CD-l1 x 1,000 on the test views of the PCN data on disk.
+"""Scores of point cloud completion without learning: CD-l1 x 1,000 on the test views of the PCN data on disk.
 
     python benchmarks/point_cloud_baselines.py [--data FOLDER]
 
-The input as it is; the input and its mirror image in x = 0; and the input joined with the training model that lies
+The input as it is; the input and its mirror image in x = 0; and the input joined with the training model that is
 nearest to it, by the mean distance from the view's points to the first 2,048 of a model. Means over models, and over
-categories as the score of the task is.
+categories like the score of the task.
 """
 
 import argparse

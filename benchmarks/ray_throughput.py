@@ -1,6 +1,6 @@
-"""How many cells a second pass through `longspan run --launcher ray` if they do nothing, and how much memory it takes.
+"""How many cells per second `longspan run --launcher ray` handles if they do nothing, and how much memory it takes.
 
-Each cell gives a committed card, as long as one of a real run, which the command notes in its journal.
+Each cell returns a committed card, as long as one of a real run, which the command records in its journal.
 
 python benchmarks/ray_throughput.py --cells 10000
 """
@@ -31,14 +31,14 @@ def do_nothing(cell: Cell, request: Request) -> Outcome:
 
 
 class NoOp(Ray):
-    """The launcher with cells that do nothing."""
+    """The Ray launcher with cells that do nothing."""
 
     def _task(self, function):
         return super()._task(do_nothing)
 
 
 def pass_through(launcher: Ray, count: int, out: Path) -> tuple[float, list[float]]:
-    """Cells a second, and the memory of this process after each tenth of them."""
+    """Cells per second, and the memory of this process after each tenth of them."""
     cells = [Cell("listops", "softmax", seed=seed) for seed in range(count)]
     waiting, number, memory = iter(cells), itertools.count(1), []
 
@@ -55,7 +55,7 @@ def pass_through(launcher: Ray, count: int, out: Path) -> tuple[float, list[floa
 
 
 def memory_mib() -> float:
-    """Of this process, mapped files aside."""
+    """Memory of this process without mapped files."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) / 1024
 
@@ -70,7 +70,7 @@ def main() -> None:
         return
     first, count = (10, 20) if asked.quick else (500, asked.cells)
     with tempfile.TemporaryDirectory() as out, NoOp(Limits(), Budget(), out=out, device="cpu") as launcher:
-        pass_through(launcher, first, Path(out))  # processes of Ray are started
+        pass_through(launcher, first, Path(out))  # starts the Ray processes
         rate, memory = pass_through(launcher, count, Path(out))
     tenths = " ".join(f"{mib:.1f}" for mib in memory)
     print(f"{rate:.0f} cells/s; MiB of the driver after each tenth of {count:,} cells: {tenths}")

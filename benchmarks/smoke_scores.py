@@ -4,8 +4,8 @@
     python benchmarks/smoke_scores.py listops out/cards results/cpu/benchmarks/smoke-listops.json
     python docs/make_gallery.py
 
-The same with `lm` and `smoke-lm.json` for causal mechanisms. A mechanism that is scored already gets the new score; the
-others stay. `--quick` reads the committed cards and writes nothing but a temporary file.
+The same with `lm` and `smoke-lm.json` for causal mechanisms. A mechanism that already has a score gets the new one; the
+others stay. `--quick` reads the committed cards and writes only a temporary file.
 """
 
 import json

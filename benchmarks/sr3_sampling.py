@@ -34,7 +34,7 @@ BLOCKS = 3
 
 
 def build(plan: RunPlan, device: str) -> nn.Module:
-    """The network with small random weights; the orthogonal ones of a run take longer to draw than all of this."""
+    """The network with small random weights; the orthogonal ones of a run take longer to draw than the benchmark."""
     with torch.device(device), Unfilled():
         model = plan.task.model(plan.slots, plan.protocol)
     with torch.no_grad():
@@ -44,7 +44,7 @@ def build(plan: RunPlan, device: str) -> nn.Module:
 
 
 def rate(call: Callable[[], Any], steps: int, device: str) -> float:
-    """Steps a second, the median over blocks."""
+    """Steps per second, the median over blocks."""
     for _ in range(2):
         call()
     rates = []

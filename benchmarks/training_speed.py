@@ -1,8 +1,9 @@
-"""Optimiser steps per second on the full-size tasks of Long Range Arena (`lra-paper`), side by side with torch's own.
+"""Optimiser steps per second on the full-size tasks of Long Range Arena (`lra-paper`), next to torch's own encoder.
 
-Rows: our encoder as a run compiles it, with each mechanism asked for, and `nn.TransformerEncoder`, compiled, on padded
+Rows: our encoder as a run compiles it, with each requested mechanism, and `nn.TransformerEncoder`, compiled, on padded
 tokens without any mask. Same data, same optimiser, bf16 autocast, data on the device; warm-up first, then the median
-over blocks of steps between device events. Tasks whose data are not on disk get random bytes of full length, said so.
+over blocks of steps between device events. Tasks whose data are not on disk get random bytes of full length, with a
+note.
 
     python benchmarks/training_speed.py [TASK...] [-a MECHANISM...] [--steps 40] [--json FILE] [--warm] [--quick]
 
@@ -31,7 +32,7 @@ TASKS = ("listops", "text_4k", "text_1k", "retrieval", "image", "pathfinder")
 
 
 class Plain(nn.Module):
-    """What one would write first: torch's encoder on padded tokens, first position pooled."""
+    """The straightforward version: torch's encoder on padded tokens, first position pooled."""
 
     def __init__(self, sizes: Sizes, vocabulary: int, length: int, classes: int):
         super().__init__()
@@ -54,7 +55,7 @@ class Plain(nn.Module):
 def steps_per_second(plan: RunPlan, model: nn.Module, feed, steps: int, blocks: int = 5, warmup: int = 60) -> dict:
     """The median over blocks; with no steps at all the model is only warmed up, that is, compiled and recorded.
 
-    The update is that of a run: recorded where batches come in few shapes.
+    The update is that of a run: recorded in a CUDA graph where batches come in few shapes.
     """
     recipe = plan.protocol.recipe
     device = str(next(model.parameters()).device.type)
@@ -96,7 +97,7 @@ def _rates(stretch, device: str, total_steps: int, steps: int, blocks: int, warm
 
 
 def training_feed(plan: RunPlan, device: str):
-    """The training split on the device, and what it holds."""
+    """The training split on the device, and a description of its data."""
     if datasets.get(plan.task.dataset).status(plan.protocol.data).ready:
         splits = plan.task.splits(plan.protocol)
         return plan.task.feed(splits.train, plan.protocol, device), splits.variant

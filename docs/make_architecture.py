@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "longspan"
 DRAWING = ROOT / "docs" / "architecture.svg"
 WIDTH, BOX, HEIGHT, GAP = 860, 112, 30, 48
-READING = ("published", "suites", "results", "analysis", "report")  # the half that works without torch
+READING = ("published", "suites", "results", "analysis", "report")  # the packages that work without torch
 
 
 def parts() -> dict[str, list[Path]]:
@@ -33,7 +33,7 @@ def parts() -> dict[str, list[Path]]:
 
 
 def imported(path: Path) -> set[str]:
-    """The parts that a file imports, inside functions too; what only a type checker reads is left out."""
+    """The parts that a file imports, inside functions too; imports for type checkers only are left out."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
@@ -55,7 +55,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Without the edges that follow from others."""
+    """The graph without edges that follow from others."""
 
     @cache
     def below(name: str) -> frozenset[str]:
@@ -83,7 +83,7 @@ def rows(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def _left(layer: list[str], i: int) -> float:
-    """Where a box begins: a layer is spread over the width, a lone part of the reading half stands on the right."""
+    """The left edge of a box: a layer is spread over the width, a lone part of the reading half goes on the right."""
     if len(layer) == 1:
         return (WIDTH - BOX) * (0.8 if layer[0] in READING else 0.5)
     return (WIDTH - BOX) * i / (len(layer) - 1)

@@ -1,11 +1,11 @@
 """Pictures of what attends to what, for the site: longspan/report/attention_maps.json.
 
     python docs/make_attention_maps.py             # all of them, a few minutes
-    python docs/make_attention_maps.py performer   # those of one, the others stay as they are
+    python docs/make_attention_maps.py performer   # those of one; the others are unchanged
 
-There is one for each mechanism and pattern. Every picture is an impulse response, so that mechanisms with and without a
-matrix of weights are drawn alike: a block of tokens is nudged, and the picture shows by how much every block of outputs
-moves. Tokens are of four kinds in runs, and queries and keys share their projection, so that like seeks like where
+There is one for each mechanism and pattern. Every picture is an impulse response, so mechanisms with and without a
+weight matrix are drawn alike: a block of tokens is perturbed, and the picture shows how far every block of outputs
+moves. Tokens are of four kinds in runs, and queries and keys share their projection, so like attends to like where
 content decides. Options are the defaults. The site needs no torch: it reads the file.
 """
 
@@ -27,18 +27,18 @@ from longspan.core import atomic
 FILE = Path(__file__).parents[1] / "longspan" / "report" / "attention_maps.json"
 TOKENS, CELLS = 1024, 64  # tokens of a sequence, and blocks of tokens along a side of the picture
 WIDTH, HEADS, KINDS, RUN = 32, 2, 4, 64
-TOGETHER = 8  # nudged sequences in a batch
+TOGETHER = 8  # perturbed sequences in a batch
 NUDGE = 1e-6  # too little to move a token into another bucket
 
 
 def impulse_response(layer: Attention, x: Tensor, context: Tensor | None) -> Tensor:
-    """How far each block of outputs moves when a block of what is attended to is nudged, [cells cells]."""
+    """How far each block of outputs moves when a block of the attended sequence is perturbed, [cells cells]."""
     seen = x if context is None else context
     size = TOKENS // CELLS
     direction = torch.randn_like(seen)
     columns = []
     with torch.no_grad():
-        together = x.repeat(TOGETHER, 1, 1)  # in a batch of this size and layout all is rounded alike
+        together = x.repeat(TOGETHER, 1, 1)  # the same batch size and layout, so rounding is the same
         still = layer(together, None if context is None else context.repeat(TOGETHER, 1, 1))
         for start in range(0, CELLS, TOGETHER):
             nudged = seen.repeat(TOGETHER, 1, 1)
@@ -74,7 +74,7 @@ def drawn(name: str, pattern: Pattern) -> str:
 
 
 def png(levels: Tensor) -> bytes:
-    """Sixteen levels as the opacity of black, so that a page can give the picture any colour."""
+    """Sixteen opacity levels of black, so that a page can give the picture any colour."""
     height, width = levels.shape
     packed = (levels[:, ::2] << 4) | levels[:, 1::2]
     rows = b"".join(b"\0" + bytes(row.tolist()) for row in packed)

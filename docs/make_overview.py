@@ -1,10 +1,10 @@
-"""The picture that the README and the documentation open with, drawn from the committed cards: docs/overview.svg.
+"""The picture at the top of the README and the documentation, drawn from the committed cards: docs/overview.svg.
 
     python docs/make_overview.py            # write it
-    python docs/make_overview.py --check    # exit 1 where it does not name what the cards have
+    python docs/make_overview.py --check    # exit 1 when it does not show what the cards have
 
-Two of the three pictures of the site's first page, in the colours of the site: who is good, and from which length on it
-pays. Text stays text, so that the file is small and can be searched.
+Two of the three pictures of the site's first page, in the colours of the site: who scores well, and from which length
+it pays off. Text stays text, so the file is small and searchable.
 """
 
 import html
@@ -28,7 +28,7 @@ CARDS = ROOT / "results" / "h200" / "cards"
 
 
 def pictures() -> list[landing.Picture]:
-    """Who is good, and from which length it pays, as the site has them."""
+    """Who scores well, and from which length it pays off, as on the site."""
     evidence = analysis.gather([CARDS])
     look = looks(card["mechanism"] for card in (*evidence.runs, *evidence.measurements))
     titles = {task["name"]: task["title"] for task in read(SHIPPED)["tasks"]}
@@ -38,7 +38,7 @@ def pictures() -> list[landing.Picture]:
 
 
 def extremes(view: FigureView) -> list[tuple[float, float, str, bool]]:
-    """Of each task the best and the worst mechanism but softmax: where it stands, its title, whether it is the best."""
+    """The best and the worst mechanism except softmax of each task: position, title, whether it is the best."""
     points = [mark for mark in view.marks if isinstance(mark, PointsMark) and mark.group != BASELINE]
     spots = [(x, y, mark.name) for mark in points for x, y in zip(mark.x, mark.y, strict=True)]
     found = []
@@ -49,7 +49,7 @@ def extremes(view: FigureView) -> list[tuple[float, float, str, bool]]:
 
 
 def names(found: list[landing.Picture]) -> set[str]:
-    """What must be written in the drawing: every task, its best and its worst, and every mechanism with a length."""
+    """The text that the drawing must contain: every task, its best and worst, and every mechanism with a length."""
     views = [picture.figure.views[0] for picture in found]
     return {name for _, _, name, _ in extremes(views[0])} | {row for view in views for row in view.y.rows}
 
@@ -66,10 +66,10 @@ def draw(found: list[landing.Picture]) -> bytes:
             place.text(0, 1.025, subtitle(view), transform=place.transAxes, fontsize=8.5, color=paper_figure.QUIET)
         for x, y, name, best in extremes(found[0].figure.views[0]):
             how = {"fontsize": 8, "color": paper_figure.QUIET, "va": "center", "ha": "left" if best else "right"}
-            beside = max(x, 0) if best else min(x, 0)  # never upon the mark of softmax
+            beside = max(x, 0) if best else min(x, 0)  # never on top of softmax's marker
             axes[0].annotate(name, (beside, y), (6 if best else -6, 0), textcoords="offset points", **how)
         axes[0].margins(x=0.22)  # room for their names
-        drawn.get_layout_engine().set(rect=(0, 0, 0.95, 1))  # text is drawn in the fonts of whoever looks, some wider
+        drawn.get_layout_engine().set(rect=(0, 0, 0.95, 1))  # the viewer's fonts may be wider
         stream = io.BytesIO()
         drawn.savefig(stream, format="svg", metadata={"Date": None}, facecolor="white")
         pyplot.close(drawn)

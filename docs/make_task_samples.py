@@ -2,8 +2,8 @@
 
     python docs/make_task_samples.py
 
-Examples are drawn from what Longspan generates, in the sizes of the smoke tier, those of Pathfinder in full: with an
-empty folder of data, nothing comes from a real data set. Tasks that cannot be shown without one are left out.
+Examples come from what Longspan generates, at smoke-tier sizes, those of Pathfinder at full size: with an
+empty data folder, nothing comes from a real dataset. Tasks that cannot be shown without one are left out.
 """
 
 import base64
@@ -19,11 +19,11 @@ COUNT, LETTERS = 3, 420
 
 
 def samples(task: str) -> list[dict[str, Any]]:
-    """The first examples, a text cut short or a picture as a PNG in base64."""
+    """The first examples, a truncated text or a picture as a base64 PNG."""
     from longspan import datasets, tasks
 
     dataset, full = datasets.examples_of(task)
-    if dataset.name == "pathfinder":  # whose smoke pictures are of another kind
+    if dataset.name == "pathfinder":  # its smoke images are of another kind
         return [shown(sample) | {"tier": "full"} for sample in dataset.samples(full, COUNT)]
     protocol = next(rules for name, rules in tasks.get(task).protocols.items() if name[1] == "smoke")
     return [shown(sample) | {"tier": "smoke"} for sample in dataset.samples(protocol.data, COUNT)]
@@ -32,7 +32,7 @@ def samples(task: str) -> list[dict[str, Any]]:
 def shown(sample: Any) -> dict[str, Any]:
     label = str(sample.label)
     if isinstance(sample.content, str):
-        text = sample.content.replace("\r\n", "\n")  # as people see it
+        text = sample.content.replace("\r\n", "\n")  # as a human sees it
         return {"label": label, "text": text if len(text) <= LETTERS else f"{text[:LETTERS]} …", "letters": len(text)}
     import numpy as np
     from PIL import Image

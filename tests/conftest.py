@@ -9,20 +9,20 @@ from tests.executed_shapes import execute_shapes
 
 execute_shapes(["longspan.attentions", "longspan.backbones", "longspan.kernels", "longspan.metrics", "longspan.probes"])
 
-# A shell ignores Ctrl-C in what it starts in the background, and so would every process of the tests, some of which
-# send it.
+# A shell makes background jobs ignore Ctrl-C, and every process started by the tests would inherit that; some of them
+# send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A test never times anything. `make test` draws the same examples each time, so that what passed once passes again;
-# `make test-full` asks for `fresh` ones, and what they find becomes a test of its own.
+# A test never times anything. `make test` draws the same examples each time, so what passed once passes again;
+# `make test-full` draws `fresh` ones, and what they find becomes a test of its own.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None)
 settings.load_profile("same")
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The figures of the fuzzers, a line each. Here, since the process that prints loads no conftest of a subfolder."""
+    """The counts of the fuzzers, a line each. Here, since the process that prints loads no conftest of a subfolder."""
     from tests.fuzz.figures import lines
 
     if found := lines(chain.from_iterable(terminalreporter.stats.values())):

@@ -1,8 +1,8 @@
-"""Shapes in signatures, executed once for each combination of shapes: the second time would say the same again.
+"""Shapes in signatures, checked once for each combination of shapes: a second time would give the same result.
 
-What jaxtyping finds depends on the types, shapes and precisions of arguments and results alone, so that a call like an
-earlier one needs no second look, which takes longer than most of the functions looked at. Where the axes have names
-and nothing else, it depends on which sizes are equal, and not on the sizes.
+What jaxtyping finds depends only on the types, shapes and dtypes of arguments and results, so a call like an earlier
+one needs no second check, which takes longer than most of the checked functions. Where all axes are plain names, it
+depends on which sizes are equal, and not on the sizes.
 """
 
 import functools
@@ -20,13 +20,13 @@ _every_time = jaxtyping.jaxtyped
 
 
 def execute_shapes(modules: list[str]) -> None:
-    """In every function of these modules, which must not have been imported yet."""
-    jaxtyping.jaxtyped = once  # what the hook writes above each function
+    """Check shapes in every function of these modules, which must not have been imported yet."""
+    jaxtyping.jaxtyped = once  # the decorator that the hook adds to each function
     install_import_hook(modules, "beartype.beartype")
 
 
 def once(*, typechecker: Callable) -> Callable:
-    """In the place of `jaxtyping.jaxtyped`."""
+    """Replaces `jaxtyping.jaxtyped`."""
     every_time = _every_time(typechecker=typechecker)
 
     def decorate(function):
@@ -42,7 +42,7 @@ def once(*, typechecker: Callable) -> Callable:
             try:
                 given = *map(kind, args), *((name, kind(value)) for name, value in kwargs.items())
                 results = seen.get(given)
-            except TypeError:  # where torch traces, a length may be a symbol, which has no hash
+            except TypeError:  # under torch tracing a length may be a symbol, which is unhashable
                 return checked(*args, **kwargs)
             if results is None:
                 known = by_name and equalities(given) in alike
@@ -65,7 +65,7 @@ def once(*, typechecker: Callable) -> Callable:
 
 
 def giving(y: Any, function: FunctionType) -> FunctionType:
-    """A function that gives this, with the signature and the globals of another."""
+    """A function that returns `y`, with the signature and globals of `function`."""
 
     def give(*args, **kwargs):
         return y
@@ -78,7 +78,7 @@ NAMED = re.compile(r"\.\.\.|\*?[A-Za-z_]\w*")
 
 
 def has_named_axes_only(function: FunctionType) -> bool:
-    """Whether no axis is a number, a sum, or one that may be broadcast: then only equal sizes matter."""
+    """Whether no axis is a number, a sum or broadcastable: then only equal sizes matter."""
     annotations = function.__annotations__.values()
     return all(NAMED.fullmatch(axis) for annotation in annotations for axis in _axes(annotation))
 
@@ -87,13 +87,13 @@ def _axes(annotation: Any) -> Iterator[str]:
     """The axes of all arrays in an annotation, however deep."""
     if isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray):
         yield from annotation.dim_str.split()
-    elif get_origin(annotation) is not Literal:  # words are told apart anyway
+    elif get_origin(annotation) is not Literal:  # strings are compared by value anyway
         for argument in get_args(annotation):
             yield from _axes(argument)
 
 
 def equalities(kinds: Hashable) -> Hashable:
-    """The same kinds with sizes numbered in the order of their appearance."""
+    """The same kinds with sizes numbered in order of appearance."""
     numbers: dict[int, int] = {}
 
     def numbered(kinds):
@@ -104,12 +104,12 @@ def equalities(kinds: Hashable) -> Hashable:
     return numbered(kinds)
 
 
-# Of these an annotation can ask the type alone; a module has no shape, and says so only after a long search.
+# Annotations can only depend on the type of these; a module has no shape, and its attribute lookup is slow.
 PLAIN = (bool, int, float, type(None), torch.nn.Module)
 
 
 def kind(x: Any) -> Hashable:
-    """All that an annotation can ask about a value; words for themselves, since it may list them."""
+    """All that an annotation can test about a value; strings stand for themselves, since it may list them."""
     if isinstance(x, torch.Tensor):
         return x.shape, x.dtype
     if isinstance(x, PLAIN):

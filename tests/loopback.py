@@ -1,4 +1,4 @@
-"""A web server on this machine that serves what a test gives it, and misbehaves as it is told."""
+"""A web server on this machine that serves what a test gives it and misbehaves on request."""
 
 import contextlib
 import http.server
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 class Page:
     """One file on the server, and its faults.
 
-    `drops` are numbers of body bytes after which successive GET answers break off; `status` answers instead of a file.
+    `drops`: body bytes after which successive GET responses break off; `status`: codes sent instead of a file.
     """
 
     content: bytes
     headers: dict[str, str] = field(default_factory=dict)
     etag: str | None = '"one"'
     ranges: bool = True
-    length: bool = True  # whether Content-Length is told
+    length: bool = True  # whether Content-Length is sent
     head: bool = True
     status: list[int] = field(default_factory=list)
     drops: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ def serving(pages: dict[str, Page]) -> Iterator[Server]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *words: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
         def do_HEAD(self) -> None:
             self.answer(body=False)
@@ -85,7 +85,7 @@ def serving(pages: dict[str, Page]) -> Iterator[Server]:
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client may have heard enough
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client may hang up early
                     self.wfile.write(content if drop is None else content[:drop])
             self.close_connection = drop is not None or not length or self.close_connection
 

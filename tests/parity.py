@@ -10,7 +10,7 @@ from tests.attentions.parity import examine
 
 
 def main(paths: list[str]) -> int:
-    """0 when nothing mismatches, 1 when something does, 2 without a path."""
+    """Exit code: 0 when nothing mismatches, 1 when something does, 2 without a path."""
     if not paths:
         print("Which vectors? Give .npz files, as in: python -m tests.parity tests/golden/*.npz", file=sys.stderr)
         return 2

@@ -33,7 +33,7 @@ def commands():
 
 
 def help_examples(group, words=("longspan",)):
-    """Lines of examples in the help of every verb."""
+    """The example lines in the help of every verb."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from help_examples(command, (*words, name))
@@ -43,7 +43,7 @@ def help_examples(group, words=("longspan",)):
 
 
 def parse(line):
-    """Let the command line read the words, without doing anything; wrong words raise."""
+    """Parse the words as a command line, without running anything; wrong words raise."""
     command, words = PROGRAM, shlex.split(line)[1:]
     path = ["longspan"]
     while hasattr(command, "commands"):
@@ -95,14 +95,14 @@ def test_lines_are_short_enough_to_read(page):
 
 def test_every_page_is_in_the_navigation():
     class Loader(yaml.SafeLoader):
-        """mkdocs has tags of its own, which are of no interest here."""
+        """mkdocs has YAML tags of its own, which do not matter here."""
 
     Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
     groups = {title: pages for entry in settings["nav"] for title, pages in entry.items()}
     assert list(groups) == ["Use", "Extend", "Reference"]
     listed = {name for pages in groups.values() for entry in pages for name in entry.values()}
-    # the pages of single mechanisms are generated, and reached from the table of all
+    # the pages of single mechanisms are generated, and linked from the table of all mechanisms
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} | {"mechanisms/index.md"}
 
 
@@ -177,13 +177,13 @@ def test_every_python_block_runs(block, folder):
         pytest.importorskip("transformers", reason="transformers is an extra: longspan[huggingface]")
     if named := SNIPPET.findall(block):
         for name in named:
-            block = (ROOT / "docs" / name).read_text()  # and so it is rendered
+            block = (ROOT / "docs" / name).read_text()  # as it is rendered
     (card,) = (path for path in (folder / "out" / "cards" / "listops").glob("*softmax*.json"))
     block = block.replace("out/cards/listops/....json", str(card)).replace("samples=200", "samples=2")
     if "compare(" in block:
         from longspan.core.errors import DataMissing
 
-        with pytest.raises(DataMissing):  # nobody has measured anything in this folder
+        with pytest.raises(DataMissing):  # nothing has been measured in this folder
             exec(compile(block, "block", "exec"), {"__name__": "block"})
         return
     exec(compile(block, "block", "exec"), {"__name__": "block"})
@@ -262,7 +262,7 @@ def test_the_shortest_backbone_and_task_work_together(tmp_path, monkeypatch):
 
 
 def test_the_readme_shows_the_board_that_make_run_gives():
-    """Its shape, not its digits: columns, mechanisms, and what the text below it says."""
+    """Its structure, not its numbers: columns, mechanisms, and what the text below it says."""
     from longspan import attentions, suites
 
     makefile = (ROOT / "Makefile").read_text()

@@ -1,4 +1,4 @@
-"""Executed once per combination of shapes, an annotation that lies is still found out."""
+"""Checked once per combination of shapes, a wrong annotation is still detected."""
 
 from typing import Literal
 
@@ -45,7 +45,7 @@ def test_a_function_runs_once_per_call():
         calls.append(x)
         return x.new_zeros(len(calls))
 
-    for _ in range(3):  # a result of another shape each time
+    for _ in range(3):  # a different shape each time
         count(torch.zeros(5))
     assert len(calls) == 3
 
@@ -66,7 +66,7 @@ def test_other_sizes_are_looked_at_where_other_ones_are_equal():
         return a.new_zeros(a.shape[0], 7)
 
     product(torch.zeros(2, 3), torch.zeros(3, 7))
-    product(torch.zeros(4, 5), torch.zeros(5, 7))  # as before, by other numbers
+    product(torch.zeros(4, 5), torch.zeros(5, 7))  # the same equalities with other sizes
     for a, b in (((4, 5), (4, 7)), ((4, 5), (5, 8)), ((4, 4), (5, 7))):
         with pytest.raises(jaxtyping.TypeCheckError):
             product(torch.zeros(a), torch.zeros(b))

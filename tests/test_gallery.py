@@ -1,4 +1,4 @@
-"""The gallery of mechanisms in docs/ says what the code says, and a page that no longer does is noticed."""
+"""The gallery of mechanisms in docs/ agrees with the code, and an outdated page is detected."""
 
 import json
 import re

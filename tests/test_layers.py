@@ -1,4 +1,4 @@
-"""Imports point downwards only, siblings do not know one another, and the reading half never imports torch."""
+"""Imports point downwards only, siblings never import one another, and the reading half never imports torch."""
 
 import ast
 import re
@@ -29,9 +29,9 @@ LAYERS = [
     {"core"},
 ]
 SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows its suite and the published rows
-SIDEWAYS |= {("suites", "published")}  # an index is counted by constants that a paper prints
-SIDEWAYS |= {("efficiency", "training")}  # the step that is timed is the one that trains
-FLAT = {  # shelves on which a file never imports a neighbour, but for what all of them share
+SIDEWAYS |= {("suites", "published")}  # an index uses constants that a paper prints
+SIDEWAYS |= {("efficiency", "training")}  # the timed step is the training step
+FLAT = {  # packages in which a file never imports a sibling, except for these shared modules
     "attentions": {"auxiliary", "base", "bypass", "relative", "state_space"},
     "tasks": {
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
@@ -56,7 +56,7 @@ def module_of(path):
 
 
 def imports_of(path):
-    """Every longspan module a file imports, inside functions too; what only a type checker reads is left out."""
+    """Every longspan module a file imports, inside functions too; imports for type checkers only are left out."""
     tree = ast.parse(path.read_text())
     skipped = {
         id(node)
@@ -124,7 +124,7 @@ def test_files_of_a_shelf_never_import_one_another(shelf):
 
 
 def test_nobody_waits_for_lightning_who_does_not_train():
-    """To import it takes twice as long as torch, so only the function that needs it does."""
+    """Importing it takes twice as long as importing torch, so only the function that needs it does."""
     for path in sources():
         for node in ast.parse(path.read_text()).body:
             modules = [node.module] if isinstance(node, ast.ImportFrom) else []

@@ -1,4 +1,4 @@
-"""The drop-in: torch's module with softmax, number for number, and any other mechanism behind the same door."""
+"""The drop-in: torch's module with softmax, number for number, and any other mechanism behind the same interface."""
 
 import pytest
 import torch
@@ -134,14 +134,14 @@ def test_is_causal_alone_hides_the_future():
 
 
 def rebuilt(module, **options):
-    """The same weights, built otherwise."""
+    """The same weights in a module built with other options."""
     twin = MultiheadAttention(module.embed_dim, module.num_heads, batch_first=module.batch_first, **options)
     twin.load_state_dict(module.state_dict())
     return twin
 
 
 def test_another_mechanism_attends_behind_the_same_door():
-    """A window that covers everything is softmax, through projections of torch's names, masks of torch's kind."""
+    """A window that covers everything is softmax, with torch's parameter names and mask conventions."""
     theirs = nn.MultiheadAttention(8, 2, batch_first=True)
     ours = MultiheadAttention(8, 2, batch_first=True, attention="local(window=64)")
     ours.load_state_dict(theirs.state_dict())

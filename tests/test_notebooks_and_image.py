@@ -1,4 +1,4 @@
-"""The notebooks, which CI runs, hold no outputs; the Dockerfile names files that exist, and is built by docker."""
+"""The notebooks, which CI runs, contain no outputs; the Dockerfile names existing files and builds with docker."""
 
 import json
 import re

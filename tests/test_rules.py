@@ -39,7 +39,7 @@ def judged(*, overrides=None, parameters=100, baseline=100, read=(), **meta):
         ({"read": ["weights.bin"]}, ["no pretraining"], "free"),
         ({"spatial": True}, ["no spatial information"], "free"),
         ({"overrides": {"model.dim": 64}}, ["frozen sizes"], "free"),
-        ({"overrides": {"recipe.steps": 5}}, [], "free"),  # no rule is broken, but it is not the protocol any more
+        ({"overrides": {"recipe.steps": 5}}, [], "free"),  # no rule is broken, but it is no longer the protocol
         ({"overrides": {"model.input_mode": "continuous"}}, ["frozen sizes"], "free"),
     ],
 )

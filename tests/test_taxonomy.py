@@ -63,7 +63,7 @@ def test_the_page_has_a_line_for_every_row_and_for_every_reason():
     lines = re.findall(r"^\| .* \| \[`(\w+)`\]\(mechanisms/\1\.md\) \|", text, re.MULTILINE)
     assert lines == [row.mechanism for row in ROWS]
     assert all(f"| {reason} |" in text for row in ROWS for reason in row.reasons.values())
-    assert "`none`" in text  # of CAB's ablation, and in no row
+    assert "`none`" in text  # from CAB's ablation, in no row
 
 
 def test_check_fails_with_a_sentence_until_the_page_is_written(tmp_path, monkeypatch, capsys):

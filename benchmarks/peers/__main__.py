@@ -1,4 +1,4 @@
-"""Race other people's packages against ours, print a line each and keep the numbers.
+"""Race other packages against ours, print a line for each and save the numbers.
 
     python -m benchmarks.peers --lengths 1024 4096 16384 --json peers.json
     python -m benchmarks.peers --only performer linformer --lengths 1024 --batch 1 --device cpu --dtype float32
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     for peer, pattern, length, mode in races(present, asked.lengths, asked.modes):
         rows.append(race(peer, pattern, length, mode, setup))
         print(line(rows[-1]), flush=True)
-        if asked.json:  # after each, so that what is interrupted has what was done
+        if asked.json:  # after each race, so that an interrupted run keeps its results
             atomic.write_json(asked.json, report(rows, skipped, setup))
     if asked.json and not rows:
         atomic.write_json(asked.json, report(rows, skipped, setup))
@@ -73,7 +73,7 @@ def _times(side: Side) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of a report in Markdown: microseconds of ours, and by what theirs takes longer, graph / eager."""
+    """The rows of a report in Markdown: our time in microseconds, and the ratio theirs / ours for graph and eager."""
     lengths = sorted({row["length"] for row in rows})
     found: dict[tuple[str, str, str], dict[int, str]] = {}
     for row in rows:
@@ -86,7 +86,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(row: Mapping[str, Any]) -> str:
-    """`49, 19 / 4.43`: a dash where a side cannot be recorded, the reason where theirs or ours cannot run."""
+    """`49, 19 / 4.43`: a dash where a side cannot be captured, the reason where theirs or ours cannot run."""
     ours, theirs = (row[side]["graph"] or row[side]["eager"] for side in ("ours_ms", "theirs_ms"))
     if ours is None:
         return f"ours: {row['ours_ms']['note']}"

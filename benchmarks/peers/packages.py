@@ -1,8 +1,8 @@
-"""The adapters: how each package is built for a width, a number of heads and a length, and what of ours does the same.
+"""The adapters: how each package is built for a width, a number of heads and a length, and our equivalent mechanism.
 
-An adapter imports its package when it builds, and gives a callable: a `core` takes q, k and v [b h n c], as our
-`attend` does, a `layer` takes x [b n d] with projections inside, as our layers do. Options are those of the package
-where it has a default worth keeping, and ours are set to the same sizes.
+An adapter imports its package when it builds, and returns a callable: a `core` takes q, k and v [b h n c], as our
+`attend` does, a `layer` takes x [b n d] with projections inside, as our layers do. Options are the package's
+defaults where these are sensible, and ours are set to the same sizes.
 """
 
 # pyright: reportMissingImports=false
@@ -25,16 +25,16 @@ Build = Callable[[int, int, int, bool], Callable[..., Tensor]]  # width, heads, 
 
 @dataclass(frozen=True)
 class Peer:
-    """One thing that a package offers, and the mechanism of ours that takes its place."""
+    """One thing that a package offers, and our mechanism that corresponds to it."""
 
     package: str  # the name under which it is installed
-    offers: str  # what of it is timed
+    offers: str  # the part of it that is timed
     ours: str
     level: Literal["core", "layer"]
     build: Build
     patterns: tuple[str, ...] = ("NS", "CS")
-    gpu: bool = False  # whether its kernels need one
-    autocast: bool = True  # else the weights of both sides are cast, since it cannot run under autocast
+    gpu: bool = False  # whether its kernels need a GPU
+    autocast: bool = True  # if False it cannot run under autocast, and the weights of both sides are cast
     remark: str = ""
 
     @property
@@ -196,7 +196,7 @@ class _Axial(nn.Module):
 def routing(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
     from routing_transformer.routing_transformer import SelfAttention
 
-    window = 2 ** (int(math.log2(length)) // 2)  # as many as there are clusters, if the length is a power of 4
+    window = 2 ** (int(math.log2(length)) // 2)  # equal to the number of clusters if the length is a power of 4
     return _First(SelfAttention(dim, 1, length, heads, local_attn_heads=0, window_size=window))
 
 
@@ -260,7 +260,7 @@ def funnel(dim: int, heads: int, length: int, causal: bool) -> nn.Module:
 
     config = FunnelConfig(
         vocab_size=8,
-        block_sizes=[1, 1],  # the second pools
+        block_sizes=[1, 1],  # the second block pools
         d_model=dim,
         n_head=heads,
         d_head=dim // heads,

@@ -1,9 +1,9 @@
-"""The race: a package and the mechanism of ours in its place, on the same tensors, one right after the other.
+"""The race: a package and our corresponding mechanism, on the same tensors, one right after the other.
 
-Both run under the same autocast (or with cast weights, where a row says so), in training mode, forward alone or forward
-and backward by every input and weight. Eager calls are timed by the device's own events after a warm-up, and again as a
-CUDA graph where capture succeeds, so that the time to launch kernels is told apart from the work. What fails is a note
-in its row, and the others go on.
+Both run under the same autocast (or with cast weights, where a row says so), in training mode, forward only or forward
+and backward with gradients of every input and weight. Eager calls are timed by device events after a warm-up, and again
+as a CUDA graph where capture succeeds, which separates kernel launch time from the work. A failure is a note in its
+row, and the other races continue.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ class Setup:
 
     batch: int = 4
     heads: int = 8
-    width: int = 64  # of a head
+    width: int = 64  # channels per head
     dtype: str = "bfloat16"
     device: str = "cpu"
     repeats: int = 30
     warmup: int = 5
-    seconds: float = 5.0  # for one clock of one side, three readings at least
+    seconds: float = 5.0  # per clock and side; at least three readings
     seed: int = 0
 
     @property
@@ -46,7 +46,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What both sides are given, and whether gradients are asked for."""
+    """The inputs of both sides, and whether gradients are computed."""
 
     level: str
     length: int
@@ -65,7 +65,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side of a race took, in milliseconds; a note where a clock has nothing to show."""
+    """The times of one side of a race, in milliseconds; a note where a clock has no reading."""
 
     eager: Spread | None = None
     graph: Spread | None = None
@@ -74,7 +74,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """One race; a ratio above 1 says that ours is faster."""
+    """One race; a ratio above 1 means ours is faster."""
 
     package: str
     version: str
@@ -101,7 +101,7 @@ def missing(peer: Peer, device: str) -> str | None:
         peer.build(128, 2, 128, peer.patterns[-1] == "CS")
     except ImportError as error:
         return f"not importable: {_first_line(error)}"
-    except Exception as error:  # a version that does not go with the other packages here
+    except Exception as error:  # a version incompatible with the other packages here
         return f"cannot be built: {type(error).__name__}: {_first_line(error)}"
     return None
 
@@ -149,7 +149,7 @@ def ratios(theirs: Side, ours: Side) -> dict[str, float]:
 
 
 class _Core(nn.Module):
-    """Our attention between the projections, as a module whose parameters can be moved and differentiated."""
+    """Our attention without projections, as a module whose parameters can be moved and differentiated."""
 
     def __init__(self, layer: HeadwiseAttention):
         super().__init__()
@@ -167,7 +167,7 @@ def _side(build: Callable[[], Callable[..., Tensor]], inputs: Inputs, setup: Set
         if not setup.device.startswith("cuda"):
             return Side(eager)
         return Side(eager, _timed(captured([compute]).run, setup))
-    except Exception as error:  # other people's code on this machine: whatever it raises belongs in its row
+    except Exception as error:  # third-party code: whatever it raises is reported in its row
         kind = "out of memory" if is_out_of_memory(error) else f"{type(error).__name__}: {_first_line(error)}"
         return Side(eager, None, kind if eager is None else f"no graph, {kind}")
     finally:
@@ -207,7 +207,7 @@ def _computation(
 def _precision(setup: Setup, autocast: bool) -> contextlib.AbstractContextManager:
     if setup.dtype == "float32" or not autocast:
         return contextlib.nullcontext()
-    # without its cache of cast weights, which a graph would not fill again
+    # without autocast's weight cache, which a graph replay would not refill
     return torch.autocast(setup.device.split(":")[0], getattr(torch, setup.dtype), cache_enabled=False)
 
 
@@ -222,7 +222,7 @@ def _first_line(error: Exception) -> str:
 
 
 def races(peers: list[Peer], lengths: list[int], modes: list[str]) -> Iterator[tuple[Peer, str, int, str]]:
-    """All that is to be run, the longest last, so that what is cut short has whole lengths."""
+    """All races to run, the longest last, so that an interrupted run has complete lengths."""
     for length in lengths:
         for peer in peers:
             for pattern in peer.patterns:

@@ -1,4 +1,4 @@
-"""Advice: what each mechanism costs and scores, which of them nothing beats, and what is not known."""
+"""Advice: what each mechanism costs and scores, which of them are unbeaten, and what is not known."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_what_is_slower_and_larger_is_a_choice_only_if_it_scores_better():
 @pytest.mark.parametrize(
     "cheap, dear, verdict",
     [
-        (0.40, 0.41, "no"),  # as good, as far as 2,000 examples tell
+        (0.40, 0.41, "no"),  # no difference that 2,000 examples can show
         (0.40, 0.55, "yes"),  # it costs more and scores better
         (None, 0.55, "if it scores better"),
     ],

@@ -1,4 +1,4 @@
-"""What attention is good for: Table 12 as printed, and own runs of `none` beside softmax in the same slots."""
+"""What attention is good for: Table 12 as printed, and our own runs of `none` beside softmax in the same slots."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_the_printed_table_is_repeated_and_nothing_in_it_is_tested():
     assert rows["MLM"]["Without"] == "failed"
     assert rows["SR"]["Best efficient"] == "1.041, cosFormer"
     assert rows["MLM"]["Best efficient"] == "0.528, LongShort"
-    assert rows["Sum"]["Best efficient"] == "0.715"  # no row of Table 6 has it
+    assert rows["Sum"]["Best efficient"] == "0.715"  # appears in no row of Table 6
     assert not {row["Attention"] for row in rows.values()} & {"helps", "hurts"}
 
 

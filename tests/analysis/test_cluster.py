@@ -1,4 +1,4 @@
-"""Cells on a cluster: the simulation starts each once, where there is room, and no later than it must."""
+"""Cells on a cluster: the simulation starts each one once, where there is room, and as early as possible."""
 
 import itertools
 import json
@@ -15,12 +15,12 @@ RECORDED = Path(__file__).parents[2] / "results" / "h200" / "cards"
 
 
 def gpus_in_use(schedule, jobs, start_seconds=0.0):
-    """The most GPUs that each node has in use at once."""
+    """The peak number of GPUs in use at once, per node."""
     changes = []
     for start, node, job in zip(schedule.starts, schedule.nodes, jobs, strict=True):
         changes += [(start, 1, node, job.gpus), (start + start_seconds + job.seconds, 0, node, -job.gpus)]
     used, most = {}, {}
-    for _, _, node, change in sorted(changes):  # what ends goes before what starts at the same time
+    for _, _, node, change in sorted(changes):  # at equal times, ends sort before starts
         used[node] = used.get(node, 0) + change
         most[node] = max(most.get(node, 0), used[node])
     return most
@@ -44,7 +44,7 @@ def test_no_node_is_ever_asked_for_more_gpus_than_it_has(drawn, nodes, start):
 def test_cells_of_one_gpu_start_as_in_a_queue_before_several_counters(seconds, workers):
     counters = [0.0] * workers
     expected = []
-    for own in seconds:  # whoever is free first takes the next
+    for own in seconds:  # the first free worker takes the next cell
         first = counters.index(min(counters))
         expected.append(counters[first])
         counters[first] += own
@@ -74,7 +74,7 @@ def test_a_cluster_that_cannot_run_the_cells_is_refused(jobs, size, sentence):
 
 
 def test_ten_thousand_cells_of_recorded_durations_on_a_thousand_workers():
-    """As long as list scheduling may take (Graham 1966), and all GPUs busy until no cell is left to start."""
+    """Within Graham's bound for list scheduling (1966), and all GPUs stay busy until the last cell has started."""
     cards = [json.loads(path.read_text()) for path in sorted(RECORDED.glob("*/*.json"))]
     recorded = [card["timing"]["wall_seconds"] for card in cards if card["kind"] == "run"]
     assert len(recorded) > 50

@@ -1,4 +1,4 @@
-"""How sure one is that a mechanism beats another: examples and seeds are drawn again, for both alike."""
+"""How certain it is that one mechanism beats another: examples and seeds are resampled, paired across both."""
 
 import json
 import math
@@ -61,9 +61,9 @@ def test_draws_scatter_around_the_difference_of_the_means(seeds, others, example
 
 
 def test_overlapping_windows_in_blocks_have_the_wider_interval():
-    """A hundred errors of which each is seen thirty times are a hundred examples, not three thousand.
+    """A hundred errors, each seen thirty times, are a hundred examples, not three thousand.
 
-    A block that begins within a run holds parts of two, which leaves two thirds of the variance.
+    A block that begins within a run of equal errors holds parts of two runs, which leaves two thirds of the variance.
     """
     errors = np.random.default_rng(0).normal(size=100)
     one, other = Scores(np.repeat(errors, 30)[None] + 0.1), Scores(np.zeros((1, 3000)))

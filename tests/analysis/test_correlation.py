@@ -1,4 +1,4 @@
-"""Correlations over common mechanisms: counted, never below three, and held against the papers' figures."""
+"""Correlations over common mechanisms: counted, never below three, and compared with the papers' figures."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_the_correlations_of_patterns_are_those_of_the_printed_indices(found):
         row = rows["patterns", one, other]
         assert row["Methods"] == methods
         assert row["r"] == pytest.approx(r, abs=0.01)
-    assert ("patterns", "CS", "NC") not in rows  # ABC alone has both
+    assert ("patterns", "CS", "NC") not in rows  # only ABC has both
 
 
 def test_figure_4_is_borne_out_among_cross_attentions_and_between_them_and_ns(found):

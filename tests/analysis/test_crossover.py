@@ -1,4 +1,4 @@
-"""Efficiency lengths: CAB's numbers to the integer, and a sound method that never says more than was measured."""
+"""Efficiency lengths: CAB's numbers to the integer, and a sound method that never claims more than was measured."""
 
 import json
 import math
@@ -73,7 +73,7 @@ def test_only_times_leave_256_out():
 
 @given(a=st.floats(1e-9, 1e-6), gap=st.floats(0, 100), root=st.floats(300, 50_000), slope=st.floats(-1e-3, 1e-3))
 def test_the_fits_return_the_root_they_were_made_from(a, gap, root, slope):
-    """A parabola minus a line that vanishes at a known root, its other root below it."""
+    """A parabola minus a line is zero at a known root; its other root is smaller."""
     low = root - gap - 1
     baseline = {n: a * (n - root) * (n - low) + slope * n for n in LENGTHS}
     found = cab_2023(baseline, {n: slope * n for n in LENGTHS}, "memory")
@@ -131,7 +131,7 @@ def test_the_tail_of_students_distribution_is_that_of_the_tables(free, quantile)
     scale=st.floats(1e-9, 1e3),
 )
 def test_power_laws_cross_where_they_do(crossing, power, scale):
-    """Straight lines of logarithms are interpolated without error, whatever the unit."""
+    """Straight lines in log-log space are interpolated exactly, whatever the unit."""
     baseline = samples([scale * (n / crossing) ** power for n in LENGTHS])
     mechanism = samples([scale * (n / crossing) for n in LENGTHS])
     found = measured(baseline, mechanism)
@@ -189,7 +189,7 @@ def test_intervals_hold_the_crossing_widen_with_the_spread_and_repeat():
     assert wild.interval[1] - wild.interval[0] > 5 * (calm.interval[1] - calm.interval[0])
     assert measured(*pair(0.1)) == wild
     assert measured(*pair(0.1), seed=1).interval != wild.interval
-    assert measured(samples([1, 2, 3, 4, 5, 6]), samples([3] * 6)).interval is None  # readings without a spread
+    assert measured(samples([1, 2, 3, 4, 5, 6]), samples([3] * 6)).interval is None  # readings do not vary
 
 
 def test_an_interval_may_end_beyond_what_was_measured():
@@ -227,13 +227,13 @@ def test_cards_are_compared_with_any_baseline_on_their_own_bench():
 
 
 def test_measured_memory_of_a_fused_softmax_is_no_parabola(call):
-    """Committed measurements: its memory is a straight line, which was said to be crossed at 2.6e18 tokens."""
+    """Committed measurements: its memory is linear, yet a crossover at 2.6e18 tokens was once reported."""
     cards = Path(__file__).parents[2] / "results" / "h200" / "cards"
     words = ("--method", "cab-2023", "--quantity", "memory", "--cards", cards)
     rows = json.loads(call(*words, "--json").stdout)["rows"]
     assert rows
     assert {row["Efficiency length"] for row in rows} == {None}
-    fitted = [row for row in rows if "the fits need" not in row["In words"]]  # of some there is one length only
+    fitted = [row for row in rows if "the fits need" not in row["In words"]]  # some have only one length
     assert fitted
     assert all(row["In words"].startswith("no crossover: the baseline is not quadratic") for row in fitted)
     assert "no crossover" in call(*words).stdout

@@ -1,4 +1,4 @@
-"""Two mechanisms differ where a paired interval over the same test examples leaves out 0."""
+"""Two mechanisms differ where a paired interval over the same test examples excludes 0."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def rows(folder):
 
 
 def test_pairing_sees_what_independent_samples_would_not(tmp_path):
-    """One that answers forty examples more of the same 2,000: three points of error for each, half a point for both."""
+    """Forty more correct of the same 2,000: an error of three points for each alone, half a point when paired."""
     add(tmp_path, "softmax", 1000)
     add(tmp_path, "linear", 1040)
     add(tmp_path, "local", 1001)

@@ -47,7 +47,7 @@ def test_a_length_is_given_where_the_baseline_is_quadratic_and_a_sentence_where_
     (row,) = [row for row in rows if row["Mechanism"] == "Linear" and row["Mode"] == "forward"]
     crossing = (1e-8 + (1e-16 + 4 * 2e-11 * 4e-5) ** 0.5) / (2 * 2e-11)
     assert row["Time"] == round(crossing)
-    assert row["Memory"] is None  # as many bytes per token as softmax
+    assert row["Memory"] is None  # uses as many bytes per token as softmax
     assert row["Where there is none"].startswith("memory: the baseline is not quadratic")
     assert any("forward memory" in note and "no length is given" in note for note in finding.notes)
 
@@ -82,7 +82,7 @@ def test_a_parabola_bends_upwards_exactly_where_the_interval_of_its_term_is_abov
 def test_lengths_of_a_bench_and_printed_ones_are_drawn():
     cards = [make_core("softmax", QUADRATIC, exact=True, cost="n^2"), make_core("linear", STRAIGHT)]
     figures = describe(rows_of("efficiency_length", *cards)[1])
-    assert [len(figure.views) for figure in figures] == [2, 1]  # forward and train; as printed
+    assert [len(figure.views) for figure in figures] == [2, 1]  # forward and train; the printed lengths
 
 
 # ------------------------------------------------------------------------------------------------------------- relative

@@ -1,4 +1,4 @@
-"""The table of speed and memory: ratios from the right points, published numbers as printed, all forms alike."""
+"""The table of speed and memory: ratios from the right points, published numbers as printed, all formats equal."""
 
 import csv
 import io

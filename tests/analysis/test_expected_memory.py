@@ -1,4 +1,4 @@
-"""Memory of cells: what cards measured, what is guessed from them, and how many GPUs a cell is spread over."""
+"""Memory of cells: what cards measured, what is estimated from them, and how many GPUs a cell is spread over."""
 
 import pytest
 from hypothesis import given
@@ -54,8 +54,8 @@ def test_nothing_is_said_of_a_task_without_a_card(needs):
     "peak, parameters, expected",
     [
         (70 * GIB, 10**9, (1, "ddp")),
-        (100 * GIB, 10**8, (2, "ddp")),  # mostly activations, of which each device has half
-        (100 * GIB, 6 * 10**9, (2, "fsdp")),  # mostly weights and moments, which every device would have
+        (100 * GIB, 10**8, (2, "ddp")),  # mostly activations; each device holds half of them
+        (100 * GIB, 6 * 10**9, (2, "fsdp")),  # mostly weights and moments, which DDP would copy to every device
         (400 * GIB, 10**9, (8, "ddp")),
         (1_000 * GIB, 10**9, None),
         (None, 0, (1, "ddp")),

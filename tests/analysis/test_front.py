@@ -1,4 +1,4 @@
-"""The front of score, time and memory: who is on it, by whom others are beaten, and how sure that is."""
+"""The Pareto front of score, time and memory: who is on it, what beats the others, and how sure that is."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_the_front_holds_what_nothing_beats_in_all_three():
     assert {name for name, row in found.items() if row["On the front"]} == {"Softmax", "Linear", "Local"}
     assert found["Luna"]["Beaten by"] == "Linear, Local"
     assert (found["Linear"]["ms a step"], found["Linear"]["Memory, GiB"]) == (200.0, 2.0)
-    assert found["Linear"]["Sure"] == "–"  # there is nothing to draw from
+    assert found["Linear"]["Sure"] == "–"  # there is nothing to resample
 
 
 def test_other_machines_and_shared_devices_do_not_compare():

@@ -1,4 +1,4 @@
-"""The compositional index: of the paper's rows, and of own runs by published constants or those of their own pool."""
+"""The compositional index: of the paper's rows, and of our own runs by published constants or those of their pool."""
 
 import json
 import statistics
@@ -80,7 +80,7 @@ def test_other_runs_are_counted_by_the_mean_and_deviation_of_their_own_pool():
 
 def test_a_pool_of_four_gives_no_index():
     assert own_rows(six()[:4]) == ([], [])
-    assert own_rows([lm(name, 10.0) for name in NAMES]) == ([], [])  # nothing tells them apart
+    assert own_rows([lm(name, 10.0) for name in NAMES]) == ([], [])  # all scores are equal
 
 
 def test_what_is_no_ranked_run_counts_for_nothing():

@@ -1,4 +1,4 @@
-"""Growth, scaling, rooflines, decoding and the fastest, read from core cards: benches apart, strangers distrusted."""
+"""Growth, scaling, rooflines, decoding and the fastest, read from core cards: benches kept apart, cards not trusted."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is left of Long Range Arena: Text at four lengths, reference points on Image, own points beside speed, gaps."""
+"""What is left of Long Range Arena: Text at four lengths, reference points on Image, our points beside speed, gaps."""
 
 import statistics
 
@@ -96,8 +96,8 @@ def test_own_points_have_the_speed_of_text_and_the_mean_of_the_tasks_that_all_ha
         run("linear", "text_1k", 0.5, 20.0),
         run("softmax", "listops", 0.4, 1.0),
         run("linear", "listops", 0.3, 2.0),
-        run("softmax", "image", 0.9, 1.0),  # which linear lacks
-        run("local", "listops", 0.9, 9.0),  # which has no Text
+        run("softmax", "image", 0.9, 1.0),  # linear has no Image
+        run("local", "listops", 0.9, 9.0),  # local has no Text
     ]
     finding = analysis.answer("tradeoff", Evidence(runs=runs))
     points = {point.mechanism: (point.score, point.speed) for point in finding.figure[0].points}

@@ -1,4 +1,4 @@
-"""A plan names the cells a board lacks, says what their times come from, and hands out the most informative first."""
+"""A plan lists the cells a board lacks, says where their times come from, and runs the most informative first."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Cheap tasks and expensive ones: pairs by cost, the interval of all pairs at once, and indices of own patterns."""
+"""Cheap tasks and expensive ones: pairs by cost, the interval of all pairs at once, and our own indices per pattern."""
 
 import pytest
 from hypothesis import given

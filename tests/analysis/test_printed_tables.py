@@ -1,4 +1,4 @@
-"""Tables of CAB that no score is in: options, sizes, taxonomy and hours, and which of their cells cannot be right."""
+"""Tables of CAB without scores: options, sizes, taxonomy and hours, and which of their cells cannot be right."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_the_five_misprints_are_found_and_told():
 
 
 def test_where_a_size_disagrees_the_printed_counts_are_those_of_ours():
-    """The reason given for every misprint of Table 14: the counts that were derived with our sizes read as printed."""
+    """The reason given for every misprint of Table 14: counts derived from our sizes round to the printed ones."""
     wrong = {task for cell in printed_settings() if cell.reason for task in cell.tasks}
     counted = [size for size in sizes() if size.task in wrong]
     assert {size.task for size in counted} == wrong

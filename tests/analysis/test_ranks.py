@@ -1,4 +1,4 @@
-"""Ranks over tasks: chance is known, and only what no chance explains ranks apart."""
+"""Ranks over tasks: the chance level is known, and only differences beyond chance rank mechanisms apart."""
 
 import math
 

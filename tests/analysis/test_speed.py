@@ -41,7 +41,7 @@ def test_a_mechanism_by_itself_is_compared_at_the_nearest_length_and_called_so()
     )
     made = own(*cards)
     assert {row["Mode"] for row in made} == {"train", "inference"}
-    assert {row["Mechanism"] for row in made} == {"Linear"}  # no attention is no choice of attention
+    assert {row["Mechanism"] for row in made} == {"Linear"}  # `none` is not listed as a mechanism
     assert made[0]["1K"] == pytest.approx(0.5)
     assert made[0]["4K"] == pytest.approx(8.0)
     assert any("not in the arena's network" in note for note in rows(*cards)[1])

@@ -22,7 +22,7 @@ def headwise(
 
 
 def random_mask(length: int) -> Tensor:
-    """Three rows: whole, with holes and an empty beginning, and nothing at all."""
+    """Three rows: no padding, holes and left padding, all padding."""
     torch.manual_seed(length)
     mask = torch.rand(3, length) < 0.7
     mask[0], mask[1, :3], mask[2] = True, False, False
@@ -54,7 +54,7 @@ def assert_attend_is(
 
 
 def assert_steps_continue(layer: HeadwiseAttention, *, n: int = 12) -> None:
-    """Decoding from a prefix, empty or with holes, gives the rows of the parallel form."""
+    """Decoding after a prefix, empty or with holes, gives the same rows as the parallel form."""
     torch.manual_seed(2)
     x, context = torch.randn(3, n, layer.dim).double(), torch.randn(3, 7, layer.dim).double()
     holes = torch.ones(3, n, dtype=torch.bool)

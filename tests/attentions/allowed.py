@@ -1,4 +1,4 @@
-"""Softmax attention over allowed pairs, written out in float64: what sparse mechanisms are compared with."""
+"""Softmax attention over allowed pairs, written out in float64, as the reference for sparse mechanisms."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def tensors(b: int, h: int, n: int, c: int = 4, seed: int = 0) -> list[Tensor]:
 
 
 def holes(b: int, n: int, seed: int) -> Tensor | None:
-    """No mask at all, or rows with holes of which the last is wholly padded."""
+    """No mask at all, or rows with holes, the last of them all padding."""
     if seed % 3 == 0:
         return None
     mask = torch.rand(b, n, generator=torch.Generator().manual_seed(seed)) < 0.7
@@ -38,7 +38,7 @@ def holes(b: int, n: int, seed: int) -> Tensor | None:
 
 
 def assert_same(found: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
-    """Outputs and gradients."""
+    """Compare outputs and gradients."""
     torch.testing.assert_close(found, expected)
     w = torch.randn(found.shape, dtype=found.dtype, generator=torch.Generator().manual_seed(9))
     gradients = (torch.autograd.grad((y * w).sum(), leaves, allow_unused=True) for y in (found, expected))
@@ -47,7 +47,7 @@ def assert_same(found: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
 
 
 def assert_attend_is(layer: HeadwiseAttention, sees: Callable[[int, int, int, int], bool], n: int, seed: int) -> None:
-    """`attend` and `weights` follow the pairs, under a mask with holes as well."""
+    """`attend` and `weights` use exactly the allowed pairs, also under a mask with holes."""
     b, h = 2, layer.heads
     q, k, v = tensors(b, h, n, layer.head_dim, seed)
     mask = holes(b, n, seed)
@@ -61,7 +61,7 @@ def assert_attend_is(layer: HeadwiseAttention, sees: Callable[[int, int, int, in
 
 
 def assert_steps_continue(layer: HeadwiseAttention, n: int) -> None:
-    """Decoding after a prefix, empty, whole or with holes, goes on as each row without its padding would."""
+    """Decoding after a prefix (empty, whole or with holes) continues each row as if its padding were removed."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(3, n, layer.dim, dtype=torch.float64, generator=generator)
     mask = torch.ones(3, n, dtype=torch.bool)

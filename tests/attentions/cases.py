@@ -1,13 +1,13 @@
-"""The one table of mechanisms: a line here, and a mechanism is held to every promise in every pattern it declares."""
+"""The one table of mechanisms: each listed here is tested for every promise in every pattern it declares."""
 
 from longspan import attentions
 from longspan.attentions import Pattern
 
-# name: the strings under which it is tested, the default first
+# name: the specs it is tested with, the default first
 CASES: dict[str, tuple[str, ...]] = {
     "abc": ("abc",),
     "axial": ("axial", "axial(combine=chain)"),
-    "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough for random ones
+    "bigbird": ("bigbird", "bigbird(block=8)"),  # few blocks, and enough of them for random blocks
     "cluster_former": ("cluster_former", "cluster_former(clusters=3, window=6, overlap=2, strict=True)"),
     "compressive_transformer": (
         "compressive_transformer",
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "local": ("local",),
     "logsparse": ("logsparse", "logsparse(local=5)"),
     "longformer": ("longformer", "longformer(window=16, global_tokens=3)"),
-    "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window of all, and of less than all
+    "longshort": ("longshort", "longshort(window=16, chunk=8)"),  # a causal window over all tokens, and over fewer
     "luna": ("luna", "luna(slots=3, tied=False, pack_heads=1)"),
     "mca": ("mca", "mca(factor=5, inclusive=True)"),
     "none": ("none",),
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "performer": ("performer",),
     "poolingformer": ("poolingformer", "poolingformer(window=6, pooled_window=20)"),
     "probsparse": ("probsparse",),
-    "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets emptier, and fuller, than the window
+    "reformer": ("reformer", "reformer(buckets=4, chunk=3)"),  # buckets smaller and larger than the window
     "rfa": ("rfa", "rfa(gate=True)"),
     "routing_transformer": ("routing_transformer", "routing_transformer(clusters=3, window=5, context_window=7)"),
     "s4": ("s4",),
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "sac": ("sac", "sac(edges=3, width=8)"),
     "sinkhorn": ("sinkhorn",),
     "skyformer": ("skyformer", "skyformer(landmarks=9, accumulation=2)"),
-    "soft": ("soft", "soft(landmarks=8, ratio=3)"),  # fewer tokens than the landmarks take, and more
+    "soft": ("soft", "soft(landmarks=8, ratio=3)"),  # fewer tokens than the landmarks need, and more
     "softmax": ("softmax", "softmax(kernel=plain)"),
     "sparse_transformer": ("sparse_transformer", "sparse_transformer(kind=strided)"),
     "synthesizer": ("synthesizer",),
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "yoso_e": ("yoso_e",),
 }
 
-# strings of the table whose options ask for more parameters than the ten per cent of a comparison
+# specs of the table whose options add more parameters than the ten per cent a comparison allows
 LARGER = {
     "compressive_transformer(memory=7, compressed=3, ratio=3, compression=conv)",
     "luna(slots=3, tied=False, pack_heads=1)",
@@ -72,5 +72,5 @@ LARGER = {
 
 
 def each_case() -> list[tuple[str, Pattern]]:
-    """Every string of the table with every pattern its mechanism declares."""
+    """Every spec of the table with every pattern its mechanism declares."""
     return [(spec, p) for specs in CASES.values() for spec in specs for p in attentions.get(spec).meta.patterns]

@@ -1,11 +1,11 @@
-"""The one place that says why a golden vector is not matched, matched in part, or has a setting that nothing reads."""
+"""The reasons why a golden vector is not matched, is matched only in part, or has a setting that nothing reads."""
 
-# vectors that no mechanism here gives, by name
+# vectors that no mechanism here reproduces, by name
 NOT_MATCHED = {
     "bigbird__ns_eval_mode": "a slip of that package: outside training all random blocks are block 0, counted again",
 }
 
-# vectors of whose output some rows are left out
+# vectors compared without some rows of their output
 NO_KEY = "rows that see no key: `rows_valid` says that their value depends on the precision"
 IN_PART = {
     "local_lra__ns_pad": NO_KEY,
@@ -14,7 +14,7 @@ IN_PART = {
     "synthesizer__ns_factorized_plus_dot_pad": NO_KEY,
 }
 
-# settings that say nothing about the computation, by mechanism, or by vector where that is peculiar to it
+# settings that do not affect the computation, by mechanism, or by vector where only that one ignores it
 NOT_READ = {
     ("lara", "alpha_coeff"): "belongs to the optimal weighting",
     ("lara__ns_2d_noparam_biased", "antithetics"): "evaluation draws nothing",

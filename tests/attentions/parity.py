@@ -1,18 +1,18 @@
-"""Replaying golden vectors: what a mechanism gives for recorded inputs, beside what was recorded.
+"""Replaying golden vectors: a mechanism's outputs for recorded inputs, compared with the recorded ones.
 
 Every mechanism with vectors has a file `golden_cases/NAME.py` (NAME as in the vector) with one function:
 
     def replay(vector: Vector) -> Replay | str:
 
-It builds the mechanism with the options that `vector.meta` asks for and returns how to run it, or a sentence that says
-why the vector is not to be matched. What it does depends on `meta` and the arrays alone, never on the name of the file,
-so that vectors of other shapes and options need nothing new. `headwise` is all that most mechanisms need:
+It builds the mechanism with the options in `vector.meta` and returns how to run it, or a sentence that says why the
+vector is not expected to match. It depends only on `meta` and the arrays, never on the file name, so that vectors with
+other shapes and options need no new code. `headwise` is all that most mechanisms need:
 
     def replay(vector):
         return headwise(f"linear(eps={vector.meta['hyperparameters']['eps']})", vector)
 
-Outputs and all recorded gradients are compared, within the tolerance that the vector states. Its settings
-(`meta["hyperparameters"]`) must agree with the arrays where they are sizes, and all others must be read;
+Outputs and all recorded gradients are compared, within the tolerance that the vector states. Settings in
+`meta["hyperparameters"]` that are sizes must agree with the arrays, and all others must be read;
 `golden_reasons.py` is the one list of exceptions.
 """
 
@@ -65,7 +65,7 @@ class Vector:
 
     @property
     def key_mask(self) -> Tensor | None:
-        """True = real, as everywhere in the package; the file says True = padded."""
+        """True = real, as everywhere in the package; in the file True = padded."""
         padded = self.arrays.get("key_padding_mask")
         return None if padded is None else ~padded
 
@@ -92,7 +92,7 @@ class Verdict:
 
 
 class Settings(dict[str, Any]):
-    """The hyperparameters of a vector, which remember what was asked of them."""
+    """The hyperparameters of a vector; records which of them were read."""
 
     def __init__(self, settings: Mapping[str, Any]):
         super().__init__(settings)
@@ -108,11 +108,11 @@ class Settings(dict[str, Any]):
 
 
 class Contradiction(ValueError):
-    """Settings that do not fit what is replayed."""
+    """Settings that contradict what is replayed."""
 
 
 class Unreadable(ValueError):
-    """A file that is no vector."""
+    """A file that is not a vector."""
 
 
 def read(path: Path) -> Vector:
@@ -124,26 +124,26 @@ def read(path: Path) -> Vector:
         raise Unreadable(f"no vector can be read from it: {_said(error)}") from error
     if not isinstance(meta, dict) or "mechanism" not in meta:
         raise Unreadable("its meta does not say which mechanism it is of")
-    if arrays.keys() == {"mask"}:  # a file of a mask alone
+    if arrays.keys() == {"mask"}:  # a file with nothing but a mask
         arrays["out"] = arrays["mask"]
     return Vector(path.stem, meta, arrays)
 
 
 @cache
 def vectors() -> list[Path]:
-    """Every vector of a mechanism that we know: the full collection, else the small ones in this repository."""
+    """Every vector of a known mechanism: the full collection if present, else the small ones in this repository."""
     folder = FULL if FULL.is_dir() else SHIPPED
     return sorted(path.resolve() for path in folder.glob("*.npz") if known(path.stem.split("__")[0]))
 
 
 def known(mechanism: str) -> bool:
-    """Whether a name in a vector means a mechanism of the package: itself, or with a word for whose code it is."""
+    """Whether a name in a vector refers to a mechanism of the package, possibly with a suffix for whose code it is."""
     names = attentions.names()
     return _case_file(mechanism) or mechanism in names or mechanism.rpartition("_")[0] in names
 
 
 def examine(path: Path) -> Verdict:
-    """Read and replay a file from anywhere; whatever is wrong with it is said in a line."""
+    """Read and replay any file; problems with it are reported in one line."""
     try:
         return verdict_on(read(path))
     except Unreadable as error:
@@ -151,21 +151,21 @@ def examine(path: Path) -> Verdict:
 
 
 def verdict_on(vector: Vector) -> Verdict:
-    """`compare`, and whatever is wrong with the vector in a line."""
+    """`compare`, with any error reported in one line."""
     try:
         return compare(vector)
-    except Exception as error:  # a vector asks for what no case foresaw: that is a result, and others are to follow
+    except Exception as error:  # a vector no case handles is a result too; the others still run
         return Verdict("mismatch", f"cannot be replayed: {_said(error)}")
 
 
 def _said(error: Exception) -> str:
-    """The first line of a message; that of a KeyError is nothing but the key."""
+    """The first line of a message; for a KeyError that is only the key."""
     message = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
     return f"nothing is called {message} in it" if isinstance(error, KeyError) else message
 
 
 def compare(vector: Vector) -> Verdict:
-    """Replay a vector; a mismatch says in which array and by how much."""
+    """Replay a vector; a mismatch names the array and the size of the difference."""
     name = vector.meta["mechanism"]
     if not _case_file(name):
         if known(name):
@@ -217,7 +217,7 @@ def _contradictions(settings: Settings, vector: Vector) -> Iterator[str]:
 
 
 def agree(vector: Vector, **derived: Any) -> None:
-    """Settings that follow from others, or from the arrays, have these values where they are stated."""
+    """Check that settings derived from others, or from the arrays, have these values if they are stated."""
     settings = vector.meta["hyperparameters"]
     for name, value in derived.items():
         if name in settings and settings[name] != value:
@@ -254,7 +254,7 @@ def headwise(
 
 
 class _Core(nn.Module):
-    """The attention between the projections, as a module of its own so that its parameters can be replaced."""
+    """The attention between the projections, as a separate module so that its parameters can be replaced."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
@@ -277,7 +277,7 @@ def _run(replay: Replay, vector: Vector) -> dict[str, Tensor]:
 
 
 def _compared_rows(vector: Vector) -> Tensor:
-    """1 where `out` counts: rows whose cotangent is wholly 0 are left open by the recording (see its README)."""
+    """1 where `out` is compared: rows whose cotangent is all 0 are unspecified by the recording (see its README)."""
     w = vector.arrays.get("w", torch.ones(1))
     return (w != 0).any(dim=-1, keepdim=True).to(w.dtype)
 

@@ -1,4 +1,4 @@
-"""Axial attention: lines of a grid pair by pair, what is reached causally, and where the grid comes from."""
+"""Axial attention: lines of a grid pair by pair, which tokens are reached causally, and where the grid comes from."""
 
 import math
 
@@ -21,7 +21,7 @@ def build(spec, pattern=NS, dim=8, heads=2, **shell):
 
 
 def line(shape, axis, n, causal):
-    """[n n], True for tokens that differ in their place along one axis alone."""
+    """[n n], True for tokens whose positions differ along one axis only."""
     places = torch.cartesian_prod(*(torch.arange(size) for size in shape))[:n].view(n, len(shape))
     others = [other for other in range(len(shape)) if other != axis]
     allowed = (places[:, None] == places)[..., others].all(dim=-1)
@@ -57,7 +57,7 @@ def test_it_is_attention_along_the_lines_of_a_grid(shape, combine, projections, 
 
 @pytest.mark.parametrize("combine, reached", [("sum", 6), ("chain", 12), ("outer", 15)])
 def test_causally_only_the_outer_decoder_reaches_every_earlier_token(combine, reached):
-    """The last but one token of the fourth row of four columns: three rows, and three tokens of its own."""
+    """Token 14 of a 4 x 4 grid has three full rows before it and is the third of its own."""
     layer = build(f"axial(shape=(4, 4), combine={combine})", CS)
     x = torch.randn(1, 15, 8).double().requires_grad_()
     (gradient,) = torch.autograd.grad(layer(x)[0, 14].sum(), x)

@@ -1,4 +1,4 @@
-"""BigBird: window, ends and random blocks; a choice that neither padding nor the future can change."""
+"""BigBird: window, first and last blocks, random blocks; a choice that neither padding nor the future can change."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ PATTERNS = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
 
 
 def picked(draws, candidates):
-    """Drawing without replacement, with cards in the hand."""
+    """Drawing without replacement, from an explicit list."""
     left = list(candidates)
     return {left.pop(draw % len(left)) for draw in draws.tolist() if left}
 
@@ -41,7 +41,7 @@ def test_outputs_gradients_and_weights_follow_the_pattern(n, block, random, patt
         if pattern.causal:
             return j <= i and (w in (0, u - 1, u) or w in picked(draws, range(1, u - 1)))
         rest = [x for x in range(1, end) if abs(x - u) > 1]
-        if u > end:  # padding, which has its own lists but no say
+        if u > end:  # padding, which has its own lists but no effect
             rest = [*range(1, u - 1)]
         return u in (0, end) or w in (0, end) or abs(u - w) <= 1 or w in picked(draws, rest)
 

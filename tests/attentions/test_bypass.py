@@ -1,4 +1,4 @@
-"""A class that overrides its definition and inherits a shortcut past it is refused; the others are not."""
+"""A class that overrides its definition but inherits a shortcut that bypasses it is refused; the others are not."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from longspan.core.errors import PluginError, UsageError
 
 
 def doubled(self, *inputs, **masks):
-    """Stands for any definition of one's own; it is never called."""
+    """Stands in for any overridden definition; it is never called."""
 
 
 def a_subclass(base, **members):

@@ -22,7 +22,7 @@ def layer(memory, compressed, ratio, compression="mean", dim=6, heads=2):
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 6), st.integers(0, 5), st.integers(1, 4), st.lists(st.integers(1, 7), min_size=1, max_size=5))
 def test_every_token_is_in_memory_or_compressed_once_or_too_old(memory, compressed, ratio, segments):
-    """With means, tokens that count 0, 1, 2, ... show where they went."""
+    """With mean compression, tokens numbered 0, 1, 2, ... show where they went."""
     built, carry, count = layer(memory, compressed, ratio), None, sum(segments)
     stream = torch.arange(count, dtype=torch.float64)[None, :, None].expand(1, -1, 6)
     for part in stream.split(segments, dim=1):
@@ -73,7 +73,7 @@ def test_memories_and_auxiliary_loss_are_those_recorded_where_groups_are_whole(p
     built = layer(sizes["mem_len"], sizes["cmem_len"], sizes["ratio"], "conv", heads * channels, heads)
     leaving = a["mem"].shape[1] + a["x"].shape[1] - sizes["mem_len"]
     if leaving <= 0 or leaving % sizes["ratio"]:
-        return  # nothing is evicted, or the package drops the newest of it
+        return  # nothing is evicted, or the package drops the newest evicted tokens
     key, value = a["param_to_kv__weight"].chunk(2)
     weights = {"query": a["param_to_q__weight"], "key": key, "value": value}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""cosFormer against the dense formula, and what a fixed longest length promises."""
+"""cosFormer against the dense formula, and what a fixed maximum length promises."""
 
 import math
 
@@ -85,7 +85,7 @@ def test_decoding_stops_where_weights_would_turn_negative(pattern):
     x, context = torch.randn(2, 10, 12).double(), torch.randn(2, 4, 12).double() if pattern.cross else None
     mask = torch.arange(10) < torch.tensor([[7], [5]])
     _, state = layer.prefill(x, context, mask=mask)
-    for _ in range(3):  # padding has not used up any places
+    for _ in range(3):  # padding has not used up any positions
         _, state = layer.step(x[:, 0], state)
     with pytest.raises(UsageError, match="at most 10 tokens, got 11"):
         layer.step(x[:, 0], state)

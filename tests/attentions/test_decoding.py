@@ -1,4 +1,4 @@
-"""Decoding in bfloat16: tokens that come in it, as they do from a layer before, under autocast over float32 weights."""
+"""Decoding bfloat16 tokens, as a previous layer would produce, under autocast with float32 weights."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ from longspan import attentions
 from longspan.attentions import Pattern
 
 CAUSAL = [name for name in attentions.names() if Pattern.CAUSAL_SELF in attentions.get(name).meta.patterns]
-CAUSAL.remove("informer_probsparse")  # rounding decides which queries attend, and the others get a sum and no mean
-CAUSAL.remove("yoso")  # rounding decides which hashes agree; what they decide is in test_yoso.py
+CAUSAL.remove("informer_probsparse")  # rounding decides which queries attend, and the others get a sum, not a mean
+CAUSAL.remove("yoso")  # rounding decides which hashes agree; test_yoso.py tests what follows from them
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -20,7 +20,7 @@ def test_tokens_in_bfloat16_decode_to_nearly_the_same(name):
     _, exact = layer.prefill(context.float())
     with torch.autocast("cpu", torch.bfloat16):
         _, state = layer.prefill(context)
-    for token in tokens:  # over the edges of blocks and chunks
+    for token in tokens:  # across the boundaries of blocks and chunks
         fine, exact = layer.step(token.float(), exact)
         with torch.autocast("cpu", torch.bfloat16):
             coarse, state = layer.step(token, state)

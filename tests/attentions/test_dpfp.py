@@ -57,7 +57,7 @@ def test_the_delta_rule_is_a_loop_over_tokens(n):
 
 
 def test_the_delta_rule_at_full_strength_gives_back_what_was_written_last_for_a_key():
-    """One active feature is a key that can be told from all others."""
+    """A key with a single active feature is distinct from all others."""
     layer = headwise("dpfp(nu=1, update=delta)", Pattern.CAUSAL_SELF)
     key = torch.zeros(1, 2, 3, 6, dtype=torch.float64)
     key[..., :2] = 1  # u * roll(u, 1) has one entry

@@ -1,4 +1,4 @@
-"""Efficient attention against the dense formula: a softmax for each channel of the keys."""
+"""Efficient attention against the dense formula: a softmax over positions for each channel of the keys."""
 
 import pytest
 import torch

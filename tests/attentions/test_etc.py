@@ -75,14 +75,14 @@ def test_outputs_gradients_and_weights_follow_windows_and_labels(n, radius, coun
         leaves += [layer.a_global, layer.b_global] if count else []
     q, k, v, *_ = leaves
     mask = holes(2, n, seed)
-    expected = expected_of(layer, q, k, v, mask) + 0 * sum(leaf.sum() for leaf in leaves)  # also where none has a say
+    expected = expected_of(layer, q, k, v, mask) + 0 * sum(leaf.sum() for leaf in leaves)  # unused leaves get zeros
     assert_same(layer.attend(q, k, v, key_mask=mask), expected, leaves)
     torch.testing.assert_close(layer.weights(q, k, key_mask=mask) @ v, expected)
 
 
 @pytest.mark.parametrize("pattern", [NS, CS])
-@pytest.mark.parametrize("n", [1, 12, 29])  # less and more than there are places of global tokens
-@pytest.mark.parametrize("seed", [0, 1, 2])  # without padding, with holes, and with a row of nothing else
+@pytest.mark.parametrize("n", [1, 12, 29])  # fewer and more tokens than positions of global tokens
+@pytest.mark.parametrize("seed", [0, 1, 2])  # without padding, with holes, and with a row of padding only
 def test_global_queries_that_pool_ordinary_keys_follow_the_formula_too(seed, n, pattern, monkeypatch):
     layer = headwise("etc(radius=2, global_tokens=4, stride=5, max_distance=2)", pattern, channels=4)
     assert isinstance(layer, ETC)
@@ -96,7 +96,7 @@ def test_global_queries_that_pool_ordinary_keys_follow_the_formula_too(seed, n, 
     monkeypatch.setattr(labels.landmark, "landmark_pool", as_defined)
     found = layer.attend(q, k, v, key_mask=mask)
     assert calls
-    expected = expected_of(layer, q, k, v, mask) + 0 * sum(leaf.sum() for leaf in leaves)  # also where none has a say
+    expected = expected_of(layer, q, k, v, mask) + 0 * sum(leaf.sum() for leaf in leaves)  # unused leaves get zeros
     assert_same(found, expected, leaves)
 
 

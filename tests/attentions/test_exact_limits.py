@@ -10,7 +10,7 @@ from longspan.conformance.difference import difference
 
 N = 33  # the length, and that of the context
 
-# each covers N tokens, most of them only just
+# each covers N tokens, most of them exactly
 LIMITS = [
     f"local(window={N})",
     "local(window=4096)",
@@ -38,7 +38,7 @@ LIMITS = [
     "softmax",
 ]
 CASES = [(spec, pattern) for spec in LIMITS for pattern in attentions.get(spec).meta.patterns] + [
-    ("probsparse(factor=9)", Pattern.NONCAUSAL_SELF),  # 9 ceil(ln 33) = 36 queries, where all may be ranked at once
+    ("probsparse(factor=9)", Pattern.NONCAUSAL_SELF),  # 9 ceil(ln 33) = 36 queries, if all can be ranked at once
     ("probsparse(factor=9)", Pattern.NONCAUSAL_CROSS),
 ]
 
@@ -73,7 +73,7 @@ def assert_equal(layer: Attention, softmax: Attention, masked: bool) -> None:
     found = torch.autograd.grad((outputs[0] * w).sum(), [*sources, *(own[name] for name in shared)])
     expected = torch.autograd.grad((outputs[1] * w).sum(), [*sources, *shared.values()])
     for one, other in zip(found, expected, strict=True):
-        assert difference(one, other) < 1e-5 or float((one - other).abs().max()) < 1e-5  # that of a bias may vanish
+        assert difference(one, other) < 1e-5 or float((one - other).abs().max()) < 1e-5  # a bias gradient may vanish
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -90,7 +90,7 @@ def test_a_linformer_whose_projections_are_identities_is_softmax_attention(shari
         for name, parameter in linformer.named_parameters():
             if "slots" in name:
                 parameter.copy_(torch.eye(N))
-    assert_equal(linformer, softmax, masked=False)  # a hidden token would leave an empty slot, which has its share
+    assert_equal(linformer, softmax, masked=False)  # a hidden token would leave an empty slot, which still gets weight
 
 
 @pytest.mark.parametrize("spec", [f"abc(slots={N})", f"lara(landmarks={N})", f"performer(features={N})", "linear"])

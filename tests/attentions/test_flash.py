@@ -1,4 +1,4 @@
-"""FLASH begins quietly: its bias by distance, squared and summed over a group, does not drown the tokens."""
+"""FLASH starts small: its distance bias, squared and summed over a group, does not swamp the tokens."""
 
 import pytest
 import torch

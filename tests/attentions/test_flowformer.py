@@ -13,7 +13,7 @@ NS, CS, NC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROS
 
 
 def dense(q, k, v, eps=1e-6):
-    """One row without padding: q [h n c], by the matrix of all flows."""
+    """One row without padding: q [h n c], with the dense matrix of flows."""
 
     def flow(one, other):
         return ((one + eps) * (other.sum(dim=1, keepdim=True) + eps)).sum(dim=-1, keepdim=True)
@@ -54,7 +54,7 @@ def test_the_first_causal_row_is_a_sequence_of_one_token():
 
 
 def test_keys_of_one_kind_give_a_part_of_the_mean_of_values():
-    """All flows are equal: nothing wins, and sigmoid(1) of the mean comes through."""
+    """All flows are equal: no key wins, and the output is sigmoid(1) times the mean."""
     layer = headwise("flowformer", NS)
     q, k = torch.zeros(2, 1, 2, 9, 6, dtype=torch.float64)
     v = torch.randn(1, 2, 9, 6, dtype=torch.float64)

@@ -15,7 +15,7 @@ def build(longest=None, dim=6):
 
 
 def by_matrices(x, size):
-    """Re of the transform from cosines and sines: C x C - S x S, on zeros up to `size` tokens."""
+    """The real part of the transform from cosines and sines, C x C - S x S, zero-padded to `size` tokens."""
     x = torch.cat([x, x.new_zeros(x.shape[0], size - x.shape[1], x.shape[2])], dim=1)
     angles = [2 * math.pi * torch.outer(u, u) / len(u) for u in (torch.arange(n, dtype=x.dtype) for n in x.shape[1:])]
     (cosine_n, cosine_d), (sine_n, sine_d) = (a.cos() for a in angles), (a.sin() for a in angles)

@@ -1,4 +1,4 @@
-"""The Funnel Transformer against its formula written out, pool by pool in float64, and what a slot makes of it."""
+"""The Funnel Transformer against its formula written out, pool by pool in float64, and its behaviour in a slot."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def pooled(layer, x):
 
 
 def by_hand(layer, x, context=None):
-    """One row without padding: scores of every pool and key by itself, with the distance of their first tokens."""
+    """One row without padding: the score of each pool and key alone, with the distance between their first tokens."""
     source, self_attention = (x, True) if context is None else (context, False)
     places = [p[0] for p in pools(layer, len(source))] if not layer.pool_q_only else list(range(len(source)))
     keys = source if layer.pool_q_only else pooled(layer, source)
@@ -89,7 +89,7 @@ def test_across_two_sequences_it_is_softmax_attention_with_fewer_queries(n, m, o
 
 
 def test_the_last_token_is_not_cut():
-    """In the released code it is, wherever the first stands apart and the length is even."""
+    """In the released code it is, whenever the first token is kept separate and the length is even."""
     layer, x = build(), torch.randn(1, 8, 8).double()
     short, _ = layer.shortened(x)
     assert short.shape[1] == 5

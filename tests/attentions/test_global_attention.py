@@ -25,7 +25,7 @@ def build(score, pattern=Pattern.NONCAUSAL_SELF, **shell) -> GlobalAttention:
 
 
 def score(layer, h, q, k):
-    """Of one query and one key of head h, as the paper writes it."""
+    """The score of one query and one key of head h, as in the paper."""
     if layer.score == "dot":
         return sum(q[a] * k[a] for a in range(len(q)))
     if layer.score == "general":
@@ -35,7 +35,7 @@ def score(layer, h, q, k):
 
 
 def by_hand(layer, x, source, real):
-    """One row, pair by pair; `real` are the keys that are no padding."""
+    """One row, pair by pair; `real` marks the keys that are not padding."""
     q, k, v = layer.query(x), layer.key(source), layer.value(source)
     y = []
     for i in range(len(x)):

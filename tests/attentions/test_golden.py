@@ -25,14 +25,14 @@ def test_a_golden_vector_is_matched_in_every_gradient_and_row_or_exempt_by_name(
 
 
 def padded_queries(vector):
-    """The rows of the output that belong to padding, where queries and keys are the same tokens."""
+    """The number of output rows that belong to padding, where queries and keys are the same tokens."""
     padded = vector.arrays.get("key_padding_mask")
     same = padded is not None and not vector.pattern.cross and vector.arrays["out"].shape[-2] == padded.shape[1]
     return int(padded.sum()) * vector.arrays["out"][0, ..., 0, 0].numel() if same else 0
 
 
 def test_every_reason_belongs_to_something():
-    """In a clone without the whole collection, of what there is."""
+    """In a clone without the full collection, only the vectors present are checked."""
     names = {path.stem for path in parity.vectors()}
     if parity.FULL.is_dir():
         assert names >= NOT_MATCHED.keys() | IN_PART.keys()
@@ -40,7 +40,7 @@ def test_every_reason_belongs_to_something():
 
 
 def others(value):
-    """Some other values of the same kind."""
+    """Some other values of the same type."""
     match value:
         case bool():
             return [not value]
@@ -57,7 +57,7 @@ def others(value):
 
 @pytest.mark.parametrize("path", sorted(parity.SHIPPED.glob("*.npz")), ids=lambda path: path.stem)
 def test_a_setting_that_is_altered_is_not_overlooked(path):
-    """Each setting decides what is replayed, or is compared with what does."""
+    """Each setting determines what is replayed, or is checked against something that does."""
     vector = parity.read(path)
     settings = vector.meta["hyperparameters"]
     for name in settings:

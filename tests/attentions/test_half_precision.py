@@ -1,4 +1,4 @@
-"""Under autocast every output and gradient is that of double precision, but for rounding: nothing is summed in half."""
+"""Under autocast outputs and gradients match double precision up to rounding: nothing is summed in half precision."""
 
 import pytest
 import torch
@@ -26,5 +26,5 @@ def test_outputs_and_gradients_are_those_of_double_precision(name, pattern):
     found = train(layer, x.clone().requires_grad_(), half=True)
     expected = train(layer.double(), x.double().requires_grad_(), half=False)
     for one, other in zip(found, expected, strict=True):
-        # what a softmax does not notice has a gradient of nothing but rounding
+        # where the softmax is invariant, the gradient is only rounding error
         assert (one - other).norm() <= 0.05 * other.norm() + 0.02 * expected[1].norm()

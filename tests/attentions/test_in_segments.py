@@ -1,4 +1,4 @@
-"""A mechanism that reads all segments of a row at once gives what it gives when it reads them one after the other."""
+"""A mechanism that reads all segments of a row at once gives the same results as reading them one after the other."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ SPECS = st.builds(
 
 
 def read(layer, way, rows, masks, select):
-    """Outputs at real tokens, the auxiliary loss, gradients, and what is carried of several rows in turn."""
+    """Outputs at real tokens, the auxiliary loss, gradients, and the carry, for several rows in turn."""
     outputs, carry = [], None
     rows = [row.clone().requires_grad_() for row in rows]
     layer.zero_grad()

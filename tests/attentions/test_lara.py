@@ -1,4 +1,4 @@
-"""LARA against its formula in loops: landmarks over real tokens, four weightings, and noise while training only."""
+"""LARA against its formula in loops: landmarks over real tokens, four weightings, and noise in training only."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def build(options="", pattern=NS, dim=8, heads=2) -> LARA:
     torch.manual_seed(0)
     layer = attentions.get(f"lara({options})")(dim, heads, pattern).double().eval()
     assert isinstance(layer, LARA)
-    for parameter in layer.parameters():  # so that no layer norm is plain and no bias zero
+    for parameter in layer.parameters():  # so that no layer norm is the identity and no bias zero
         torch.nn.init.normal_(parameter, std=0.7)
     return layer
 
@@ -30,7 +30,7 @@ def tensors(n, m, b=2, h=2, c=4):
 
 
 def summaries(x, landmarks, count, to, proposal):
-    """`count` of them: the means of segments, the shorter first, or single tokens where there are no more."""
+    """`count` summaries: the means of segments, shorter segments first, or single tokens where there are no more."""
     if proposal == "projected":
         x = to(x[None, None])[0, 0]
     n, r = len(x), min(landmarks, len(x))
@@ -90,7 +90,7 @@ def test_outputs_and_gradients_follow_the_formula(n, m, landmarks, weighting, pr
             torch.testing.assert_close(one, other)
 
 
-LENGTHS = [(30, 30), (17, 30), (6, 30), (30, 6), (5, 4), (1, 9), (8, 0)]  # real queries and keys of each row
+LENGTHS = [(30, 30), (17, 30), (6, 30), (30, 6), (5, 4), (1, 9), (8, 0)]  # number of real queries and keys of each row
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)

@@ -1,4 +1,4 @@
-"""Linformer: slots along the length, a bound on the length, and a context summarised once."""
+"""Linformer: slots along the length, a maximum length, and a context summarised once."""
 
 import pytest
 import torch

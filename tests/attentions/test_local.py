@@ -110,7 +110,7 @@ def test_the_decoding_state_does_not_grow():
 def test_a_row_without_a_real_neighbour_is_zero_with_zero_gradient(pattern):
     q, k, v = tensors(40)
     mask = torch.ones(2, 40, dtype=torch.bool)
-    mask[0, 10:] = False  # from place 14 on nobody is within reach
+    mask[0, 10:] = False  # from position 14 on no real token is within the window
     mask[1] = False
     y = build("local(window=4)", pattern, dim=8, heads=2).attend(q, k, v, key_mask=mask)
     assert torch.equal(y[0, :, 20:], torch.zeros_like(y[0, :, 20:]))

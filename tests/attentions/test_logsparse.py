@@ -1,4 +1,4 @@
-"""LogSparse: powers of two pair by pair, convolutions over real tokens, and a pattern that no length decides."""
+"""LogSparse: powers of two pair by pair, convolutions over real tokens, and a pattern independent of the length."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_queries_and_keys_are_convolutions_whose_padding_is_zero(pattern, left, 
     layer = headwise("logsparse(kernel=4)", pattern, heads=1, channels=5)
     x, mask = torch.randn(2, 12, 5).double(), torch.ones(2, 12, dtype=torch.bool)
     mask[1, 5:7] = False
-    # the latest tap comes first in our maps, the earliest in torch's
+    # our maps store the latest tap first, torch the earliest
     q, k = (
         F.conv1d(
             F.pad((x * mask[..., None]).mT, (left, right)),

@@ -16,7 +16,7 @@ PATTERNS = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
 
 
 def first_real(mask, row, count, n):
-    """The places of the global tokens of a row."""
+    """The positions of the global tokens of a row."""
     real = range(n) if mask is None else [j for j in range(n) if mask[row, j]]
     return set(list(real)[:count])
 
@@ -57,7 +57,7 @@ def test_outputs_gradients_and_weights_follow_the_pattern(n, reach, count, own, 
 def test_decoding_continues_any_prefix(projections, window, count):
     spec = f"longformer(window={window}, global_tokens={count}, projections={projections})"
     layer = headwise(spec, Pattern.CAUSAL_SELF)
-    for projection in layer.projections():  # own projections begin as copies, which would hide a mistake
+    for projection in layer.projections():  # separate projections are initialised as copies, which would hide a mistake
         torch.nn.init.normal_(projection.weight)
     assert_steps_continue(layer, n=17)
 

@@ -21,7 +21,7 @@ def build(options="", pattern=NS, dim=8, heads=2, **shell) -> LongShort:
     torch.manual_seed(0)
     layer = attentions.get(f"longshort({options})")(dim, heads, pattern, **shell).double().eval()
     assert isinstance(layer, LongShort)
-    for parameter in layer.parameters():  # so that no layer norm is plain and no bias zero
+    for parameter in layer.parameters():  # so that no layer norm is the identity and no bias zero
         torch.nn.init.normal_(parameter, std=0.5)
     return layer
 
@@ -37,7 +37,7 @@ def heads_of(layer, x):
 
 
 def pooled(layer, k, p):
-    """The summaries of k [n d] by shares p [n h r], normed over all heads together: [r d]."""
+    """The summaries of k [n d] with weights p [n h r], layer-normed over all heads together: [r d]."""
     parts = [p[:, h].T @ u for h, u in enumerate(heads_of(layer, k))]
     return layer.far_norm(torch.cat(parts, dim=-1))
 
@@ -87,7 +87,7 @@ def attended(layer, q, keys, values):
 
 
 def assert_follows(formula, layer, x, mask):
-    """Outputs and gradients, each row against its real tokens alone."""
+    """Outputs and gradients, each row compared with the formula on its real tokens."""
     found = layer(x, mask=mask)
     leaves = [x, *layer.parameters()]
     totals = []
@@ -133,7 +133,7 @@ def test_causal_outputs_and_gradients_follow_the_formula(n, window, chunk, rank,
 
 @pytest.mark.parametrize("n", [100, 130, 200])
 def test_many_tiles_agree_with_the_formula(n):
-    """More queries than one tile holds, in both forms; the loops are slow, so outputs alone."""
+    """More queries than one tile holds, in both forms; the loops are slow, so only outputs are compared."""
     with torch.no_grad():
         for layer, formula in ((build("window=5"), noncausal), (build("window=20, chunk=7, rank=2", CS), causal)):
             x = rows(n, b=1)
@@ -143,7 +143,7 @@ def test_many_tiles_agree_with_the_formula(n):
 @settings(max_examples=15, deadline=None)
 @given(n=st.integers(1, 25), window=st.integers(1, 9), pattern=st.sampled_from([NS, CS]), hides=st.booleans())
 def test_where_there_is_a_kernel_it_is_asked_for_the_same(n, window, pattern, hides):
-    """By the reference of the kernel, which any device can compute."""
+    """With the kernel's reference implementation, which runs on any device."""
     options = "chunk=3, rank=2" if pattern is CS else "landmarks=4, conv=3"
     layer, formula = build(f"window={window}, {options}", pattern), causal if pattern is CS else noncausal
     mask = torch.rand(2, n, generator=torch.Generator().manual_seed(n)) < 0.7 if hides and pattern is CS else None

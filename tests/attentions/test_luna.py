@@ -1,4 +1,4 @@
-"""What is peculiar to Luna: the packed sequence, which goes from layer to layer where nothing is causal."""
+"""What is peculiar to Luna: the packed sequence, which is passed from layer to layer in noncausal patterns."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_what_is_packed_is_what_was_recorded(path):
 @settings(max_examples=10)
 @given(st.integers(1, 9), st.booleans())
 def test_causally_every_token_reads_what_is_packed_of_its_prefix(n, tied):
-    """By the formula, token by token."""
+    """Against the formula, token by token."""
     built = layer(CS, f"slots=3, tied={tied}")
     x = torch.randn(1, n, 8, dtype=torch.float64)
     of_slots = built._split(built.pack_query(built.learned()))[0] / 2

@@ -21,12 +21,12 @@ def build(options="", pattern=NS, dim=8, heads=2, **shell) -> MemoryCompressed:
 
 
 def by_hand(layer, x, source):
-    """One row, block by block and query by query, with filters as matrices of all channels."""
+    """One row, block by block and query by query, with filters as matrices over all channels."""
     f, groups, (outer, inner, _) = layer.factor, layer.compress.groups, layer.compress.weight.shape
     filters = [
         torch.block_diag(*layer.compress.weight[:, :, r].reshape(groups, outer // groups, inner)) for r in range(f)
     ]
-    slots = [(source[0], 0)]  # and the first query that sees each
+    slots = [(source[0], 0)]  # each with the first query that sees it
     for start in range(0, len(source) - f + 1, f):
         z = layer.compress.bias + sum(filters[r] @ source[start + r] for r in range(f))
         slots.append((z, start + f - layer.inclusive))

@@ -1,4 +1,4 @@
-"""Nystromformer: landmarks over real tokens, softmax where there are few, and an inverse that belongs to one matrix."""
+"""Nystromformer: landmarks over real tokens, softmax where there are few, and an inverse computed per matrix."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def plain_softmax(q, k, v):
 
 
 def means(x, r):
-    """Of r runs: token p of n belongs to run floor(p r / n)."""
+    """The means of r runs: token p of n belongs to run floor(p r / n)."""
     runs = [[p for p in range(len(x)) if p * r // len(x) == run] for run in range(r)]
     return torch.stack([x[run].mean(dim=0) for run in runs])
 
@@ -61,11 +61,11 @@ def test_outputs_and_gradients_follow_the_formula(n, m):
         torch.testing.assert_close(a, b)
 
 
-LENGTHS = [(30, 30), (17, 30), (6, 30), (30, 6), (5, 4), (1, 9), (8, 0)]  # real queries and keys of each row
+LENGTHS = [(30, 30), (17, 30), (6, 30), (30, 6), (5, 4), (1, 9), (8, 0)]  # number of real queries and keys of each row
 
 
 def test_each_row_of_a_ragged_batch_is_what_it_is_alone():
-    """Rows with many tokens, with few queries, with few keys and with none, in one batch."""
+    """Rows with many tokens, few queries, few keys and no keys, in one batch."""
     q, k, v = tensors(33, 35, b=len(LENGTHS))
     query_mask, key_mask = (
         torch.arange(width) < torch.tensor(lengths)[:, None]

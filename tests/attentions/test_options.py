@@ -3,7 +3,7 @@
 Options are collected from the table of cases, tasks, published tables, documentation and golden vectors. Sizes
 (integers, and shapes of them) are left out: they change how much a mechanism computes, not whether it keeps its
 promises. So are the cases of the table, which `test_promises.py` checks in every pattern. Every other value of an
-option is checked here in one pattern, causal where there is one, for then most is promised, and within a hundred
+option is checked here in one pattern (causal if there is one, since it makes the most promises) and within a hundred
 tokens; `make test-full` checks all combinations in all patterns, and at length.
 """
 
@@ -28,7 +28,7 @@ WHERE = ["tests/attentions/cases.py", "longspan/tasks/*.py", "longspan/published
 WRITTEN = re.compile(rf"\b(?:{'|'.join(attentions.names())})\([a-z_]+ *=[^(){{}}]*\)")
 FOLDER = Path(attentions.__file__).parent
 
-# Options with which released code breaks a promise: if at all, a twin in attentions/released/ has that behaviour.
+# Options with which released code breaks a promise; only twins in attentions/released/ may have that behaviour.
 BUG_COMPATIBLE = [
     ("cosformer", "length"),
     ("lara", "segments"),
@@ -41,13 +41,13 @@ BUG_COMPATIBLE = [
 ]
 
 
-# Half of a published pattern, for heads that take turns: alone it sees next to nothing, and is not meant to.
+# Half of a published pattern, for heads that alternate: alone it sees almost nothing, by design.
 PARTS = ['sparse_transformer(kind="strided", part="far")', 'sparse_transformer(kind="strided", part="near")']
 BY_OTHER_RULES = {"parameter overhead"}  # boards put larger networks on the free track
 
 
 def written() -> set[str]:
-    """Specs that stand in files, and those that golden vectors are replayed with."""
+    """Specs written in files, and those that golden vectors are replayed with."""
     texts = (path.read_text() for where in WHERE for path in ROOT.glob(where))
     found = {spec for text in texts for spec in WRITTEN.findall(text.replace('\\"', '"'))}  # JSON escapes quotes
     for path in parity.vectors():
@@ -68,7 +68,7 @@ def clean(mechanism: Mechanism) -> bool:
 
 
 def quick(specs: list[str]) -> set[tuple[str, Pattern]]:
-    """The largest combinations that together have every value, each in one pattern."""
+    """The largest combinations that together cover every value, each in one pattern."""
     chosen, seen = set(), set()
     for mechanism in sorted(map(attentions.get, specs), key=lambda one: -len(one.options)):
         values = {(mechanism.target, *option) for option in mechanism.options.items()}
@@ -80,7 +80,7 @@ def quick(specs: list[str]) -> set[tuple[str, Pattern]]:
 
 
 def patterns_of(spec: str) -> list[Pattern]:
-    """Those in which it can be built: some options are for some patterns only, and say so."""
+    """The patterns it can be built in: some options refuse some patterns."""
 
     def can_be_built(pattern: Pattern) -> bool:
         try:

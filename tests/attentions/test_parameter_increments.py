@@ -1,6 +1,6 @@
-"""A layer has as many parameters as CAB's formulas say, to the last one, and so do the models of its tables 16 to 19.
+"""Parameter counts match CAB's formulas exactly, for single layers and for the models of its tables 16 to 19.
 
-What is added to softmax attention of width d with H heads, 4 (d^2 + d) parameters:
+Parameters beyond those of softmax attention of width d with H heads, which has 4 (d^2 + d):
 
     ABC             2 (d/H) r                           r slots
     Long-Short NS   4 d + (d + 1) H r + H conv          r landmarks, a filter of conv taps
@@ -85,7 +85,7 @@ def one_a_head(s: Sizes) -> int:
 
 Formula = Callable[[Sizes], int]
 
-# the string of a mechanism as CAB has it, the patterns in which it is tried (all it declares, if none), the formula
+# the spec of a mechanism as in CAB, the patterns it is tested in (all it declares, if empty), the formula
 TABLE: list[tuple[str, tuple[Pattern, ...], Formula]] = [
     ("softmax", (), nothing),
     ("softmax(kernel=plain)", (), nothing),
@@ -121,8 +121,8 @@ CASES = [
 
 
 def increment(spec: str, pattern: Pattern, s: Sizes) -> int:
-    """What a layer that was really built has beyond softmax attention of that width."""
-    with torch.device("meta"):  # counted, not filled
+    """The parameters an actual layer has beyond softmax attention of that width."""
+    with torch.device("meta"):  # counted, not allocated
         layer = attentions.get(spec.format(**vars(s)))(s.d, s.H, pattern, max_length=64, max_context=64)
     return sum(parameter.numel() for parameter in layer.parameters()) - s.softmax
 

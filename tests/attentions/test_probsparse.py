@@ -1,4 +1,4 @@
-"""ProbSparse against a formula written out query by query, its choice of queries, and that none leaks."""
+"""ProbSparse against a formula written out query by query, its choice of queries, and that nothing leaks."""
 
 import math
 
@@ -101,7 +101,7 @@ def test_no_prefix_has_more_attending_queries_than_the_paper_allows_it(pattern):
     layer = headwise("probsparse(factor=2)", pattern)
     torch.manual_seed(0)
     q, k = torch.randn(2, 8, 2, 300, 6).double()
-    rising = q * torch.arange(1, 301)[:, None]  # each query stands out more than all before
+    rising = q * torch.arange(1, 301)[:, None]  # each query stands out more than all before it
     for queries in (q, rising):
         chosen = attending(layer, queries, k).cumsum(dim=-1)
         allowed = torch.tensor([budget(2, count) for count in range(1, 301)])

@@ -12,8 +12,8 @@ from tests.attentions.cases import CASES, LARGER, each_case
 from tests.conformance.one_promise import AT_LENGTH, WITHIN_A_HUNDRED, asking_only
 
 # One inverts a matrix of 128 landmarks for every row and head, however short, one hashes every token 32 times, and one
-# has 32 buckets of 64 keys as cross attention, which is most of their time in a check: with fewer of them they are
-# checked in as many patterns as a default, and as they are in the long tests.
+# has 32 buckets of 64 keys in cross attention, which takes most of their time in a check. Quick tests check them with
+# smaller sizes in as many patterns as a default, the long tests as they are.
 HEAVY = {
     "scatterbrain": "scatterbrain(window=5, features=8, buckets=4)",
     "skyformer": "skyformer(landmarks=9, accumulation=2)",
@@ -22,7 +22,7 @@ HEAVY = {
 
 
 def quick(spec: str, pattern: Pattern) -> bool:
-    """Of a default all but cross attention that is causal too, of another string the last pattern for one sequence."""
+    """For a default, all patterns but NC where CC is declared too; for other specs, the last self-attention pattern."""
     patterns = attentions.get(spec).meta.patterns
     if spec in HEAVY:
         return False
@@ -32,9 +32,9 @@ def quick(spec: str, pattern: Pattern) -> bool:
 
 
 def at_length(spec: str, pattern: Pattern) -> bool:
-    """Whether it is asked for what takes a thousand tokens at once: the default, where it attends to one sequence.
+    """Whether the quick test includes checks of a thousand tokens: for defaults in self attention.
 
-    The same code at other sizes, another option, or another source of keys shows within a hundred tokens.
+    The same code at other sizes, with other options or in cross attention is tested within a hundred tokens.
     """
     return (spec in CASES or spec in HEAVY.values()) and not pattern.cross
 
@@ -51,7 +51,7 @@ def test_every_mechanism_keeps_its_promises(spec, pattern):
         (report,) = check(spec, [pattern], profile="quick")
     broken = {f.promise: f.detail for f in report.broken}
     assert broken.keys() == ({"parameter overhead"} if spec in LARGER else set()), broken
-    assert report.status_of("holes") == "kept"  # of ours, which hole is a place is declared, not found
+    assert report.status_of("holes") == "kept"  # our mechanisms declare which holes count as positions
 
 
 @pytest.mark.full

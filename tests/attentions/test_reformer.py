@@ -1,4 +1,4 @@
-"""Reformer: what a token sees, and that later tokens and padding never choose it."""
+"""Reformer: what a token sees, and that later tokens and padding never affect that choice."""
 
 import math
 
@@ -117,7 +117,7 @@ def test_one_bucket_that_is_seen_whole_is_softmax_over_all_others(scale):
 
 
 def change_of_the_past(spec, trials=12):
-    """The largest change of any output by tokens that come later."""
+    """The largest change of any output when later tokens change."""
     worst = 0.0
     for seed in range(trials):
         layer, x = build(spec, seed=seed), randn(2, 40, 12, seed=seed)

@@ -1,4 +1,4 @@
-"""Attention by relative positions reads its queries in blocks, which changes nothing but time and memory."""
+"""Relative-position attention processes its queries in blocks, which changes only time and memory."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ CAUSAL = [Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS]
 
 
 def kernel(layer, q, k):
-    """phi(q) . phi(k) of all pairs, by the cosine of the difference of angles."""
+    """phi(q) . phi(k) of all pairs, as the cosine of the difference of angles."""
     matrix = layer.sigma * layer.projection / layer.tau
     q, k = (x / (x.norm(dim=-1, keepdim=True) + 1e-3) @ matrix.mT for x in (q, k))
     return (q[:, :, :, None] - k[:, :, None]).cos().mean(dim=-1)
@@ -71,7 +71,7 @@ def test_many_features_give_the_gaussian_kernel():
 
 @pytest.mark.parametrize("spec", ["rfa", "rfa(gate=True)"])
 def test_training_draws_its_waves_anew_and_evaluation_keeps_them(spec):
-    """Under one W for a whole training queries move to where denominators are 0, and the layer stops learning."""
+    """With one W for a whole training run, queries drift to where denominators are 0, and the layer stops learning."""
     layer = headwise(spec, Pattern.CAUSAL_SELF)
     q, k, v = (torch.randn(1, 2, 9, c, dtype=torch.float64) for c in (6, 6, 6 + layer.gated))
     torch.testing.assert_close(layer.attend(q, k, v), layer.attend(q, k, v), rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""The Routing Transformer: clusters query by query, choices from the past, means that move, and the auxiliary loss."""
+"""The Routing Transformer: clusters query by query, causal choices, moving centroids, and the auxiliary loss."""
 
 import pytest
 import torch
@@ -144,7 +144,7 @@ def test_under_autocast_every_cluster_has_the_tokens_that_it_has_without(pattern
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x, context)
     exact = layer(x, context)
-    assert (y - exact).norm() < 0.01 * exact.norm()  # 0.036 with clusters of rounded queries
+    assert (y - exact).norm() < 0.01 * exact.norm()  # 0.036 if clusters are chosen from rounded queries
 
 
 @pytest.mark.parametrize("longest, clusters, window", [(None, 16, 256), (1024, 32, 32), (1000, 32, 32), (1, 1, 1)])

@@ -18,7 +18,7 @@ from tests.kernels.memory import LargestTensor
 def build(spec, pattern, dim=6, seed=0):
     torch.manual_seed(seed)
     layer = attentions.get(spec)(dim, 1, pattern).double()
-    for pairs in (layer.p, layer.b):  # they start out real, which would hide a missing conjugate
+    for pairs in (layer.p, layer.b):  # they are initialised real, which would hide a missing conjugate
         pairs.data += 0.3 * torch.randn_like(pairs)
     return layer
 
@@ -39,7 +39,7 @@ def system(layer):
 
 
 def recurrence(layer, x):
-    """x_t = A~ x_{t-1} + B~ u_t and y_t = C x_t, from both sides where there are two, with D and the map out."""
+    """x_t = A~ x_{t-1} + B~ u_t and y_t = C x_t, in one or both directions, with D and the output map."""
     a, b, c = system(layer)
     channels = layer.skip.shape[0]
 
@@ -123,7 +123,7 @@ def test_without_the_part_of_rank_one_it_is_s4d(pattern):
 
 
 def test_it_starts_as_hippo():
-    """What P sees of B after some steps is the same in every basis."""
+    """P* A~^n B~ is the same in every basis."""
     n = torch.arange(8, dtype=torch.float64)
     outer = ((2 * n + 1)[:, None] * (2 * n + 1)).sqrt()
     a, b = -outer.tril(-1) - torch.diag(n + 1), (2 * n + 1).sqrt()
@@ -167,7 +167,7 @@ def test_a_kernel_of_long_range_keeps_its_digits():
         b = torch.einsum("dij,dj->di", a, b)
     expected = torch.stack(rows, dim=-1)
     scale = expected.abs().max()
-    assert (layer.system().kernel(length) - expected).abs().max() < 1e-9 * scale  # on the circle ten digits are left
+    assert (layer.system().kernel(length) - expected).abs().max() < 1e-9 * scale  # ten digits left on the unit circle
     assert (
         layer.float().system().kernel(length) - expected
     ).abs().max() < 1e-4 * scale  # weights rounded to single precision

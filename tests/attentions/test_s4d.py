@@ -20,7 +20,7 @@ def build(spec, pattern, dim=6, seed=0):
 
 
 def recurrence(layer, x):
-    """s_t = A~ s_{t-1} + B~ u_t and y_t = 2 Re C s_t, from both sides where there are two, with D and the map out."""
+    """s_t = A~ s_{t-1} + B~ u_t and y_t = 2 Re C s_t, in one or both directions, with D and the output map."""
     a = torch.complex(-layer.log_decay.exp(), layer.frequency)
     step = layer.log_step.exp()[:, None]
     if layer.rule == "zoh":
@@ -69,7 +69,7 @@ def test_the_convolution_is_the_recurrence_in_outputs_and_gradients(spec, patter
         torch.autograd.grad(expected.square().sum(), leaves, allow_unused=True),
         strict=True,
     ):
-        if one is not None and other is not None:  # a lone token is not seen from the right
+        if one is not None and other is not None:  # a single token gets no gradient from the right-to-left direction
             torch.testing.assert_close(one, other)
 
 
@@ -114,7 +114,7 @@ def test_the_kernel_never_stores_every_power():
 def test_a_kernel_of_long_range_keeps_its_digits_in_single_precision():
     layer = build("s4d", Pattern.CAUSAL_SELF, dim=4)
     exact = layer.system().kernel(4096)
-    # Phases reach thousands of radians, of which float32 keeps three or four digits behind the point.
+    # Phases reach thousands of radians, where float32 keeps three or four decimal places.
     torch.testing.assert_close(layer.float().system().kernel(4096).double(), exact, atol=2e-3, rtol=0)
 
 

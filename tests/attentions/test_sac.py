@@ -24,7 +24,7 @@ def build(options="edges=2, width=4", pattern=NS, seed=0):
 
 
 def torchs_lstm(layer):
-    """With the parameters of the predictor, which have the names they have in torch."""
+    """torch's LSTM with the parameters of the predictor, which use torch's names."""
     lstm = nn.LSTM(8, layer.distance.shape[1], dtype=torch.float64)
     lstm.load_state_dict(layer.reader.state_dict())
     return lstm
@@ -62,7 +62,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(n, edges, pattern, se
 
 def test_its_loss_teaches_the_predictor_alone_to_point_where_queries_look():
     layer, x = build("edges=2, width=16").train(), torch.randn(2, 12, 8).double().requires_grad_()
-    layer.query.weight.data *= 20  # queries that know what they look for
+    layer.query.weight.data *= 20  # queries with sharp preferences
     predictor = [layer.distance, *layer.reader.parameters(), *layer.pointer.parameters()]
     optimizer, losses = torch.optim.Adam(predictor, lr=0.1), []
     for _ in range(25):

@@ -15,7 +15,7 @@ SUPPORTS = [(pattern, "lsh" if pattern.cross else "window") for pattern in PATTE
 
 
 def estimate(layer, q, k):
-    """phi(q) . phi(k) of all pairs: the mean of the exponentials, by rows of W and their opposites."""
+    """phi(q) . phi(k) of all pairs: the mean of the exponentials over the rows of W and their negatives."""
     w = torch.cat([layer.projection, -layer.projection])
     q, k = (x / layer.head_dim**0.25 for x in (q, k))
     logs = ((q[:, :, :, None] + k[:, :, None]) @ w.mT).exp().mean(dim=-1)
@@ -35,7 +35,7 @@ def support(layer, q, k, visible):
         same = layer._hash(q)[..., None] == layer._hash(k)[:, :, None]
         real = there[:, None, None]
         in_bucket = (layer._hash(k)[..., None] == layer._hash(k)[:, :, None]) & there[:, None, None]
-        rank = in_bucket.tril().sum(dim=-1)[:, :, None]  # of each key among the real ones of its bucket, from 1 on
+        rank = in_bucket.tril().sum(dim=-1)[:, :, None]  # of each key among the real keys of its bucket, counted from 1
         return same & real & (rank <= layer.window)
     rank = there.cumsum(dim=1)
     lag = (rank[:, None] - rank[..., None])[:, None]
@@ -87,7 +87,7 @@ def test_weights_off_the_support_tend_to_those_of_softmax_attention_with_many_fe
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_weight_is_negative_where_features_on_the_support_outweigh_all_others(pattern):
-    """A subtraction of large estimates would leave rounding errors of either sign."""
+    """Subtracting large estimates would leave rounding errors of either sign."""
     layer = headwise("scatterbrain(window=4, features=4, buckets=4)", pattern, heads=1).float()
     q, k = torch.randn(2, 2, 1, 40, 6) * 6
     w = matrix(layer, q, k)

@@ -18,7 +18,7 @@ def dense(layer):
 
     def reference(q, k, v, visible):
         logits = (points @ k.mT / k.shape[-1] ** 0.5)[:, :, None].masked_fill(~visible[..., None, :], -torch.inf)
-        pools = logits.softmax(dim=-1).nan_to_num() @ v[:, :, None]  # b h n r c: those each query sees
+        pools = logits.softmax(dim=-1).nan_to_num() @ v[:, :, None]  # b h n r c: the pools each query sees
         keys, values = (pools @ maps[:, None].mT for maps in (layer.key_map, layer.value_map))
         scores = torch.einsum("bhnc,bhnrc->bhnr", q, keys) / q.shape[-1] ** 0.5
         return torch.einsum("bhnr,bhnrc->bhnc", scores.softmax(dim=-1), values)
@@ -37,7 +37,7 @@ def test_it_is_the_dense_formula(pattern, n, m, points, masked):
 def test_the_points_of_a_new_layer_score_keys_as_differently_as_queries_do():
     layer = attentions.get("set_transformer")(64, 2, Pattern.NONCAUSAL_SELF)
     scores = dict(layer.named_parameters())["inducing"][:, :32] @ torch.randn(200, 32).mT / 32**0.5
-    assert 0.7 < scores.std(dim=1).mean() < 1.3  # else all pools begin alike, and smoke ListOps is not learnt
+    assert 0.7 < scores.std(dim=1).mean() < 1.3  # otherwise all pools start out equal, and smoke ListOps is not learnt
 
 
 @pytest.mark.parametrize("pattern", CAUSAL)

@@ -1,4 +1,4 @@
-"""Sinkhorn attention: blocks sorted softly, normalised without padding, and what each pattern keeps of it."""
+"""Sinkhorn attention: blocks sorted softly, normalisation without padding, and what remains of it in each pattern."""
 
 import math
 
@@ -33,7 +33,7 @@ def randn(*shape):
 
 
 def formula(layer, q, k, v, mask):
-    """One row at a time, one head at a time, with lists of blocks and without a logarithm."""
+    """One row and one head at a time, with lists of blocks and without logarithms."""
     rows = [
         torch.stack([head_formula(layer, h, q[b, h], k[b, h], v[b, h], mask[b].tolist()) for h in range(layer.heads)])
         for b in range(len(q))
@@ -47,7 +47,7 @@ def head_formula(layer, h, q, k, v, real):
     places = [[j for j in block if real[j]] for block in blocks]
     candidates = [u for u, block in enumerate(places) if block]
     matrix = sort_matrix(layer, h, q, k, blocks, real, candidates)
-    sorted_blocks = []  # of each block: a list of sorted blocks, each a list of (key, value) or None for a hidden place
+    sorted_blocks = []  # for each block: a list of sorted blocks, each a list of (key, value) or None for a hidden slot
     for u in range(len(blocks)):
         sorted_blocks.append([])
         for row in matrix[u]:
@@ -228,7 +228,7 @@ def test_a_permutation_shows_each_block_itself_and_the_one_sorted_to_it(monkeypa
 )
 def test_small_blocks_keep_the_promises_too(options, pattern):
     (report,) = check(f"sinkhorn({options})", [pattern], profile="quick")
-    broken = [finding for finding in report.broken if finding.promise != "exact limit"]  # which "sum" has not
+    broken = [finding for finding in report.broken if finding.promise != "exact limit"]  # "sum" has none
     assert not broken, "\n".join(f"{f.promise}: {f.detail}" for f in broken)
 
 

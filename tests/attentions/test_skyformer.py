@@ -27,7 +27,7 @@ def kernel(x, y):
 
 
 def by_hand(layer, q, k, v):
-    """One head of one row, number by number, with the inverse that the iteration tends to."""
+    """One head of one row, entry by entry, with the inverse that the iteration converges to."""
     q, k = q / q.shape[1] ** 0.25, k / k.shape[1] ** 0.25
     drawn = (layer.draws.flatten().double() / WHOLE).tolist()
     half = 0 if layer.pattern is CC else len(drawn) // 2
@@ -55,7 +55,7 @@ def test_with_landmarks_everywhere_it_tends_to_the_gaussian_kernel():
     layer, v = build("landmarks=400, ridge=1e-6, iterations=60"), randn(1, 2, 9, 4, seed=2)
     q, k = 2 * randn(1, 2, 9, 4), 2 * randn(1, 2, 9, 4, seed=1)
     exact = torch.stack([kernel(*(u[0, h] / 2**0.5 for u in (q, k))) @ v[0, h] for h in range(2)])
-    torch.testing.assert_close(layer.attend(q, k, v)[0], exact, atol=1e-3, rtol=1e-3)  # the ridge stays
+    torch.testing.assert_close(layer.attend(q, k, v)[0], exact, atol=1e-3, rtol=1e-3)  # the ridge remains
 
 
 def test_training_draws_anew_and_evaluation_keeps_what_is_saved():

@@ -1,4 +1,4 @@
-"""What the slot itself promises, whatever sits in it: refusals, decoding by history, states, packing."""
+"""What the slot itself promises for any mechanism: refusals, decoding by history, states, packing."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ NS, CS, NC, CC = ALL_PATTERNS
 
 
 class Plain(HeadwiseAttention):
-    """Causal or not, softmax by the formula, with nothing but `attend`: what a user would write."""
+    """Softmax by the formula, causal or not, with only `attend`, as a user would write it."""
 
     meta = AttentionMeta(title="Plain", paper="none", family="toy", cost="n^2", patterns=ALL_PATTERNS)
 
@@ -36,7 +36,7 @@ class HalfDecoder(Plain):
 
 
 class Doubling(Attention):
-    """A mechanism on whole tokens."""
+    """A mechanism that works on tokens without projections."""
 
     meta = AttentionMeta(title="Doubling", paper="none", family="toy", cost="n", patterns=(NS, NC))
 
@@ -120,7 +120,7 @@ def test_decoding_by_history_equals_the_parallel_form(pattern, start):
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_decoding_by_history_skips_padding(data):
-    """A prefix with holes or padding goes on as its real tokens alone would."""
+    """A prefix with holes or padding continues as if it had only its real tokens."""
     layer = build()
     n = data.draw(st.integers(1, 5))
     mask = torch.tensor(data.draw(st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=2, max_size=2)))

@@ -25,7 +25,7 @@ def randn(*shape, seed=0):
 
 
 def by_hand(layer, u, v):
-    """One head of one row with at most landmarks x ratio tokens, number by number, and the inverse as it is defined."""
+    """One head of one row with at most landmarks x ratio tokens, entry by entry, with the exact inverse."""
     u = u / u.shape[1] ** 0.25
     whole = F.pad(u, (0, 0, 0, -len(u) % layer.ratio))
     w = F.gelu(layer.norm(layer.summarise(whole.T[None])[0].T))

@@ -143,7 +143,7 @@ def test_every_kernel_of_this_machine_agrees_with_the_plain_formula(kernel, patt
     w = torch.randn_like(found)
     gradients = (torch.autograd.grad((y * w).sum(), (q, k, v)) for y in (found, expected))
     for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # sums of 70 products in another order
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # sums of 70 products in a different order
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -161,7 +161,7 @@ def test_every_kernel_this_machine_lacks_is_refused_with_a_sentence_also_when_on
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("pattern", [CS, CC])
 def test_what_auto_says_it_uses_is_what_runs(e, masked, pattern):
-    """Seen from below: the operator that torch calls."""
+    """Verified by the operator that torch dispatches to."""
     q, k, v = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, e)
     mask = torch.ones(1, 5, dtype=torch.bool) if masked else None
     layer = attentions.get("softmax")(16, 2, pattern).eval()
@@ -173,7 +173,7 @@ def test_what_auto_says_it_uses_is_what_runs(e, masked, pattern):
 
 
 class Operators(TorchDispatchMode):
-    """The names of all operators that run inside."""
+    """Records the names of all operators that run inside it."""
 
     def __init__(self):
         super().__init__()

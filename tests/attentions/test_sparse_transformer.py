@@ -1,4 +1,4 @@
-"""The Sparse Transformer: both patterns pair by pair, a stride known at construction, other people's masks."""
+"""The Sparse Transformer: both patterns pair by pair, a stride known at construction, and the masks of other code."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Synthesizer: scores without comparison, from places or from single tokens, cut to the length at hand."""
+"""Synthesizer: scores without comparing tokens, from positions or single tokens, cut to the current length."""
 
 import copy
 from functools import partial
@@ -33,7 +33,7 @@ def randn(*shape):
 
 
 def score(layer, h, i, j, x, source):
-    """R_ij of head h for one row of tokens."""
+    """The score R_ij of head h for one row of tokens."""
     c = layer.inner // layer.heads
     own = slice(h * c, (h + 1) * c)
     if layer.kind == "random":
@@ -123,7 +123,7 @@ def test_a_dropped_weight_is_dropped_in_all_rows():
 
 
 def with_gradients(layer, x, context, masks, by_weights=False):
-    """Outputs and all gradients, on request by weights that are computed once."""
+    """Outputs and all gradients, optionally from explicit weights that are computed once."""
     with pytest.MonkeyPatch.context() as patch:
         if by_weights:
             patch.setattr(synthesizer, "factor_attention", partial(factor_attention, impl="weights"))
@@ -160,7 +160,7 @@ def test_exact_attention_with_the_factors_is_the_same_function(pattern, n, m, ro
 def test_half_precision_rounds_values_and_not_scores(pattern, masked):
     fine = build(pattern=pattern, longest=60, context=70, dim=64)
     with torch.no_grad():
-        fine.row_factors.mul_(30)  # a score of 30 is wrong by a tenth where its factors are rounded to bfloat16
+        fine.row_factors.mul_(30)  # a score of 30 is off by a tenth if its factors are rounded to bfloat16
     coarse = copy.deepcopy(fine).float()
     x, context = randn(3, 60, 64), randn(3, 70, 64) if pattern.cross else None
     mask = torch.rand(3, 70 if pattern.cross else 60) < torch.tensor([[1.0], [0.6], [0.0]])
@@ -171,7 +171,7 @@ def test_half_precision_rounds_values_and_not_scores(pattern, masked):
     with torch.autocast("cpu", torch.bfloat16):
         found = with_gradients(coarse, *inputs, masks)
     for one, other in zip(found, expected, strict=True):
-        assert (one - other).norm() <= 2e-2 * other.norm()  # a few roundings, of 2^-9 each, on the way through a layer
+        assert (one - other).norm() <= 2e-2 * other.norm()  # a few roundings of 2^-9 each within a layer
 
 
 @pytest.mark.parametrize("dropout, training, fused", [(0.5, True, False), (0.5, False, True), (0.0, True, True)])
@@ -211,7 +211,7 @@ def test_decoding_equals_the_parallel_form(options, pattern):
 
 
 def kinds_and_patterns():
-    """Of each kind one pattern is quick: dense here as causal cross attention, random in `test_options.py`."""
+    """Each kind has one quick pattern: dense here in causal cross attention, random in `test_options.py`."""
     for kind, pattern in product(["random", "dense"], ALL_PATTERNS):
         quick = (kind, pattern) == ("dense", CC)
         yield pytest.param(kind, pattern, marks=[] if quick else pytest.mark.full)
@@ -242,7 +242,7 @@ def test_dense_scores_have_a_hidden_layer_and_a_map_to_places():
     assert parameters(build("kind=dense", NC))["to_places.0.weight"] == (2, 3, 17)
     folded = parameters(build("kind=factorised_dense", NC))
     assert folded["to_places.0.weight"] == (2, 3, 5)
-    assert folded["to_places.1.weight"] == (2, 3, 4)  # 5 * 4 places cover 17
+    assert folded["to_places.1.weight"] == (2, 3, 4)  # 5 * 4 positions cover 17
 
 
 def test_frozen_scores_are_saved_but_not_trained():

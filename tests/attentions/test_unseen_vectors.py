@@ -1,4 +1,4 @@
-"""Vectors nobody has seen before: other shapes, masks, options and names, computed by formulas that share no code."""
+"""New vectors with other shapes, masks, options and names, computed by formulas that share no code with ours."""
 
 import json
 import math
@@ -123,7 +123,7 @@ def strided(a: Arrays, stride: int, near: bool = True) -> Tensor:
 
 
 def port_of_logsparse(a: Arrays, longest: int, sub: int) -> Tensor:
-    """Row by row as the port lists it."""
+    """Row by row, as in the port."""
     n, width = a["q"].shape[2], math.ceil(math.log2(sub))
     allowed = torch.zeros(longest, longest, dtype=torch.bool)
     for i in range(longest):
@@ -145,7 +145,7 @@ def port_of_logsparse(a: Arrays, longest: int, sub: int) -> Tensor:
 
 
 def etc(a: Arrays, globals_: int, radius: int, m: int) -> Tensor:
-    """Labels of global and ordinary tokens in one table."""
+    """The labels of global and ordinary tokens are in one table."""
     i, j = places(a["q"].shape[2])
     one, other = i < globals_, j < globals_
     label = torch.where(j >= i, (j - i).clamp(max=m), m + (i - j).clamp(max=m))
@@ -170,7 +170,7 @@ def synthetic_with_dots(a: Arrays) -> Tensor:
 
 
 def sorted_keys(a: Arrays, block: int, top: int) -> Tensor:
-    """The package's slip: what is sorted to a block has its keys for values."""
+    """The package's mistake: sorted blocks use their keys as values."""
     q, k, v = (a[x].unflatten(2, (-1, block)) for x in "qkv")
     left, keys = q.mean(dim=3) @ k.mean(dim=3).mT / q.shape[-1] ** 0.5, []
     for _ in range(top):
@@ -183,7 +183,7 @@ def sorted_keys(a: Arrays, block: int, top: int) -> Tensor:
 
 
 def sorted_causally(a: Arrays, block: int, top: int, temperature: float) -> Tensor:
-    """Half of the heads begin one token before the end of a block; what lies before attends to itself."""
+    """Half of the heads start block - 1 tokens later; the tokens before that attend to one another."""
     cut, half = block - 1, a["q"].shape[1] // 2
     late = [a[x][:, half:] for x in "qkv"]
     nulls = [a["param_null_keys"], a["param_null_values"]]
@@ -248,7 +248,7 @@ def biased_blocks(a: Arrays, block: int, more: int) -> Tensor:
 
 
 def s4d_both_ways(a: Arrays, channels: int) -> Tensor:
-    """Token by token; the second half of the kernels looks ahead, from the next token on."""
+    """Token by token; the second half of the kernels looks ahead, starting at the next token."""
     u, n = a["u"], a["u"].shape[-1]
     b, c = (torch.view_as_complex(a[name]) for name in ("param_B", "param_C"))
     decay = torch.complex(-a["param_A_real"].exp(), -a["param_A_imag"])
@@ -341,7 +341,7 @@ def causal_channels(a: Arrays) -> Tensor:
 
 
 def waves(a: Arrays, *, causal: bool = False) -> Tensor:
-    """The product of two waves is the cosine of the difference of their angles."""
+    """The product of two wave features is the cosine of the difference of their angles."""
     w = a["param_sigma"] * a["param_random_matrices"] / WAVES["tau"]
     q, k = (a[name] / (a[name].norm(dim=-1, keepdim=True) + 1e-3) @ w.mT for name in "qk")
     weights = WAVES["SCALE"] ** 2 * (q[:, :, :, None] - k[:, :, None]).cos().sum(dim=-1)
@@ -366,7 +366,7 @@ RANDOM = {"param_random_matrices": torch.linspace(-2, 2, 60, dtype=torch.float64
 
 
 def funnel(a: Arrays, places: Tensor, keys: Tensor) -> Tensor:
-    """The angle of every pair by itself; the first token, where it stands apart, has no place and no type."""
+    """The angle of each pair separately; the first token, where it is kept separate, has no position and no type."""
     width, per_head = a["param_r_kernel"].shape[0], a["q"].shape[-1] ** 0.5
     angle = (places[:, None] - keys)[..., None] * 10_000 ** (-torch.arange(0, width, 2).double() / width)
     r = torch.einsum("ijd,dhc->hijc", torch.cat([angle.sin(), angle.cos()], dim=-1), a["param_r_kernel"])
@@ -378,7 +378,7 @@ def funnel(a: Arrays, places: Tensor, keys: Tensor) -> Tensor:
 
 
 def funnelled(pattern: str, form: str, places: Tensor, keys: Tensor, **settings: Any) -> Unseen:
-    """Of width 12 with 3 heads of 5 channels: `places` are those of the queries in the text, `keys` those of keys."""
+    """Width 12, 3 heads of 5 channels; `places` are the positions of queries in the text, `keys` those of keys."""
     n, m, drawn = len(places), len(keys), torch.Generator().manual_seed(1)
     given = {"token_type_mat": torch.rand(2, n, m, generator=drawn) < 0.5}
     frequency = 10_000 ** (-torch.arange(6).double() / 6)
@@ -632,7 +632,7 @@ def test_a_bare_mask_of_other_options_is_matched(tmp_path):
         assert parity.examine(tmp_path / "m.npz").status == status
 
 
-ROWS = {"q", "k", "v", "x", "u", "p", "context", "mem", "cmem", "out", "w"}  # arrays with a row for each
+ROWS = {"q", "k", "v", "x", "u", "p", "context", "mem", "cmem", "out", "w"}  # arrays whose first axis is the batch
 ROWS |= {"key_padding_mask", "rows_valid", "param_noise", "param_landmark_logits", "param_uniform", "param_global_mask"}
 ROWS |= {"param_sketching_matrix", "param_random_sign"}
 ROWS |= {f"param_{x}_global" for x in "qkv"}
@@ -645,10 +645,10 @@ def test_neither_the_name_nor_the_order_of_rows_decides_about_a_recorded_vector(
     turned = {
         name: array.flip(0) if name in ROWS or name.removeprefix("d") in ROWS else array
         for name, array in vector.arrays.items()
-        if "w" in vector.arrays  # else a bare mask
+        if "w" in vector.arrays  # otherwise a bare mask
     }
     settings = dict(vector.meta["hyperparameters"])
-    if "global_tokens" in settings:  # of each row
+    if "global_tokens" in settings:  # one entry per row
         settings["global_tokens"] = settings["global_tokens"][::-1]
     meta = {**vector.meta, "case": "y", "hyperparameters": settings}
     verdict = parity.compare(replace(vector, name="x__y", meta=meta, arrays={**vector.arrays, **turned}))
@@ -656,7 +656,7 @@ def test_neither_the_name_nor_the_order_of_rows_decides_about_a_recorded_vector(
 
 
 def spoiled(tmp_path, **changes):
-    """The bytes of a sound vector with some of its meta changed."""
+    """The path of a valid vector saved with some of its meta changed."""
     source = next(parity.SHIPPED.glob("linear__ns*.npz"))
     with np.load(source, allow_pickle=False) as file:
         arrays, meta = {name: file[name] for name in file.files if name != "meta"}, json.loads(str(file["meta"]))

@@ -1,4 +1,4 @@
-"""Heads of 512 channels, the widest of super-resolution, in every mechanism."""
+"""Heads of 512 channels, the widest in super-resolution, in every mechanism."""
 
 import copy
 
@@ -10,15 +10,15 @@ from longspan.attentions import Pattern
 from tests.attentions.cases import CASES as DEFAULTS
 from tests.attentions.cases import each_case
 
-LENGTH = 160  # long enough for a kernel to be chosen where it takes such heads
-# where every token has a softmax over all pairs of channels, 80 million of them at that length, which nothing shortens
+LENGTH = 160  # long enough that a kernel is chosen if it supports such heads
+# every token there has a softmax over all pairs of channels, 80 million of them at LENGTH, with no shortcut
 LENGTHS = {("xcit", Pattern.CAUSAL_SELF): 20}
 
 
 def quick(spec: str, pattern: Pattern) -> bool:
-    """Defaults where they attend to one sequence: other options and sources of keys have heads of the same width.
+    """Defaults in self attention: other options and cross attention have heads of the same width.
 
-    That of yoso has a sum for every bucket of every hash, which takes long with so many channels.
+    The default of yoso has a sum for every bucket of every hash, which is slow with so many channels.
     """
     return spec in DEFAULTS and spec != "yoso" and not pattern.cross
 
@@ -41,7 +41,7 @@ def inputs(pattern: Pattern, width: int, length: int = LENGTH) -> tuple[list[tor
 
 
 def outputs(layer, given, masks, device, dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a layer gives, and all its gradients in one row: some alone are nothing but rounding, as a key's bias."""
+    """A layer's output, and all its gradients in one vector: some alone (a key's bias) are only rounding error."""
     given = [x.to(device, dtype).requires_grad_() for x in given]
     masks = {name: mask.to(device) for name, mask in masks.items()}
     y = layer(*given, **masks).masked_fill(~masks["mask"][..., None], 0)

@@ -14,7 +14,7 @@ NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
 
 def dense(layer):
     def one_moment(q, k, v, real):
-        """Outputs at all tokens, by the covariance of these."""
+        """Outputs at all tokens, from the covariance of the real ones."""
         q, k = (F.normalize(x * real[:, None, :, None], dim=2) for x in (q, k))
         return v @ (layer.temperature * q.mT @ k).softmax(dim=-1).mT
 

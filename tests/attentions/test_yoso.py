@@ -1,4 +1,4 @@
-"""YOSO against dense samples and the expectation they tend to, and its gradient against the paper's."""
+"""YOSO against dense samples and their expectation, and its gradient against the paper's."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ CAUSAL = [Pattern.CAUSAL_SELF, Pattern.CAUSAL_CROSS]
 
 @pytest.fixture(autouse=True, scope="module", params=["pairs", "buckets"])
 def formed(request):
-    """All of it twice: by pairs, as short sequences are, and by sums of buckets, as long ones are."""
+    """Run every test twice: pairwise, as for short sequences, and by bucket sums, as for long ones."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "buckets":
             patch.setattr(reference, "PAIRS", 0)
@@ -58,7 +58,7 @@ def test_outputs_and_gradients_are_those_of_the_paper(pattern, n, m, bits):
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_error_falls_as_one_over_the_root_of_the_number_of_hashes(pattern):
-    """Of weights, whose deviation is that of a share of independent hashes."""
+    """The error of the weights, whose deviation is that of a fraction of independent hashes."""
     torch.manual_seed(3)
     q, k = torch.randn(2, 1, 1, 40, 6).double()
     cosine = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
@@ -79,7 +79,7 @@ def test_many_hashes_give_the_expectation():
         (headwise(f"yoso(hashes={hashes}, bits=4)", Pattern.CAUSAL_SELF, heads=1).attend(q, k, v) - expected).norm()
         for hashes in (8, 2048)
     ]
-    assert apart[1] < apart[0] / 6  # 256 times as many: about a sixteenth
+    assert apart[1] < apart[0] / 6  # 256 times as many hashes: about a sixteenth of the error
 
 
 @pytest.mark.parametrize("pattern", CAUSAL)
@@ -114,7 +114,7 @@ def test_a_query_without_a_collision_gives_zero():
 
 
 def test_one_huge_token_changes_no_other_bucket():
-    """Sums of buckets are kept apart, not taken as differences of a running sum over all of them."""
+    """Bucket sums are accumulated separately, not taken as differences of a running sum over all buckets."""
     layer = headwise("yoso(hashes=2, bits=3)", Pattern.CAUSAL_SELF, heads=1).float()
     q, k, v = torch.randn(3, 1, 1, 400, 6)
     huge = v.clone()

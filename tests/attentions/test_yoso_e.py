@@ -1,4 +1,4 @@
-"""YOSO-E against the dense formula and the chance that hashes agree, and its gradient against the paper's."""
+"""YOSO-E against the dense formula and the probability that hashes agree, and its gradient against the paper's."""
 
 import pytest
 import torch

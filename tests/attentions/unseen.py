@@ -20,14 +20,14 @@ Arrays = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Unseen:
-    """What a recording would say, and the formula behind it."""
+    """What a recording would contain, and the formula behind it."""
 
     mechanism: str
     pattern: str
     law: Callable[[Arrays], Tensor]
     shapes: dict[str, tuple[int, ...]]  # arrays drawn from a normal distribution, and differentiated
     options: dict[str, Any] = field(default_factory=dict)
-    given: Arrays = field(default_factory=dict)  # arrays that are as they are
+    given: Arrays = field(default_factory=dict)  # arrays used as given
     mask: tuple[int, ...] = ()  # the number of real keys in each row
     source: str = "github somebody/somewhere, file.py"
     status: str = "reference"
@@ -67,7 +67,7 @@ def qkv(b: int, h: int, n: int, m: int, c: int, e: int | None = None) -> dict[st
 
 
 def hidden(a: Arrays) -> Tensor | float:
-    """0 for a real key, to be added to scores, and next to nothing for a padded one: a row may see no other."""
+    """Added to scores: 0 for a real key, -1e30 for a padded one (finite, since a row may see no other key)."""
     padded = a.get("key_padding_mask")
     return 0.0 if padded is None else torch.zeros(padded.shape).masked_fill(padded, -1e30)[:, None, None].double()
 

@@ -21,6 +21,6 @@ def test_a_wide_head_on_a_gpu_is_that_of_the_cpu(spec, pattern, width):
     with torch.autocast("cuda", torch.bfloat16):
         half = outputs(copy.deepcopy(layer).cuda(), given, masks, "cuda", torch.float32)
     assert all(torch.isfinite(found).all() for found in half)
-    moved = one_rounding(torch.bfloat16, 0)  # which may move a choice, of a bucket or an edge
+    moved = one_rounding(torch.bfloat16, 0)  # which may change the choice of a bucket or an edge
     near, _ = outputs(copy.deepcopy(layer).double(), [moved(x) for x in given], masks, "cpu", torch.float64)
     assert (half[0] - exact[0]).norm() <= max(0.1 * exact[0].norm(), 2 * (near - exact[0]).norm())

@@ -1,8 +1,8 @@
-"""Which mechanisms stand for all in the quick tests of a network.
+"""Which mechanisms represent all others in the quick tests of a network.
 
-What a mechanism promises is checked of every one by itself (`tests/attentions/test_promises.py`). A network has to keep
-it in its slots, and tells mechanisms apart by what they declare alone: one of each kind will do, and the long tests
-take all. A mechanism with a new combination of declarations is one of a new kind.
+The promises of each mechanism are checked on it alone (`tests/attentions/test_promises.py`). A network has to keep
+them in its slots, and distinguishes mechanisms only by what they declare: one of each kind is enough, and the long
+tests take all. A mechanism with a new combination of declarations is a new kind.
 """
 
 from collections.abc import Iterable
@@ -24,9 +24,9 @@ def kind(spec: str) -> tuple:
 
 
 def one_of_each_kind(cases: Iterable[str] | Iterable[tuple[str, Any]]) -> list:
-    """The cases as parameters of a test: one of each kind, and of each pattern beside it, is quick, the others long.
+    """The cases as parameters of a test: one of each kind and pattern is quick, the others are long.
 
-    Softmax attention stands for its kind.
+    Softmax attention represents its kind.
     """
     cases = [(case,) if isinstance(case, str) else case for case in cases]
     first: dict[tuple, tuple] = {}

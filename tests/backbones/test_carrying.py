@@ -1,4 +1,4 @@
-"""What a mechanism carries goes from segment to segment of a language model; without it networks are as before."""
+"""A mechanism's carry goes from segment to segment of a language model; without a carry, networks are unchanged."""
 
 import pytest
 import torch
@@ -91,7 +91,7 @@ def test_rows_go_on_after_what_the_rows_before_left():
     target = torch.zeros_like(row)
     _, carry = model(row[:, :8], target[:, :8], [None, None])
     whole, _ = model(row, target, [None, None])
-    model.positions = model.positions.roll(-8, 0)  # as if the second half stood at the places it has in the whole
+    model.positions = model.positions.roll(-8, 0)  # so that the second half has the positions it has in the whole row
     after, _ = model(row[:, 8:], target[:, 8:], carry)
     torch.testing.assert_close(after, whole[:, 8:])
 
@@ -124,7 +124,7 @@ def test_encoders_compute_as_before_where_nothing_is_carried(name):
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("real, n", [(9, 11), (8, 12)])  # segments with padding, and one of nothing else
+@pytest.mark.parametrize("real, n", [(9, 11), (8, 12)])  # segments with padding, and one of only padding
 @pytest.mark.parametrize("spec", ["sac(edges=3)", "compressive_transformer(memory=3, compressed=2, segment=4)"])
 def test_the_padding_of_a_row_is_not_in_the_auxiliary_loss(spec, real, n, streams):
     model, row = language_model(spec).train(), tokens(n)

@@ -1,4 +1,4 @@
-"""What a mechanism carries goes from layer to layer of an encoder, whichever way its rows are computed."""
+"""A mechanism's carry goes from layer to layer of an encoder, however its rows are computed."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -35,7 +35,7 @@ def test_an_encoder_passes_the_packed_sequence_from_layer_to_layer():
     torch.testing.assert_close(model.encode(tokens(9)), model.norm(x).mean(dim=1))
     model(tokens(9)).sum().backward()
     assert model.blocks[0].attention.p.grad.any()
-    assert model.blocks[1].attention.p.grad is None  # its place is taken by what the first layer packed
+    assert model.blocks[1].attention.p.grad is None  # replaced by what the first layer packed
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "first"])
@@ -56,7 +56,7 @@ def test_the_last_block_reads_what_was_carried_where_only_its_first_row_is_compu
 
 
 DEEP = {"model.encoder_layers": 2, "model.decoder_layers": 2}
-STACKS = {  # how many stacks of noncausal self slots a network has, and settings with which each has several
+STACKS = {  # number of stacks of noncausal self slots in a network, and settings that give each several layers
     "listops": (1, {}),
     "mlm": (1, {}),
     "summarization": (1, {"model.layers": 2}),

@@ -1,12 +1,11 @@
 """Compiled blocks compute what the plain ones do, as one graph each and for batches of any width.
 
-On a GPU long runs let torch.compile fuse the blocks of the encoder (`compile_parts`), which falls back on plain
+On a GPU long runs let torch.compile fuse the blocks of the encoder (`compile_parts`), which falls back on eager
 execution where a mechanism cannot be compiled. Here nothing falls back. The compiler runs up to the graphs of forward
-and backward, and these are executed operator by operator (`aot_eager`): what may go wrong in tracing is tested, what
-the code generator makes of a graph is not.
+and backward, and these are executed operator by operator (`aot_eager`): tracing is tested, code generation is not.
 
-Each mechanism is compiled in a process of its own, without the checks of shapes that tests add to every function,
-which are no part of the package and cannot be traced.
+Each mechanism is compiled in its own process, without the shape checks that tests add to every function, which are not
+part of the package and cannot be traced.
 """
 
 import subprocess
@@ -25,12 +24,12 @@ ROOT = Path(__file__).parents[2]
 SIZES = Sizes(dim=16, heads=2, layers=2, mlp=16, dropout=0.0, attention_dropout=0.0)
 VOCABULARY, LENGTH = 17, 150
 RAGGED = [[80, 64, 12, 33, 7], [145, 9, 145, 145, 2], [110, 50, 110, 77, 1]]  # three batches of different widths
-MOST_GRAPHS = 4  # one for a block, one for the last block, which computes one row only; and once more for a new width
+MOST_GRAPHS = 4  # one for a block, one for the last block, which computes only one row; both again for a new width
 
 QUICK = ("softmax",)
 A_GRAPH_PER_WIDTH = {
-    *("s4", "s4d"),  # a Fourier transform has one of few lengths, which is part of the graph
-    # Their blocks, strides or clusters are counted in Python, so that a batch of another width is compiled anew.
+    *("s4", "s4d"),  # Fourier transforms have one of a few lengths, which are part of the graph
+    # Their blocks, strides or clusters are counted in Python, so a batch of another width is recompiled.
     *(
         "cluster_former",
         "etc",
@@ -43,11 +42,11 @@ A_GRAPH_PER_WIDTH = {
     ),
     *("authors_skyformer", "pypi_routing_transformer"),
 }
-REFUSES = ("authors_soft",)  # rows that are no whole pictures
+REFUSES = ("authors_soft",)  # it refuses rows that are not whole pictures
 
 
 def built_in() -> list[str]:
-    """Those that an encoder can have."""
+    """Mechanisms that an encoder can have."""
     folder = Path(attentions.__file__).parent
     names = [name for name in attentions.names() if any(folder.rglob(f"{name}.py"))]
     own = (name for name in names if Pattern.NONCAUSAL_SELF in attentions.get(name).meta.patterns)
@@ -57,12 +56,12 @@ def built_in() -> list[str]:
 def outputs_and_gradients(model: EncoderClassifier) -> list[dict[str, Tensor]]:
     results = []
     for step, lengths in enumerate(RAGGED):
-        torch.manual_seed(step)  # for mechanisms that draw numbers while they learn
+        torch.manual_seed(step)  # for mechanisms that draw random numbers in training
         tokens = torch.randint(1, VOCABULARY, (len(lengths), max(lengths)))
         model.zero_grad()
         y = model(tokens, lengths)
         y.square().sum().backward()
-        gradients = {  # of a parameter that has no part in it, none or 0
+        gradients = {  # None or 0 for an unused parameter
             name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
         }
         results.append({"output": y.detach(), **gradients})
@@ -70,7 +69,7 @@ def outputs_and_gradients(model: EncoderClassifier) -> list[dict[str, Tensor]]:
 
 
 def compare(name: str, file: str) -> None:
-    """Run the network plain, then with compiled blocks, and save both results and the number of graphs."""
+    """Run the network uncompiled, then with compiled blocks, and save both results and the number of graphs."""
     from torch._dynamo.utils import counters
 
     torch.set_num_threads(1)

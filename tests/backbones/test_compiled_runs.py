@@ -1,9 +1,9 @@
-"""What a run on a GPU lets torch.compile do: one graph for all blocks and batches, with one unknown in it.
+"""What torch.compile produces in a run on a GPU: one graph for all blocks and batches, with one symbolic size.
 
-There a batch has always the same number of rows and the same width, and is filled up to one of few totals. A compiler
-that takes rows, widths or plain numbers for unknowns as well spends minutes on formulas of them, so that is what is
-counted here, and never seconds. As in `test_compiled.py` graphs are made, forward and backward, but no code from them,
-and mechanisms are compiled in a process without the checks that tests add to every function.
+There a batch always has the same number of rows and the same width, and is filled up to one of a few totals. If the
+compiler also treats rows, widths or plain numbers as symbolic, it spends minutes on expressions of them; so these are
+counted here, never seconds. As in `test_compiled.py`, forward and backward graphs are built but no code is generated,
+and mechanisms are compiled in a process without the shape checks that tests add to every function.
 """
 
 import json
@@ -31,12 +31,12 @@ VOCABULARY, WIDTH = 17, 150
 BATCHES = [[80, 64, 150, 33], [145, 9, 145, 145], [110, 51, 110, 77]]
 LONG = Recipe(steps=WORTH_COMPILING, batch_size=1, learning_rate=1.0, warmup=0)
 STEP = 128  # totals are multiples of it
-QUICK = ("local", "s4")  # one works on packed tokens, one on padded ones and shows einops a parameter
-MOST_FORMULAS = 12  # of the number of tokens: blocks of a packed row, what they hold, what is missing from the last
+QUICK = ("local", "s4")  # one works on packed tokens, one on padded ones and passes a parameter to einops
+MOST_FORMULAS = 12  # of the number of tokens: blocks of a packed row, tokens in them, tokens missing in the last
 
 
 def formulas(graph: torch.fx.Graph) -> Iterator[torch.SymInt]:
-    """All sizes in the graph that are no plain numbers."""
+    """All symbolic sizes in the graph."""
     for node in graph.nodes:
         value = node.meta.get("example_value")
         sizes = value.shape if isinstance(value, torch.Tensor) else [value]
@@ -51,7 +51,7 @@ def train(model: EncoderClassifier) -> None:
 
 
 def keep_graphs() -> list[torch.fx.Graph]:
-    """From now on, what modules are compiled to; nothing of it falls back."""
+    """Collect the graphs that modules are compiled to from now on, without fallback."""
     from torch._dynamo.backends.debugging import aot_eager
 
     torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def keep_graphs() -> list[torch.fx.Graph]:
 def describe(names: list[str]) -> None:
     """Train with each mechanism as a run would, and print what was compiled."""
     graphs = keep_graphs()
-    torch._dynamo.config.recompile_limit = 1  # so that what one mechanism left behind would stop the next
+    torch._dynamo.config.recompile_limit = 1  # so that state left by one mechanism would make the next fail
     for name in names:
         graphs.clear()
         model = EncoderClassifier(attentions.get(name), SIZES, vocabulary=VOCABULARY, classes=10, length=WIDTH)

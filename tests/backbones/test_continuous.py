@@ -13,7 +13,7 @@ from longspan.core.errors import UsageError
 
 @dataclass
 class Told:
-    """Rows whose probabilities of stopping are known beforehand."""
+    """Rows with given stop probabilities."""
 
     chances: torch.Tensor
     place: int = 0

@@ -1,4 +1,4 @@
-"""The encoder of Long Range Arena: its size to the last parameter, and rows that know nothing of their neighbours."""
+"""The encoder of Long Range Arena: its exact parameter count, and rows independent of the others in their batch."""
 
 import dataclasses
 import functools
@@ -64,7 +64,7 @@ def test_the_transformer_has_the_parameters_of_the_paper_to_the_last_one(what):
         ("listops", "longspan", 19_983_370),  # the paper's sizes
         ("pathfinder", "lra-released", 26_530),
         ("pathfinder", "lra-paper", 446_338),
-        ("pathfinder", "longspan", 26_530 + 32),  # black has an id of its own
+        ("pathfinder", "longspan", 26_530 + 32),  # black has its own id
         ("text", "lra-released", 3_486_722),
         ("text", "lra-paper", 20_089_858),
         ("text", "longspan", 3_486_722),
@@ -74,7 +74,7 @@ def test_the_transformer_has_the_parameters_of_the_paper_to_the_last_one(what):
         ("retrieval_30k", "longspan", 1_087_618 + 128 + (512 - 256) * 512 + 512 * 2 - 512 * 256 - 256 - 256 * 2),
         ("image", "lra-released", 248_458),
         ("image", "lra-paper", 191_498),
-        ("image", "longspan", 248_458 + 128),  # black has an id of its own
+        ("image", "longspan", 248_458 + 128),  # black has its own id
         ("pathx", "lra-released", 537_954),
         ("pathx", "lra-paper", 446_338),
         ("pathx", "longspan", 537_954 + 32),
@@ -84,10 +84,10 @@ def test_the_tasks_build_networks_of_these_sizes(task, protocol, expected):
     assert runs.count_parameters(task, "softmax", protocol, "full")["total"] == expected
 
 
-MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-released: a change changes every result
+MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-released: a change alters every result
     "abc": (8_948_746 + 4 * 32 * 64, 26_530 + 4 * 32 * 4),  # 32 slots for each channel of a head
     "authors_lara": (8_948_746 + 4 * 2 * (64**2 + 3 * 64), 26_530 + 4 * 2 * (4**2 + 3 * 4)),  # as lara
-    "authors_set_transformer": (  # four maps of the inner width more (five where it is another), and 32 points
+    "authors_set_transformer": (  # four more maps of the inner width (five where it differs from dim), and 32 points
         8_948_746 + 4 * (4 * 512**2 + 32 * 512),
         26_530 + 4 * (5 * 16**2 + 32 * 16),
     ),
@@ -145,23 +145,23 @@ MECHANISMS = {  # in the Transformer's sizes for listops and pathfinder, lra-rel
     "lra_linear": (8_948_746, 26_530),
     "lra_linformer": (8_948_746 + 4 * 16 * 2_001, 26_530 + 4 * 16 * 1_024),  # one map from length to 16
     "lra_local": (8_948_746, 26_530),
-    "lra_longformer": (8_948_746 + 4 * 3 * 512**2, 26_530 + 4 * 3 * 32 * 16),  # projections that nobody uses
+    "lra_longformer": (8_948_746 + 4 * 3 * 512**2, 26_530 + 4 * 3 * 32 * 16),  # unused projections
     "lra_performer": (8_948_746, 26_530),
     "lra_reformer": (8_948_746 - 2 * 4 * 512**2, 26_530 + 4 * (2 * 32**2 - 4 * 32 * 16)),  # as wide as the tokens
     "lra_sinkhorn": (8_948_746 + 4 * 65 * 25, 26_530 + 4 * 5 * 25),  # a map to 25 blocks that has no effect
     "lra_softmax": (8_948_746, 26_530),
     "lra_sparse_transformer": (8_948_746, 26_530),
     "lra_synthesizer": (8_948_746 + 4 * 8 * 2_001**2, 26_530 + 4 * 4 * 1_024**2),  # a full matrix for each head
-    "luna": (  # one map more, 16 slots and a norm; where queries are narrower, a map from what is packed
+    "luna": (  # one more map, 16 slots and a norm; where queries are narrower, a map from the packed sequence
         8_948_746 + 4 * (512**2 + 16 * 512 + 2 * 512),
         26_530 + 4 * (16**2 + 32 * 16 + 16 * 32 + 2 * 32),
     ),
-    "lucidrains_mca": (  # filters of 3 taps between the channels of a head, a bias, a key and a value of no token
+    "lucidrains_mca": (  # filters of 3 taps between the channels of a head, a bias, a null key and a null value
         8_948_746 + 4 * (3 * 512 * 64 + 3 * 512),
         26_530 + 4 * (3 * 16 * 4 + 3 * 16),
     ),
     "mca": (8_948_746 + 4 * 3 * 512 * 64, 26_530 + 4 * 3 * 32 * 8),  # the filters, over tokens as wide as the model
-    "none": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # nothing at all
+    "none": (8_948_746 - 4 * 4 * 512**2, 26_530 - 4 * 4 * 32 * 16),  # no parameters
     "nystromformer": (8_948_746, 26_530),
     "performer": (8_948_746, 26_530),
     "poolingformer": (  # three maps between the channels of a head, and five weights from each channel
@@ -275,7 +275,7 @@ def test_an_odd_width_ends_with_a_sine():
 # ---------------------------------------------------------------------------------------------------------------- rows
 
 LAWFUL = [name for name in attentions.names() if not attentions.get(name).meta.fidelity]  # twins may mix padding in
-TWINS = sorted(set(MECHANISMS) - set(LAWFUL) - {"authors_soft"})  # which takes whole pictures
+TWINS = sorted(set(MECHANISMS) - set(LAWFUL) - {"authors_soft"})  # it takes only whole pictures
 
 
 @functools.cache
@@ -322,7 +322,7 @@ def test_twins_of_released_code_train_on_full_and_on_padded_batches(mechanism, p
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
         attention = model.blocks[0].attention
         value = attention.value if hasattr(attention, "value") else attention.mab0.fc_v
-        blind = mechanism == "lucidrains_mca" and lengths is not None  # its masks are turned over
+        blind = mechanism == "lucidrains_mca" and lengths is not None  # its masks are inverted
         assert value.weight.grad.any() != blind
 
 
@@ -356,7 +356,7 @@ def test_the_order_of_tokens_matters_and_so_does_every_token():
 
 
 class Watching(HeadwiseAttention):
-    """Averages visible values, and remembers the mask it was given."""
+    """Averages all values, and records the masks it was given."""
 
     meta = AttentionMeta("Watching", "none", "test", "n", (Pattern.NONCAUSAL_SELF,))
     seen: list = []
@@ -381,7 +381,7 @@ def zeros_model(pooling, hide_zeros=True, attention=Watching):
 TOKENS = torch.tensor([[0, 3, 0, 5], [2, 0, 4, 0]])
 
 
-WHOLE = F.pad(TOKENS, (0, LENGTH - 4))  # as the release has them, whatever the width of the batch
+WHOLE = F.pad(TOKENS, (0, LENGTH - 4))  # as in the release, for any width of the batch
 
 
 def test_hidden_zeros_are_masked_in_every_layer(watching):
@@ -419,7 +419,7 @@ def test_by_the_rule_of_the_release_a_row_is_the_same_in_a_batch_of_any_width(po
     expected = model(F.pad(short, (0, LENGTH - 4)))
     torch.testing.assert_close(model(short, [4, 2]), expected)
     filled = torch.cat([short, torch.zeros(1, 4, dtype=torch.long)])
-    rows = Rows(torch.tensor([4, 2, 2]), total=8, max_seqlen=4, count=2)  # a third row that only fills
+    rows = Rows(torch.tensor([4, 2, 2]), total=8, max_seqlen=4, count=2)  # the third row is filler
     torch.testing.assert_close(model(filled, rows), expected)
 
 

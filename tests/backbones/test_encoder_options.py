@@ -1,4 +1,4 @@
-"""The encoder's options: the defaults are the network of before, and every other does what its name says."""
+"""The encoder's options: the defaults give the network as it was before, and every other does what its name says."""
 
 import dataclasses
 import hashlib
@@ -41,13 +41,13 @@ def test_default_networks_have_the_names_the_sizes_and_the_outputs_of_before_the
     model = task.model(attentions.get(mechanism), task.protocol(protocol, "full").override(plain)).eval()
     names = json.dumps([[name, list(value.shape)] for name, value in model.state_dict().items()])
     n, count = 40, 2 * task.texts
-    model.longest = n  # to which hidden zeros are padded
+    model.longest = n  # hidden zeros are padded to this length
     with torch.no_grad():
         logits = model(rows(count, n, 0, 10), [n] * (count - 1) + [n - 7])
     before = BEFORE[case]
     assert sum(p.numel() for p in model.parameters()) == before["parameters"]
     assert hashlib.sha256(names.encode()).hexdigest()[:16] == before["names"]
-    assert logits.flatten()[:6].tolist() == pytest.approx(before["logits"], abs=2e-3)  # they were rounded
+    assert logits.flatten()[:6].tolist() == pytest.approx(before["logits"], abs=2e-3)  # the stored logits are rounded
 
 
 # ----------------------------------------------------------------------------------------------------------------- norm
@@ -89,7 +89,7 @@ def test_a_norm_behind_the_residual_is_the_formula_written_out():
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_batch_norm_is_over_real_tokens_alone_however_rows_are_padded_or_filled(pooling):
-    """A row that only fills, as batches on a GPU have one, moves neither outputs nor statistics nor gradients."""
+    """A filler row, as in batches on a GPU, changes neither outputs nor statistics nor gradients."""
     lengths, found = [LENGTH, 5, 9], []
     for filler in (0, 7):
         model, tokens = build(norm="batch", pooling=pooling).train(), rows()
@@ -99,7 +99,7 @@ def test_batch_norm_is_over_real_tokens_alone_however_rows_are_padded_or_filled(
         logits.square().sum().backward()
         found.append([logits, *(p.grad for p in model.parameters()), *model.state_dict().values()])
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # summed in another order
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # summed in a different order
 
 
 def test_batch_norm_of_full_rows_is_that_of_torch():
@@ -163,7 +163,7 @@ def test_a_mechanism_without_queries_and_keys_of_its_own_refuses_rotary_position
 
 def test_rotary_positions_need_pairs_of_channels():
     with pytest.raises(UsageError, match="even width"):
-        build(positions="rope", heads=4)  # of 3 channels
+        build(positions="rope", heads=4)  # heads of 3 channels
 
 
 def test_the_scales_of_embeddings_and_positions_are_those_asked_for():
@@ -243,14 +243,14 @@ def test_rows_are_pooled_as_their_names_say(lengths):
 
 
 def test_by_the_rule_of_nystromformer_black_pixels_have_no_influence_at_all():
-    """Of keys they are hidden, and their outputs are 0 in the mean; by the release's rule they are part of it."""
+    """They are hidden as keys, and count as 0 in the mean; by the release's rule they are part of it."""
     tokens = rows(low=0, high=3)
     moved = build(hide_zeros=True, zero_rule="nystrom")
     released = build(hide_zeros=True)
     for model, same in ((moved, True), (released, False)):
         before = model(tokens)
         with torch.no_grad():
-            model.embedding.weight[0, 0] += 5.0  # of black
+            model.embedding.weight[0, 0] += 5.0  # the embedding of black
         assert torch.allclose(before, model(tokens), atol=1e-5) == same
     nystrom, visible = (
         build(hide_zeros=True, pooling=p, zero_rule=r) for p, r in (("mean", "nystrom"), ("sum_visible", "release"))
@@ -261,7 +261,7 @@ def test_by_the_rule_of_nystromformer_black_pixels_have_no_influence_at_all():
 @pytest.mark.parametrize("mechanism", ["softmax", "linear", "local", "nystromformer", "cosformer"])
 @pytest.mark.parametrize("positions", ["learned", "rope"])
 def test_dropped_black_pixels_are_padding_that_is_not_computed(mechanism, positions):
-    """What is left has the outputs that it has where black is hidden from attention, and no one else counts."""
+    """The remaining pixels have the same outputs as when black is only hidden from attention, and no others count."""
     if positions == "rope" and mechanism in ("local", "nystromformer", "cosformer"):
         positions = "sinusoid"
     tokens = rows(low=0, high=3)

@@ -1,4 +1,4 @@
-"""FastSpeech 2: CAB's sizes to the last parameter, durations by hand, and rows that do not see their padding."""
+"""FastSpeech 2: CAB's exact parameter counts, durations by hand, and rows that do not see their padding."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ def build(spec="softmax", sizes=TINY, seed=0):
 
 
 def some(rows=3, phones=7, seed=0):
-    """Phones of rows of falling length, with all that is known of them in training."""
+    """Phones in rows of decreasing length, with everything known about them in training."""
     draw = torch.Generator().manual_seed(seed)
     lengths = torch.arange(phones, phones - 2 * rows, -2)
     tokens = torch.randint(4, 11, (rows, phones), generator=draw)
@@ -187,6 +187,6 @@ def test_gradients_reach_every_parameter_and_not_the_row_of_padding():
     said = model(tokens, lengths, TOPS, durations, pitch, energy)
     (said.mel.abs().sum() + said.log_durations.sum() + said.pitch.sum() + said.energy.sum()).backward()
     for name, parameter in model.named_parameters():
-        if "key.bias" not in name:  # moves all scores of a query alike
+        if "key.bias" not in name:  # shifts all scores of a query equally
             assert parameter.grad.abs().sum() > 0, name
     assert not model.embedding.weight.grad[1].any()

@@ -1,4 +1,4 @@
-"""Greedy decoding: a row ends at its first end token and not before it may, and finished rows cost nothing."""
+"""Greedy decoding: a row ends at its first end token but not before the minimum, and finished rows cost nothing."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ VOCABULARY = 6
 
 @dataclass
 class Scripts:
-    """A network without weights: row i prefers, at place t, the token `scripts[i][t]`, and after it END or token 2."""
+    """A network without weights: at position t row i prefers the token `scripts[i][t]`, then END or token 2."""
 
     scripts: torch.Tensor
     place: int = 0
@@ -31,7 +31,7 @@ class Scripts:
 
 
 def play(scripts, longest, shortest=0, stop="row"):
-    """What is written, and how many rows each step had to go through."""
+    """The tokens written, and the number of rows each step computed."""
     rows = []
 
     def step(token, state):
@@ -86,7 +86,7 @@ def test_limits_that_cannot_be_are_refused(longest, shortest):
 
 
 def test_a_batch_that_stops_together_goes_on_after_the_end_tokens_of_single_rows():
-    """ParaGen's search: row 0 ends at place 1 and writes on; at place 3 both want to end, and that is not written."""
+    """ParaGen's search: row 0 ends at position 1 and keeps writing; at position 3 both end, and that is not written."""
     scripts = [[3, END, 4, END, 5], [3, 4, END, END, 5]]
     written, rows = play(scripts, 5, stop="batch")
     assert written == [[3, END, 4, PAD, PAD], [3, 4, END, PAD, PAD]]

@@ -1,4 +1,4 @@
-"""Informer: exact to the parameter, the same function as a plain rewriting of it, and one slot for each pattern."""
+"""Informer: exact parameter counts, the same function as a plain reimplementation, and one slot for each pattern."""
 
 import dataclasses
 import math
@@ -84,13 +84,13 @@ def attend(weights, name, x, context, heads, *, causal=False, mix=False):
             seen = slice(0, row + 1) if causal else slice(None)
             logits = (q[:, row, None, part] * k[:, seen, part]).sum(-1) / math.sqrt(c)
             made[:, head, row] = (logits.softmax(-1)[..., None] * v[:, seen, part]).sum(1)
-    # The authors' slip: [heads, rows, channels] is read as [rows, heads * channels].
+    # The authors' mistake: [heads, rows, channels] is read as [rows, heads * channels].
     merged = made.reshape(b, n, d) if mix else made.transpose(1, 2).reshape(b, n, d)
     return linear("out", merged)
 
 
 def oracle(weights, values, times, sizes, past, prefix, horizon):
-    """The forecast, written down a second time from the specification, without modules."""
+    """The forecast, implemented a second time from the specification, without modules."""
 
     def norm(name, x):
         x = x - x.mean(-1, keepdim=True)
@@ -157,7 +157,7 @@ def test_the_network_is_a_plain_rewriting_of_the_specification(sizes, past, pref
         forecast = model.eval()(values, times)
         expected = oracle(model.state_dict(), values, times, sizes, past, prefix, horizon)
     assert forecast.shape == (2, horizon, 3)
-    torch.testing.assert_close(forecast, expected, rtol=1e-6, atol=1e-6)  # positions are kept in single precision
+    torch.testing.assert_close(forecast, expected, rtol=1e-6, atol=1e-6)  # positions are stored in single precision
 
 
 def test_the_value_embedding_begins_with_the_variance_of_the_original():
@@ -177,7 +177,7 @@ def test_mixing_moves_every_number_and_loses_none(heads, places, channels):
     (mixed,) = _flatten(heads, torch.nn.Identity(), (y,))
     assert mixed.shape == y.shape
     assert torch.equal(mixed.flatten(1).sort().values, y.flatten(1).sort().values)
-    first = mixed.flatten(1)[:, : places * channels]  # all places of the first head come first
+    first = mixed.flatten(1)[:, : places * channels]  # all positions of the first head come first
     assert torch.equal(first, y[:, :, :channels].flatten(1))
     assert heads > 1 or torch.equal(mixed, y)
 
@@ -186,7 +186,7 @@ def test_mixing_moves_every_number_and_loses_none(heads, places, channels):
 
 
 def supporting(pattern):
-    """Those of sequences; one for pictures alone refuses a row that is none."""
+    """Mechanisms for sequences; those for pictures only refuse other rows."""
     metas = {name: attentions.get(name).meta for name in attentions.names()}
     return [name for name, meta in metas.items() if pattern in meta.patterns and not meta.spatial]
 

@@ -1,4 +1,4 @@
-"""GPT-2 and RoBERTa: sizes to the integer, nothing from the future, one token at a time as all at once."""
+"""GPT-2 and RoBERTa: exact parameter counts, nothing from the future, one token at a time the same as all at once."""
 
 import functools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where a mechanism owns its block, a network leaves the MLP out: encoders, decoders and what is timed alike."""
+"""Where a mechanism owns its block, the network omits the MLP: in encoders, in decoders and when timing."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""PoinTr: exact to the parameter, the same function as a plain rewriting of it, and slots of its own kinds."""
+"""PoinTr: exact parameter counts, the same function as a plain reimplementation, and its own kinds of slots."""
 
 import dataclasses
 import math
@@ -61,7 +61,7 @@ COUNTS = [
     (CAB, "performer", NS, 52_836_966),
     (dataclasses.replace(CAB, decoder_self="trial"), "performer", NS, 52_846_182),
     (Sizes(), "softmax", NC, 52_830_054),
-    (Sizes(), "performer(features=64)", NC, 52_830_054),  # under one rule for all, all are equal
+    (Sizes(), "performer(features=64)", NC, 52_830_054),  # with one rule for all, all counts are equal
     (Sizes(), "abc(slots=64)", NC, 52_830_054 + 65_536),
     (Sizes(qkv_bias="all"), "softmax", NC, 52_830_054 + 22 * 3 * 384),
 ]
@@ -148,7 +148,7 @@ def test_patches_are_as_large_as_the_points_asked_for():
 
 
 def oracle(model, points):
-    """The clouds, written down a second time from the specification: concatenations are built, sampling goes twice."""
+    """The clouds, implemented a second time from the specification: concatenations are built, sampling runs twice."""
     sizes, weights = model.sizes, model.state_dict()
 
     def linear(name, x):
@@ -252,7 +252,7 @@ def oracle(model, points):
 def test_the_network_is_a_plain_rewriting_of_the_specification(sizes):
     torch.manual_seed(0)
     model = pointr(sizes=sizes).double().eval()
-    for parameter in model.parameters():  # the first weights of a transformer are too small to be heard
+    for parameter in model.parameters():  # the initial weights of a transformer are too small to matter
         nn.init.normal_(parameter, std=0.4)
     for norm in (module for module in model.modules() if isinstance(module, nn.BatchNorm1d)):
         nn.init.uniform_(norm.running_mean, -1, 1)
@@ -291,12 +291,12 @@ def test_it_runs_without_any_attention_at_all():
     coarse, dense = model(scans())
     assert dense.isfinite().all()
     (coarse.square().sum() + dense.square().sum()).backward()
-    assert model.encoder[0].mlp[1].weight.grad.abs().sum() > 0  # proxies still meet as neighbours and in the maximum
+    assert model.encoder[0].mlp[1].weight.grad.abs().sum() > 0  # proxies still mix as neighbours and in the maximum
     assert not any("attention" in name or "cross." in name for name, _ in model.named_parameters())
 
 
 def supporting(pattern):
-    """Those of sequences; one for pictures alone refuses a row that is none."""
+    """Mechanisms for sequences; those for pictures only refuse other rows."""
     metas = {name: attentions.get(name).meta for name in attentions.names()}
     return [name for name, meta in metas.items() if pattern in meta.patterns and not meta.spatial]
 

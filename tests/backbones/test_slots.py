@@ -1,4 +1,4 @@
-"""Replacing one pattern leaves every slot of another as it was, in a small network that has three of them."""
+"""Replacing one pattern leaves the slots of all other patterns unchanged, in a small network with three patterns."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ MECHANISM = attentions.get("abc(slots=3)")
 
 
 def types_by_pattern(model):
-    """What sits in the slots of each pattern."""
+    """The mechanisms in the slots of each pattern."""
     found = {}
     for text in filled(model).values():
         name, _, pattern = text.partition(" ")

@@ -1,4 +1,4 @@
-"""Layers of the speech networks: fairseq's positions, and a convolution that is torch's."""
+"""Layers of the speech networks: fairseq's positions, and a convolution equal to torch's."""
 
 import pytest
 import torch

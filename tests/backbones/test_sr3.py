@@ -1,4 +1,4 @@
-"""SR3: exact to the parameter, slots in the published order, and every mechanism in heads of 64 to 512 channels."""
+"""SR3: exact parameter counts, slots in the published order, and every mechanism in heads of 64 to 512 channels."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The encoder-decoder: CAB's sizes to the last parameter, no word of the future, step by step what it says at once."""
+"""The encoder-decoder: CAB's exact parameter counts, nothing from the future, stepwise decoding equals the forward."""
 
 import pytest
 import torch
@@ -170,7 +170,7 @@ def test_logits_of_real_words_alone_are_those_of_the_padded_rows():
 
 
 def test_what_is_written_does_not_depend_on_who_else_is_in_the_batch():
-    model, end = build(seed=0), 19  # which some rows write early, some late and some never
+    model, end = build(seed=0), 19  # some rows write it early, some late and some never
     lengths = [9, 4, 1, 7, 9, 2]
     source = tokens(len(lengths), 9, seed=7)
     limits = Limits(end=end, pad=0, longest=TINY.longest, shortest=TINY.shortest)

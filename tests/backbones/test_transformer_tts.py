@@ -1,4 +1,4 @@
-"""Transformer-TTS: CAB's sizes to the last parameter, no step of the future, step by step what it says at once."""
+"""Transformer-TTS: CAB's exact parameter counts, nothing from the future, stepwise decoding equals the forward."""
 
 from dataclasses import replace
 
@@ -163,7 +163,7 @@ def test_the_prenet_is_never_quiet_and_draws_for_each_row_and_step():
 
 
 def alone_and_together(sizes, text, lengths):
-    """The last row by itself, and in its batch, whose rows end after 2, 12 and 6 steps."""
+    """The last row alone, and in its batch, whose rows end after 2, 12 and 6 steps."""
     model = build(sizes=sizes)
     step, ends = model.step, {0: 2, 1: 12, 2: 6}
 
@@ -189,7 +189,7 @@ def test_a_clip_alone_is_spoken_as_in_a_batch():
 
 @pytest.mark.parametrize("change", [{"together": True}, {"pads": "seen"}])
 def test_each_habit_of_fairseq_makes_a_clip_depend_on_its_batch(change):
-    """The post-net sees what short rows made after their end; convolutions see padding."""
+    """The post-net sees what short rows generated after their end; convolutions see padding."""
     text, lengths, _ = some()
     alone, whole = alone_and_together(replace(TINY, **change), text, lengths)
     assert (alone - whole).abs().max() > 1e-4
@@ -236,7 +236,7 @@ def test_the_padding_of_a_target_is_not_in_the_auxiliary_loss():
     text, lengths, target = some()
 
     def term(steps):
-        torch.manual_seed(0)  # of the dropout in convolutions
+        torch.manual_seed(0)  # for the dropout in convolutions
         with collecting(model) as layers:
             model(text, lengths, target[:, :steps], torch.tensor([6, 4, 5]))
             return auxiliary_loss(layers)

@@ -1,4 +1,4 @@
-"""The race with other people's packages: what is absent is passed over, what fails is a note, the report says both."""
+"""The race with other packages: what is absent is skipped, what fails is noted, and the report says both."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""No benchmark rots: each has a `--quick`, which runs here, and a line in the README."""
+"""No benchmark rots: each has a `--quick` mode, which runs here, and a line in the README."""
 
 import subprocess
 import sys

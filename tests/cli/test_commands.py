@@ -27,7 +27,7 @@ VERBS = ["list", "show", "check", "data", "run", "runs", "measure", "params", "b
 VERBS += ["plan", "probe", "analyze", "new", "doctor"]
 DATA_VERBS = ["prepare", "import", "status", "verify"]
 
-# A cell of a second: the real path with a small network, little data and two steps.
+# A cell that takes a second: the real code path with a small network, little data and two steps.
 TINY = {"recipe.steps": 2, "recipe.evaluate_every": 1, "recipe.batch_size": 4}
 TINY |= {"data.train": 8, "data.valid": 4, "data.test": 8, "model.dim": 8, "model.layers": 1, "model.mlp": 8}
 SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
@@ -35,7 +35,7 @@ SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={valu
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Every test has a folder of its own as the current one; cells run in this process, unless a command is started."""
+    """Every test runs in a folder of its own; cells run in this process unless the test starts a command."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LONGSPAN_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "140")
@@ -165,7 +165,7 @@ def test_show_prints_the_bibtex_entry_of_a_paper_and_no_more():
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("@inproceedings{choromanski2021rethinking,")
     assert result.stdout.endswith("}\n")
-    assert call("show", "listops", "--bibtex").stdout.count("@") == 1  # the task and the data are of one paper
+    assert call("show", "listops", "--bibtex").stdout.count("@") == 1  # the task and the data come from one paper
 
 
 def test_show_prints_samples_of_text_and_draws_those_of_images(folder):
@@ -256,7 +256,7 @@ def test_a_traceback_is_shown_only_with_debug(folder):
     assert done.stderr.count("\n") == 1
     for words in (["--debug", "check", "boom.py:Mine"], ["check", "boom.py:Mine", "--debug"]):
         result = call(*words)
-        assert isinstance(result.exception, PluginError)  # left to the interpreter, which shows the traceback
+        assert isinstance(result.exception, PluginError)  # raised to the interpreter, which shows the traceback
         assert result.stderr == ""
 
 
@@ -437,7 +437,7 @@ LONG = [word if word != "recipe.steps=2" else "recipe.steps=1000000" for word in
 
 
 def started(words, reached):
-    """The command in a process of its own that has got somewhere."""
+    """Start the command in its own process and wait until `reached()` holds."""
     command = [sys.executable, "-c", "from longspan.cli import main; main()", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -450,7 +450,7 @@ def started(words, reached):
 
 
 def training(folder, changes):
-    """A run that has begun to train."""
+    """Start a run and wait until it is training."""
     logs = (folder / "out" / "runs").glob
     words = ["run", "listops", "-a", "softmax", *changes]
     return started(words, lambda: any(len(log.read_text().splitlines()) > 2 for log in logs("*/log.csv")))
@@ -611,7 +611,7 @@ def test_corrupt_and_hostile_cards_are_named_and_lose_nothing(folder, cards):
     result = call("board", "lra-generated")
     assert result.exit_code == 0
     assert "broken.json" in result.stderr
-    assert "<script>alert(1)</script>" in result.stdout  # shown as text
+    assert "<script>alert(1)</script>" in result.stdout  # shown as plain text
     assert "broken.json" in call("report").stderr
     assert_one_sentence(call("verify", broken), 1)
     assert broken.exists()

@@ -1,4 +1,4 @@
-"""Cards of strangers on a terminal: whatever they say is shown as text, and no number in them stops a command."""
+"""Untrusted cards on a terminal: whatever they say is shown as text, and no number in them stops a command."""
 
 import json
 import re
@@ -94,12 +94,12 @@ def probe(draw):
 
 
 def write(folder, drawn):
-    """The cards that are sound, beside a file that is none and has a hostile name."""
+    """Write the valid cards, and beside them a file with a hostile name that is not a card."""
     for number, card in enumerate(drawn):
         bounded = json.loads(json.dumps(card))
         try:
             cards.write(folder / f"{number}.json", bounded)
-        except cards.InvalidCard:  # what was drawn is outside the bounds of its field
+        except cards.InvalidCard:  # a drawn value is outside the bounds of its field
             continue
     (folder / "a\x1b[31m\u202eb.json").write_text('{"schema": "\\u001b[2J"}')
 
@@ -197,7 +197,7 @@ def test_a_screen_draws_in_colour_and_shows_texts_literally(attack):
 
 
 def test_no_other_console_writes_to_the_terminal():
-    """A rich console that is not a Screen would print what a card says as it is."""
+    """A rich console that is not a Screen would print the text of a card unescaped."""
     from pathlib import Path
 
     package = Path(cards.__file__).parents[1]

@@ -21,7 +21,7 @@ HERE = "Test CPU"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A machine with the processor of the cards that tests make, and cells that run in this process."""
+    """A machine with the same processor as the test cards; cells run in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setattr(supervisor, "Worker", InProcess)
@@ -117,7 +117,7 @@ def test_a_wrong_request_is_one_sentence(words, sentence):
     assert sentence in " ".join(result.stderr.split())
 
 
-# ------------------------------------------------------------------------------------ what shared a device has no speed
+# -------------------------------------------------------------------------------------- no speed from a shared device
 
 SHARED = {"timing": {"wall_seconds": 50.0, "steps_per_second": 8642.0, "examples_per_second": 9.0, "shared": True}}
 

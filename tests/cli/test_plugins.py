@@ -1,4 +1,4 @@
-"""Tasks and backbones of one's own: from `new` to a row of a board, by the name of the file."""
+"""Plug-in tasks and backbones: from `new` to a row of a board, by the name of the file."""
 
 import pytest
 from typer.testing import CliRunner
@@ -33,7 +33,7 @@ def test_what_new_writes_is_short_and_runs_to_a_row_of_a_board(kind, target, fol
     assert len((folder / "mine.py").read_text().splitlines()) <= 60
     card = longspan.run(target, "linear", overrides=FEW, device="cpu", progress=False)
     assert (card["status"], card["task"]) == ("ok", target)
-    card = {**card, "overrides": {}, "track": "fixed"}  # as it is without overrides, which would take longer
+    card = {**card, "overrides": {}, "track": "fixed"}  # as a run without overrides, which would take longer
     (view,) = collect.boards([card], target)
     assert [row.mechanism for row in view.rows] == ["linear"]
 

@@ -1,4 +1,4 @@
-"""A command that runs thousands of cells keeps of each card what it shows in the end, and that on disk."""
+"""A command that runs thousands of cells keeps only what it shows of each card at the end, and keeps it on disk."""
 
 import errno
 import gc
@@ -20,11 +20,11 @@ from tests.results.factory import make_card
 
 
 class AtOnce:
-    """A launcher whose cells are done when they are taken."""
+    """A launcher whose cells finish as soon as they are taken."""
 
     def run(self, take):
         while (cell := take(None)) is not None:
-            pickle.dumps(cell)  # as for a process elsewhere
+            pickle.dumps(cell)  # as when it is sent to another process
             yield cell, Outcome(make_card(cell.mechanism, seed=cell.seed))
 
 
@@ -44,12 +44,12 @@ def test_a_cell_that_has_ended_leaves_nothing_in_memory(tmp_path, capsys):
 
     def look(cell, outcome):
         if cell.seed % 100 == 99:
-            capsys.readouterr()  # which keeps what was said
+            capsys.readouterr()  # capsys stores the output in memory
             gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
 
     with noted(tmp_path, "local", cells) as journal:
-        gc.freeze()  # else all that this process has ever made is gone through at every look
+        gc.freeze()  # else each collection scans every object of this process
         tracemalloc.start()
         try:
             run_cells(AtOnce(), lambda left: next(waiting, None), cells, journal, ended=look)
@@ -57,11 +57,11 @@ def test_a_cell_that_has_ended_leaves_nothing_in_memory(tmp_path, capsys):
             tracemalloc.stop()
             gc.unfreeze()
     growth = [after - before for before, after in itertools.pairwise(held)]
-    assert statistics.median(growth) < 8 * 100  # not even a word of each; what else this process does comes and goes
+    assert statistics.median(growth) < 8 * 100  # less than a machine word per cell; the median hides other noise
 
 
 class Full(io.BytesIO):
-    """A disk with room for so many bytes."""
+    """A disk with room for `room` bytes."""
 
     room = 250
 

@@ -1,4 +1,4 @@
-"""Networks in the place of a task's own, checks of tasks and backbones, and entry points of an installed package."""
+"""Backbones that replace a task's own, checks of tasks and backbones, and entry points of an installed package."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_check_looks_at_tasks_and_backbones():
 @pytest.mark.parametrize(
     "old, new, promise",
     [
-        ("Pattern.NONCAUSAL_SELF", "Pattern.CAUSAL_SELF", "slots"),  # another pattern than the task declares
+        ("Pattern.NONCAUSAL_SELF", "Pattern.CAUSAL_SELF", "slots"),  # not the pattern the task declares
         ("* weight).sum(dim=1)", ").mean(dim=1)", "batches"),  # padding is part of the mean
         ("self.norms[1](x + self.mlp(x))", "self.norms[1](x)", "gradients"),  # the MLP is never called
     ],

@@ -1,4 +1,4 @@
-"""What the commands say while they work and of what they found: results, time left, ranks, titles, whole words."""
+"""What the commands print while they work and about their results: scores, time left, ranks, titles, whole words."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that goes by only when it is told to."""
+    """A clock that the test advances by hand."""
     now = [1000.0]
     for name in ("monotonic", "time"):
         monkeypatch.setattr(matrix_clock.time, name, lambda: now[0])

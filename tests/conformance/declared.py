@@ -1,4 +1,4 @@
-"""Mechanisms with a gradient, a loss or a block of their own: right ones, and ones that declare what is not so."""
+"""Mechanisms with their own gradient, loss or block: correct ones, and ones with false declarations."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Mechanisms that are right at the lengths of examples and wrong beyond them."""
+"""Mechanisms that are correct at the lengths of examples and wrong beyond them."""
 
 from dataclasses import dataclass
 

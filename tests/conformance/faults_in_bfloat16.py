@@ -1,4 +1,4 @@
-"""Mechanisms that are right in float32 and lose tokens in bfloat16, and one that loses them behind a choice."""
+"""Mechanisms that are correct in float32 and lose tokens in bfloat16, one of them through its choice of keys."""
 
 import torch
 

@@ -1,7 +1,7 @@
-"""Mechanisms that declare to cost n and cost more: by a logarithm, in the backward pass, or out of torch's sight.
+"""Mechanisms that declare cost n and cost more: by a logarithm, in the backward pass, or where torch cannot see it.
 
-What torch does not see is found by its processor time. Here a `WorkClock` takes the place of the processor's, and work
-out of sight only moves it on: a test finds the same on any machine and under any load.
+Work that torch does not see is found by its CPU time. Here a `WorkClock` replaces the CPU clock, and hidden work only
+advances it, so tests give the same result on any machine and under any load.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ CLOCK = WorkClock()
 
 @contextmanager
 def time_is_work() -> Iterator[None]:
-    """Processor time is that of `CLOCK`."""
+    """CPU time is read from `CLOCK`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("longspan.conformance.counting.process_time", CLOCK)
         yield
 
 
 def work(steps: int) -> None:
-    """Spend the time of so many steps, as numpy, Python or a foreign operator would."""
+    """Spend the time of this many steps, as numpy, Python or an external operator would."""
     CLOCK.seconds += steps * CLOCK.OTHER
 
 

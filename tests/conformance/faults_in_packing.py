@@ -1,4 +1,4 @@
-"""Mechanisms that are right on padded batches and wrong on packed rows or on rows without tokens."""
+"""Mechanisms that are correct on padded batches and wrong on packed rows or on rows without tokens."""
 
 import torch
 from einops import rearrange

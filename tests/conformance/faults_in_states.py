@@ -1,4 +1,4 @@
-"""Mechanisms that decode rightly as long as a state is used once, with its mask and with all its rows."""
+"""Mechanisms that decode correctly only as long as a state is used once, with its mask and with all its rows."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
-"""Mechanisms that are right in evaluation and wrong while they train.
+"""Mechanisms that are correct in evaluation and wrong in training.
 
-Those that declare themselves stochastic add noise in training, so that nothing but the named promise can find them.
+Those that declare themselves stochastic add noise in training, so that only the named promise can find them.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Mechanisms that declare to be bound to a length, where that is not so or excuses what it cannot explain."""
+"""Mechanisms that declare a bound on the length, where there is none or where it does not explain the fault."""
 
 import torch
 from torch import nn

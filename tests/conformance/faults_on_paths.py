@@ -1,4 +1,4 @@
-"""Mechanisms that are right in `forward` on fresh, contiguous inputs of the usual size, and wrong on other paths."""
+"""Mechanisms that are correct in `forward` on fresh, contiguous inputs of the usual size, and wrong on other paths."""
 
 import torch
 from einops import rearrange

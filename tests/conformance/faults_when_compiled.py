@@ -1,4 +1,4 @@
-"""Mechanisms that are right as long as nobody compiles, captures or halves them."""
+"""Mechanisms that are correct unless they are compiled, captured in a CUDA graph or run in half precision."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Mechanisms whose results are not numbers where a careless comparison does not look."""
+"""Mechanisms whose results are NaN where a careless comparison does not look."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What is checked on a GPU alone can be broken there, and is found under its name. Run it with `make test-gpu`."""
+"""Promises checked only on a GPU can be broken, and each fault is found under its name. Run it with `make test-gpu`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A right mechanism, written as plainly as can be: what flawed ones are made from by spoiling one thing."""
+"""A correct mechanism, written as plainly as possible; flawed ones are made from it by breaking one thing."""
 
 import torch
 
@@ -6,7 +6,7 @@ from longspan.attentions import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, 
 
 
 def declare(**changes) -> AttentionMeta:
-    """The declaration of a right mechanism, with some claims changed."""
+    """The declaration of a correct mechanism, with some claims changed."""
     claims = {"title": "Plain", "paper": "none", "family": "test", "cost": "n^2", "patterns": ALL_PATTERNS}
     return AttentionMeta(**(claims | {"exact": True} | changes))
 

@@ -1,4 +1,4 @@
-"""The door of the checker: what it accepts, what it refuses, and what it hands back."""
+"""The public function of the checker: what it accepts, what it refuses, and what it returns."""
 
 import io
 import json

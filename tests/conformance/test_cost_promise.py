@@ -1,4 +1,4 @@
-"""The promise about cost: it names the pass and the operator, tells n log n from n, and sees what torch does not."""
+"""The promise about cost: it names the pass and the operator, tells n log n from n, and sees work hidden from torch."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def test_a_cost_above_the_declared_one_is_found_by_one_promise_alone(faulty, sai
 def test_work_out_of_sight_that_grows_as_declared_is_not_refused():
     class Linear(faults.Mean):
         def more(self, q, k, v, real):
-            faults.work(100 * q.shape[2])  # most of the time of every length
+            faults.work(100 * q.shape[2])  # most of the time at every length
             return torch.zeros_like(q)
 
     with faults.time_is_work():
@@ -57,7 +57,7 @@ def test_work_out_of_sight_that_grows_as_declared_is_not_refused():
 
 
 def test_the_clock_of_the_promise_goes_on_while_a_process_works():
-    """On any machine, however slow: whether the time is much or little is not asked."""
+    """On any machine, however slow: the amount of time is not tested."""
     counted = count(lambda: sum(range(1_000_000)))
     assert counted.seconds >= counted.hidden_seconds > 0
 
@@ -83,7 +83,7 @@ def test_operations_are_told_apart_by_pass_and_operator():
 
 
 def test_time_around_operators_is_not_called_hidden_work_however_it_grows():
-    """It grows by chance on a busy machine: abc and Reformer were refused for a fifth of their time."""
+    """It grows by chance on a busy machine: abc and Reformer were once refused over a fifth of their time."""
     subject = Subject(attentions.get("abc"), Pattern.CAUSAL_SELF)
     runs = [CostCount(1, 1, {}, "", seconds=1.0, hidden_seconds=hidden) for hidden in (0.01, 0.03, 0.2)]
     assert not _suspicious(subject, runs)

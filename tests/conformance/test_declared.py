@@ -1,4 +1,4 @@
-"""A gradient, a loss or a block of a mechanism's own is held to what it declares."""
+"""A mechanism's own gradient, loss or block is checked against what it declares."""
 
 import pytest
 

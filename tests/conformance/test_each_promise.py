@@ -1,4 +1,4 @@
-"""Every promise can be broken: one flaw each in an otherwise right mechanism, found under the right name."""
+"""Every promise can be broken: one flaw each in an otherwise correct mechanism, found under the right name."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -349,7 +349,7 @@ each_flaw = pytest.mark.parametrize(
 def test_a_flaw_is_found_under_its_name(flawed, pattern, promise):
     result = ask(flawed, pattern, promise)
     assert result.status == "broken"
-    assert result.detail.startswith("raised") == (flawed is EvenOnly)  # a figure, not an accident of the checker
+    assert result.detail.startswith("raised") == (flawed is EvenOnly)  # a measured failure, not a crash
 
 
 @pytest.mark.full
@@ -360,7 +360,7 @@ def test_the_whole_check_finds_what_one_promise_does(flawed, pattern, promise):
 
 
 def test_every_promise_has_a_flaw_that_breaks_it():
-    # those in PLANTED are broken by the files in faulty/, the others by tests of their own
+    # those in PLANTED are broken by the files in faulty/, the others have separate tests
     elsewhere = {promise for _, _, promises in test_training_promises.FAULTS for promise in promises}
     elsewhere |= {promise for _, _, promise, _ in test_promises_at_length.FAULTS}
     elsewhere |= ON_PATHS | set(promises_gpu.FAULTS.values())

@@ -39,7 +39,7 @@ MASK_LAWS = {
 }
 EMPTY_LAWS = {"rows without tokens", "packed gradients", "empty rows in bfloat16"}
 
-# file:Class, pattern, the promise that must be broken, others that may break with it; all the rest must be kept
+# file:Class, pattern, the promise that must be broken, others that may break with it; all others must be kept
 FAULTS = [
     ("future_leak_max.py:FutureLeakMax", "causal_self", "no future leak", CAUSAL_LAWS),
     ("selection_leak.py:SelectionLeak", "causal_self", "no future leak", CAUSAL_LAWS - {"no future gradient"}),

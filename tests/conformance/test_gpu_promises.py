@@ -1,4 +1,4 @@
-"""What is checked on a GPU, as far as a CPU can tell: graphs without generated code, weights in bfloat16."""
+"""What is checked on a GPU, as far as a CPU can test it: graphs without generated code, weights in bfloat16."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from tests.conformance.right import Plain
 
 NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
 
-# Checks of shapes that tests add to every function cannot be traced, hence a process without them.
+# The shape checks that tests add to every function cannot be traced, hence a process without them.
 COMPILED = """
 from longspan import attentions
 from longspan.attentions import Mechanism, Pattern
@@ -106,7 +106,7 @@ def test_a_mechanism_that_ends_its_process_is_named(tmp_path):
     )
     leaves = attentions.get(f"{tmp_path}/leaves.py:Leaves"), NS
     reports = check_each([leaves, (attentions.get("none"), NS)], jobs=2, profile="quick")
-    assert next(reports)[0] == 1  # by now it is the only one that is waited for
+    assert next(reports)[0] == 1  # now only the first check is pending
     (tmp_path / "may leave").touch()
     with pytest.raises(CheckFailed, match=r"A process ended while .*leaves.py:Leaves as noncausal_self"):
         next(reports)

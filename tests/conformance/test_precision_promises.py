@@ -1,4 +1,4 @@
-"""Promises about precision: bfloat16 may round and choose otherwise, and may not lose tokens; NaN is no agreement."""
+"""Promises about precision: bfloat16 may round and choose differently, not lose tokens; NaN is no agreement."""
 
 import pytest
 import torch

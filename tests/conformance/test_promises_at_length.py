@@ -1,4 +1,4 @@
-"""Promises at length: each catches faults that show beyond a few hundred tokens only."""
+"""Promises at length: each catches faults that show only beyond a few hundred tokens."""
 
 import pytest
 
@@ -15,7 +15,7 @@ NS, CS, NC, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_
 LEAK, PREFIX, STEP = "no future leak at length", "prefix = full at length", "step = parallel at length"
 SHORT_LAWS = {"step = parallel", "masked prefix", "decode state", "appended padding", STEP, PREFIX}
 
-# class, pattern, the promise it breaks, and those that must break with it; all the rest is kept
+# class, pattern, the promise it breaks, and those that must break with it; all others are kept
 FAULTS = [
     (faults.LeaksBeyond256, CS, LEAK, {PREFIX, STEP}),
     (faults.PoolsManyQueries, CC, LEAK, {PREFIX, STEP}),

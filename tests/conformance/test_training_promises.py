@@ -9,7 +9,7 @@ from tests.conformance.one_promise import ask
 
 NS, CS, NC, CC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROSS, Pattern.CAUSAL_CROSS
 
-# class, pattern, and all the promises it breaks
+# class, pattern, and all promises it breaks
 FAULTS = [
     (faults.CentredOverTime, CS, {"causality in training"}),
     (faults.LooksAhead, CS, {"causality in training"}),

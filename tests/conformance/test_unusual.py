@@ -1,11 +1,11 @@
-"""Unusual but right mechanisms are not refused."""
+"""Unusual but correct mechanisms are not refused."""
 
 import pytest
 
 from longspan.conformance import check
 from tests.conformance.unusual import MECHANISMS, ALiBi, GatedLinear, MultiScalePooling, ShortConvolution, TopK
 
-# one of each kind: a bias of distance, a recurrence, a pooling, a convolution, a choice of keys
+# one of each kind: a distance bias, a recurrence, a pooling, a convolution, a choice of keys
 QUICK = [ALiBi, GatedLinear, MultiScalePooling, ShortConvolution, TopK]
 CASES = [(mechanism, pattern) for mechanism in MECHANISMS for pattern in mechanism.meta.patterns]
 NAMES = [f"{mechanism.__name__}-{pattern.code}" for mechanism, pattern in CASES]

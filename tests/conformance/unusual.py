@@ -1,4 +1,4 @@
-"""Unusual mechanisms that are right: the check must refuse none of them."""
+"""Unusual mechanisms that are correct: the check must not refuse any of them."""
 
 import math
 
@@ -102,7 +102,7 @@ class ALiBi(Scored):
     meta = declare("ALiBi", "n^2", SELF_PATTERNS, positions=True)
 
     def scores(self, q, k, real):
-        s = wide(super().scores(q, k, real))  # autocast makes them bfloat16, which cannot count beyond 256
+        s = wide(super().scores(q, k, real))  # under autocast they are bfloat16, which cannot count beyond 256
         place = real.cumsum(dim=1).to(s.dtype)
         rate = 2.0 ** -torch.arange(1, self.heads + 1, dtype=s.dtype, device=s.device)
         return s - rate[:, None, None] * (place[:, None, :, None] - place[:, None, None, :]).abs()
@@ -210,7 +210,7 @@ class ShortConvolution(HeadwiseAttention):
     def attend(self, q, k, v, *, key_mask=None, query_mask=None):
         real = all_real(k, key_mask)
         n = v.shape[2]
-        order = torch.argsort(~real, dim=1, stable=True)  # real tokens first, side by side
+        order = torch.argsort(~real, dim=1, stable=True)  # real tokens first, contiguous
         back = torch.argsort(order, dim=1)
 
         def gather(u, by):

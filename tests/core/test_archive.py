@@ -1,4 +1,4 @@
-"""Archives: only what is asked for is read, nothing in them is trusted, and damage is a sentence."""
+"""Archives: only what is asked for is read, nothing in them is trusted, and damage is a clear error."""
 
 import bz2
 import gzip
@@ -196,7 +196,7 @@ def test_a_header_of_megabytes_is_refused_before_it_is_read():
 def test_an_archive_that_is_cut_short_is_a_sentence(tmp_path, ending, share):
     content = zipped(FILES) if ending == "zip" else PACKERS[ending](tarred(FILES))
     path = tmp_path / "x"
-    last = tarred(FILES).rstrip(b"\0")  # a bare tar ends in kilobytes of zeros, of which some may well be lost
+    last = tarred(FILES).rstrip(b"\0")  # a bare tar ends in kilobytes of zeros; losing some of them is harmless
     path.write_bytes(content[: int(share * min(len(content), len(last) if ending == "tar" else len(content)))])
     with pytest.raises(CorruptFile, match="damaged or cut short"):
         read_all(path)
@@ -249,7 +249,7 @@ def test_a_file_without_a_name_is_refused(tmp_path, name, packing):
     if packing == "zip" and not name:
         content = bytearray(path.read_bytes())
         for place, field in ((content.index(b"PK\3\4"), 26), (content.index(b"PK\1\2"), 28)):
-            content[place + field] = 0  # the length of the name; its one letter now belongs to the extra field
+            content[place + field] = 0  # the name length; its one letter now belongs to the extra field
             content[place + field + 2] += 1
         path.write_bytes(content)
     with pytest.raises(CorruptFile, match="a file without a name"):
@@ -300,7 +300,7 @@ def test_a_zip_member_is_as_long_as_it_says(tmp_path, size):
 
 
 def test_overlapping_members_count_as_often_as_they_are_listed(tmp_path, monkeypatch):
-    """A bomb whose members share their bytes: ten times the content of one, without being longer."""
+    """A zip bomb whose members share their bytes: ten times the content of one member in a file no longer."""
     content = zipped({f"{i}": bytes(100_000) for i in range(10)})
     first = content.index(b"PK\1\2")
     content = bytearray(content)
@@ -324,8 +324,8 @@ def pax(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
 @pytest.mark.parametrize(
     "records, sentence",
     [
-        (b"2 " * 30_000 + b"=", "length name=value"),  # each of these was searched to the end of the header
-        (b"1" * 60_000, "hundreds of digits"),  # here every digit
+        (b"2 " * 30_000 + b"=", "length name=value"),  # each record used to be searched to the end of the header
+        (b"1" * 60_000, "hundreds of digits"),  # and here each digit
         (b"30 GNU.sparse.size=" + b"1" * 10 + b"\n", "sparse"),
         (b"22 GNU.sparse.major=1\n", "sparse"),
         (b"12 size=-5\nx", "length name=value"),

@@ -1,4 +1,4 @@
-"""Files are the old ones or the new ones, never half of either, and a place that cannot be written is a sentence."""
+"""A file is the old one or the new one, never half of either, and an unwritable path is a clear error."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_a_value_that_is_not_json_leaves_the_old_content(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
-    """A file in the place of a folder refuses everyone, the administrator included."""
+    """A file where a folder should be blocks every user, root included."""
     (tmp_path / "file").write_text("")
     for write in (atomic.write_text, atomic.write_json):
         with pytest.raises(StorageError, match="choose a writable folder"):

@@ -1,4 +1,4 @@
-"""What a piece of code reaches for, as the interpreter reports it."""
+"""Which files a piece of code accesses, as the interpreter's audit events report it."""
 
 import importlib
 import json

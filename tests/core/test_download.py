@@ -1,4 +1,4 @@
-"""Downloads: resumed where they stopped, verified before they count, and every failure a sentence with a way out."""
+"""Downloads: resumed where they stopped, verified before use, and every failure an error that says what to do."""
 
 import base64
 import contextlib
@@ -74,14 +74,14 @@ def test_a_server_that_never_gets_further_ends_with_a_sentence_and_the_next_call
 
 @contextlib.contextmanager
 def pausing_is(what):
-    """Something that happens in the pause after a dropped connection."""
+    """Run `what` in the pause after a dropped connection."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remote.time, "sleep", what)
         yield
 
 
 def interrupted(server, folder, size, **known):
-    """A download stopped by hand after `size` bytes."""
+    """A download interrupted by the user after `size` bytes."""
 
     def stop(seconds):
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A lease has one holder among machines: it outlives none for long, is lost by no slow clock, and never held twice."""
+"""A lease has one holder across machines: it expires soon after its holder, survives wrong clocks, is never shared."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from longspan.core.lock import Busy, only_one
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Signs of life come often, and patience is short."""
+    """Frequent heartbeats and a short timeout."""
     monkeypatch.setattr(lease, "BEAT", 0.02)
     monkeypatch.setattr(lease, "PATIENCE", 0.4)
     monkeypatch.setattr(lock, "POLL_AFAR", 0.02)
@@ -29,7 +29,7 @@ def elsewhere(path, beat=0, pid=77, token="f" * 32):
 
 
 def wait_patiently(watch):
-    """Until the holder has given no sign of life for long."""
+    """Wait until the holder's heartbeat has timed out."""
     while not watch.look(alone_here=True):
         time.sleep(0.01)
 
@@ -61,7 +61,7 @@ def test_the_lease_of_another_machine_keeps_others_out_while_it_gives_signs_of_l
 
 @pytest.mark.parametrize("skew", [-86400, 86400])
 def test_a_wrong_clock_neither_relieves_a_living_holder_nor_keeps_a_dead_one(tmp_path, monkeypatch, skew):
-    """Neither the clock of this machine nor the dates that another one gives its files decide."""
+    """Neither this machine's clock nor the file times set by another machine matter."""
     path = tmp_path / ".lock.1.lease"
     elsewhere(path)
     now = time.time()
@@ -124,7 +124,7 @@ def test_a_sign_of_life_in_the_last_moment_keeps_the_lease(tmp_path):
 
 
 def test_one_who_was_asleep_while_all_was_cleared_away_takes_nothing(tmp_path):
-    """It saw number 1, which was taken over, released and removed meanwhile; someone else now holds a new number 1."""
+    """It saw lease 1, which was then taken over, released and removed; another process now holds a new lease 1."""
     elsewhere(tmp_path / ".lock.1.lease")
     watch = Watch(tmp_path / "lock")
     watch.look(alone_here=True)
@@ -160,7 +160,7 @@ def test_a_killed_process_of_this_machine_is_relieved_at_once(tmp_path, monkeypa
 
 
 def test_without_kernel_locks_the_lease_alone_keeps_others_out(tmp_path, monkeypatch):
-    """As on disks that cannot lock files."""
+    """As on file systems without file locks."""
     monkeypatch.setattr(lock, "_try", lambda handle: None)
     with only_one(tmp_path / "lock", "it") as held:
         with pytest.raises(Busy), only_one(tmp_path / "lock", "it", wait=False):
@@ -172,7 +172,7 @@ def test_without_kernel_locks_the_lease_alone_keeps_others_out(tmp_path, monkeyp
 
 
 def test_a_holder_without_the_kernels_lock_is_not_taken_for_dead(tmp_path, monkeypatch):
-    """It relieved one who was slow, and who still had the kernel's lock then, and is dead since."""
+    """It took over from a slow process that still held the kernel's lock then and has died since."""
     monkeypatch.setattr(lease, "PATIENCE", 1e9)
     one = Watch(tmp_path / "lock").take(locked=False)
     assert one is not None
@@ -207,7 +207,7 @@ def test_a_store_that_cannot_be_reached_for_a_while_costs_no_lease(tmp_path, mon
 
 @pytest.mark.parametrize("pause", [1.0, 1000.0])
 def test_one_who_was_stopped_himself_or_could_not_see_the_store_is_not_impatient(tmp_path, monkeypatch, pause):
-    """When all go on after a while, a holder that gives its next sign of life in time keeps its lease."""
+    """When everything resumes after a pause, a holder whose next heartbeat comes in time keeps its lease."""
     now = [50.0]
     monkeypatch.setattr(lease, "BEAT", 15.0)
     monkeypatch.setattr(lease, "PATIENCE", 150.0)
@@ -232,7 +232,7 @@ def test_one_who_slept_while_all_was_cleared_away_does_not_write_over_the_lease_
         held.path.unlink()
         elsewhere(held.path)
         theirs = held.path.read_bytes()
-        time.sleep(0.2)  # ten signs of life
+        time.sleep(0.2)  # ten heartbeats
         assert held.path.read_bytes() == theirs
         with pytest.raises(LeaseLost, match=r"taken over \(Process 77 on node7\)"):
             held.check()

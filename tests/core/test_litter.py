@@ -1,4 +1,4 @@
-"""What a killed process leaves is removed or put back by the next one; what a live one writes is never touched."""
+"""What a killed process leaves is removed or restored by the next one; what a live one writes is never touched."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(code, folder):
-    """A process that says when it is in the middle of its write, and waits there."""
+    """Start a process that reports when it is in the middle of its write, and waits there."""
     whole = "import os, sys, time\nfrom pathlib import Path\nfrom longspan.core import atomic, litter\n"
     whole += f"here = Path({str(folder)!r})\ndef pause():\n    print('now', flush=True)\n    time.sleep(60)\n"
     process = subprocess.Popen(
@@ -117,7 +117,7 @@ def test_files_of_a_card_that_could_not_be_written_are_removed_at_once(tmp_path)
 
 
 def test_nothing_else_is_swept(tmp_path):
-    """Downloads that can go on, hidden files of others, notes that name what is not a card."""
+    """Resumable downloads, hidden files of other programs, notes that name something other than a card."""
     names = ["x.tar.gz.part", ".x.busy", ".hidden", ".part", "a.part", ".a.part", ".verified.json"]
     for name in names:
         (tmp_path / name).write_text("mine")
@@ -128,7 +128,7 @@ def test_nothing_else_is_swept(tmp_path):
 
 
 def test_what_another_machine_is_writing_stays_for_an_hour(tmp_path):
-    """Its locks may not be seen here, as on a network disk that locks nothing between machines."""
+    """Its locks may be invisible here, as on a network disk without locks across machines."""
     theirs = tmp_path / ".card.json.m00000000.abcd1234.part"
     theirs.write_text("half a card")
     sweep(tmp_path)

@@ -1,4 +1,4 @@
-"""A lock is held by one process at a time, outlives no one, and says who holds it."""
+"""A lock is held by one process at a time, is freed when that process dies, and names its holder."""
 
 import os
 import shutil
@@ -33,13 +33,13 @@ def test_one_who_does_not_wait_is_told_who_holds_it(tmp_path):
 
 
 def test_between_lock_and_lease_no_other_process_comes(tmp_path):
-    """One who has just locked the file has no lease yet; both would hold it, each with one of the two."""
+    """A process that has just locked the file has no lease yet; otherwise each would hold one of the two."""
     with _locked_here(tmp_path / "lock"), pytest.raises(Busy), only_one(tmp_path / "lock", "it", wait=False):
         pass
 
 
 def test_a_folder_that_its_last_holder_removes_is_made_again(tmp_path, monkeypatch):
-    """Removed between the steps of one who takes it: before the file is opened, and before the lease is created."""
+    """Removed while another process acquires it: before the file is opened, and before the lease is created."""
     path, seen = tmp_path / "folder" / "lock", []
     for place, name in ((lock, "_locked_here"), (lease, "_create")):
         original = getattr(place, name)
@@ -58,7 +58,7 @@ def test_a_folder_that_its_last_holder_removes_is_made_again(tmp_path, monkeypat
 
 @pytest.mark.parametrize("below", ["", "run"])
 def test_a_folder_that_cannot_be_made_is_an_error_and_not_waited_for(tmp_path, below):
-    """A link to a disk that is not there, or a file in its place."""
+    """A link to a missing disk, or a file in its place."""
     (tmp_path / "out").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file").touch()
     for place in ("out", "file"):
@@ -75,7 +75,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
     try:
         process.kill()
         process.wait()
-        os.kill(child, 0)  # it lives
+        os.kill(child, 0)  # it is alive
         with only_one(tmp_path / "lock", "it", wait=False):
             pass
     finally:
@@ -105,7 +105,7 @@ with only_one(path, "it"):
 
 
 def test_of_many_who_come_and_go_one_at_a_time_is_inside(tmp_path):
-    """Half of them remove the folder of the lock when they leave, as a dataset that is finished does."""
+    """Half of them remove the folder of the lock when they leave, as a finished dataset does."""
     start = [sys.executable, "-c", CROWD, str(tmp_path)]
     crowd = [subprocess.Popen([*start, str(seed)], stderr=subprocess.DEVNULL) for seed in range(4)]
     assert [process.wait(timeout=120) for process in crowd] == [0] * 4

@@ -1,4 +1,4 @@
-"""Downloads from servers that lie, dawdle or never stop: a sentence, and no wrong file."""
+"""Downloads from servers that lie, stall or never stop: a clear error, and never a wrong file."""
 
 import hashlib
 
@@ -149,7 +149,7 @@ def test_https_is_never_left_for_http():
 
 class Closed:
     def close(self):
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def test_the_password_of_a_proxy_stays_with_the_proxy():
@@ -188,7 +188,7 @@ def test_a_part_with_another_tag_is_refused(server, tmp_path):
 
 
 def test_a_part_that_nothing_identifies_is_not_resumed(server, tmp_path):
-    """Without a tag, a date and a digest, two editions of one size cannot be told apart."""
+    """Without an ETag, a date or a digest, two versions of equal size cannot be told apart."""
 
     def untagged(asked):
         sent = well(asked)
@@ -247,7 +247,7 @@ def test_compression_that_nobody_asked_for_is_refused(server, tmp_path):
         fetch(source(server), tmp_path)
     server.manners = [
         lambda asked: well(asked, "Content-Encoding: x-gzip")
-    ] * 2  # of the archive itself, as Apache says
+    ] * 2  # describes the archive itself, as Apache does
     assert fetch(Source(f"{server.url}/x.tar.gz", "x.tar.gz"), tmp_path).read_bytes() == CONTENT
 
 

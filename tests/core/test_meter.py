@@ -1,4 +1,4 @@
-"""Clocks and counters that say nothing rather than something wrong."""
+"""Clocks and counters report nothing rather than a wrong number."""
 
 import sys
 import types
@@ -13,7 +13,7 @@ class NVMLError(Exception):
 
 
 def fake_nvml(readings):
-    """A driver whose energy counter gives these millijoules, one after another; none at all means no counter."""
+    """A driver whose energy counter returns these millijoules in turn; an empty list means no counter."""
     module = types.ModuleType("pynvml")
     readings = iter(readings)
 

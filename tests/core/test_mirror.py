@@ -1,4 +1,4 @@
-"""A bucket that several machines share, each through a mirror of its own: nothing is lost, nothing is done twice."""
+"""A bucket shared by several machines, each with its own mirror: nothing is lost, nothing is done twice."""
 
 import sys
 
@@ -23,7 +23,7 @@ def address(request):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Be one machine or another: each has a cache of its own."""
+    """Act as the named machine: each has its own cache."""
 
     def be(name):
         monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / name))
@@ -36,7 +36,7 @@ def machine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def unreachable(address, monkeypatch):
-    """Call it: from then on the store answers with errors, so many times."""
+    """A function: after `unreachable(times)` the next `times` requests to the store fail."""
     monkeypatch.setattr(bucket, "PAUSE", 0.001)
     files = bucket.open_bucket(address).files
 
@@ -97,7 +97,7 @@ def test_two_machines_that_write_at_once_lose_no_card(address, machine):
 
 
 def test_another_card_of_the_same_name_is_never_replaced(address, machine, monkeypatch):
-    """The name holds a hash of the card without its files; only damage or ill will makes two of one name."""
+    """The name contains a hash of the card without its files; only damage or malice gives two cards one name."""
     store = Store(mirror.local(address) / "cards")
     path = store.add(make_card())
     shared, name = mirror.in_bucket(path)

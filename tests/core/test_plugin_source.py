@@ -1,4 +1,4 @@
-"""The source of a plug-in is every file of its author's that it stands on."""
+"""The source of a plug-in includes every file of its author's that it imports."""
 
 import hashlib
 import sys
@@ -23,7 +23,7 @@ class Base(HeadwiseAttention):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder that Python imports from, and whose modules are forgotten after each look."""
+    """A folder on the import path; `hash_of` drops its modules before each look."""
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -75,7 +75,7 @@ def test_a_name_that_is_no_module_and_a_file_that_is_no_python_are_passed_over(f
 
 @pytest.mark.parametrize("shelf, own", [("site-packages", False), ("dist-packages", False), ("mylib", True)])
 def test_a_library_in_a_folder_of_packages_is_not_part_of_the_source(folder, monkeypatch, shelf, own):
-    """Such as those of a user or of the system, which are not the folders of this interpreter."""
+    """Such as site-packages of the user or the system, outside this interpreter's own folders."""
     (folder / shelf).mkdir()
     monkeypatch.syspath_prepend(folder / shelf)
     (folder / "mine.py").write_text(BASE.format(imports="import helper", inside="pass"))

@@ -1,4 +1,4 @@
-"""Files that people read and compare: one field a line, one point a line, and the content untouched."""
+"""JSON files that people read and diff: one field per line, one point per line, and the content unchanged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Finding classes: by file name, by path, by module and by entry point; whatever goes wrong is one sentence."""
+"""Finding classes: by file name, by path, by module and by entry point; every failure is a one-sentence error."""
 
 import sys
 from typing import Literal
@@ -69,7 +69,7 @@ def test_a_file_holds_exactly_one_class(tmp_path, monkeypatch, count):
 def test_a_path_names_a_class(plugin):
     mechanism = attentions.get(f"{plugin}:Mean(power=2)")
     assert mechanism(8, 2, Pattern.NONCAUSAL_SELF).power == 2
-    assert str(mechanism) == "my mean.py:Mean(power=2)"  # no folder of this machine
+    assert str(mechanism) == "my mean.py:Mean(power=2)"  # without the folder on this machine
     assert mechanism.formula == "Mean attention: y_i = mean_j v_j."
     assert mechanism.available_options() == [Option("power", "int", 1)]
 
@@ -81,7 +81,7 @@ def test_a_module_names_a_class(tmp_path, monkeypatch):
 
 
 def test_an_installed_package_offers_its_own(tmp_path, monkeypatch):
-    """A distribution as pip leaves it: a module, and a folder that says what it offers."""
+    """A distribution as pip installs it: a module, and a dist-info folder that lists its entry points."""
     (tmp_path / "installed_means.py").write_text(GOOD)
     (tmp_path / "installed_bomb.py").write_text("raise RuntimeError('wrong\\nmoment')")
     information = tmp_path / "means-1.0.dist-info"
@@ -98,7 +98,7 @@ def test_an_installed_package_offers_its_own(tmp_path, monkeypatch):
         attentions.get("bomb")
     with pytest.raises(PluginError, match="other is not a subclass of"):
         attentions.get("other")
-    assert attentions.get("softmax").meta.title == "Softmax"  # a built-in cannot be displaced
+    assert attentions.get("softmax").meta.title == "Softmax"  # a built-in cannot be overridden
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One integer names every stream: the same name gives the same numbers, another name others."""
+"""One integer seeds every named stream: the same name gives the same numbers, another name gives others."""
 
 import random
 
@@ -22,7 +22,7 @@ def test_streams_of_other_names_and_seeds_are_others():
 
 
 def test_derived_seeds_never_change():
-    """Cards name seeds; a release that derived others would make them wrong."""
+    """Cards record seeds; a release that derived different ones would make the cards wrong."""
     assert derive(0, "shuffle", 3) == 2386335075006008887
 
 

@@ -1,4 +1,4 @@
-"""Typed changes by dotted name: all at once, in any order, or a sentence."""
+"""Typed overrides by dotted name: all at once, in any order, or a clear error."""
 
 from dataclasses import dataclass, field
 
@@ -36,7 +36,7 @@ def test_settings_that_must_fit_one_another_are_changed_together_in_any_order(lo
 
 
 def test_the_side_and_the_difficulty_of_pathfinder_are_changed_together():
-    """Each alone is refused: only small pictures have short contours."""
+    """Each alone is refused: only small images have short contours."""
     changed = override(pathfinder.SMOKE, {"size": 32, "difficulty": "hard"})
     assert (changed.size, changed.difficulty) == (32, "hard")
     with pytest.raises(UsageError, match="set both or neither"):

@@ -1,4 +1,4 @@
-"""A signal waits until the state is saved, then does what it would have done."""
+"""A signal is deferred until the state is saved, then takes its usual effect."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Specs are data: any text either has one canonical form or is refused with a sentence, and nothing is ever run."""
+"""Specs are data: any text has one canonical form or is refused with a clear error, and nothing is ever executed."""
 
 import keyword
 import warnings
@@ -61,13 +61,13 @@ FRAGMENTS = [
 @settings(deadline=None, max_examples=400)
 def test_any_text_is_a_spec_or_a_usage_error(text):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python's opinion of odd escapes
+        warnings.simplefilter("ignore")  # Python warns about invalid escapes
         spec = parsed(text)
         assert spec is None or Spec.parse(str(spec)) == spec
 
 
 def parsed(text):
-    """None where the text is refused; anything but a refusal or a spec ends the test."""
+    """None where the text is refused; any other exception fails the test."""
     try:
         return Spec.parse(text)
     except UsageError:

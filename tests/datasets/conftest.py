@@ -21,7 +21,7 @@ def small_pathfinder() -> pathfinder.Data:
 
 @pytest.fixture
 def reference():
-    """A function from a file name to its path among the reference samples; skips where they are not at hand."""
+    """A function from a file name to its path among the reference samples; skips if they are missing."""
 
     def find(name: str) -> Path:
         path = REFERENCE / name

@@ -1,4 +1,4 @@
-"""AAN: pairs from every layout, texts stored once, and quotes and bytes literals taken for what they are."""
+"""AAN: pairs from every layout, texts stored once, and quotes and bytes literals interpreted correctly."""
 
 import gzip
 import json
@@ -61,7 +61,7 @@ def jsonl() -> bytes:
 
 
 def release() -> dict[str, bytes]:
-    """In the order of no importance, with much that is not wanted."""
+    """The files in reverse order, with many unrelated ones."""
     others = {f"{ROOT}/pathfinder32/curv_baseline/imgs/0/sample_{i}.png": b"x" * 100 for i in range(20)}
     return others | {f"{ROOT}/{name}": content for name, content in reversed(five_columns().items())} | {"last": b""}
 

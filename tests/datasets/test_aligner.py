@@ -56,7 +56,7 @@ def by_hmm(some):
 
 
 def frames_off(found, made):
-    """How far, on average, a phone's end lies from where it was found."""
+    """The mean distance between a phone's true end and the one found."""
     pairs = zip(found, made, strict=True)
     return np.mean([abs(np.cumsum(one) - np.cumsum(clip.durations))[:-1].mean() for one, clip in pairs])
 

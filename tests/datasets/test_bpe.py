@@ -1,4 +1,4 @@
-"""Byte-level BPE: every text comes back as it was, nothing in it is special, lines keep their ends."""
+"""Byte-level BPE: every text round-trips, nothing in it is special, lines keep their ends."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Texts as characters: what is counted, what is unknown, and that nothing else of the examples changes."""
+"""Texts as characters: what is counted, what is unknown, and that nothing else in the examples changes."""
 
 import dataclasses
 
@@ -68,7 +68,7 @@ def test_stand_ins_can_be_read_as_characters(tmp_path):
         assert np.array_equal(as_bytes.test.labels, read.test.labels)
         assert read.train.lengths.max() <= 64
         texts = [np.ravel(np.concatenate(list(np.atleast_2d(s.train.example(0))))) for s in (as_bytes, read)]
-        assert len(texts[0]) == len(texts[1])  # ASCII: another name for each
+        assert len(texts[0]) == len(texts[1])  # ASCII: each character has another id
         assert len({(a, b) for a, b in zip(*texts, strict=True) if b}) == len({b for b in texts[1] if b})
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-10: the gray of TensorFlow to the last bit, one order from every layout, and no code from a pickle."""
+"""CIFAR-10: TensorFlow's gray values exactly, the same order from every layout, and no code run from a pickle."""
 
 import csv
 import gzip
@@ -27,7 +27,7 @@ BATCHES = {name: slice(i * SIZE, (i + 1) * SIZE) for i, name in enumerate(cifar1
 
 
 def planes(part: slice) -> np.ndarray:
-    """Red, green, blue, each row by row."""
+    """Red, green and blue planes, each row by row."""
     return COLOURS[part].transpose(0, 3, 1, 2).reshape(SIZE, 3_072)
 
 
@@ -70,7 +70,7 @@ def packed(files: dict[str, bytes], place, name: str):
 
 
 def by_table() -> dict[str, bytes]:
-    """As the Kaggle competition has them, with the test labels that it keeps back."""
+    """As in the Kaggle competition, plus the test labels that it withholds."""
     files = {}
     for split, first, last in (("train", 0, 5 * SIZE), ("test", 5 * SIZE, 6 * SIZE)):
         table = io.StringIO()
@@ -120,7 +120,7 @@ def _first(name: str) -> int:
 
 
 def everything(splits) -> tuple[Counter, Counter]:
-    """Pictures and labels of training and validation together, and of the test."""
+    """Pictures and labels of training and validation together, and of the test split."""
     learn = [
         (split.example(i).tobytes(), int(split.labels[i]))
         for split in (splits.train, splits.valid)
@@ -136,7 +136,7 @@ def test_every_layout_gives_the_same_pictures_in_the_same_order(layout, tmp_path
     gray = cifar10.to_gray(COLOURS).reshape(-1, 1_024)
     assert splits.variant == "imported"
     assert not splits.manifest["complete"]
-    if layout == "tables":  # an order of its own, so the held-out pictures are drawn by the rule
+    if layout == "tables":  # a different order, so the held-out pictures are drawn by the rule
         assert "train.index.npy" not in splits.manifest["arrays"]
         learn, _ = everything(splits)
         assert learn == Counter((gray[i].tobytes(), int(LABELS[i])) for i in range(5 * SIZE))
@@ -202,7 +202,7 @@ def test_the_reference_samples_are_split_by_the_published_rows(reference, tmp_pa
 
 @pytest.fixture
 def small_official(monkeypatch):
-    """The published archive, were it this small; returns its bytes."""
+    """A small stand-in for the published archive; returns its bytes."""
     content = gzip.compress(tarred(binary()), 1)
     digests = {"md5": hashlib.md5(content).hexdigest(), "sha256": hashlib.sha256(content).hexdigest()}
     monkeypatch.setattr(cifar10, "BINARY", replace(cifar10.BINARY, size=len(content), **digests))
@@ -348,7 +348,7 @@ def test_a_contact_sheet_shows_the_pictures_with_their_classes(tmp_path, monkeyp
 
 
 def test_made_up_shapes_differ_by_more_than_their_noise():
-    """The nearest average of other drawings names most of them: learnable; not all: positions and sizes vary."""
+    """The nearest class mean of other drawings classifies most (learnable), but not all (positions and sizes vary)."""
     train, test = (get("cifar10").make_shard(cifar10.Data(standin=True), index) for index in (0, 1))
     means = np.stack([np.stack(train.rows())[train.labels == label].mean(axis=0) for label in range(10)])
     pictures = np.stack(test.rows()).astype(float)

@@ -1,4 +1,4 @@
-"""Files of clouds and meshes, points on surfaces, and what the camera sees; what is wrong with a file is said."""
+"""Files of clouds and meshes, points on surfaces, and what the camera sees; errors name what is wrong with a file."""
 
 import contextlib
 import lzma
@@ -226,7 +226,7 @@ def test_the_camera_looks_at_the_origin_upright(azimuth, elevation):
     np.testing.assert_allclose(rotation @ -position, [0, 0, 1.5], atol=1e-12)
     assert np.linalg.det(rotation) == pytest.approx(1)
     assert rotation[0, 1] == 0
-    assert rotation[1, 1] < 0  # down is down
+    assert rotation[1, 1] < 0  # down stays down
 
 
 def test_the_camera_sees_the_sides_of_a_box_that_face_it_and_no_other():
@@ -246,7 +246,7 @@ def test_gaps_between_the_points_of_a_cloud_show_nothing_of_what_lies_behind():
     box = Mesh((CUBE.vertices - 0.5) / 3**0.5, CUBE.triangles)
     rng = np.random.default_rng(0)
     sparse = surface.sample(box, 4_096, rng, "box")
-    assert (camera.seen(sparse, camera.pose(0, 0))[:, 2] < -0.2).mean() > 0.02  # a bare cloud is seen through
+    assert (camera.seen(sparse, camera.pose(0, 0))[:, 2] < -0.2).mean() > 0.02  # one can see through a bare cloud
     front = camera.seen(surface.between(sparse, 64, rng), camera.pose(0, 0))
     assert (front[:, 2] < -0.2).mean() < 0.002
 
@@ -274,7 +274,7 @@ def test_neighbours_are_the_nearest_ones(count, wanted):
 
 
 def test_our_views_agree_with_the_reference_views(reference):
-    """The same camera, a surface of 8,192 points in place of three million: as many points, in the same places."""
+    """The same camera and 8,192 surface points instead of three million give as many points, in the same positions."""
     views = read_npz(
         reference("pointcloud_furniture/partial_10.npz"), "points", "offsets", "ids", "rotation", "position"
     )

@@ -1,4 +1,4 @@
-"""What every corpus that exists in the world promises: absent is an error, made up is marked, a view copies nothing."""
+"""What every real corpus promises: absent data are an error, stand-ins are marked, a view copies nothing."""
 
 import hashlib
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_stand_ins_of_one_seed_are_the_same_and_of_another_are_not(name, tmp_pat
     ids=["imdb", "cifar10", "aan"],
 )
 def test_stand_ins_are_the_same_in_every_version(name, digest):
-    """When this fails, `generator` of the dataset must be raised: cards made before name other data."""
+    """If this fails, increment the dataset's `generator`: older cards refer to other data."""
     shard = get(name).make_shard(SMALL[name], 0)
     content = shard.tokens.tobytes() + shard.lengths.tobytes() + shard.labels.tobytes()
     assert hashlib.sha256(content).hexdigest()[:16] == digest

@@ -1,4 +1,4 @@
-"""Faces: pairs to the bit of the original preparation, splits as stated, and a sentence for each unfit file."""
+"""Faces: pairs bit-identical to the original preparation, splits as stated, and an error for each unfit file."""
 
 import hashlib
 import json

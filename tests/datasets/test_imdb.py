@@ -1,4 +1,4 @@
-"""IMDb: every layout of the reviews gives the same bytes, in one order, and what is wrong with a file is said."""
+"""IMDb: every layout of the reviews gives the same bytes in one order, and errors name what is wrong with a file."""
 
 import csv
 import gzip
@@ -21,7 +21,7 @@ from tests.core.test_archive import tarred
 from tests.loopback import Page, serving
 
 ODD = ['a "quoted" word', "a tab\tin it", "next line\x85here", "caf\u00e9 <br /><br />", "'", "form\x0cfeed\u2028"]
-REVIEWS = {  # (split, label) -> number -> text; numbers in no order, 9 before 10
+REVIEWS = {  # (split, label) -> number -> text; numbers are unordered and must be sorted as numbers, 9 before 10
     (split, label): {
         number: f"{split} {label} {number} {ODD[number % len(ODD)]}" for number in (10, 9, *range(11, 49), 0)
     }
@@ -37,7 +37,7 @@ WANTED = {
 
 
 def files() -> dict[str, bytes]:
-    """As in the archive, with what else is in there."""
+    """The files of the archive, including unrelated ones."""
     reviews = {
         f"aclImdb/{split}/{('neg', 'pos')[label]}/{number}_{2 + 6 * label}.txt": text.encode()
         for (split, label), texts in REVIEWS.items()
@@ -87,7 +87,7 @@ def write_xz(place):
 
 
 def write_csv(place):
-    """Without numbers: the rows keep their order within a class."""
+    """Without numbers, rows keep their order within a class."""
     for split, rows in WANTED.items():
         with (place / f"{split}.csv").open("w", newline="", encoding="utf-8") as handle:
             writer = csv.writer(handle)
@@ -118,7 +118,7 @@ def test_every_layout_gives_negatives_by_number_then_positives_by_number(write, 
 
 @pytest.fixture
 def small_official(monkeypatch):
-    """The published archive, were it this small; returns its bytes."""
+    """A small stand-in for the published archive; returns its bytes."""
     content = gzip.compress(tarred(files()))
     digests = {"md5": hashlib.md5(content).hexdigest(), "sha256": hashlib.sha256(content).hexdigest()}
     monkeypatch.setattr(imdb, "ARCHIVE", replace(imdb.ARCHIVE, size=len(content), **digests))
@@ -274,7 +274,7 @@ def test_an_archive_without_reviews_is_refused(tmp_path):
 @given(st.integers(0, 2**32), st.integers(40, 1_000))
 @settings(deadline=None, max_examples=40)
 def test_a_made_up_review_is_labelled_by_the_opinions_that_can_be_read_in_it(seed, length):
-    """Read from the text alone: every known word counts, turned round after "not"."""
+    """From the text alone: every known word counts, negated after "not"."""
     content, label = make_review(np.random.default_rng(seed), length)
     assert len(content) <= length
     balance = 0

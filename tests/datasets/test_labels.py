@@ -1,18 +1,18 @@
 """Generated labels are true: expressions are reduced as text, pictures are traced pixel by pixel.
 
-Nothing here asks a generator how it came to its label. ListOps has one right answer, so every label must agree.
+Nothing here uses the generator's own account of a label. ListOps has one right answer, so every label must agree.
 
 A picture is traced as a person would do it. Patches of light are dashes, each with a middle and a direction (where
-several dashes touch, they are told apart by fitting). The ends of two dashes may follow one another when both, drawn
-on by half a gap, meet near one point without a sharp turn. A curve has 14 dashes. From each disc the best curve that
-ends at the other disc is sought, and the best that ends anywhere else; the smoother explanation wins. Discs are found
+several dashes touch, they are separated by fitting). The ends of two dashes may follow one another if both, extended
+by half a gap, meet near one point without a sharp turn. A curve has 14 dashes. From each disc we search for the best
+curve that ends at the other disc and the best that ends anywhere else; the smoother explanation wins. Discs are found
 in the picture itself; dashes in the same picture drawn without discs, which would cover the dashes they sit on.
 
-Curves may cross and touch, so the tracer errs now and then, and a rate is asked of it instead of every label. On the
-seeds below it was right in 99.7 % of 10,000 pictures of 256 pixels without distractors, in 99.3 % of 1,000 with them,
-and in 98.5 % of 400 of 128 pixels. Labels tossed by a coin would agree with 90 % of 60 pictures, the least asked
-for here, once in twenty billion times. Dashes in pictures of 32 pixels are two pixels long, too short to have a
-direction, and are not traced; the code that grows curves and places discs is the same for all sizes.
+Curves may cross and touch, so the tracer sometimes errs, and a rate is required instead of every label. On the seeds
+below it was right in 99.7 % of 10,000 pictures of 256 pixels without distractors, in 99.3 % of 1,000 with them, and in
+98.5 % of 400 of 128 pixels. Random labels would agree with 90 % of 60 pictures, the minimum required here, once in
+twenty billion times. Dashes in pictures of 32 pixels are two pixels long, too short to have a direction, and are not
+traced; the code that grows curves and places discs is the same for all sizes.
 """
 
 import re
@@ -54,7 +54,7 @@ def reduce(expression: str) -> int:
         ("7", 7),
         ("[MAX 2 9 [MIN 4 7 ] 0 ]", 9),
         ("[MED 9 1 4 ]", 4),
-        ("[MED 8 1 4 5 ]", 4),  # 4.5, cut
+        ("[MED 8 1 4 5 ]", 4),  # 4.5, truncated
         ("[SM 9 9 [SM 5 5 ] 4 ]", 2),
         ("[MIN 3 [MED 0 1 ] [MAX 6 2 ] ]", 0),
     ],
@@ -80,20 +80,20 @@ WHITE = 200  # of 255: as bright as the inside of a disc
 
 @dataclass(frozen=True)
 class Look:
-    """What one sees in pictures of one side length, in pixels."""
+    """How pictures of one side length look, in pixels."""
 
     dash: float
     thickness: float
     gaps: tuple[float, ...]  # half the distance between two dashes; some sizes have two kinds of pictures
-    core: float  # a disc has pixels that are white as far around as this; a dash has none
+    core: float  # a disc has pixels that are white in a radius this large; a dash has none
     dark: int  # below this a pixel belongs to no dash
 
 
 LOOKS = {256: Look(5, 2.0, (3,), 3.0, 40), 128: Look(5, 1.5, (2, 3), 1.5, 60)}
 MOST_TURN = 0.3  # cosine of the sharpest turn from one dash to the next
-TURN_WEIGHT = 16.0  # square pixels that a right angle is worth
+TURN_WEIGHT = 16.0  # a right angle costs as much as this many square pixels
 AT_A_DISC = 1.5  # pixels from the middle of a disc to the end of the dash below it
-RESTARTS, ROUNDS = 16, 6  # of the fit to dashes that touch
+RESTARTS, ROUNDS = 16, 6  # for the fit to dashes that touch
 
 
 def patches(pixels: np.ndarray) -> list[np.ndarray]:
@@ -113,7 +113,7 @@ def patches(pixels: np.ndarray) -> list[np.ndarray]:
 
 
 def find_discs(picture: np.ndarray, look: Look) -> list[np.ndarray]:
-    """Middles of the two round patches of white; where they overlap and look like one, of its two halves."""
+    """Middles of the two round patches of white, or of the two halves of one patch where they overlap."""
     side, reach = len(picture), int(look.core)
     white = np.pad(picture > WHITE, reach)
     core = np.ones_like(picture, bool)
@@ -132,7 +132,7 @@ def find_discs(picture: np.ndarray, look: Look) -> list[np.ndarray]:
 
 
 def fit_dash(pixels: np.ndarray, light: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Middle of light and its principal axis."""
+    """The centroid of the light and its principal axis."""
     middle = light @ pixels / light.sum()
     y, x = (pixels - middle).T
     angle = np.arctan2(2 * (light @ (x * y)), light @ (x * x) - light @ (y * y)) / 2
@@ -140,7 +140,7 @@ def fit_dash(pixels: np.ndarray, light: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def distances(pixels: np.ndarray, middles: np.ndarray, axes: np.ndarray, length: float) -> np.ndarray:
-    """[dash pixel], from the line piece that each dash is."""
+    """[dash pixel], the distance of each pixel from the line segment of each dash."""
     y, x = np.moveaxis(pixels - middles[:, None], -1, 0)
     along, across = y * axes[:, :1] + x * axes[:, 1:], y * axes[:, 1:] - x * axes[:, :1]
     return np.hypot(np.maximum(np.abs(along) - length / 2, 0), across)
@@ -165,7 +165,7 @@ def fit_dashes(pixels: np.ndarray, light: np.ndarray, count: int, look: Look) ->
 
 
 def find_dashes(picture: np.ndarray, look: Look) -> tuple[np.ndarray, np.ndarray]:
-    """Middles [dash 2] and directions [dash 2] of all dashes; most patches are one, so the typical patch is one."""
+    """Middles [dash 2] and directions [dash 2] of all dashes; most patches are one dash, so the median patch is one."""
     groups = patches(np.argwhere(picture > look.dark))
     lights = [picture[group[:, 0], group[:, 1]] / 255 for group in groups]
     typical = np.median([light.sum() for light in lights])
@@ -184,7 +184,7 @@ def find_dashes(picture: np.ndarray, look: Look) -> tuple[np.ndarray, np.ndarray
 
 
 def roughness(middles: np.ndarray, axes: np.ndarray, discs: list[np.ndarray], look: Look, gap: float):
-    """Of the best curve from disc to disc, and of the best that lead away from either (their mean); lower is smoother.
+    """Roughness of the best curve from disc to disc, and the mean of the best leading away from either; low is smooth.
 
     Dash i has the ends i and i + dashes; a curve enters a dash at one end and leaves it at the other.
     """
@@ -223,7 +223,7 @@ def connected(picture: np.ndarray, without_discs: np.ndarray, look: Look) -> boo
 
 
 def agreement(size: int, count: int, seed: int) -> float:
-    """How often the tracer gives the label; both drawings come from the same random stream."""
+    """How often the tracer agrees with the label; both drawings come from the same random stream."""
     data = pathfinder.Data(size=size)
     pictures, labels = pathfinder.generate(data, count, seed)
     bare, again = pathfinder.generate(data, count, seed, markers=False)

@@ -1,4 +1,4 @@
-"""ListOps: labels are evaluations, lengths keep their bounds, statistics are those of the original generator."""
+"""ListOps: labels are the values, lengths stay within bounds, statistics match the original generator."""
 
 import csv
 import lzma
@@ -116,7 +116,7 @@ def test_a_bound_that_only_one_length_meets_stays_inside_its_buffer():
 def test_the_full_setting_has_the_statistics_of_the_specification():
     """Length mean 1044 and median 966 of 3,000 samples; our 5,000 have a standard error of about 6 for the mean."""
     shard = listops.generate(listops.Data(), 5_000, 11)
-    assert abs(shard.lengths.mean() - 1044) < 40  # their standard error is 8, ours 6: four joint ones
+    assert abs(shard.lengths.mean() - 1044) < 40  # their standard error is 8, ours 6: four combined standard errors
     assert abs(np.median(shard.lengths) - 966) < 60
     assert shard.lengths.min() >= 501
     assert shard.lengths.max() <= 1999

@@ -1,4 +1,4 @@
-"""LJSpeech: every layout gives the same clips, what is counted by hand comes out, and what is wrong is said."""
+"""LJSpeech: every layout gives the same clips, counts match those made by hand, and errors name what is wrong."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ SAID = ["Hello, you.", "See the moon", "Moon; see you!", "The sea: you see?"]
 
 
 def tone(seconds=0.5, hertz=150.0, rate=RATE):
-    """A voice, of a kind."""
+    """A harmonic tone in place of a voice."""
     time = np.arange(int(seconds * rate)) / rate
     return 0.1 * sum(np.sin(2 * np.pi * hertz * k * time) / k for k in range(1, 9))
 

@@ -1,4 +1,4 @@
-"""Multi-News: every layout gives the same texts, tokens say what texts say, and what is wrong with a file is said."""
+"""Multi-News: every layout gives the same texts, tokens decode to them, and errors name what is wrong with a file."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ ODD = ["plain", "caf\u00e9\u2028", "a\ttab", "next\x85line", 'a "quote"', "</s>"
 
 
 def cluster(split, number):
-    """Articles with what else is in the files: blanks, empty articles, line breaks, odd characters."""
+    """Articles with the oddities of the files: blanks, empty articles, line breaks, odd characters."""
     articles = [f"{split} {number} first {ODD[number % len(ODD)]}.\n\nMore.", "", f"  second of {number}  "]
     return (articles[:1] if number % 3 == 0 else articles), f"Summary {number} of {split}\n{ODD[number % len(ODD)]}!"
 
@@ -241,7 +241,7 @@ def test_long_texts_of_paragen_are_cut_and_lose_their_end_token(imported):
 
 def test_tokens_are_made_once_and_the_same_everywhere(imported, tmp_path, monkeypatch):
     first = get("multi_news").load(SMALL, root=imported)
-    monkeypatch.setattr(bpe, "train", None)  # no need for it any more
+    monkeypatch.setattr(bpe, "train", None)  # no longer needed
     assert get("multi_news").load(SMALL, root=imported).sha256 == first.sha256
     monkeypatch.undo()
     elsewhere = get("multi_news").import_from(tmp_path / "files", SMALL, root=tmp_path / "elsewhere")

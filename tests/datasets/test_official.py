@@ -32,7 +32,7 @@ BULK = {f"{ROOT}/pathfinder64/curv_baseline/imgs/0/sample_{i}.png": bytes([i % 2
 
 @pytest.fixture(autouse=True)
 def small_release(monkeypatch):
-    """A release of ten expressions and forty images, and no pauses."""
+    """A release of ten expressions and forty images, without pauses between retries."""
     monkeypatch.setattr(listops, "PUBLISHED", {"train": 6, "valid": 2, "test": 2})
     monkeypatch.setattr(pathfinder, "PUBLISHED", 40)
     monkeypatch.setattr(pathfinder, "published", lambda name: pathfinder.split_indices(40, 0))
@@ -41,7 +41,7 @@ def small_release(monkeypatch):
 
 
 def left_associated(text: str) -> str:
-    """An expression with the round brackets of the release."""
+    """An expression with round brackets as in the release."""
     stack: list[list[str]] = [[]]
     for word in text.split():
         if word.startswith("["):
@@ -57,7 +57,7 @@ def left_associated(text: str) -> str:
 
 
 def tables(ending: str = "\r\n") -> dict[str, bytes]:
-    """`basic_*.tsv` as the release has them: generated expressions with round brackets, CR LF."""
+    """`basic_*.tsv` as in the release: generated expressions with round brackets, CR LF."""
     shard = listops.generate(LISTOPS, 10, 1)
     texts = [left_associated(listops.decode(row)) for row in shard.rows()]
     rows = [f"{text}\t{label}" for text, label in zip(texts, shard.labels, strict=True)]
@@ -115,7 +115,7 @@ def whole_release(**options) -> bytes:
 
 @pytest.fixture
 def release(monkeypatch):
-    """The server, in the place of the published addresses."""
+    """A server that replaces the published addresses."""
     with serving({"lra_release.gz": Page(whole_release())}) as running:
         monkeypatch.setenv(remote.MIRROR, running.url)
         yield running
@@ -254,7 +254,7 @@ def test_what_is_not_listops_is_not_taken_for_it(release, tmp_path, harm):
     assert list(tmp_path.rglob("manifest.json")) == []
 
 
-# Files that people have
+# Files that users already have
 
 
 @pytest.mark.parametrize("place", places("listops-1000"))

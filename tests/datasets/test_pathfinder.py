@@ -40,7 +40,7 @@ def agree(ours: np.ndarray, theirs: np.ndarray, *, sigmas: float = 4.0) -> bool:
 def test_images_of_32_have_the_paddles_and_the_light_of_the_reference_sample(difficulty, reference):
     """The sample comes from a version that hides the markers and keeps the overshoot of the filter (drawing/README.md).
 
-    So markers are left out here and thresholds avoid the levels that the overshoot moves.
+    So markers are left out here, and thresholds avoid the gray levels affected by the overshoot.
     """
     theirs = np.load(reference(f"pathfinder/pathfinder32_{difficulty}.npz"))["x"]
     ours, labels = pathfinder.generate(pathfinder.Data(difficulty=difficulty), 1_000, 9, markers=False)
@@ -88,7 +88,7 @@ def test_the_numbers_of_paddles_are_those_of_the_arena():
 
 @pytest.mark.parametrize("size", [32, 128])
 def test_target_snakes_are_chains_that_stay_apart(size):
-    """Paddles of a snake follow one another at arm's length; tips are the first tail and the last head."""
+    """Consecutive paddles of a snake are a fixed distance apart; tips are the first tail and the last head."""
     rules = RULES[size]
     contour, margin = 14, rules.margins[-1]
     table, rng = stamps(size, margin), np.random.Generator(np.random.PCG64(1))
@@ -125,7 +125,7 @@ def test_the_label_decides_only_where_the_second_marker_lies():
         where = np.argwhere(images[0] != images[1])
         moved += len(where) > 0
         reach = 2 * marker_reach(rules) + 1
-        assert len(where) <= 2 * reach**2  # two discs at most: where it was, where it is
+        assert len(where) <= 2 * reach**2  # at most two discs: the old and the new position
         assert pathfinder.generate(data, 1, seed)[0].max() == 255
     assert moved == 6
 
@@ -146,7 +146,7 @@ def test_zones_cover_their_paddles_and_markers_are_what_a_whole_canvas_would_sho
 
 
 def test_the_compiled_generator_draws_the_same_images_as_the_interpreted_one(tmp_path):
-    """In a process of its own, where the compiler is switched off."""
+    """In its own process, with the compiler disabled."""
     code = f"""
 import numpy as np
 from longspan.datasets import pathfinder
@@ -253,7 +253,7 @@ def test_both_kinds_of_metadata_are_read_and_split_80_10_10(tmp_path, kind, insi
     index = np.load(folder / "index.npy")
     assert sorted(index) == list(range(40))
     levels = np.concatenate([split.tokens[::1024] for split in (splits.train, splits.valid, splits.test)])
-    np.testing.assert_array_equal(levels, [2 * (i % 20) + i // 20 for i in index])  # lines come batch after batch
+    np.testing.assert_array_equal(levels, [2 * (i % 20) + i // 20 for i in index])  # lines are ordered by batch
     labels = np.concatenate([split.labels for split in (splits.train, splits.valid, splits.test)])
     assert [bool(label) for label in labels] == [LABELS[level] for level in levels]
     again = get("pathfinder").import_from(tmp_path / "in", DATA, root=tmp_path / "data")

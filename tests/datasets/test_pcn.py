@@ -1,4 +1,4 @@
-"""PCN: one set of shapes in every layout, what is wrong with a folder is said, and stand-ins are visibly such."""
+"""PCN: the same shapes from every layout, errors that name what is wrong, and stand-ins marked as such."""
 
 import csv
 import hashlib

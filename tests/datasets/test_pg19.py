@@ -1,4 +1,4 @@
-"""PG-19: books in any layout become one stream a split; nothing is lost, repeated, leaked or silently replaced."""
+"""PG-19: books in any layout become one stream per split; nothing is lost, repeated, leaked or silently replaced."""
 
 import dataclasses
 import hashlib
@@ -62,7 +62,7 @@ def zip_of(path, files=BOOKS):
 
 
 def text_of(splits, split, root):
-    """What the tokens of a split say."""
+    """The decoded text of a split."""
     return pg19.decode(PG19.status(SMALL, root=root).folder, getattr(splits, split).tokens)
 
 

@@ -1,4 +1,4 @@
-"""Phonemes: the rules for words, marks and what no dictionary has, and their counts on all of LJSpeech."""
+"""Phonemes: the rules for words, punctuation and words in no dictionary, and their counts on all of LJSpeech."""
 
 import lzma
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The rules of the diagnostic data: what stands where in a row, and what is asked."""
+"""The rules of the diagnostic data: what each position of a row holds, and what is queried."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Series: the published parts and windows, one table in every layout, and what is wrong with a file is said."""
+"""Series: the published parts and windows, the same table from every layout, and errors that name what is wrong."""
 
 import contextlib
 import csv
@@ -112,7 +112,7 @@ def test_windows_longer_than_a_part_are_refused():
 
 @pytest.mark.parametrize(
     "name, lengths, counts, kept",
-    [  # windows, and how many of validation and test fill batches of 32
+    [  # windows, and how many of validation and test make full batches of 32
         ("etth1", (336, 720), (7_585, 2_161, 2_161), (2_144, 2_144)),
         ("etth1", (168, 720), (7_753, 2_161, 2_161), (2_144, 2_144)),
         ("etth2", (720, 720), (7_201, 2_161, 2_161), (2_144, 2_144)),
@@ -154,7 +154,7 @@ def test_the_training_rows_alone_decide_the_scale(learned, columns, seed):
     values = rng.normal(100, 20, (learned + 30, columns))
     scaled = standardise(values, slice(0, learned)).astype(np.float64)
     np.testing.assert_allclose(scaled[:learned].mean(axis=0), 0, atol=1e-5)
-    np.testing.assert_allclose((scaled[:learned] ** 2).mean(axis=0), 1, rtol=1e-5)  # the population's deviation
+    np.testing.assert_allclose((scaled[:learned] ** 2).mean(axis=0), 1, rtol=1e-5)  # the population standard deviation
     values[learned:] = 1e6
     np.testing.assert_array_equal(standardise(values, slice(0, learned))[:learned], scaled[:learned].astype(np.float32))
 
@@ -338,7 +338,7 @@ def test_the_official_table_is_downloaded_and_known_by_its_digest(short, tmp_pat
         assert splits.variant == "official"
         asked = len(server.seen)
         assert get("etth1").prepare(DATA, root=tmp_path).sha256 == splits.sha256
-        assert len(server.seen) == asked  # what is there is not asked for again
+        assert len(server.seen) == asked  # files already present are not requested again
     monkeypatch.setattr(etth1.Etth1, "source", replace(known, sha256="0" * 64))
     with serving({"ETTh1.csv": Page(content)}) as server, remote.mirrored(server.url), pytest.raises(CorruptFile):
         get("etth1").prepare(DATA, root=tmp_path / "other")
@@ -382,7 +382,7 @@ def test_absent_data_is_an_error_and_stand_ins_are_marked_and_barred(name, tmp_p
 
 
 def test_stand_ins_are_the_same_in_every_version(tmp_path):
-    """When this fails, `generator` must be raised: cards made before name other data."""
+    """If this fails, increment `generator`: older cards refer to other data."""
     shard = get("etth1").make_shard(SMALL, 0)
     assert hashlib.sha256(shard.tokens.tobytes()).hexdigest()[:16] == "5b2af8ed55d6d211"
     one, other = (get("etth1").load(replace(SMALL, seed=seed), root=tmp_path) for seed in (0, 1))

@@ -70,7 +70,7 @@ def test_any_number_of_workers_makes_the_same_data(name, request, tmp_path):
     ],
 )
 def test_the_same_settings_give_the_same_data_on_every_machine_and_in_every_version(name, digest, request):
-    """When this fails, `generator` of the dataset must be raised: cards made before name other data."""
+    """If this fails, increment the dataset's `generator`: older cards refer to other data."""
     shard = get(name).make_shard(request.getfixturevalue(f"small_{name}"), 0)
     content = shard.tokens.tobytes() + shard.lengths.tobytes() + shard.labels.tobytes()
     assert hashlib.sha256(content).hexdigest()[:16] == digest

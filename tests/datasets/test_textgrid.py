@@ -1,4 +1,4 @@
-"""TextGrids: phones with their frames, silences at the ends cut off, and a sentence for what is no alignment."""
+"""TextGrids: phones with their frames, silences at the ends trimmed, and an error for files that are no alignment."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Data are verified when they are read: hashed once as they are, again after any change, and range-checked."""
+"""Data are verified when read: hashed once, again after any change, and range-checked."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from longspan.datasets.generation.verified import MEMORY
 
 @pytest.fixture
 def settled(monkeypatch):
-    """Files count as unchanging from their first moment, so that tests need not wait."""
+    """Files count as settled immediately, so that tests need not wait."""
     monkeypatch.setattr(verified, "SETTLED_SECONDS", -60.0)
 
 
@@ -45,7 +45,7 @@ def folder_of(data, tmp_path):
 
 
 def change_labels(path, count):
-    """Other labels in place; size and inode stay."""
+    """Overwrite the labels in place; size and inode stay."""
     labels = np.load(path, mmap_mode="r+")
     labels[:count] = (labels[:count] + 1) % 10
     labels.flush()
@@ -101,7 +101,7 @@ def test_files_are_hashed_once_as_they_are_and_on_demand(settled, hashed, data, 
 
 
 def test_a_file_changed_a_moment_ago_is_hashed_again(hashed, data, tmp_path):
-    """Its time stamp may be too coarse to show the next change."""
+    """Its timestamp may be too coarse to show the next change."""
     for _ in range(2):
         del hashed[:]
         get("listops").load(data, root=tmp_path)
@@ -140,7 +140,7 @@ def test_a_copy_of_a_folder_is_hashed_anew(settled, hashed, data, tmp_path):
 
 
 def forge(folder, name, change):
-    """Another array, and a manifest that says so."""
+    """Replace an array, with a matching manifest."""
     path = folder / name
     array = np.load(path)
     array = change(array)

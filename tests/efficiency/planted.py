@@ -1,4 +1,4 @@
-"""Mechanisms that cannot run, each in a way of its own; all but one run on short rows."""
+"""Mechanisms that fail, each in its own way; all but one run on short rows."""
 
 import torch
 
@@ -74,7 +74,7 @@ class Interrupted(_Mean):
 
 
 class CoarseWhenLong(_Mean):
-    """Right in double precision, and wrong in any other on long rows: a fast kernel with a bug."""
+    """Right in double precision, wrong in any other precision on long rows: a fast kernel with a bug."""
 
     meta = claim("Coarse when long")
 
@@ -84,7 +84,7 @@ class CoarseWhenLong(_Mean):
 
 
 class OnlySingle(_Mean):
-    """Has no double precision at all."""
+    """Does not support double precision at all."""
 
     meta = claim("Only single")
 

@@ -1,4 +1,4 @@
-"""Clocks and counters call what they measure as often as they say, and their summaries are what they claim."""
+"""Clocks and counters call what they measure as often as they report, and their summaries are correct."""
 
 import pytest
 import torch
@@ -61,9 +61,9 @@ def test_each_call_has_a_reading_and_a_warm_up_none():
 def test_memory_counts_what_lives_at_once_and_what_was_there_before():
     def compute():
         first = torch.ones(1000)
-        second = first + 1  # both live
+        second = first + 1  # both are alive
         del first
-        return second * 2  # again two
+        return second * 2  # two again
 
     weights = torch.ones(500)
     assert peak_bytes(compute, "cpu") == 2 * 4000

@@ -1,4 +1,4 @@
-"""Energy is counted over a window of seconds, and where there is no counter there is a sentence."""
+"""Energy is counted over a window of seconds; a missing counter is reported in a sentence."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from longspan.efficiency.energy import WINDOW, can_count, energy_of, why_not
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A device on which a run takes 10 ms and 3 J; its clock and counter are made up."""
+    """A fake device on which a run takes 10 ms and 3 J."""
     now = {"runs": 0}
 
     class Watch:

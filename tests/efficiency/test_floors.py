@@ -27,7 +27,7 @@ def at(spec, pattern, length, mode="forward", **more):
 
 
 def call(spec, pattern, length, train=False):
-    """The very call whose floor is asked for: the core where there is one, else the layer."""
+    """The call whose floor is tested: the core where there is one, else the layer."""
     width = SHAPE["heads"] * SHAPE["dim"]
     layer = attentions.get(spec)(width, SHAPE["heads"], pattern, max_length=length, max_context=length).eval()
     if isinstance(layer, HeadwiseAttention):
@@ -49,14 +49,14 @@ def test_no_formula_asks_for_more_than_the_code_does(spec, pattern):
         found = at(spec, pattern, 192, mode="train" if train else "forward")
         assert found.source == "formula"
         least = found.operations
-        if spec == "probsparse":  # draws its keys number by number, which nobody counts
+        if spec == "probsparse":  # its key sampling is elementwise work, which is not counted
             size = least_work.ProblemSize.of(attentions.get(spec), pattern, length=192, heads=2, dim=16)
             least -= 4 * least_work.core(attentions.get(spec), size).choices
         assert 0 < least <= 1.01 * count_operations(call(spec, pattern, 192, train))
 
 
 def test_a_formula_is_of_a_core_where_there_are_heads_and_of_a_layer_elsewhere():
-    """A formula in the wrong table would be ignored, or counted with projections that it already has."""
+    """A formula in the wrong table would be ignored, or would count its projections twice."""
     headwise = {name: issubclass(attentions.get(name).cls, HeadwiseAttention) for name in FORMULAS}
     assert all(headwise[name] for name in (*least_work.KEYS, *least_work.CORES))
     assert not any(headwise[name] for name in least_work.LAYERS)
@@ -67,7 +67,7 @@ def test_a_formula_is_of_a_core_where_there_are_heads_and_of_a_layer_elsewhere()
 def test_where_the_code_does_no_more_than_needed_formula_and_count_agree(spec):
     pattern = Pattern.NONCAUSAL_SELF
     counted, least = count_operations(call(spec, pattern, 256)), at(spec, pattern, 256).operations
-    tolerance = 0.51 if spec == "fnet" else 0.07  # a complex transform of real numbers; columns of ones
+    tolerance = 0.51 if spec == "fnet" else 0.07  # fnet: a complex FFT of real numbers; others: columns of ones
     assert math.isclose(counted, least, rel_tol=tolerance)
 
 
@@ -99,18 +99,18 @@ def test_who_ignores_the_tokens_need_only_write_zeros(mode, tensors):
     ),
 )
 def test_the_keys_of_a_query_are_those_with_a_weight(n, causal, spec):
-    """Against the matrix of weights of the mechanism itself, or for local attention against its definition."""
+    """Compared with the mechanism's own attention matrix, or for local attention with its definition."""
     mechanism = attentions.get(spec)
     pattern = Pattern.CAUSAL_SELF if causal else Pattern.NONCAUSAL_SELF
     layer = mechanism(8, 2, pattern, max_length=n).eval()
     q, k = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
     weights = layer.weights(q, k)
-    if weights is None:  # one unit vector of values after the other
+    if weights is None:  # unit vectors as values give the matrix
         weights = layer.attend(q, k, torch.eye(n).expand(1, 2, n, n))
     seen = (weights[0, 0] > 0).sum(dim=-1).numpy()
     size = least_work.ProblemSize.of(mechanism, pattern, length=n, heads=2, dim=4)
     found = least_work.KEYS[mechanism.target](size)
-    if mechanism.target == "bigbird":  # a last block that is not full counts as one
+    if mechanism.target == "bigbird":  # a partial last block counts as a full one
         assert (found >= seen).all()
         found, seen = found[: n // 4 * 4], seen[: n // 4 * 4]
         if n % 4:
@@ -133,7 +133,7 @@ def test_a_linear_core_of_16384_tokens_takes_62_microseconds_where_4_3_terabytes
     exact = floor(attentions.get("softmax"), Pattern.NONCAUSAL_SELF, mode="forward", **sizes)
     assert exact.bound(h200) == "compute"
     assert exact.operations == 4 * 4 * 8 * 64 * 16384**2
-    assert exact.seconds(h200) < 4777e-6  # what was measured
+    assert exact.seconds(h200) < 4777e-6  # the measured time
 
 
 def test_causal_attention_needs_half_and_training_three_and_a_half_times_as_much():

@@ -1,4 +1,4 @@
-"""The gate compares with the finest arithmetic there is, and says no in a sentence."""
+"""The gate compares with the highest precision available, and gives its reason in a sentence when it refuses."""
 
 import math
 
@@ -38,7 +38,7 @@ def test_double_precision_is_the_reference_where_it_fits_and_single_the_next_bes
 def test_without_anything_finer_only_what_is_not_finite_is_wrong():
     assert agreement(Told({None: 0.5})) is None
     assert agreement(Told({None: math.inf})) == math.inf
-    assert agreement(Told({None: 0.0, torch.float32: 0.9}, length=8192)) is None  # single is not finer than itself
+    assert agreement(Told({None: 0.0, torch.float32: 0.9}, length=8192)) is None  # float32 is no reference for itself
 
 
 def test_an_output_that_cannot_be_computed_at_all_is_no_disagreement_but_an_error():

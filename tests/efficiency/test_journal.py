@@ -1,4 +1,4 @@
-"""What is in a journal stays there, whatever happens to the process, and belongs to one measurement only."""
+"""What is in a journal survives whatever happens to the process, and belongs to one measurement only."""
 
 import pytest
 from hypothesis import given

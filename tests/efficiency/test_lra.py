@@ -1,4 +1,4 @@
-"""The efficiency protocol of the arena: what its cards hold, what it survives, and what it does not do twice."""
+"""The efficiency protocol of Long Range Arena: what its cards hold, what it survives, what it does not repeat."""
 
 import json
 from dataclasses import replace
@@ -118,7 +118,7 @@ def test_a_device_that_is_lost_ends_the_sweep_with_a_sentence_and_keeps_the_card
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The points that were really measured, in order."""
+    """The points that were actually measured, in order."""
     seen = []
 
     def record(mechanism, setup, length, mode, device):

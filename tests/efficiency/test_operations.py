@@ -1,4 +1,4 @@
-"""Operations are counted for every kernel there is, and a count of nothing is no count."""
+"""Operations are counted for every kernel, and a count of zero is refused."""
 
 import importlib
 import pkgutil
@@ -57,8 +57,8 @@ def test_packed_rows_count_their_own_tokens_alone():
 
 def test_every_operator_of_ours_that_multiplies_says_how_much():
     """Found by their names in the sources, so that a new one is not forgotten."""
-    silent = {"sinkhorn_normalize", "sinkhorn_normalize_backward"}  # a few numbers of a small matrix
-    silent |= {"layer_norm", "layer_norm_backward", "cross_polytope_hash"}  # number by number
+    silent = {"sinkhorn_normalize", "sinkhorn_normalize_backward"}  # few operations on a small matrix
+    silent |= {"layer_norm", "layer_norm_backward", "cross_polytope_hash"}  # elementwise
     silent |= {"dpfp_features", "dpfp_features_backward"}  # likewise
     for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
         if not module.name.endswith("triton"):

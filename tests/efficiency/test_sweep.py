@@ -1,4 +1,4 @@
-"""The efficiency lab: what its cards hold, whom it gives no speed, what it survives, and what it does not do twice."""
+"""The efficiency lab: what its cards hold, what gets no speed, what it survives, and what it does not do twice."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ CEILINGS = {"bytes_per_second": 1e10, "operations_per_second": 1e11, "method": "
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """No time is spent on what these tests do not look at."""
+    """Skip the slow parts that these tests do not examine."""
     monkeypatch.setattr("longspan.efficiency.latency.WARM", 0.0)
     monkeypatch.setattr(sweep, "_measured_ceilings", {})
     monkeypatch.setattr(roofline, "measure_ceilings", lambda device, dtype: CEILINGS)
@@ -40,7 +40,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The points that were really measured, in order."""
+    """The points that were actually measured, in order."""
     seen = []
     point = _Sheet._point
 
@@ -57,7 +57,7 @@ def planted(name):
 
 
 def trust(*mechanisms, pattern="noncausal_self", ok=True):
-    """Reports of a check that was never made."""
+    """Made-up reports of a check."""
     lines = [] if ok else [{"promise": "no future leak", "status": "broken", "detail": "made up"}]
     report = {"pattern": pattern, "device": "cpu", "dtype": "float32", "profile": "full", "ok": ok, "promises": lines}
     return [{"mechanism": str(attentions.get(name)), **report} for name in mechanisms]
@@ -140,7 +140,7 @@ def test_decoding_in_causal_cross_attention_looks_into_a_context_of_that_length(
 
 @pytest.mark.full
 def test_compiled_code_is_measured_too(tmp_path, reports):
-    """In a process without the checks of shapes that tests add to every function, which cannot be traced."""
+    """In a process of its own: the shape checks that tests add to every function cannot be traced."""
     words = ["measure", "linear", *WORDS, "--mode", "train", "--variant", "eager", "compiled"]
     words += ["--trust", reports, "--out", tmp_path, "--json"]
     program = [sys.executable, "-m", "longspan", *map(str, words)]
@@ -304,7 +304,7 @@ def test_a_call_that_cannot_be_recorded_is_unsupported_and_a_compiled_one_is_tim
 
 
 def test_memory_that_ran_out_while_recording_is_told_from_a_recording_that_failed():
-    error = RuntimeError("the capture was invalidated")  # what the end of a recording makes of it
+    error = RuntimeError("the capture was invalidated")  # how an OOM surfaces when capture ends
     error.__context__ = torch.OutOfMemoryError("CUDA out of memory")
     assert status_of(error)[0] == "oom"
     assert status_of(RuntimeError()) == ("fail", "RuntimeError: no message")
@@ -378,7 +378,7 @@ def test_what_does_not_fit_the_budget_is_left_for_the_next_call(tmp_path, measur
     assert swept(["linear", "softmax"], TINY, tmp_path, budget=60).left == 0
 
 
-# ------------------------------------------------------------------------------------------------------ who is measured
+# ----------------------------------------------------------------------------------------------------- what is measured
 
 
 def test_all_means_every_mechanism_but_the_twins_of_released_code():

@@ -1,6 +1,6 @@
-"""Eager calls take turns; a recording is prepared, made and undone in the order that CUDA demands.
+"""Eager calls take turns; a graph capture is prepared, made and undone in the order that CUDA requires.
 
-There is no GPU here, so a stand-in for `torch.cuda` writes down what it is asked for.
+There is no GPU here, so a stand-in for `torch.cuda` records its calls.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The work that is timed: on which inputs, what it leaves behind, and what it holds."""
+"""The work that is timed: its inputs, what it leaves behind, and what it keeps in memory."""
 
 import pytest
 import torch
@@ -109,7 +109,7 @@ def test_what_a_forward_pass_keeps_is_its_activations_and_not_what_was_there_bef
     weights, x = torch.ones(10, 10, requires_grad=True), torch.ones(5, 10)
 
     def forward():
-        return (x @ weights).exp()  # keeps x, the weights and its own result
+        return (x @ weights).exp()  # saves x, the weights and its own result
 
     found = memory_of(lambda: forward().sum().backward(), "cpu", held=[x, weights], forward=forward)
     assert found.activations == 5 * 10 * 4

@@ -1,4 +1,4 @@
-"""A web server of bad manners, on this machine: each request is answered by one of them, as the dice fall.
+"""A misbehaving web server on this machine: each request is answered by one bad manner, chosen at random.
 
 A manner is a function that gets the request and yields the bytes to send, or RESET to break the connection.
 """
@@ -21,7 +21,7 @@ TRICKLE_S = 0.004
 class Request:
     method: str
     path: str
-    start: int | None  # of the range that is asked for
+    start: int | None  # start of the requested range
     content: bytes
     dice: random.Random
     url: str
@@ -105,7 +105,7 @@ def other_tag(request: Request) -> Iterator[bytes | None]:
 
 
 def other_range(request: Request) -> Iterator[bytes | None]:
-    """A part, but not the one that was asked for; or one that does not say which."""
+    """A part, but not the requested one; or one that does not say which."""
     size = len(request.content)
     start = request.dice.randrange(size)
     ranges = [f"{start}-{size - 1}/{size}", f"{start}-{size - 1}/*", "*/*", f"{start}-/9", "", "²", "-1--1/-1"]
@@ -196,7 +196,7 @@ def statuses(request: Request) -> Iterator[bytes | None]:
 
 
 def redirect(request: Request) -> Iterator[bytes | None]:
-    """To where nobody should follow, or nowhere."""
+    """To a place that must not be followed, or nowhere."""
     targets = ["file:///etc/passwd", "FILE:///etc/passwd", "ftp://127.0.0.1:1/x", "data:text/plain,hello", "gopher://x"]
     targets += ["javascript:alert(1)", "http://[::1", f"http://{'a' * 70}.invalid/", "//", "", "http://127.0.0.1:1/"]
     targets += ["http://user:secret@127.0.0.1:1/", "http://127.0.0.1:99999/", "http:///x", "\xff\xfe", "\x1b[31m"]
@@ -237,7 +237,7 @@ SLOW = (trickled_headers, trickled_body, silence)
 class BadServer:
     url: str
     content: bytes
-    manners: list[Manner] = field(default_factory=list)  # one for each request to come; good ones after the last
+    manners: list[Manner] = field(default_factory=list)  # one for each coming request; then good answers
     dice: random.Random = field(default_factory=lambda: random.Random(0))
     seen: list[tuple[str, str]] = field(default_factory=list)  # method, and the name of the manner
 

@@ -1,4 +1,4 @@
-"""A fixture that counts, for every fuzzer."""
+"""The counter fixture of every fuzzer."""
 
 from collections.abc import Iterator
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 from longspan.core.errors import LongspanError
 
-PROPERTY = "figures"  # of a test report; pytest-xdist carries it to the process that prints the summary
-HANG_S = 120  # an input that takes this long hangs; far above what a slow machine needs, so no test of speed
+PROPERTY = "figures"  # name in a test report; pytest-xdist carries it to the process that prints the summary
+HANG_S = 120  # an input that takes this long hangs; far more than a slow machine needs, so this tests no speed
 
 
 class Figures:
@@ -35,7 +35,7 @@ class Figures:
 
     @contextlib.contextmanager
     def trying(self, *, accepted: str = "accepted", refused: str = "refused with a sentence") -> Iterator[None]:
-        """One input: it is accepted or refused by a LongspanError. All else, a hang too, fails the test at once."""
+        """One input: it is accepted or refused by a LongspanError. Anything else, even a hang, fails the test."""
         for name in ("inputs", refused, accepted, "unexpected", "escapes"):
             self.add(name, name == "inputs")
         previous = signal.signal(signal.SIGALRM, _hangs)
@@ -76,7 +76,7 @@ def inputs(quick: int, full: int = 10_000) -> pytest.MarkDecorator:
 
 
 def examples(count: int) -> settings:
-    """Settings of hypothesis with which every run tries the same `count` inputs."""
+    """Hypothesis settings with which every run tries the same `count` inputs."""
     return settings(
         max_examples=count,
         derandomize=True,

@@ -1,4 +1,4 @@
-"""Changes of honest cards that nobody may refuse: other numbers, longer texts, new fields, other seeds and dates."""
+"""Changes to honest cards that must be accepted: other numbers, longer texts, new fields, other seeds and dates."""
 
 import copy
 import random
@@ -10,7 +10,7 @@ from longspan.results.card import Card
 from tests.fuzz.hostile import honest_cards
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 _-.,:;/+*()[]=<>&'\"äöüßéñøłžαβγλπ∑∂漢字かなعربيעבריתहिन्दी🙂🧪²½№"
-NUMBERED = ("timing", "memory", "energy", "settings", "environment")  # where any positive number goes
+NUMBERED = ("timing", "memory", "energy", "settings", "environment")  # any positive number is valid here
 
 
 def harmless_cards(count: int, seed: int) -> Iterator[Card]:
@@ -53,7 +53,7 @@ def _parameters(card: Card, draw: random.Random) -> None:
 
 
 def _score(card: Card, draw: random.Random) -> None:
-    """Another result, the same wherever the card tells it."""
+    """Another result, the same wherever the card states it."""
     if not card.get("score"):
         return
     value, count, name = draw.random(), draw.randint(1, 10**6), card["score"]["name"]
@@ -65,7 +65,7 @@ def _score(card: Card, draw: random.Random) -> None:
 
 
 def _curve(card: Card, draw: random.Random) -> None:
-    """Another learning curve, on which the selected step has the validation metrics."""
+    """Another learning curve, consistent with the validation metrics at the selected step."""
     if card["kind"] != "run" or card["metrics"] is None:
         return
     steps = sorted(draw.sample(range(1, 10**5), draw.randint(1, 40)))

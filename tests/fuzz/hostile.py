@@ -1,10 +1,10 @@
-"""Cards that a hostile stranger might send, made from honest ones; the same for the same seed.
+"""Cards that an attacker might send, made from honest ones; the same for the same seed.
 
     for card in hostile_cards(50, seed=0):
         (folder / card.name).write_bytes(card.content)
 
-Three in four are sealed anew after the change, and most changes keep to the schema: these get through to the boards
-and the report, where they can do harm. The others are no sound cards at all.
+Three in four are resealed after the change, and most changes respect the schema: these get through to the boards
+and the report, where they can do harm. The others are not valid cards at all.
 """
 
 import copy
@@ -121,7 +121,7 @@ NUMBERS = (
     ),
     *(2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**308, 10**309, 10**400, -(10**400)),
 )
-LONGEST = 20_000  # entries of a list: as slow to read as a long learning curve, not slower
+LONGEST = 20_000  # entries of a list: no slower to read than a long learning curve
 DATES = (
     *("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2999-01-01T00:00:00+00:00", "1969-12-31T23:59:59.999999Z"),
     *("2026-02-30T00:00:00Z", "2026-13-01T00:00:00Z", "0000-00-00T00:00:00Z", "2026-01-02T03:04:05.1234567891Z"),
@@ -161,7 +161,7 @@ class HostileCard:
 
 
 def honest_cards() -> list[Card]:
-    """Sound cards of every kind, question and procedure."""
+    """Valid cards of every kind, question and procedure."""
     runs = [make_card(mechanism, task) for mechanism in ("softmax", "linear") for task in TASKS[:6]]
     runs += [make_card("performer(features=64)", task, tier="full", seed=seed) for task in TASKS[:5] for seed in (0, 1)]
     runs += [
@@ -181,7 +181,7 @@ def honest_cards() -> list[Card]:
 
 
 def _forecast() -> Card:
-    """A run whose score is an error in plain numbers."""
+    """A run scored by an error in plain units."""
     card = make_card("linear", "forecasting_etth1", tier="full", chance=None, sealed=False)
     values = {name: {"value": 0.5, "count": 2000} for name in ("mse", "mae", "loss")}
     card["metrics"] = {"valid": copy.deepcopy(values), "test": values}
@@ -228,7 +228,7 @@ def _is_sound(card: Card) -> bool:
 
 
 def _places(value: Any, at: tuple = ()) -> Iterator[tuple]:
-    """The path of every value inside, except `schema` and `kind`, without which a card is nothing at all."""
+    """The path of every value inside, except `schema` and `kind`, without which nothing is a card."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inside:
         if at or key not in ("schema", "kind"):
@@ -252,7 +252,7 @@ def _told(value: Any) -> str:
 
 
 def _chosen(card: Card, draw: random.Random, kind: type | tuple[type, ...]) -> tuple | None:
-    """A random place whose value has a type; texts of the frame more often than those in long lists."""
+    """A random place whose value has type `kind`; shallow fields are more likely than entries of long lists."""
     found = [path for path in _places(card) if isinstance(_at(card, path), kind)]
     shallow = [path for path in found if len(path) < 3]
     return draw.choice(shallow if shallow and draw.random() < 0.5 else found) if found else None
@@ -311,7 +311,7 @@ FREE_FIELDS += [("files", "arrays"), ("parameters", "parts"), ("parameters", "ra
 
 
 def _optional(card: Card, draw: random.Random) -> str:
-    """A field of the frame that only some cards have."""
+    """A top-level field that only some cards have."""
     return _put(card, (draw.choice(OPTIONAL_FIELDS),), _hostile_value(draw))
 
 
@@ -319,7 +319,7 @@ OPTIONAL_FIELDS = ("rules", "slots", "conformance", "files_sha256", "reads", "no
 
 
 def _swap(card: Card, draw: random.Random) -> str:
-    """Anything in the place of anything."""
+    """Replace any value by any other."""
     path = draw.choice(list(_places(card)))
     return _put(card, path, _hostile_value(draw))
 
@@ -331,7 +331,7 @@ def _drop(card: Card, draw: random.Random) -> str:
 
 
 def _list(card: Card, draw: random.Random) -> str:
-    """A list emptied, repeated, turned round or shuffled: curves, points, grids."""
+    """A list emptied, repeated, reversed or shuffled: curves, points, grids."""
     path = _chosen(card, draw, list)
     if path is None:
         return ""
@@ -412,7 +412,7 @@ CHANGES = [change for change, _ in WEIGHED]
 
 
 def _written(card: Card, draw: random.Random) -> tuple[bytes, str]:
-    """The file: sealed anew three times in four, else damaged or with a seal that does not fit."""
+    """The file: resealed three times in four, else damaged or with a seal that does not match."""
     how = draw.random()
     if how < 0.78:
         return _dumped({**card, "sha256": cards.content_hash(card)}), "sealed"

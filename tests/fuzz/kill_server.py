@@ -1,8 +1,8 @@
 """A process that has imported torch once and forks a child for every command, which may be killed.
 
-    python -m tests.fuzz.kill_server      # reads orders, a JSON object a line, and answers each with another
+    python -m tests.fuzz.kill_server      # reads orders, one JSON object per line, and answers each with another
 
-The child is the leader of a session of its own, as a command in a shell is. Nothing computes before the fork.
+The child leads its own session, as a command in a shell does. Nothing computes before the fork.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.fuzz import killer
 
-PATIENCE_S = 120  # a command that takes this long hangs
+PATIENCE_S = 120  # a command that takes this long has hung
 TINY = {"recipe.steps": 6, "recipe.evaluate_every": 2, "recipe.batch_size": 4, "recipe.evaluation_batch": 8}
 TINY |= {"data.train": 24, "data.valid": 8, "data.test": 16, "model.dim": 8, "model.layers": 1, "model.mlp": 8}
 LENGTHS = (8, 16, 32)
@@ -65,7 +65,7 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:
     if child == 0:
         _in_child(order, counts, log)
     status = _wait(child, order.get("after"))
-    if status:  # what it started must not outlive it
+    if status:  # its children must not outlive it
         _kill_group(child)
     code = os.waitstatus_to_exitcode(status)
     told = log.read_text(errors="replace") if log.exists() else ""
@@ -97,7 +97,7 @@ def _in_child(order: dict[str, Any], counts: Path, log: Path) -> None:
 
 
 def _wait(child: int, after: float | None) -> int:
-    """Its exit status; killed `after` so many seconds where that is asked for."""
+    """Its exit status; it is killed after `after` seconds unless that is None."""
     begun = time.monotonic()
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -116,7 +116,7 @@ def _kill_group(leader: int) -> None:
         return
 
 
-# What commands import as they go along, which takes a run longer than all it computes here.
+# What commands import lazily: without this a run would spend more time on imports than on its computation.
 IMPORTED = ("lightning.fabric", "numba", "torch.utils.flop_counter", "torch.utils.tensorboard")
 IMPORTED += ("longspan.api", "longspan.efficiency.sweep", "longspan.runs", "longspan.training.loop")
 

@@ -1,9 +1,9 @@
-"""Kill this process at a chosen event: the k-th training step, or the k-th write of a checkpoint, in the midst of it.
+"""Kill this process at a chosen event: the k-th training step, or in the middle of the k-th write of a checkpoint.
 
     arm(KillPlan("checkpoint", nth=3, torn=100))      # dies when the fourth file opened for a checkpoint has 100 bytes
 
 The interpreter's audit events and torch's global hooks tell what happens, so nothing of the package is patched. A plan
-in the environment arms every process of a tree (through `sitecustomize`), and one that strikes kills the whole tree.
+in the environment arms every process of a tree (through `sitecustomize`); the one that strikes kills the whole tree.
 """
 
 import json
@@ -19,13 +19,13 @@ from typing import Any
 PLAN, ROOT = "KILL_PLAN", "KILL_ROOT"  # environment variables
 PHASES = ("training", "evaluation", "checkpoint", "card", "dataset", "measurement")
 TORCH = ("training", "evaluation")
-CHANGES = {"open": 0, "os.rename": 1, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.chmod": 0}  # where the path is
+CHANGES = {"open": 0, "os.rename": 1, "os.remove": 0, "os.rmdir": 0, "os.mkdir": 0, "os.chmod": 0}  # the path argument
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 @dataclass(frozen=True)
 class KillPlan:
-    """Which event of which phase. With `torn` only files opened for writing count, and that many bytes get written."""
+    """Which event of which phase. With `torn` only files opened for writing count, and that many bytes are written."""
 
     phase: str
     nth: int
@@ -34,7 +34,7 @@ class KillPlan:
 
 
 def arm(plan: KillPlan | None = None) -> Counter[str]:
-    """Watch all events from now on and strike as planned; without a plan they are only counted."""
+    """Watch all events from now on and kill as planned; without a plan they are only counted."""
     counts: Counter[str] = Counter()
     struck = False
 
@@ -73,7 +73,7 @@ def _watch_torch(happened: Any) -> None:
 
 
 def phase_of(path: Any) -> str | None:
-    """What a change of a file or folder belongs to, by the layout of `out`."""
+    """The phase to which a change of a file or folder belongs, by the layout of `out`."""
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     parts = Path(os.path.abspath(os.fsdecode(path))).parts
@@ -86,7 +86,7 @@ def phase_of(path: Any) -> str | None:
         return "measurement"
     if inside[:1] not in (("cards",), ("runs",)):
         return None
-    return "checkpoint" if "checkpoint-" in inside[-1] else "card"  # or a file that goes beside the card
+    return "checkpoint" if "checkpoint-" in inside[-1] else "card"  # or a file that lies beside the card
 
 
 def strike(plan: KillPlan) -> None:
@@ -108,11 +108,11 @@ def root() -> int:
 
 def _kill_tree() -> None:
     os.killpg(root(), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)  # where it has a group of its own
+    os.kill(os.getpid(), signal.SIGKILL)  # in case it has a process group of its own
 
 
 def _die_with_the_root() -> None:
-    """A process that waits for the death of this one and kills the tree at once."""
+    """Fork a process that waits for this one to die and then kills the tree at once."""
     read, write = os.pipe()
     if os.fork():
         os.close(read)
@@ -120,9 +120,9 @@ def _die_with_the_root() -> None:
     try:
         os.setsid()
         os.close(write)
-        os.read(read, 1)  # ends when the last writer is gone
+        os.read(read, 1)  # returns when the last writer is gone
         os.killpg(root(), signal.SIGKILL)
-    finally:  # also where the tree has ended by itself; this copy of the command must do nothing else
+    finally:  # even if the tree has already ended; this copy of the command must do nothing else
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Damage to bytes, by the dice: the kinds that disks, networks and hostile authors do."""
+"""Random damage to bytes, of the kinds that disks, networks and attackers cause."""
 
 import random
 

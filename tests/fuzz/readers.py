@@ -1,4 +1,4 @@
-"""Everything that reads cards, run on a folder of them as a user would, and what went wrong.
+"""Every command that reads cards, run on a folder of them as a user would, and what went wrong.
 
 faults = [fault for words in commands(store, paths) for fault in faults_of(words)]
 """
@@ -18,9 +18,9 @@ MARKED += ("differences listops image", "metrics listops smoke loss", "language 
 MARKED += ("forecasting forecasting_etth1", "finding convergence published")
 FORMATS = ("terminal", "markdown", "csv", "latex", "json", "html")
 EXIT_CODES = (0, 1, 2, 3, 4)
-# C0 but tab and line feed, DEL, C1, and what turns the direction of a line round.
+# C0 but tab and line feed, DEL, C1, and characters that change the text direction.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-COLOUR = re.compile("\x1b\\[[0-9;]*m")  # rich's own
+COLOUR = re.compile("\x1b\\[[0-9;]*m")  # the colours that rich writes
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def commands(store: Path, paths: list[Path], out: Path) -> Iterator[list[str]]:
 
 
 def in_terminal(words: list[str]) -> bool:
-    """Whether a command writes for the eye, so that colours and widths matter too; one of each kind is enough."""
+    """Whether a command writes for a terminal, so that colours and widths matter too; one of each kind is enough."""
     kinds = (["verify"], ["board", "lra"], ["analyze", "--cards"], ["advise"], ["crossover"])
     for_the_eye = "--format" not in words or "terminal" in words
     return for_the_eye and any(words[: len(kind)] == kind for kind in kinds)
@@ -83,7 +83,7 @@ def drawings(store: Path, out: Path) -> list[str]:
 
 
 def faults_of(words: list[str], *, terminal: bool = False) -> Iterator[Fault]:
-    """What a command does that none may: in a pipe, or where rich believes that it writes to a terminal."""
+    """What a command does that none may do: in a pipe, or where rich is told that it writes to a terminal."""
     colours = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "100"} if terminal else {"COLUMNS": "140"}
     result = CliRunner().invoke(app, words, env=colours)
     asked = " ".join(words[:2]) + (" in a terminal" if terminal else "")

@@ -1,4 +1,4 @@
-"""What a command leaves in `out`: its results to the last bit, cards that may not change, and every file by name."""
+"""What a command leaves in `out`: its results bit for bit, cards that must not change, and every file by name."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ from longspan.results import card as cards
 from longspan.results.card import Card
 
 DECIDED = ("score", "metrics", "curve", "selected_step", "parameters", "dataset", "settings", "status", "reason")
-MEMORY = ".verified.json"  # of what was hashed before: it saves time, decides nothing, and may be there or not
-MEASURED = ("seconds", "memory", "floor", "achieved", "energy")  # no two measurements agree in these
+MEMORY = ".verified.json"  # a cache of hashes: it saves time, changes no result, and may be absent
+MEASURED = ("seconds", "memory", "floor", "achieved", "energy")  # these differ between any two measurements
 
 
 def results(out: Path) -> dict[str, Any]:
-    """Everything that does not depend on the clock, by what it is: equal for two runs of one command."""
+    """Everything that does not depend on the clock, by what it is: equal for two runs of the same command."""
     found: dict[str, Any] = {}
     for path, card in stored(out):
         key = json.dumps(cards.cell(card))
@@ -34,7 +34,7 @@ def results(out: Path) -> dict[str, Any]:
 
 
 def stored(out: Path) -> list[tuple[Path, Card]]:
-    """The sound cards; half a card is none, and would be litter."""
+    """The valid cards; half a card does not count, and would be litter."""
     found = []
     for path in sorted((out / "cards").rglob("*.json")):
         try:
@@ -45,7 +45,7 @@ def stored(out: Path) -> list[tuple[Path, Card]]:
 
 
 def _digest(path: Path) -> str:
-    """Of the content; of an archive, of its arrays, since a zip file may hold times."""
+    """Hash of the content; of an archive, of its arrays, since a zip file may contain timestamps."""
     if path.suffix != ".npz":
         return hashlib.sha256(path.read_bytes()).hexdigest()
     with np.load(path) as arrays:
@@ -54,7 +54,7 @@ def _digest(path: Path) -> str:
 
 
 def kept(out: Path) -> dict[Path, bytes]:
-    """What nobody may change any more: cards, the files they name, and measured points."""
+    """What must not change any more: cards, the files they name, and measured points."""
     found: dict[Path, bytes] = {}
     for path, card in stored(out):
         for each in (path, *(path.parent / name for name in card["files"].values())):
@@ -78,5 +78,5 @@ def names(out: Path) -> Counter[str]:
 
 
 def tops(found: Counter[str]) -> list[str]:
-    """Names that lie in no folder that is named too."""
+    """Names that do not lie in a folder that is also listed."""
     return sorted(name for name in found.elements() if not any(str(above) in found for above in Path(name).parents))

@@ -1,4 +1,4 @@
-"""Archives that are damaged or hostile: their members, or one sentence; nothing is written and no size is believed."""
+"""Archives that are damaged or hostile: their members, or one sentence; nothing is written, no claimed size trusted."""
 
 import bz2
 import gzip
@@ -106,7 +106,7 @@ def read(path) -> int:
     return total
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")  # of zipfile, for what is written here
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # zipfile's warning about what is written here
 @inputs(quick=600)
 def test_a_damaged_archive_is_read_or_refused(count, figures, tmp_path, monkeypatch):
     dice, path = random.Random(18), tmp_path / "x"
@@ -151,4 +151,4 @@ def test_what_a_checksum_covers_is_never_read_otherwise(count, figures, tmp_path
         path.write_bytes(damaged(content, dice))
         with figures.trying():
             found = [member.read() for member in members(path, lambda name: True)]
-            assert all(text in right or text == b"" for text in found)  # a wiped list of a zip
+            assert all(text in right or text == b"" for text in found)  # a zip with a wiped directory

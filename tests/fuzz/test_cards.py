@@ -1,4 +1,4 @@
-"""Cards of strangers: hostile ones do no harm to anyone who reads them, and harmless ones are never refused."""
+"""Untrusted cards: hostile ones harm no reader, and harmless ones are never refused."""
 
 import os
 import shutil
@@ -22,11 +22,11 @@ from tests.results.factory import make_card
 BATCH = 50
 HONEST = {"listops": 0.4321, "pathfinder": 0.8765}
 PAGES = ("index", "board", "questions", "tasks", "compare", "mechanisms", "efficiency", "conformance", "problems")
-STRANGERS = 4  # pages of mechanisms that are in no catalogue, of each report
+STRANGERS = 4  # pages per report for mechanisms that are in no catalogue
 
 
 def fill(store: Path, count: int, seed: int) -> list[Path]:
-    """Hostile cards, files that are none, and two honest cards among them."""
+    """Hostile cards, files that are not cards, and two honest cards among them."""
     store.mkdir(parents=True)
     for card in hostile_cards(count, seed):
         (store / card.name).write_bytes(card.content)
@@ -75,7 +75,7 @@ def test_nobody_who_reads_hostile_cards_is_harmed(tmp_path, monkeypatch, figures
 
 
 def honest_tasks(store: Path) -> set[str]:
-    """Tasks on which a board still tells the honest score: in a row, or below it with why it is in none."""
+    """Tasks for which a board still shows the honest score: in a row, or below the board with the reason."""
     found = set()
     for view in collect.boards(collect.cards_in([store]).cards, "lra-generated"):
         rows = [
@@ -121,7 +121,7 @@ DRAWN = "[...document.querySelectorAll('.canvas')].every((c) => c.querySelector(
 
 
 def visit(browser, path: Path, figures: Figures) -> Iterator[str]:  # noqa: F811
-    """Open a page: what it ran, said or fetched that it should not."""
+    """Open a page and yield what it ran, logged or fetched that it should not have."""
     said: list[str] = []
     asked: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900})

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, malformed or hostile: a run resumes rightly or starts before, and ends the same."""
+"""Checkpoints that are damaged, malformed or hostile: a run resumes correctly or starts earlier, and ends the same."""
 
 import copy
 import hashlib
@@ -58,13 +58,13 @@ def whole(tmp_path_factory) -> str:
 
 
 def outcome(trained: Trained) -> str:
-    """All that a run gives, its times aside."""
+    """Everything a run produces, except times."""
     curve = [{name: value for name, value in point.items() if "second" not in name} for point in trained.progress.curve]
     return repr((curve, trained.progress.step, trained.progress.best_step, trained.valid, trained.test))
 
 
 def saved(state: Any, dice: random.Random) -> bytes:
-    """A file with this content and the right hash, whoever wrote it."""
+    """A file with this content and a matching hash."""
     buffer = io.BytesIO()
     if dice.random() < 0.5:
         torch.save(state, buffer)
@@ -89,7 +89,7 @@ def malformed(state: Any, dice: random.Random) -> Any:
     if parent is None or (kind == "replace" and dice.random() < 0.05):
         return dice.choice(ODD)
     if kind == "remove" and isinstance(parent, dict) and isinstance(key, int):
-        kind = "add"  # a parameter without moments may be one that never had a gradient
+        kind = "add"  # a parameter without moments may never have had a gradient
     if kind == "remove":
         del parent[key]
     elif kind == "add" and isinstance(parent, dict):
@@ -100,14 +100,14 @@ def malformed(state: Any, dice: random.Random) -> Any:
 
 
 def _same_kind(odd: Any, value: Any) -> bool:
-    """Numbers of one kind differ in content only, which a hash alone can tell."""
+    """Whether the two differ in content only, which only a hash can detect."""
     if isinstance(odd, torch.Tensor) and isinstance(value, torch.Tensor):
         return odd.shape == value.shape and odd.dtype == value.dtype
     return type(odd) is type(value)
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@inputs(quick=12, full=500)  # a whole run each
+@inputs(quick=12, full=500)  # each is a whole run
 def test_a_run_among_bad_checkpoints_ends_as_if_there_were_none(count, figures, tmp_path, files, whole, capsys):
     dice = random.Random(18)
     states = {name: torch.load(io.BytesIO(content[:-32]), weights_only=True) for name, content in files.items()}

@@ -1,4 +1,4 @@
-"""Datasets on disk that were damaged or edited: `load` gives exactly the data that were written, or a sentence."""
+"""Datasets on disk that were damaged or edited: `load` returns exactly the data that were written, or a clear error."""
 
 import hashlib
 import json
@@ -81,7 +81,7 @@ def change(folder: Path, dice: random.Random) -> None:
 
 
 def harmless(folder: Path, dice: random.Random) -> None:
-    """What leaves the data as they are: other spaces in the manifest, other dates, files copied back and forth."""
+    """Changes that leave the data intact: other spaces in the manifest, other dates, files copied back and forth."""
     manifest, path = folder / "manifest.json", dice.choice(sorted(folder.glob("*.npy")))
     kind = dice.choice(["spaces", "date", "copied", "beside"])
     if kind == "spaces":

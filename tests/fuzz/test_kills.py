@@ -1,4 +1,4 @@
-"""Whatever is killed, whenever it is killed: the same command ends with the same bits and leaves no litter."""
+"""Whatever is killed, whenever it is killed: rerunning the command gives the same bits and leaves no litter."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ from tests.fuzz.killer import PHASES, KillPlan
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 RUNS = [("run", "softmax"), ("run", "performer(features=8)")]
-SUBJECTS: dict[str, list[tuple[str, str]]] = {  # by phase: what passes through it
+SUBJECTS: dict[str, list[tuple[str, str]]] = {  # by phase: the commands that go through it
     "training": RUNS,
     "evaluation": RUNS,
     "checkpoint": RUNS,
@@ -32,12 +32,12 @@ SUBJECTS: dict[str, list[tuple[str, str]]] = {  # by phase: what passes through 
     "measurement": [("measure", "linear"), ("measure", "softmax")],
 }
 KINDS = ("event", "event", "event", "event", "torn", "torn", "torn", "terminate", "interrupt", "any time")
-BYTES = (0, 1, 60, 400, 3_000)  # after which a write is cut
+BYTES = (0, 1, 60, 400, 3_000)  # how many are written before a torn write
 
 
 @dataclass(frozen=True)
 class Unbroken:
-    """What a command leaves that nobody interferes with."""
+    """What an undisturbed command leaves."""
 
     out: Path
     results: dict[str, Any]
@@ -81,7 +81,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
 
 
 def moments(phase: str, counts: dict[str, int], draw: random.Random) -> tuple[KillPlan | None, float | None]:
-    """A plan for one kill in a phase, or a time for one at any moment."""
+    """A plan for one kill in a phase, or a time after which to kill at any point."""
     kind = draw.choice(KINDS)
     if kind == "any time":
         return None, draw.uniform(0.0, 1.2)
@@ -98,7 +98,7 @@ class Chain:
         self.server, self.folder, self.do, self.out = server, folder, do, folder / "out"
         self.kept: dict[Path, bytes] = {}
         self.points: list[Any] = []
-        self.kills, self.began = 0, 0  # kills, and those after which there was something to go on with
+        self.kills, self.began = 0, 0  # kills, and those after which there was something to resume
         bystander = server.reference(RUNS[do == RUNS[0]])
         shutil.copytree(bystander.out / "cards", self.out / "cards")
         self.before = remains.names(self.out)
@@ -107,7 +107,7 @@ class Chain:
         self._note()
 
     def kill(self, phase: str, draw: random.Random) -> bool:
-        """Whether it was killed before it had ended."""
+        """Kill it once; whether it was killed before it had ended."""
         plan, after = moments(phase, self.server.reference(self.do).counts, draw)
         if self.server.ask(self.do, self.folder, plan, after)["code"] == 0:
             return False
@@ -117,7 +117,7 @@ class Chain:
         return True
 
     def _has_begun(self) -> bool:
-        """Whether there is something to go on with: its card, a checkpoint, a shard, a dataset, a measured point."""
+        """Whether there is something to resume: its card, a checkpoint, a shard, a dataset, a measured point."""
         left = {
             "run": ("runs/*/checkpoint-*.pt",),
             "prepare": ("data/*/*.work/*.npz", "data/*/*/manifest.json"),
@@ -131,7 +131,7 @@ class Chain:
         self.points += remains.points(self.out)
 
     def finish(self, figures: Figures) -> str:
-        """Run it to its end and compare; what was found wrong in words."""
+        """Run it to the end and compare; returns a description of what is wrong."""
         answer, unbroken = self.server.ask(self.do, self.folder), self.server.reference(self.do)
         found = remains.results(self.out) if answer["code"] == 0 else {}
         litter = remains.tops(remains.names(self.out) - (self.before | unbroken.names))
@@ -148,7 +148,7 @@ class Chain:
 
 
 class CommandLine(Server):
-    """The same commands as a user types them: processes that start others, all of which have the plan."""
+    """The same commands as a user types them: processes that start others, all armed with the plan."""
 
     def __init__(self, server: Server, folder: Path):
         self.server, self.folder, self.unbroken = server, folder, {}
@@ -168,12 +168,12 @@ class CommandLine(Server):
         try:
             told, _ = process.communicate(timeout=PATIENCE_S if after is None else 8 * after)
         except subprocess.TimeoutExpired:
-            process.kill()  # alone: what it has started must notice
+            process.kill()  # only this process: its children must notice
             told, _ = process.communicate()
         return {"code": process.returncode, "log": told[-2000:]}
 
     def reference(self, do: tuple[str, str]) -> Unbroken:
-        """Of a run what the function leaves, since the command must leave the same; of others what the command does."""
+        """For a run what the function leaves, as the command must leave the same; else what the command leaves."""
         inner = self.server.reference(do)
         if do in RUNS:
             return inner

@@ -1,4 +1,4 @@
-"""Prediction files that are damaged or made up: `verify` gives findings, and keeps no score that they do not give."""
+"""Prediction files that are damaged or made up: `verify` reports findings, and accepts no score without support."""
 
 import datetime
 import io
@@ -30,7 +30,7 @@ def packed(arrays: dict[str, Any], dice: random.Random) -> bytes:
 
 
 def usual(dice: random.Random) -> dict[str, Any]:
-    """Files that a run may write: any integers, rows in any order that they name, more arrays than are needed."""
+    """Files that a run may write: any integers, rows in any recorded order, more arrays than are needed."""
     kind, order = dice.choice(WHOLE), np.arange(ROWS)
     if dice.random() < 0.5:
         order = np.array(dice.sample(range(ROWS), ROWS))
@@ -43,7 +43,7 @@ def usual(dice: random.Random) -> dict[str, Any]:
 
 
 def odd(values: np.ndarray, dice: random.Random) -> Any:
-    """Something else in the place of an array of integers."""
+    """Something other than an array of integers."""
     floats = values.astype(np.float64)
     floats[dice.randrange(ROWS)] = dice.choice([np.nan, np.inf, -np.inf, 0.5, 1e308])
     made = [floats, values.astype(str), values.astype("S3"), values.astype(object), values.astype(complex), values > 3]
@@ -65,7 +65,7 @@ def made_up(dice: random.Random) -> bytes:
 
 
 def lying_header(dice: random.Random) -> bytes:
-    """A header that claims other data than follow it."""
+    """A header that does not match the data after it."""
     shapes = ["(1000000000000000,)", "(200, 1000000000)", "(-5,)", "(True,)", "(200.0,)", "((((", "(9,) * 10", "[200]"]
     types = ["<i8", "|O", "<U9", "<M8[s]", "i8, i8", "<f8", "__import__('os')", "<i1000000"]
     header = f"{{'descr': '{dice.choice(types)}', 'fortran_order': False, 'shape': {dice.choice(shapes)}, }}"
@@ -86,7 +86,7 @@ def npy(values: np.ndarray) -> bytes:
 
 
 def accuracy(content: bytes) -> tuple[float, int]:
-    """What the arrays of a file that NumPy reads give, by the plainest means."""
+    """Accuracy and row count of a file, computed in plain NumPy."""
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return float(np.mean(arrays["label"] == arrays["prediction"])), len(arrays["label"])
 
@@ -98,7 +98,7 @@ def a_card(folder: Path, hashed: str | None) -> Path:
 
 
 @inputs(quick=120)
-@pytest.mark.filterwarnings("ignore")  # of NumPy, about what is written and read here
+@pytest.mark.filterwarnings("ignore")  # NumPy's warnings about what is written and read here
 def test_any_prediction_file_gives_findings_and_never_another_score(count, figures, tmp_path):
     dice, path = random.Random(18), tmp_path / "p.npz"
     sound = packed({"label": LABEL, "prediction": PREDICTION}, dice)

@@ -1,4 +1,4 @@
-"""Whatever is asked of a served report, nothing but its folder is answered, and that only to this machine."""
+"""Whatever is requested from a served report, it serves nothing but its folder, and only to this machine."""
 
 import random
 import socket

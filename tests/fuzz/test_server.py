@@ -1,4 +1,4 @@
-"""A server of bad manners: a download is the right file or a sentence, and what it left can be resumed."""
+"""A misbehaving server: a download is the right file or a clear error, and what it left can be resumed."""
 
 import contextlib
 import hashlib
@@ -27,7 +27,7 @@ def hasty(monkeypatch):
     monkeypatch.delenv(remote.MIRROR, raising=False)
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")  # a fault of the server itself
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")  # a bug in the server itself
 @inputs(quick=150, full=3_500)  # three requests each
 def test_a_download_from_a_bad_server_is_the_right_file_or_a_sentence(count, figures, tmp_path, monkeypatch):
     dice = random.Random(18)
@@ -50,7 +50,7 @@ def test_a_download_from_a_bad_server_is_the_right_file_or_a_sentence(count, fig
             assert left <= LEFT_BEHIND or "x.bin" in left, left
             assert ("x.bin.part" in left) <= ("x.bin.part.origin" in left)
             server.manners.clear()
-            with contextlib.suppress(CorruptFile):  # a part that was wrong is recognised at its end, and set aside
+            with contextlib.suppress(CorruptFile):  # a wrong part is detected at the end and set aside
                 fetch(source, folder, progress=False)
             assert fetch(source, folder, progress=False).read_bytes() == CONTENT
             assert not list(folder.glob("*.part*"))

@@ -51,12 +51,12 @@ damaged = st.builds(
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
-    """So that no input can name a plug-in of this machine."""
+    """So that no input can name a plug-in on this machine."""
     monkeypatch.chdir(tmp_path)
 
 
 @inputs(quick=400)
-@pytest.mark.filterwarnings("ignore")  # Python's opinion of odd escapes
+@pytest.mark.filterwarnings("ignore")  # Python warns about invalid escapes
 def test_any_text_is_a_spec_with_one_spelling_or_a_sentence(count, figures):
     @examples(count)
     @given(soups | repeated | damaged | specs.map(str))

@@ -1,4 +1,4 @@
-"""Mechanisms inside tiny random models of transformers: the same numbers, masks and caches, or a sentence."""
+"""Mechanisms inside tiny random models of transformers: the same numbers, masks and caches, or a clear error."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_the_future_does_not_leak(name, tokens):
 def test_steps_with_a_cache_are_those_of_the_whole_row(name, tokens):
     model = huggingface.use(llama(), name)
     mask = torch.ones_like(tokens)
-    mask[1, :5] = 0  # left, as in generation
+    mask[1, :5] = 0  # left padding, as in generation
     places = mask.cumsum(dim=1).sub(1).clamp(min=0)
 
     def part(first, last, cache=None):

@@ -1,4 +1,4 @@
-"""A fast path beside its reference: outputs and gradients for the same leaves, the reference in double precision."""
+"""A fast path against its reference: outputs and gradients for the same leaves, the reference in double precision."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def gradients(outputs: Tensor | Sequence[Tensor], leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Those of one and the same random sum of all outputs, whose weights every precision holds without rounding."""
+    """Gradients of a fixed random weighted sum of all outputs; the weights are exact in every precision."""
     outputs = [outputs] if isinstance(outputs, Tensor) else outputs
     weights = [_weights(y.shape, y.dtype, y.device, place) for place, y in enumerate(outputs)]
     return torch.autograd.grad(outputs, leaves, weights)
@@ -19,7 +19,7 @@ def gradients(outputs: Tensor | Sequence[Tensor], leaves: Sequence[Tensor]) -> t
 
 @lru_cache(maxsize=16)
 def _weights(shape: torch.Size, dtype: torch.dtype, device: torch.device, place: int) -> Tensor:
-    """Kept, for nothing can be copied to a GPU while a graph is recorded."""
+    """Cached, because nothing can be copied to a GPU during CUDA graph capture."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(1 + place)).bfloat16().to(device, dtype)
 
 
@@ -42,10 +42,10 @@ def assert_agrees(
     rtol: float,
     least: float | None = None,
 ) -> None:
-    """Each output and gradient of `fast` is that of `reference`; a lone output is as precise as leaf one.
+    """Each output and gradient of `fast` matches `reference`; a single output has the dtype of the first leaf.
 
-    With `least` the differences of a gradient are measured by its largest number, or by `least` where all are smaller:
-    what cancels was rounded before, beside its neighbours.
+    With `least`, errors in a gradient are relative to its largest entry, or to `least` if all are smaller: entries that
+    cancel carry the rounding errors of larger terms.
     """
     leaves = [x.detach().requires_grad_() for x in leaves]
 
@@ -62,7 +62,7 @@ def assert_agrees(
 
 
 def by_triton(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) -> list[str]:
-    """Functions of a module by their kernels from now on, on a CPU too; gives the list of calls to come."""
+    """Make functions of a module use their kernels from now on, even on a CPU; returns a list that collects calls."""
     calls = []
 
     def through(name, function):

@@ -1,6 +1,6 @@
-"""A window beside random features, by the kernels of both, against its definition, on a GPU or in the interpreter.
+"""A window combined with random features, by the kernels of both, against its definition, on a GPU or interpreted.
 
-`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -14,7 +14,7 @@ from tests.kernels.agreement import assert_agrees, outcome
 from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, replayed
 
-# As those of `favor_kernel.py`; on a GPU a window is attended to in half precision alone.
+# As in `favor_kernel.py`; on a GPU windows are computed in half precision only.
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 DTYPES = list(TOLERANCE) if DEVICE == "cpu" else [torch.bfloat16]
 AT_LENGTH = pytest.mark.full
@@ -23,14 +23,14 @@ SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
 
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch):
-    """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
+    """In the interpreter a small tile takes as long as a large one; on a GPU the real tile shapes are kept."""
     if DEVICE == "cpu":
         for name in ("TILES", "CAUSAL_TILES"):
             monkeypatch.setattr(shapes, name, dict.fromkeys(getattr(shapes, name), (64, 64, 4)))
 
 
 def attending(pattern, by_kernels, monkeypatch, window=9, mask=None):
-    """A layer of few features, and its `attend` by the kernels or by definition."""
+    """A layer with few features; its `attend` uses the kernels or the definition."""
     torch.manual_seed(0)
     layer = Scatterbrain(32, 2, pattern, window=window, features=20).to(DEVICE)
 

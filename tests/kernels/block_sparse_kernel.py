@@ -2,8 +2,8 @@
 
     python -m pytest tests/kernels/block_sparse_kernel.py --noconftest -q
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to
-interpret. What only a GPU can show is skipped without one.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to
+interpret. Tests that need a GPU are skipped without one.
 """
 
 import pytest
@@ -19,9 +19,9 @@ from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 from tests.kernels.memory import token_by_token
 
-EXACT = torch.float32 if DEVICE == "cpu" else torch.bfloat16  # the kernel takes float32 in the interpreter alone
-# Of the norm: in float32 only the order of sums differs, in bfloat16 weights and results are rounded by 2^-9 of
-# themselves. Beside it what is nearly nothing: whoever has one key has no gradient of scores at all.
+EXACT = torch.float32 if DEVICE == "cpu" else torch.bfloat16  # the kernel takes float32 only in the interpreter
+# Relative to the norm: in float32 only the order of summation differs, in bfloat16 weights and results are rounded by
+# a relative 2^-9. A small absolute term is added, since a query with one key has no gradient of scores at all.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
@@ -135,7 +135,7 @@ def test_axes_may_lie_in_memory_in_any_order():
 
     def run(q, k, v):
         y = block_sparse(q, k, v, (1, 1), block=32, global_keys=at(5), impl="triton")
-        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, expanded
 
     for found, expected in zip(run(*strided), run(*leaves), strict=True):
         torch.testing.assert_close(found, expected)
@@ -143,7 +143,7 @@ def test_axes_may_lie_in_memory_in_any_order():
 
 
 def test_operations_are_those_of_the_tiles_that_are_visited():
-    """Queries in tiles of 128 (64 in the backward pass, and for lists of blocks of 64) with chunks of 64 keys."""
+    """Queries in tiles of 128 (64 in the backward pass and for lists of blocks of 64), keys in chunks of 64."""
     q, k, v = tensors(256, h=1)
     c = e = 16
     window = lambda: block_sparse(q, k, v, (20, 0), block=1, impl="triton")  # noqa: E731

@@ -1,6 +1,6 @@
 """The Triton kernels of running softmax against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -18,8 +18,8 @@ from tests.kernels.graphs import assert_one_graph, check, replayed
 from tests.kernels.memory import channel_by_channel, token_by_token
 from tests.kernels.slot_problems import draw, outcome
 
-# In float32 only the order of sums differs. In bfloat16 weights, coefficients and results are rounded, by 2^-9 of
-# themselves each, and sums of numbers about 1 may cancel after that.
+# In float32 only the order of summation differs. In bfloat16 weights, coefficients and results are each rounded by a
+# relative 2^-9, and sums of numbers near 1 may cancel afterwards.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
 CASES = {
     "causal": {},
@@ -32,7 +32,7 @@ CASES = {
 
 @pytest.fixture
 def large_tiles(monkeypatch):
-    """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
+    """In the interpreter a small tile takes as long as a large one; on a GPU the real tile shapes are kept."""
     if DEVICE == "cpu":
         for which, (_, warps) in list(operator.TILES.items()):
             monkeypatch.setitem(operator.TILES, which, (64, warps))
@@ -85,7 +85,7 @@ def test_parts_of_a_long_row_add_up(causal, monkeypatch):
 @pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize("how", ["up", pytest.param("down", marks=pytest.mark.full), "back and forth"])
 def test_logits_that_leap_within_a_tile_lose_nothing(how):
-    """Of weights that differ by factors of e^100 and more each moment keeps its own, and so does each gradient."""
+    """Weights differ by factors of e^100 and more, yet no time step and no gradient loses its own."""
     inputs, options = draw(100, slots=2, c=16, e=16, device=DEVICE)
     token = torch.arange(100, device=DEVICE)
     steps = {"up": token // 20, "down": -(token // 20), "back and forth": (token // 20) % 2 * (token // 20)}[how]

@@ -1,6 +1,6 @@
 """The Triton kernel of sums over buckets against its reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -17,8 +17,8 @@ from tests.kernels.agreement import assert_agrees, by_triton, exact, outcome
 from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 
-# In float32 only the order of sums differs. In half precision gradients are rounded before they meet, and the products
-# and sums that they meet in.
+# In float32 only the order of summation differs. In half precision gradients are rounded before they are combined, and
+# so are the products and sums that combine them.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
@@ -90,7 +90,7 @@ def test_in_half_precision_only_rounding_is_added(dtype):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_directions_of_empty_sums_in_float16_have_finite_gradients(causal):
-    """A query that meets no key has a sum of 0, whose direction has a gradient beyond the range of float16."""
+    """A query without matching keys has a sum of 0; normalising it has a gradient beyond the range of float16."""
     (q, k, v), numbers = draw(40, codes=200, hashes=1, dtype=torch.float16)
     gradients = {}
     for impl in ("triton", "reference"):
@@ -185,7 +185,7 @@ def test_compiled_callers_have_one_graph_for_any_length(causal):
 @pytest.mark.parametrize("codes", [1, 512, 30_000])
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_of_real_length_agree(causal, codes, dtype):
-    """By the norm, since thousands of rounded numbers are added, some of which cancel."""
+    """Compared in norm, since thousands of rounded numbers are added, some of which cancel."""
     leaves, numbers = draw(4096, b=2, h=2, c=64, e=64, hashes=6, codes=codes, dtype=dtype)
     found = outcome(summed(numbers, causal, "auto"), leaves)
     expected = outcome(summed(numbers, causal, "reference"), exact(leaves))

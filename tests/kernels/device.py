@@ -1,4 +1,4 @@
-"""Where the tests of Triton kernels run: on a GPU, or in Triton's interpreter, which is mended by this import."""
+"""Where the tests of Triton kernels run: on a GPU, or in Triton's interpreter, which this import patches."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """The Triton kernel of attention over diagonals against its reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from tests.kernels.agreement import assert_agrees, gradients
 from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import check, replayed
 
-# In float32 only the order of sums differs; in half precision results are rounded.
+# In float32 only the order of summation differs; in half precision results are rounded.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 

@@ -1,6 +1,6 @@
 """The Triton kernels of a window and extra keys against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -17,7 +17,7 @@ from tests.kernels.graphs import check
 from tests.kernels.half_layers import assert_compiled_for_any_length, assert_itself, assert_recorded
 from tests.kernels.memory import channel_by_channel, token_by_token
 
-# In float32 only the order of sums differs. In bfloat16 weights and results are rounded, by 2^-9 of themselves each.
+# In float32 only the order of summation differs. In bfloat16 weights and results are each rounded by a relative 2^-9.
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 BLOCKS = {"step": 8, "left": 4, "right": 4}
 WINDOW = {"left": 511, "chunk": 16}
@@ -79,7 +79,7 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
 
     def back(leaves):
         y = window_with_extra_keys(*leaves, **BLOCKS, impl="triton")
-        return y, *torch.autograd.grad(y.sum(), leaves)  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), leaves)  # the gradient of a sum is one number, expanded
 
     for others in (strided, channel_by_channel(inputs)):
         for found, same in zip(back(others), back(inputs), strict=True):

@@ -1,6 +1,6 @@
 """The Triton kernels of attention by random features against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -19,22 +19,22 @@ from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 from tests.kernels.memory import channel_by_channel, token_by_token
 
-# Of the largest number. In float32 only the order of sums differs. In bfloat16 phi, sums that are read, weights within
-# a tile and results are rounded, by 2^-9 of themselves each.
+# Relative to the largest entry. In float32 only the order of summation differs. In bfloat16 phi, sums that are read,
+# weights within a tile and results are each rounded by a relative 2^-9.
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 TABLES = {name: getattr(shapes, name) for name in ("TILES", "CAUSAL_TILES")}
 
 
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch):
-    """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
+    """In the interpreter a small tile takes as long as a large one; on a GPU the real tile shapes are kept."""
     if DEVICE == "cpu":
         for name, tiles in TABLES.items():
             monkeypatch.setattr(shapes, name, dict.fromkeys(tiles, (64, 64, 4)))
 
 
 def draw(n, m=None, *, c=16, e=16, r=70, rows=1, heads=1, dtype=torch.float32, spread=1.0):
-    """q, k and v that want gradients, the projection, and a mask."""
+    """q, k and v with requires_grad, the projection, and a mask."""
     generator = torch.Generator().manual_seed(n)
     m = n if m is None else m
     q, k, v = (torch.randn(rows, heads, *shape, generator=generator) for shape in ((n, c), (m, c), (m, e)))
@@ -108,7 +108,7 @@ def test_huge_tokens_give_what_the_reference_gives_and_finite_gradients(causal, 
     inputs, projection, mask = draw(140, r=40, dtype=dtype, spread=1e4)
     y, *gradients = with_gradients(inputs, projection, causal=causal, key_mask=mask, impl="triton")
     expected = favor(*inputs, projection, causal=causal, key_mask=mask, impl="reference")
-    torch.testing.assert_close(y, expected, atol=1e-2, rtol=1e-2)  # a row is the value of one key, or 0
+    torch.testing.assert_close(y, expected, atol=1e-2, rtol=1e-2)  # each row is the value of one key, or 0
     assert y.any()
     assert all(x.isfinite().all() for x in gradients)
 
@@ -159,7 +159,7 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order(causal):
 
     def run(inputs):
         y = favor(*inputs, projection, causal=causal, key_mask=mask, impl="triton")
-        return y, *torch.autograd.grad(y.sum(), inputs)  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), inputs)  # the gradient of a sum is one number, expanded
 
     strided, expected = token_by_token(inputs), run(inputs)
     assert all(map(torch.equal, run(strided), expected))

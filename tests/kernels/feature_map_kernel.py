@@ -1,6 +1,6 @@
 """The Triton kernels of feature maps against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -15,14 +15,14 @@ from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 from tests.kernels.memory import channel_by_channel, token_by_token
 
-TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # the order of sums; roundings of features and slopes
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # order of summation; rounding of features and slopes
 MAPS = {"dpfp": {"nu": 3}, "waves": {"scale": 0.3}}
 
 
 def draw(name, n, c=12, *, r=20, rows=2, heads=2, dtype=torch.float32):
     generator = torch.Generator().manual_seed(n)
     x = torch.randn(rows, heads, n, c, generator=generator).to(DEVICE, dtype)
-    matrix = torch.randn(heads, r, c, generator=generator).to(DEVICE)  # single, as parameters are under autocast
+    matrix = torch.randn(heads, r, c, generator=generator).to(DEVICE)  # float32, as parameters are under autocast
     return [u.requires_grad_() for u in ([x] if name == "dpfp" else [x, matrix])]
 
 
@@ -100,7 +100,7 @@ def test_heads_of_real_width_agree(name, n, dtype):
 @on_a_gpu
 @pytest.mark.parametrize("causal", [True, False])
 def test_whole_mechanisms_agree_with_their_references_in_bfloat16(causal):
-    """Features and sums by kernels, beside the same in single precision by the reference."""
+    """Features and sums by the kernels, compared with the reference in single precision."""
     for name, how in (("dpfp", {"eps": 1e-4}), ("waves", {"floor": 1e-6, "signed": True})):
         (q, *matrix), (k, *_) = draw(name, 1000, 64, r=64, dtype=torch.bfloat16), draw(name, 1001, 64, r=64)
         k = k[:, :, :1000].detach().bfloat16().requires_grad_()

@@ -1,4 +1,4 @@
-"""What torch makes of an operator: one graph of a compiled caller, a recording on a GPU, no word against its schema."""
+"""How operators work with torch: compiled callers have one graph, CUDA graphs can capture them, and opcheck passes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from tests.kernels.agreement import gradients
 
 
 def assert_one_graph(layer: Callable[..., Tensor], calls: Iterable[Sequence[Any]]) -> None:
-    """`layer` is compiled once for all these calls, and gives the outputs and gradients it gives uncompiled."""
+    """`layer` is compiled once for all these calls, with the same outputs and gradients as uncompiled."""
     graphs = []
 
     def count(graph, inputs):
@@ -31,10 +31,10 @@ def assert_one_graph(layer: Callable[..., Tensor], calls: Iterable[Sequence[Any]
 
 
 def replayed(step: Callable[[], Sequence[Tensor]], redrawn: Sequence[Tensor] = ()) -> list[tuple[Tensor, Tensor]]:
-    """What a recorded step gives when it is replayed, beside what the step gives; these leaves change in between."""
+    """Pairs of the results of a replayed step and of the step itself; leaves in `redrawn` change before the replay."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # whatever happens only once
+    with torch.cuda.stream(stream):  # warm-up
         step()
     torch.cuda.current_stream().wait_stream(stream)
     replay, found = record(step)
@@ -46,6 +46,6 @@ def replayed(step: Callable[[], Sequence[Tensor]], redrawn: Sequence[Tensor] = (
 
 
 def check(operator: Any, *arguments: Any, differentiable: bool = True) -> None:
-    """Torch finds nothing wrong with an operator; compiling has a test of its own."""
+    """The operator passes torch's opcheck; compiling is tested separately."""
     aspects = ["test_schema", "test_faketensor"] + ["test_autograd_registration"] * differentiable
     torch.library.opcheck(operator, arguments, test_utils=aspects)

@@ -1,4 +1,4 @@
-"""The tests of Triton kernels, in a process of their own: Triton asks at its import whether to interpret."""
+"""Run the tests of Triton kernels in their own process, because Triton decides at import whether to interpret."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs triton")
 
 
 def assert_passes(*words: str) -> None:
-    """All tests of these files that pytest takes by the options: on a GPU where there is one, else interpreted."""
+    """Run pytest with these files and options: on a GPU if there is one, otherwise interpreted."""
     here = Path(__file__)
     interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
     words = tuple(str(here.with_name(word)) if word.endswith(".py") else word for word in words)

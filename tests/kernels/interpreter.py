@@ -1,8 +1,8 @@
-"""Triton's interpreter, which runs a kernel on a CPU, mended where it differs from the compiler.
+"""Triton's interpreter, which runs a kernel on a CPU, patched where it differs from the compiler.
 
-It cannot count to a number that a kernel has loaded (with NumPy 2.4), multiplies bfloat16 matrices as if their bits
-were integers, cuts digits off where a GPU rounds to nearest, and puts its own functions in the place of the language's
-again at every call of a function within a kernel, which takes it a third of its time.
+It cannot loop up to a number that a kernel has loaded (with NumPy 2.4), multiplies bfloat16 matrices as if their bits
+were integers, truncates where a GPU rounds to nearest, and replaces the language's functions with its own again at
+every call of a function within a kernel, which takes a third of its time.
 """
 
 import torch
@@ -13,7 +13,7 @@ from tests.kernels.quick_interpreter import quicken
 
 
 def mend() -> None:
-    """To be called before the first launch, in a process that began with TRITON_INTERPRET=1."""
+    """Call before the first launch, in a process started with TRITON_INTERPRET=1."""
     quicken()
     patch_language, patch, dot, cast = (
         interpreter._patch_lang,
@@ -25,7 +25,7 @@ def mend() -> None:
     patched, seen = set(), set()
 
     def patch_language_once(function):
-        """For good: this process interprets every kernel, so that nothing has to be put back."""
+        """Permanently: this process interprets every kernel, so nothing has to be restored."""
         if function not in seen:
             seen.add(function)
             found = {lang.__name__ for lang in function.__globals__.values() if lang is tl or lang is tl.core}

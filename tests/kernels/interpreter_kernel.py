@@ -1,4 +1,4 @@
-"""What the quickened interpreter must refuse and compute as Triton's own does; `test_interpreted.py` runs this file."""
+"""The sped-up interpreter computes and refuses the same as Triton's own; `test_interpreted.py` runs this file."""
 
 import pytest
 import torch

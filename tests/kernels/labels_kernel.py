@@ -1,6 +1,6 @@
 """The Triton kernels of attention with labels against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -16,9 +16,9 @@ from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 from tests.kernels.memory import token_by_token
 
-EXACT = torch.float32 if DEVICE == "cpu" else torch.bfloat16  # the kernel takes float32 in the interpreter alone
-# In float32 only the order of sums differs. In bfloat16 weights and results are rounded by 2^-9 of themselves, and so
-# is what makes some gradients before it is summed.
+EXACT = torch.float32 if DEVICE == "cpu" else torch.bfloat16  # the kernel takes float32 only in the interpreter
+# In float32 only the order of summation differs. In bfloat16 weights and results are rounded by a relative 2^-9, and so
+# are the terms of some gradients before they are summed.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 NS, CS = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF
 NONE = slice(0, 0, 1)
@@ -33,7 +33,7 @@ def draw(n, distance, *, queries=None, b=1, h=2, c=16, e=16, dtype=EXACT):
 
 
 def paddings(n, rows=2):
-    """Padding to the left and holes in the first row, to the right in the last, where some see nothing."""
+    """Left padding and holes in the first row, right padding in the last, so that some queries see nothing."""
     mask = torch.rand(rows, n, generator=torch.Generator().manual_seed(4)) < 0.8
     mask[0, : n // 3], mask[-1], mask[-1, n // 2 :] = False, True, False
     return mask.to(DEVICE)
@@ -140,14 +140,14 @@ def test_axes_may_lie_in_memory_in_any_order():
 
     def run(q, k, v, terms):
         y = labelled_window(q, k, v, terms, left=30, right=30, global_tokens=slice(0, 70, 20), impl="triton")
-        return y, *torch.autograd.grad(y.sum(), (q, k, v, terms))  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), (q, k, v, terms))  # the gradient of a sum is one number, expanded
 
     for found, expected in zip(run(*token_by_token(leaves)), run(*leaves), strict=True):
         torch.testing.assert_close(found, expected)
 
 
 def test_operations_are_those_of_the_tiles_that_are_visited():
-    """Queries in tiles of 64 with chunks of 64 keys, and terms without any product."""
+    """Queries in tiles of 64, keys in chunks of 64, and terms that need no matrix product."""
     leaves, c = draw(256, 12, h=1), 16
     window = lambda: labelled_window(*leaves, left=20, right=0, causal=True, global_tokens=NONE, impl="triton")  # noqa: E731
     forward, backward = 2 * 64 * 7 * 64 * (c + c), 2 * 64 * 7 * 64 * 7 * c
@@ -163,7 +163,7 @@ def test_torch_finds_nothing_wrong_with_the_operator():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_they_go_into_one_compiled_graph_for_any_length(causal):
-    """Of which there are as many global tokens as the length gives."""
+    """The number of global tokens depends on the length."""
 
     def layer(q, k, v, terms):
         n = q.shape[2]
@@ -184,7 +184,7 @@ def layer_of(pattern, dim=32, **options):
 
 
 @pytest.mark.parametrize("pattern", [NS, CS])
-@pytest.mark.parametrize("n, masked", [(45, False), (130, True)])  # less and more than 8 global tokens have places
+@pytest.mark.parametrize("n, masked", [(45, False), (130, True)])  # room for fewer and for more than 8 global tokens
 def test_etc_is_itself_by_the_kernels_with_gradients_of_all_tables(n, masked, pattern, monkeypatch):
     layer = layer_of(pattern, radius=20, global_tokens=8, stride=8, max_distance=5)
     leaves, mask = draw(n, 0, b=2, dtype=torch.float32)[:3], paddings(n) if masked else None

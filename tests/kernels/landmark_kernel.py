@@ -1,6 +1,6 @@
-"""The Triton kernels of landmark attention and normed means against their references, on a GPU or in the interpreter.
+"""The Triton kernels of landmark attention and layer-normed means against their references, on a GPU or interpreted.
 
-`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -23,14 +23,14 @@ from tests.kernels.memory import channel_by_channel, token_by_token
 
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch):
-    """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
+    """In the interpreter a small tile takes as long as a large one; on a GPU the real tile shapes are kept."""
     if DEVICE == "cpu":
         monkeypatch.setitem(operator.TILES, 4, (64, 8))
         monkeypatch.setitem(pooling_operator.SHAPES, (4, False), (64, 8, 2))
 
 
 def leaves_of(kind, n, *, r=5, c=16, e=16, rows=1, heads=1, dtype=torch.float32, device=DEVICE, size=1.0):
-    """The tensors of a call that want gradients; those of the many come in `dtype`."""
+    """The leaf tensors of a call; those over all tokens have `dtype`."""
     few, many = (rows, heads, r), (rows, heads, n)
     if kind == "pool":
         shapes_of = {"q": (*few, c), "k": (*many, c), "v": (*many, e)}
@@ -45,7 +45,7 @@ def leaves_of(kind, n, *, r=5, c=16, e=16, rows=1, heads=1, dtype=torch.float32,
 
 
 def call(kind, impl, *, mask=None, segments=5, plain=False, step=None):
-    """The function that makes outputs of those leaves."""
+    """The function that computes outputs from those leaves."""
     if kind == "pool":
         norm = 0.0 if plain else 0.06
         return lambda q, k, v: landmark_pool(q, k, v, key_norm=norm, key_mask=mask, step=step, impl=impl)
@@ -190,7 +190,7 @@ def test_torch_finds_nothing_wrong_with_the_operators():
 def layer_of(spec, pattern=Pattern.NONCAUSAL_SELF, dim=16, heads=1):
     torch.manual_seed(0)
     layer = attentions.get(spec)(dim, heads, pattern).to(DEVICE).eval()
-    for parameter in layer.parameters():  # so that no layer norm is plain and no bias zero
+    for parameter in layer.parameters():  # so that no layer norm is the identity and no bias zero
         torch.nn.init.normal_(parameter, std=0.4)
     return layer
 
@@ -279,5 +279,5 @@ def test_a_graph_records_mechanisms_forward_and_backward(spec, training):
 
     for one, other in replayed(train):
         assert one.isfinite().all()
-        if not (training and spec == "lara"):  # whose noise is another each time
+        if not (training and spec == "lara"):  # its noise differs every time
             torch.testing.assert_close(one, other)

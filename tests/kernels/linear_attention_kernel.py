@@ -1,6 +1,6 @@
 """The Triton kernels of linear attention against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import importlib
@@ -21,8 +21,8 @@ from tests.kernels.graphs import assert_one_graph, check
 from tests.kernels.linear_attention_problems import doubled, draw, draw_ragged, offsets_of
 from tests.kernels.memory import channel_by_channel, token_by_token
 
-# In float32 only the order of sums differs. In bfloat16 phi, w, weights within a tile and results are rounded, by 2^-9
-# of themselves each, and sums of numbers about 1 may cancel after that.
+# In float32 only the order of summation differs. In bfloat16 phi, w, weights within a tile and results are each rounded
+# by a relative 2^-9, and sums of numbers near 1 may cancel afterwards.
 TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.bfloat16: (8e-3, 1e-2)}  # absolute and relative
 CASES = {
     "features": {"feature": "none"},
@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.fixture
 def large_tiles(monkeypatch):
-    """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
+    """In the interpreter a small tile takes as long as a large one; on a GPU the real tile shapes are kept."""
     if DEVICE == "cpu":
         for tiles in (shapes.FORWARD, shapes.BACKWARD, shapes.CAUSAL_BACKWARD, shapes.RAGGED):
             for size, (_, *rest) in list(tiles.items()):
@@ -77,7 +77,7 @@ def test_in_bfloat16_only_rounding_is_added(case):
 @pytest.mark.parametrize("floor", [1e-6, 4.0])
 @pytest.mark.parametrize("c, causal", [(16, True), (16, False), pytest.param(272, True, marks=pytest.mark.full)])
 def test_denominators_with_a_sign_agree(c, causal, floor):
-    """Some are below 0, and with a high floor some are constants; none lies where sums cancel to nothing."""
+    """Some are negative, and with a high floor some are clamped; none is where sums cancel to 0."""
     (q, k, v), options = draw(40, feature="none", causal=causal, c=c, rows=1, heads=1, device=DEVICE)
     with torch.no_grad():
         q[:, :, ::3] *= -1
@@ -167,7 +167,7 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order(causal):
 
     def run(q, k, v):
         y = linear_attention(q, k, v, **options, impl="triton")
-        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, expanded
 
     expected = run(*inputs)
     for given_inputs in (strided, channel_by_channel(inputs)):
@@ -224,7 +224,7 @@ def follow_ragged(lengths, *, dtype=torch.float32, feature="elu", causal=False, 
     options = {"feature": feature, "causal": causal, "eps": 1e-6}
     if feature == "cosine":
         places = torch.cat([torch.arange(n) for n in lengths]).to(DEVICE)
-        # Rectified queries and keys may hardly meet, and a denominator near 0 magnifies the rounding of bfloat16.
+        # Rectified queries and keys may barely overlap, and a denominator near 0 amplifies bfloat16 rounding.
         options |= {"angles": (places * (torch.pi / 2 / max(lengths)),) * 2, "eps": 0.25}
 
     def by(impl):
@@ -283,7 +283,7 @@ def test_ragged_rows_may_lie_in_memory_in_any_order_and_give_the_same_bits_again
 
     def run(q, k, v):
         y = linear_attention(q, k, v, **rows, feature="elu", eps=1e-6, impl="triton")
-        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), (q, k, v))  # the gradient of a sum is one number, expanded
 
     expected = run(*inputs)
     assert all(map(torch.equal, run(*strided), expected))

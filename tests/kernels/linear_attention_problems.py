@@ -7,7 +7,7 @@ def draw(
     n, m=None, *, feature="elu", causal=False, masked=False, rows=2, heads=2, c=16, e=16,
     dtype=torch.float32, device="cpu", seed=0,
 ):  # fmt: skip
-    """q, k and v that want gradients, and the other arguments."""
+    """q, k and v with requires_grad, and the other arguments."""
     generator = torch.Generator().manual_seed(seed)
     m = n if m is None else m
 
@@ -41,7 +41,7 @@ def offsets_of(lengths, device="cpu"):
 
 
 def draw_ragged(lengths, heads, r, e, *, queries=None, dtype=torch.float32, positive=False, device="cpu", seed=0):
-    """q, k and v; positive ones are features already."""
+    """q, k and v; if `positive`, q and k are already features."""
     generator = torch.Generator().manual_seed(seed)
 
     def one(tokens, width, positive=False):

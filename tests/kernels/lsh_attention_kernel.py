@@ -1,6 +1,6 @@
 """The Triton kernels of LSH attention and its hash against their references, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -19,14 +19,14 @@ from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 from tests.kernels.memory import channel_by_channel
 
-# In float32 only the order of sums differs. In half precision weights, gradients of scores and results are rounded, by
-# 2^-9 or 2^-12 of themselves each, and sums of numbers about 1 may cancel after that.
+# In float32 only the order of summation differs. In half precision weights, gradients of scores and results are each
+# rounded by a relative 2^-9 or 2^-12, and sums of numbers near 1 may cancel afterwards.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 @pytest.fixture
 def large_tiles(monkeypatch):
-    """In the interpreter a small tile takes as long as a large one; the compiler gets the shapes it will always get."""
+    """In the interpreter a small tile takes as long as a large one; on a GPU the real tile shapes are kept."""
     if DEVICE == "cpu":
         for shapes in (kernel.FORWARD, kernel.BACKWARD):
             for size, (_, _, *rest) in list(shapes.items()):
@@ -136,7 +136,7 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
 
     def back(z, v):
         y = lsh_attention(z, v, numbers, left=9, right=9, impl="triton")
-        return y, *torch.autograd.grad(y.sum(), (z, v))  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), (z, v))  # the gradient of a sum is one number, expanded
 
     expected = back(*inputs)
     for others in ([x.detach().contiguous().requires_grad_() for x in inputs], channel_by_channel(inputs)):
@@ -174,7 +174,7 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
 
 
 def draw_integers(*shape, seed=0):
-    """Numbers of few digits, so that many are equal and no sum is rounded."""
+    """Small integers, so that many are equal and no sum is rounded."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-3, 4, shape, generator=generator).float().to(DEVICE)
 
@@ -208,7 +208,7 @@ def test_torch_finds_nothing_wrong_with_the_hash():
 
 
 def assert_near(found, expected):
-    """Up to the rounding of bfloat16, in the norm."""
+    """Equal in norm up to bfloat16 rounding."""
     assert found.isfinite().all()
     assert (found.double() - expected.double()).norm() <= 0.02 * expected.double().norm()
 
@@ -217,7 +217,7 @@ def assert_near(found, expected):
 @pytest.mark.parametrize("left, right", [(64, 64), (127, 0)])
 @pytest.mark.parametrize("buckets", [128, 4096])
 def test_rows_of_real_length_agree_with_the_blocks_of_a_finer_precision(left, right, buckets):
-    """With 4096 buckets many tokens see nobody in either round."""
+    """With 4096 buckets many tokens see no other token in either round."""
     inputs, numbers = draw(4096, b=4, h=8, c=64, e=64, buckets=buckets, dtype=torch.bfloat16)
     fast, slow = (
         outcome(lambda z, v: lsh_attention(z, v, numbers, left=left, right=right), leaves)
@@ -248,7 +248,7 @@ def test_reformer_in_bfloat16_is_reformer_in_double_precision(pattern):
     finer = layer.double()
     with torch.no_grad():
         expected, exact_buckets = finer(x.double()), finer._project(x.double())[2]
-    assert (buckets != exact_buckets).float().mean() < 1e-4  # of bfloat16 it would be a hundredth
+    assert (buckets != exact_buckets).float().mean() < 1e-4  # with bfloat16 it would be a hundredth
     assert (found.double() - expected).norm() < 0.03 * expected.norm()
 
 

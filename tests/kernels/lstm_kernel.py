@@ -1,6 +1,6 @@
 """The Triton kernel of the LSTM against its reference, on a GPU or in Triton's interpreter; and compiled callers.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ def draw(b, n, r, scale=1.0):
 
 
 def follow(leaves, atol=2e-6):
-    """Only the order of sums differs, and exponentials; the gradient of W is a sum over tokens and rows."""
+    """Only the order of summation and the exponentials differ; the gradient of W is a sum over tokens and rows."""
     fast, reference = (partial(lstm, impl=impl) for impl in ("triton", "reference"))
     assert_agrees(fast, reference, leaves, atol=atol, rtol=1e-5, least=1.0)
 
@@ -76,7 +76,7 @@ def test_compiled_sac_is_one_graph_for_any_length(masked):
 @on_a_gpu
 @pytest.mark.parametrize("r", [32, 64])
 def test_rows_of_real_length_agree(r):
-    follow(draw(4, 4096, r), atol=2e-5)  # errors of a step go on to the next
+    follow(draw(4, 4096, r), atol=2e-5)  # errors propagate from step to step
 
 
 @on_a_gpu

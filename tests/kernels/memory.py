@@ -1,4 +1,4 @@
-"""Tensors in memory: the same ones [b h n c] in another order, and how large they become."""
+"""Memory layout: the same tensors [b h n c] with other strides, and how large intermediate tensors become."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def token_by_token(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Heads of a token side by side, as a projection leaves them."""
+    """All heads of a token adjacent in memory, as a projection leaves them."""
     return [_like(x, x.detach().transpose(1, 2).contiguous().transpose(1, 2)) for x in tensors]
 
 

@@ -1,6 +1,6 @@
 """The Triton kernels of running softmax with one memory against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -15,11 +15,11 @@ from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 from tests.kernels.memory import channel_by_channel, token_by_token
 
-# In float32 only the order of sums differs. In bfloat16 weights, coefficients and results are rounded, by 2^-9 of
-# themselves each, and sums of numbers about 1 may cancel after that.
+# In float32 only the order of summation differs. In bfloat16 weights, coefficients and results are each rounded by a
+# relative 2^-9, and sums of numbers near 1 may cancel afterwards.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
 FUNCTIONS = {"mix": bounded_memory.mix, "attend_values": bounded_memory.attend_values}
-WIDTHS = {"mix": (None, 20, 24), "attend_values": (8, 5, 24)}  # of keys, how many slots, of values
+WIDTHS = {"mix": (None, 20, 24), "attend_values": (8, 5, 24)}  # width of keys, number of slots, width of values
 
 
 def draw(name, n, *, rows=1, heads=2, widths=None, spread=1.0, dtype=torch.float32, seed=0):
@@ -33,7 +33,7 @@ def draw(name, n, *, rows=1, heads=2, widths=None, spread=1.0, dtype=torch.float
         inputs = [normal(rows, heads, n, r), spread * normal(rows, heads, n, r), normal(rows, heads, n, e)]
         return [x.to(DEVICE, dtype).requires_grad_() for x in inputs]
     tokens = [normal(rows, heads, n, width).to(DEVICE, dtype) for width in (e, c, e)]
-    control = (spread * normal(heads, c, r) / c**0.5).to(DEVICE)  # single, as parameters are under autocast
+    control = (spread * normal(heads, c, r) / c**0.5).to(DEVICE)  # float32, as parameters are under autocast
     return [x.requires_grad_() for x in (*tokens, control)]
 
 
@@ -75,7 +75,7 @@ def test_parts_of_a_long_row_add_up(name, monkeypatch):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_logits_that_leap_within_a_tile_lose_nothing(name):
-    """Of weights that differ by factors of e^100 and more each moment keeps its own, and so does each gradient."""
+    """Weights differ by factors of e^100 and more, yet no time step and no gradient loses its own."""
     inputs = draw(name, 40, heads=1, widths=(4, 2, 16))
     with torch.no_grad():
         steps = 100.0 * (torch.arange(40, device=DEVICE) // 8)
@@ -149,7 +149,7 @@ def test_torch_finds_nothing_wrong_with_the_operator():
 
 def test_the_gradient_of_a_transposed_control_lies_as_torch_compile_expects():
     *tokens, control = (x.detach() for x in draw("attend_values", 20))
-    transposed = control.mT.contiguous().mT  # as the points of set attention come
+    transposed = control.mT.contiguous().mT  # the layout of the points of set attention
     y, states = operator.forward(*tokens, transposed, None, True)
     check(operator.backward, torch.ones_like(y), states, *tokens, transposed, None, True, differentiable=False)
 

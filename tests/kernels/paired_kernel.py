@@ -1,6 +1,6 @@
 """The Triton kernels of a block and extra keys against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 from itertools import product
@@ -19,7 +19,7 @@ from tests.kernels.graphs import check
 from tests.kernels.half_layers import assert_compiled_for_any_length, assert_itself, assert_recorded
 from tests.kernels.memory import channel_by_channel, token_by_token
 
-# In float32 only the order of sums differs. In bfloat16 weights and results are rounded, by 2^-9 of themselves each.
+# In float32 only the order of summation differs. In bfloat16 weights and results are each rounded by a relative 2^-9.
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float32  # what the kernel takes here
 PATTERNS = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
@@ -33,7 +33,7 @@ def draw(n, block, *, beside=None, c=16, e=None, rows=2, heads=2, dtype=HALF):
 
 
 def draw_masks(n, block, *, beside=None, rows=2, heads=2):
-    """Own tokens, extra keys and who sees these; of the first row no query sees anything at all."""
+    """Masks of own tokens, of extra keys and of the queries that see these; in the first row no query sees anything."""
     generator, g = torch.Generator().manual_seed(n), -(-n // block)
     shapes = {"key_mask": (rows, n), "extra_mask": (rows, heads, g, beside or block), "sees_extra": (rows, n)}
     masks = {name: torch.rand(shape, generator=generator) < 0.6 for name, shape in shapes.items()}
@@ -98,7 +98,7 @@ def test_inputs_and_gradients_may_lie_in_memory_in_any_order():
 
     def back(leaves):
         y = block_with_extra_keys(*leaves, other_k, other_v, block=16, impl="triton")
-        return y, *torch.autograd.grad(y.sum(), leaves)  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), leaves)  # the gradient of a sum is one number, expanded
 
     for others in (strided, channel_by_channel(own)):
         for found, same in zip(back(others), back(own), strict=True):
@@ -138,7 +138,7 @@ def layer_and_tokens(pattern, n=1000, **options):
 
 
 def sinkhorns():
-    """Every option with every mask; quick is each option once, each mask once, and both patterns."""
+    """Every option with every mask; the quick cases have each option once, each mask once, and both patterns."""
     options, lengths = [{}, {"net": "attention", "top": 1}, {"null_block": False}], [None, [40, 0], [21, 33]]
     causal = Pattern.CAUSAL_SELF
     quick = [(causal, [21, 33], {}), (PATTERNS[0], [40, 0], options[1]), (causal, None, options[2])]
@@ -152,7 +152,7 @@ def test_sinkhorn_by_the_kernel_is_sinkhorn(pattern, lengths, options, monkeypat
     layer = attentions.get("sinkhorn")(32, 2, pattern, block=16, max_length=64, gumbel=False, **options).to(DEVICE)
     x = torch.randn(2, 40, 32, device=DEVICE, requires_grad=True)
     place = torch.arange(40, device=DEVICE)
-    # the second row begins late, so that nulls must stay hidden from the tokens before it
+    # the second row starts late, so the nulls must stay hidden from the tokens before its start
     mask = None if lengths is None else torch.stack([place < lengths[0], place >= 40 - lengths[1]])
 
     def train():

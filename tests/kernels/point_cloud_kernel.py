@@ -1,6 +1,6 @@
 """The Triton kernels of point clouds against their reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -40,8 +40,8 @@ def test_the_nearest_points_are_those_of_the_reference(n, m, seed, kind):
     a, b = (cloud(2, x, seed=seed + x, lattice=kind == "lattice") * (kind != "one place") for x in (n, m))
     mask = (torch.arange(m) % 3 != seed % 3).expand(2, -1).to(DEVICE) if seed % 2 else None
     (found, index), (expected, place) = both(nearest, a, b, mask=mask)
-    torch.testing.assert_close(found, expected)  # on a GPU by fused multiply-adds, so that near ties may differ
-    assert kind == "any" or torch.equal(index, place)  # but not where all numbers are whole
+    torch.testing.assert_close(found, expected)  # a GPU uses fused multiply-adds, so near ties may differ
+    assert kind == "any" or torch.equal(index, place)  # but not with integer coordinates
     a_mask = (torch.arange(n) % 4 != seed % 4).expand(2, -1).to(DEVICE) if seed % 3 else None
     for one, other in zip(*both(nearest_both_ways, a, b, a_mask=a_mask, b_mask=mask), strict=True):
         torch.testing.assert_close(one, other)
@@ -89,7 +89,7 @@ def test_a_point_that_is_no_number_has_no_distance_and_stays_inside_the_cloud():
 def test_k_nearest_are_those_of_the_reference(n, m, seed, lattice):
     a, b = (cloud(2, x, seed=seed + x, lattice=lattice) for x in (n, m))
     found, expected = both(k_nearest, a, b, min(m, 1 + seed))
-    if lattice:  # on a GPU rounding may exchange two neighbours whose distances are almost the same
+    if lattice:  # on a GPU rounding may swap two neighbours at almost the same distance
         assert torch.equal(found, expected)
     rows = torch.arange(2, device=DEVICE)[:, None, None]
     one, other = ((a[:, :, None] - b[rows, index]).square().sum(dim=-1) for index in (found, expected))

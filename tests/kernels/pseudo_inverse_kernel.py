@@ -1,6 +1,6 @@
 """The Triton kernel of the pseudo-inverse against its reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own: Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -19,7 +19,7 @@ def forward_and_backward(logits, impl):
 
 def follow(logits):
     found, expected = forward_and_backward(logits, "triton"), forward_and_backward(logits.double(), "reference")
-    for one, other in zip(found, expected, strict=True):  # a step multiplies what was rounded before it
+    for one, other in zip(found, expected, strict=True):  # each step amplifies earlier rounding errors
         torch.testing.assert_close(one.double(), other, atol=1e-5 * float(other.detach().abs().max()), rtol=1e-4)
 
 

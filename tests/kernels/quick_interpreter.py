@@ -1,7 +1,7 @@
-"""Triton's interpreter made twice as fast: it describes every result anew, by words, and then compares the words.
+"""Triton's interpreter made twice as fast: it builds a textual description of every result and compares the texts.
 
-What is computed and what is refused stays the same: here the types of one shape share their description, which is
-validated once, and whether integers overflow is asked of numpy instead of being interpreted in its turn.
+What is computed and what is refused stays the same: here types of the same shape share a description, which is
+validated once, and integer overflow is checked with numpy instead of being interpreted in turn.
 """
 
 import functools
@@ -17,7 +17,7 @@ EXACT = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 
 def quicken() -> None:
-    """To be called before the first launch."""
+    """Call before the first launch."""
     core._unwrap_if_constexpr = _unwrapped
     core.dtype.__eq__ = _same_dtype
     core.block_type.__init__ = _describe_block
@@ -99,7 +99,7 @@ def _numpy_dtype(dtype_of):
 
 
 def _bind(obj, name, member, builder, scope) -> None:
-    """Give a function of the language its semantics."""
+    """Bind a function of the language to its semantics."""
     meaning = semantic.TritonSemantic(builder)
 
     def call(*args, **kwargs):

@@ -1,7 +1,7 @@
 """Triton kernels that go along rows against their references, on a GPU or in Triton's interpreter: softmax pooling,
 running means, Sinkhorn normalisation and layer norms.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import check
 from tests.kernels.half_layers import assert_compiled_for_any_length, assert_recorded
 
-# In float32 only the order of sums differs. In bfloat16 weights and results are rounded, by 2^-9 of themselves each.
+# In float32 only the order of summation differs. In bfloat16 weights and results are each rounded by a relative 2^-9.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 TYPES = [torch.float32, torch.bfloat16]
 SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
@@ -40,7 +40,7 @@ def draw(*shapes, dtype=torch.float32, token_by_token=False, seed=0):
 
 
 def hide(rows, n):
-    """Half of the tokens, those at the beginning of the first row, and all of the last one."""
+    """Hide half of the tokens, the beginning of the first row, and all of the last row."""
     mask = torch.rand(rows, n, generator=torch.Generator().manual_seed(n)) < 0.5
     mask[0, : n // 4], mask[-1] = False, False
     return mask.to(DEVICE)
@@ -55,7 +55,7 @@ def follow(compute, inputs, tolerance=None):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("n, masked", [(530, False), (530, True), (16, False)])
 def test_softmax_pooling_is_that_of_the_reference(n, masked, dtype):
-    n = n if dtype == torch.bfloat16 else n // 4 + 12  # whose tiles are shorter; several parts either way
+    n = n if dtype == torch.bfloat16 else n // 4 + 12  # float32 has shorter tiles; several parts either way
     inputs = draw((2, 1, n, 5), (2, 1, n, 20), dtype=dtype, token_by_token=True)
     follow(lambda a, x, impl: softmax_pooling(a, x, mask=hide(2, n) if masked else None, impl=impl), inputs)
 
@@ -81,7 +81,7 @@ def test_running_means_are_those_of_the_reference(n, c, masked, dtype):
 def test_a_matrix_is_normalised_as_by_the_reference(u, v, rounds, rows):
     allowed = torch.rand(max(rows, 1), 1, u, v, generator=torch.Generator().manual_seed(u)) < (0.6 if rows else 2)
     if rows and u > 1:
-        allowed[0, :, 0], allowed[-1, :, :, 1] = False, False  # a row and a column of nothing
+        allowed[0, :, 0], allowed[-1, :, :, 1] = False, False  # an empty row and an empty column
     allowed = allowed.to(DEVICE)
     follow(lambda x, impl: sinkhorn_normalize(2 * x, allowed, rounds, impl=impl), draw((2, 1, u, v)))
 

@@ -1,6 +1,6 @@
 """The Triton kernel of the running covariance against its reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ def draw(b, h, t, c, *, begun=True):
 
 
 def mixed(q, k, v, heat, *sums, impl):
-    """The output and all sums, of which each has a gradient."""
+    """The output and all sums, each with a gradient."""
     y, after = running_covariance(q, k, v, heat, sums, impl=impl)
     return y, *after
 
@@ -46,7 +46,7 @@ def test_a_row_that_begins_with_nothing_agrees():
         lambda *four: running_covariance(*four, impl="triton")[0],
         lambda *four: running_covariance(*four, impl="reference")[0],
         leaves[:4],
-        atol=5e-6,  # the first norms are those of single tokens; on an H200 one gradient of 576 is off by 3.4e-6
+        atol=5e-6,  # the first norms are of single tokens; on an H200 one gradient of 576 is off by 3.4e-6
         rtol=1e-5,
         least=1.0,
     )
@@ -85,7 +85,7 @@ def test_torch_finds_nothing_wrong_with_the_operators():
     check(operator.backward, torch.randn_like(q), *(x.detach() for x in inputs), differentiable=False)
 
 
-@pytest.mark.full  # to compile it takes longer than all the rest
+@pytest.mark.full  # compiling it takes longer than all the other tests
 @pytest.mark.parametrize("lengths", [(5, 30), (70, 130)], ids=["one chunk", "several"])
 def test_compiled_callers_have_one_graph_for_any_length(lengths):
     assert_one_graph(lambda *leaves: mixed(*leaves, impl="triton")[0], [draw(1, 2, t, 4) for t in lengths])

@@ -1,6 +1,6 @@
 """The Triton kernel of the running top-k against its reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import torch
@@ -32,7 +32,7 @@ def test_the_choice_is_that_of_the_reference(n, k, seed, kind):
     x, budget = x.to(DEVICE), budget.to(DEVICE)
     expected = running_topk(x, budget, k, impl="reference")
     whole = kernel.TILE
-    for tile in (whole, 16):  # one tile, and several that carry on
+    for tile in (whole, 16):  # one tile, and several with a carry between them
         kernel.TILE = tile
         assert torch.equal(running_topk(x, budget, k, impl="triton"), expected)
     kernel.TILE = whole
@@ -58,7 +58,7 @@ def layer_and_tokens(n=1024):
 @on_a_gpu
 def test_compiled_probsparse_takes_it_into_one_graph_for_any_length():
     layer, _ = layer_and_tokens(2048)
-    # rounding decides about single queries, so not every number
+    # rounding may change the choice for single queries, so not every entry
     assert_compiled_for_any_length(layer, (layer_and_tokens(n)[1] for n in (1024, 1536)), most=0.99)
 
 

@@ -1,6 +1,6 @@
 """The Triton kernel of sampled scores against its reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 import pytest
@@ -28,7 +28,7 @@ def assert_agrees(q, k, sample, size):
     expected = sampled_qk(q.double(), k.double(), sample, size, impl="reference")
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
-        torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-5)  # sums of single precision
+        torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=1e-5)  # sums in single precision
 
 
 @pytest.mark.parametrize("dtype", TYPES)

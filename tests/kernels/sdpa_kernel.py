@@ -25,7 +25,7 @@ def tensors(*shape):
 
 
 def assert_agrees(compute, reference, leaves):
-    """Outputs and gradients, up to the rounding of bfloat16 (whoever has one key has no gradient of scores at all)."""
+    """Outputs and gradients, up to bfloat16 rounding (a query with one key has no gradient of scores at all)."""
     for a, b in zip(outcome(compute, leaves), outcome(reference, exact(leaves)), strict=True):
         assert (a - b).norm() < 0.01 * b.norm() + 1e-3
 
@@ -77,7 +77,7 @@ def test_a_graph_records_forward_and_backward():
 
 @pytest.mark.parametrize("width", [64, 128])
 def test_operations_of_a_window_are_counted_on_the_path_that_runs(width):
-    """By the Triton kernel (64 wide) or by FlashAttention: at least the pairs that are seen, never all pairs."""
+    """With the Triton kernel (width 64) or FlashAttention: at least the visible pairs, never all pairs."""
     n, leaves = 4096, tensors(1, 2, 4096, width)
     seen = 2 * n * (16 + 1 + 16) * 2 * 2 * width
     counted = count_operations(lambda: sliding_window(*leaves, left=16, right=16))

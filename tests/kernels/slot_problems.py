@@ -12,7 +12,7 @@ def draw(
     n, m=None, *, slots=3, c=8, e=8, rows=1, heads=1, spread=1.0, shared=False, masked=False, causal=True,
     dtype=torch.float32, device="cpu", seed=0,
 ):  # fmt: skip
-    """q, k, v and the controls, all of which want gradients, and the other arguments; logits have this spread."""
+    """q, k, v and the controls, all with requires_grad, and the other arguments; `spread` scales the logits."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):

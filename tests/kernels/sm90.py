@@ -1,4 +1,4 @@
-"""Kernels compiled for a large GPU (sm_90). The compiler needs no GPU, and it forgives less than the interpreter."""
+"""Kernels compiled for a large GPU (sm_90). The compiler needs no GPU, and it is stricter than the interpreter."""
 
 import os
 import re
@@ -12,17 +12,17 @@ from longspan.kernels.dispatch import HAS_TRITON
 needs_compiler = pytest.mark.skipif(
     not HAS_TRITON or bool(os.environ.get("TRITON_INTERPRET")), reason="needs triton's compiler"
 )
-STRIDES = r"\w+_[bht]"  # arguments of these names are distances in memory
+STRIDES = r"\w+_[bht]"  # arguments with these names are strides
 
 
 def compiled(
     kernel: Any, constants: Mapping[Any, Any], kinds: Mapping[Any, str], *, otherwise: str, multiples: str | None = None
 ) -> Any:
-    """What the compiler makes of `kernel`: with these constants of a launch, of which it takes those it knows, and with
-    arguments of these kinds, `otherwise` where none is said.
+    """Compile `kernel` with these launch constants (those it knows are used) and arguments of these kinds, `otherwise`
+    where none is given.
 
-    Of pointers, and of whole numbers whose names match `multiples`, the compiler hears that 16 divides them; without
-    `multiples` it hears nothing.
+    The compiler is told that pointers, and integers whose names match `multiples`, are divisible by 16; without
+    `multiples` it is told nothing.
     """
     import triton
     from triton.backends.compiler import GPUTarget

@@ -1,6 +1,6 @@
 """State spaces chunk by chunk against the reference, on a GPU or in Triton's interpreter.
 
-`test_interpreted.py` runs this file in a process of its own, since Triton asks at its import whether to interpret.
+`test_interpreted.py` runs this file in its own process, because Triton decides at import whether to interpret.
 """
 
 from itertools import product
@@ -20,22 +20,22 @@ from tests.kernels.agreement import exact
 from tests.kernels.device import DEVICE, on_a_gpu
 from tests.kernels.graphs import assert_one_graph, check, replayed
 
-LENGTH = 16  # tokens of a chunk, few enough that short rows have several
-# In float32 only the order of sums differs. In bfloat16 all that is multiplied is rounded by 2^-9 of itself, and what a
-# sum of many such numbers cancels to is a slope of GELU.
+LENGTH = 16  # tokens per chunk, few enough that short rows have several chunks
+# In float32 only the order of summation differs. In bfloat16 all factors are rounded by a relative 2^-9, and the slope
+# of GELU is taken at sums of many such products, which may cancel.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """Tiles of so few numbers take an interpreter less time, and here there are few channels and chunks."""
+    """Smaller tiles are faster in the interpreter, and there are few channels and chunks here."""
     if DEVICE == "cpu":
         monkeypatch.setitem(kernel.TILE, "D", 4)
         monkeypatch.setattr(kernel, "CHUNKS", 4)
 
 
 def dynamics(n=3, *, channels=1, directions=1, d=3, seed=0):
-    """The logarithm of A, C and D; waves that fade within a few dozen tokens."""
+    """The logarithm of A, C and D; modes that decay within a few dozen tokens."""
     generator = torch.Generator().manual_seed(seed)
     real = [torch.randn(*shape, generator=generator).double() for shape in [(d, n)] * 2 + [(channels, d)]]
     c = torch.randn(directions * channels, d, n, dtype=torch.complex128, generator=generator)
@@ -44,13 +44,13 @@ def dynamics(n=3, *, channels=1, directions=1, d=3, seed=0):
 
 
 def in_chunks(log_a, c, skip, dtype, *, dense=False):
-    """A chunk of the recurrence, or the same with a matrix in place of complex numbers."""
+    """A chunk of the recurrence, or the same with a real matrix in place of complex numbers."""
     chunk = systems.Diagonal(log_a, c).chunk(skip, LENGTH, dtype)
     return chunk._replace(across=systems._rotations(chunk.across)) if dense else chunk
 
 
 def compare(found, expected, tolerance):
-    """Differences are measured by the largest number expected, since small ones are sums of large ones."""
+    """Errors are relative to the largest expected entry, since small entries are sums of large terms."""
     size = float(expected.detach().abs().max()) or 1.0
     torch.testing.assert_close(found.to(expected), expected, atol=tolerance * size, rtol=0)
 
@@ -78,7 +78,7 @@ def follow(n, *, channels=1, directions=1, dense=False, gelu=True, hidden=False,
 
 
 def kinds():
-    """Every combination; quick are four that have every pair of two values."""
+    """Every combination; the four quick ones cover every pair of values."""
     for directions, dense, dtype in product([1, 2], [False, True], TOLERANCE):
         quick = ((directions == 2) ^ dense) == (dtype == torch.bfloat16)
         yield pytest.param(directions, dense, dtype, marks=[] if quick else pytest.mark.full)
@@ -152,7 +152,7 @@ def test_tokens_and_gradients_may_lie_in_memory_in_any_order():
 
     def run(x):
         y = filter_chunks(x.requires_grad_(), in_chunks(*leaves, torch.float32))
-        return y, *torch.autograd.grad(y.sum(), x)  # the gradient of a sum is one number, stretched
+        return y, *torch.autograd.grad(y.sum(), x)  # the gradient of a sum is one number, expanded
 
     for found, expected in zip(run(x.mT.contiguous().mT), run(x.clone()), strict=True):
         torch.testing.assert_close(found, expected)
@@ -183,7 +183,7 @@ def test_it_goes_into_one_compiled_graph_for_any_length():
 
 
 def real_size(spec, pattern, n=4096):
-    """A layer, tokens, and the gradient that arrives at what it makes of them."""
+    """A layer, its input, and the gradient of its output."""
     torch.manual_seed(0)
     layer = attentions.get(spec)(512, 8, pattern).to(DEVICE)
     x, direction = (torch.randn(4, n, 512, device=DEVICE).bfloat16() for _ in range(2))
@@ -208,7 +208,7 @@ def test_in_half_precision_layers_of_real_size_are_what_transforms_make_of_them(
     layer, *given = real_size(spec, pattern)
     found = run_and_differentiate(layer, *given)
     monkeypatch.setattr(engine, "chunk_type", lambda x, states: None)
-    # Both round the tokens of the last map, and their gradients, to bfloat16; this is 4e-3 in each of them.
+    # Both round the inputs of the last map, and their gradients, to bfloat16, which alone is 4e-3 in each.
     assert_near(found, run_and_differentiate(layer, *given), 3e-2)
 
 
@@ -227,5 +227,5 @@ def test_a_compiled_layer_is_the_layer_at_any_length(spec):
     compiled = torch.compile(layer, fullgraph=True, dynamic=True)
     for n in (1000, 1500):
         _, *given = real_size(spec, Pattern.CAUSAL_SELF, n)
-        # Compiled, the way back has autocast on where the layer has it off.
+        # When compiled, autocast is on in the backward pass where the layer has it off.
         assert_near(run_and_differentiate(compiled, *given), run_and_differentiate(layer, *given), 5e-2)

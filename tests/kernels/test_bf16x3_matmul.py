@@ -1,4 +1,4 @@
-"""A product in single precision by three of half precision: nothing of the weight is lost."""
+"""A single-precision product from three half-precision ones: no precision of the weight is lost."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Block-sparse attention compared with the whole matrix: lists, windows, overlapping blocks, strides, global rows."""
+"""Block-sparse attention compared with the dense matrix: lists, windows, overlapping blocks, strides, global rows."""
 
 import itertools
 from collections import Counter
@@ -32,7 +32,7 @@ def problems(draw):
     if draw(st.booleans()):
         wanted = draw(st.integers(0, 5))
         order = torch.rand(draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 3])), n + 3, generator=generator)
-        global_keys = order.argsort(dim=-1)[..., :wanted] - 2  # different positions from -2, which is none, to n
+        global_keys = order.argsort(dim=-1)[..., :wanted] - 2  # distinct positions from -2 (none) to n
     reach = draw(st.none() | st.integers(0, 20))
     rules = {"block": block, "reach": reach, "causal": draw(st.booleans()), "global_keys": global_keys}
     return n, lists, {**rules, "key_mask": holes(2, n, seed)}, seed
@@ -44,7 +44,7 @@ def test_gathered_blocks_agree_with_the_reference_in_outputs_and_gradients(probl
     n, lists, rules, seed = problem
     q, k, v = leaves = tensors(2, 3, n, seed=seed)
     if not lists.shape[-1] and (rules["global_keys"] is None or not rules["global_keys"].shape[-1]):
-        return  # no keys at all: never asked for
+        return  # no keys at all: does not occur
     fast = block_sparse(q, k, v, lists, **rules)
     assert_same(fast, block_sparse(q, k, v, lists, **rules, impl="reference"), leaves)
 
@@ -81,7 +81,7 @@ def test_few_tokens_far_apart_see_as_far_as_the_window_says():
     sides = {"left": 4, "right": 4, "positions": torch.tensor([[0, 4, 9]])}
     found = sliding_window(q, k, v, **sides)
     torch.testing.assert_close(found, sliding_window(q, k, v, **sides, impl="reference"))
-    assert (found[:, :, 0] - v[:, :, 0]).abs().max() > 1e-3  # the first sees the second
+    assert (found[:, :, 0] - v[:, :, 0]).abs().max() > 1e-3  # the first token sees the second
 
 
 @pytest.mark.parametrize("n", [1, 63, 130])

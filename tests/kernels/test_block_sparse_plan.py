@@ -1,4 +1,4 @@
-"""The plan of block-sparse attention: the pairs it shows, when it is made anew, and which calls take the kernel."""
+"""The plan of block-sparse attention: the pairs it covers, when it is rebuilt, and which calls take the kernel."""
 
 from contextlib import contextmanager
 
@@ -35,7 +35,7 @@ def bounds(i, n, block, around, reach, causal):
 
 
 def times_seen(made, n, block, around, reach, causal):
-    """How often each query sees each token, read off the plan as the kernel reads it, of one row and head."""
+    """How often each query sees each token in one row and head, reading the plan as the kernel does."""
     side, seen = plan.tile_side(block, around is None), torch.zeros(n, n, dtype=torch.int32)
     positions = torch.arange(n) if made.positions is None else made.positions
     for i in range(n):
@@ -97,7 +97,7 @@ def test_the_greatest_position_of_a_chunk_tells_whether_it_holds_a_hidden_one():
 
 @pytest.fixture
 def without_kernel(monkeypatch):
-    """Plans are made and cached, from none on, but no kernel runs; gives the plans of the calls to come."""
+    """Plans are built and cached (the cache starts empty) but no kernel runs; returns a list that collects plans."""
     given_plans = []
     monkeypatch.setattr(plan, "_cached", type(plan._cached)())
     monkeypatch.setattr(operator, "forward", lambda q, k, v, *rest: given_plans.append(rest[:9]) or (v, None))
@@ -105,7 +105,7 @@ def without_kernel(monkeypatch):
 
 
 class Counted:
-    """Lists of the own block alone, and how often they were made."""
+    """Lists of only the own block; counts how often they are built."""
 
     def __init__(self, n):
         self.n, self.times = n, 0
@@ -179,7 +179,7 @@ def test_a_plan_made_in_inference_serves_for_training(without_kernel):
 )
 @pytest.mark.parametrize("pattern", [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF])
 def test_the_cached_plan_of_a_mechanism_is_the_right_one(spec, pattern, without_kernel, monkeypatch):
-    """Two layers and two lengths in turn, each beside a plan that is made anew."""
+    """Two layers and two lengths in turn, each compared with a freshly built plan."""
     monkeypatch.setattr(engine, "is_faster", lambda *call: True)
     one, other = (attentions.get(spec)(32, 2, pattern, max_length=512).eval() for _ in range(2))
     for layer, n in [(one, 400), (other, 400), (one, 300), (one, 400), (other, 300)]:
@@ -239,6 +239,6 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, listed,
     kinds |= dict.fromkeys(("lse", "delta", "dk_parts", "dv_parts"), "*fp32")
     in_half = ("q", "k", "v", "k_global", "v_global", "y", "dy", "dq", "dk", "dv", "terms", "d_terms")
     kinds |= dict.fromkeys(in_half, "*bf16")
-    constants |= {"GLOBAL": False} | ({"block": 1} if band else {})  # the compiler is told where a number is 1
+    constants |= {"GLOBAL": False} | ({"block": 1} if band else {})  # the compiler specialises on arguments equal to 1
     built = compiled(kernel, constants, kinds, otherwise="i32", multiples=STRIDES)
     assert built.metadata.shared <= limit_kib * 1024

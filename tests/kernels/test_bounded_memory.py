@@ -1,4 +1,4 @@
-"""Running softmax: chunks give what slots written out give, whatever the logits; the kernels follow the reference."""
+"""Running softmax: chunks agree with slots written out for any logits; the kernels follow the reference."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A ring and a cache hold what a row has seen, whatever its length."""
+"""A ring and a cache hold the tokens a row has seen, whatever its length."""
 
 import torch
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from longspan.kernels.packing import real
 @settings(deadline=None, max_examples=40)
 def test_a_ring_holds_the_last_tokens_each_in_its_slot(lengths, slots):
     rows = torch.tensor(lengths)
-    tokens = (torch.arange(1.0, 10) * real(rows, 9))[:, None, :, None]  # token p of a row is p + 1
+    tokens = (torch.arange(1.0, 10) * real(rows, 9))[:, None, :, None]  # token p of a row has value p + 1
     held = fill_ring(tokens, rows, slots)
     for _ in range(3):
         held = put_in_ring(held, (rows + 1.0)[:, None, None], rows)

@@ -1,4 +1,4 @@
-"""The loss of tokens in parts is the loss of all at once, in value and in gradient."""
+"""The loss computed in chunks of tokens equals the loss of all at once, in value and gradient."""
 
 import torch
 import torch.nn.functional as F

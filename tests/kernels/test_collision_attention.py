@@ -1,4 +1,4 @@
-"""Collision attention: blocks of queries change nothing, memory is linear, and operations are those that are done."""
+"""Collision attention: blocks of queries change nothing, memory is linear, and the operations performed are counted."""
 
 import pytest
 import torch

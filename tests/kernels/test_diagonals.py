@@ -1,4 +1,4 @@
-"""Attention over diagonals: the reference against a matrix, and whatever is faster against the reference."""
+"""Attention over diagonals: the reference against a matrix, and the faster paths against the reference."""
 
 from unittest import mock
 

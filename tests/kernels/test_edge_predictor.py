@@ -1,4 +1,4 @@
-"""The predictor of edges against its formula with all pairs written out: its choice, its loss and the gradients."""
+"""The edge predictor against its formula with all pairs written out: its choice, its loss and the gradients."""
 
 import pytest
 import torch

@@ -37,7 +37,7 @@ def test_the_reference_and_copies_of_keys_are_a_loop_over_queries(n, step, left,
         near = [j for j in near_keys(i, n, step, left, right) if mask is None or mask[0, j]]
         seen = far if chunk is None else i // chunk * rank
         keys, values = (torch.cat([a[0, 0, :seen], b[0, 0, near]]) for a, b in ((far_k, k), (far_v, v)))
-        expected = (keys @ q[0, 0, i] / 3**0.5).softmax(dim=0) @ values  # 0 without any keys
+        expected = (keys @ q[0, 0, i] / 3**0.5).softmax(dim=0) @ values  # 0 if there are no keys
         torch.testing.assert_close(reference[0, 0, i], expected)
         torch.testing.assert_close(copies[0, 0, i], expected)
 

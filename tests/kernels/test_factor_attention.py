@@ -1,4 +1,4 @@
-"""Attention by two tables: torch's fused kernel computes what the explicit matrix of scores says, and as finely."""
+"""Attention with factored scores: torch's fused kernel agrees with the explicit score matrix, and is as precise."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ fused = partial(factor_attention, impl="fused")
 
 
 def tables(h, n, m, rank, size=1.0):
-    """Factors whose scores are about as large as `size`."""
+    """Factors whose scores are of magnitude `size`."""
     return tuple(size**0.5 * rank**-0.25 * torch.randn(h, length, rank, dtype=torch.float64) for length in (n, m))
 
 
@@ -38,7 +38,7 @@ def with_gradients(attention, rows, columns, v, *rest, **how):
 
 
 def errors(problem, dtypes, **how):
-    """How far outputs and gradients are from those in double precision, beside their size."""
+    """The relative errors of outputs and gradients against double precision."""
     *tensors, mask = problem
     coarse = [u.to(dtype) for u, dtype in zip(tensors, dtypes, strict=True)]
     found = with_gradients(fused, *coarse, mask, **how)
@@ -55,7 +55,7 @@ def test_outputs_and_gradients_are_those_of_the_explicit_matrix(device, causal, 
     torch.manual_seed(n)
     m = n if causal else m
     mask = None
-    if masked:  # a full row, one with gaps, one of padding alone
+    if masked:  # a full row, one with gaps, one of only padding
         gaps = data.draw(st.lists(st.booleans(), min_size=m, max_size=m))
         mask = torch.tensor([[True] * m, gaps, [False] * m], device=device)
     problem = [u.to(device) for u in (*tables(2, n, m, rank), torch.randn(3, 2, m, e, dtype=torch.float64))]
@@ -89,8 +89,8 @@ def test_single_precision_stays_single_precision(device, causal, masked):
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("e", [16, 64])
 def test_tables_of_single_precision_lose_nothing_beside_values_of_half(device, dtype, causal, masked, e):
-    unit = torch.finfo(dtype).eps  # of output, weights and their gradients, which the kernel rounds
-    for size, fold in ((1, 1), (30, 3)):  # a weight near 1 makes gradients that are differences
+    unit = torch.finfo(dtype).eps  # the kernel rounds the output, the weights and their gradients
+    for size, fold in ((1, 1), (30, 3)):  # with a weight near 1, gradients are small differences
         problem = draw(device, masked=masked, size=size, e=e)
         output, *gradients = errors(problem, [torch.float32, torch.float32, dtype], causal=causal)
         assert output < 0.5 * unit
@@ -100,7 +100,7 @@ def test_tables_of_single_precision_lose_nothing_beside_values_of_half(device, d
     exact, rounded = (
         explicit(*(u.to(d).double() for u in tables), v, mask, causal=causal) for d in (torch.float32, dtype)
     )
-    assert (rounded - exact).norm() / exact.norm() > unit  # scores of 30 would show tables that are merely rounded
+    assert (rounded - exact).norm() / exact.norm() > unit  # scores of 30 would expose rounded tables
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -135,7 +135,7 @@ def test_a_gpu_computes_it_without_a_matrix(monkeypatch, masked):
 
 @pytest.mark.full
 def test_callers_can_be_compiled():
-    assert_passes("compiled_factors.py", "--noconftest")  # which executes the shapes in signatures
+    assert_passes("compiled_factors.py", "--noconftest")  # conftest's shape checks cannot be compiled
 
 
 def test_weights_are_made_once_where_many_rows_share_them():
@@ -144,4 +144,4 @@ def test_weights_are_made_once_where_many_rows_share_them():
     assert not is_faster(rows, many, None)
     assert is_faster(rows, many, torch.ones(32, 9, dtype=torch.bool))
     longest, values = torch.empty(2, 2**15, 8, device="meta"), torch.empty(32, 2, 2**15, 8, device="meta")
-    assert is_faster(longest, values, None)  # rather than keep 2^31 weights
+    assert is_faster(longest, values, None)  # rather than store 2^31 weights

@@ -1,6 +1,7 @@
-"""Every Triton kernel follows its reference, several files to a process: to start one takes as long as many tests.
+"""Every Triton kernel follows its reference, several files per process: starting one takes as long as many tests.
 
-Triton asks at its import whether to interpret, hence processes of their own. A file is named as in `longspan/kernels`.
+They run in separate processes because Triton decides at import whether to interpret. Files are named as in
+`longspan/kernels`.
 """
 
 from pathlib import Path
@@ -9,9 +10,9 @@ import pytest
 
 from tests.kernels.in_a_process import assert_passes, needs_triton
 
-# What executes the shapes in signatures cannot be compiled, so tests of compiled callers do without.
+# The runtime checks of shapes in signatures cannot be compiled, so tests of compiled callers run without them.
 COMPILED = ("-k", "compiled", "--noconftest")
-ALSO_COMPILED = [  # apart, in `make test-full`
+ALSO_COMPILED = [  # separately, in `make test-full`
     ("linear_attention_kernel.py", "landmark_kernel.py", "bounded_memory_kernel.py", "one_memory_kernel.py"),
     (
         "block_sparse_kernel.py",
@@ -28,7 +29,7 @@ UNCOMPILED = (
     "pseudo_inverse_kernel.py",
     "interpreter_kernel.py",
 )
-COMPILED_ON_A_GPU = (  # so that a GPU does without the shapes
+COMPILED_ON_A_GPU = (  # so that tests on a GPU run without the shape checks
     "paired_kernel.py",
     "extra_keys_kernel.py",
     "point_cloud_kernel.py",
@@ -85,4 +86,4 @@ def test_kernels_that_compile_elsewhere_follow_their_references_at_length(file, 
 
 def test_no_file_of_kernels_is_left_out():
     files = {path.name for path in Path(__file__).parent.glob("*kernel*.py") if not path.name.startswith("test_")}
-    assert files == {*FULL, *UNCOMPILED, *COMPILED_ON_A_GPU, "sdpa_kernel.py"}  # the last one for a GPU alone
+    assert files == {*FULL, *UNCOMPILED, *COMPILED_ON_A_GPU, "sdpa_kernel.py"}  # the last one is for GPUs only

@@ -33,7 +33,7 @@ def label(i, j, distance, differ):
 
 
 def of_one_row(q, k, v, terms, labels, seen):
-    """The attention of one query, its keys one by one."""
+    """The attention of one query, key by key."""
     if not seen:
         return torch.zeros_like(v[0])
     scores = torch.stack([q @ k[j] / len(q) ** 0.5 + terms[labels(j)] for j in seen])
@@ -72,13 +72,13 @@ def test_global_queries_are_a_loop_over_all_keys(problem, distance, seed):
     n, rules = problem
     places = list(range(n)[rules["global_tokens"]])
     if not places:
-        return  # never asked for
+        return  # does not occur
     (q, k, v), terms, mask = tensors(2, 2, n, 4, seed), terms_of(len(places), distance, seed), holes(2, n, seed)
     y = labelled_global_queries(q[:, :, rules["global_tokens"]], k, v, terms, key_mask=mask, **rules)
     for r, i in enumerate(places):
         seen = [j for j in range(n) if (j <= i or not rules["causal"]) and (mask is None or mask[1, j])]
         of = lambda j, r=r: label(r, places.index(j) if j in places else 0, distance, j not in places)  # noqa: E731
-        # a number added to all scores changes nothing: only differences to the label of most pairs count
+        # adding a constant to all scores changes nothing: only differences to the label of most pairs matter
         torch.testing.assert_close(y[1, 0, r], of_one_row(q[1, 0, i], k[1, 0], v[1, 0], terms[1, 0, r], of, seen))
 
 
@@ -113,6 +113,6 @@ def test_it_compiles_for_a_large_gpu_within_the_memory_on_its_chip(name, causal)
     kinds |= dict.fromkeys(("lse", "delta", *(("dk", "dv") if of_global else ())), "*fp32")
     kinds |= dict.fromkeys(("q", "k", "v", "k_global", "v_global", "y", "dy", "dq", "dk", "dv"), "*bf16") | kinds
     kinds |= {"terms": "*bf16", "d_terms": "*bf16"}
-    constants |= {"GLOBAL": of_global, "block": 1}  # the compiler is told where a number is 1
+    constants |= {"GLOBAL": of_global, "block": 1}  # the compiler specialises on arguments equal to 1
     built = compiled(kernel, constants, kinds, otherwise="i32", multiples=r"(?!terms|d_terms)\w+_[bht]")
     assert built.metadata.shared <= 56 * 1024

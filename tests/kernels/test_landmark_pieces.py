@@ -1,4 +1,4 @@
-"""Products of a long side with a short one: pieces give what one product gives, in outputs and in gradients."""
+"""Products of a long and a short matrix: computing them in pieces gives the same outputs and gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Layouts: what a compiled graph is told about a result is what a kernel makes, however its inputs lie."""
+"""Layouts: the strides a compiled graph expects of a result are those the kernel produces, for any input layout."""
 
 from itertools import permutations
 

@@ -23,7 +23,7 @@ from tests.kernels.sm90 import STRIDES, compiled, needs_compiler
 
 
 def dense(q, k, v, *, feature, causal, eps, floor=0.0, key_mask=None, angles=None):
-    """With the whole matrix of weights."""
+    """With the dense matrix of weights."""
     if feature == "elu":
         weights = (F.elu(q) + 1) @ (F.elu(k) + 1).mT
     elif angles is not None:
@@ -87,7 +87,7 @@ def test_chunks_agree_with_the_recurrence_in_outputs_states_and_gradients(length
 def test_a_thousand_tokens_agree_in_single_precision():
     q, k, v = (x.detach() for x in draw_features(1000))
     fast, _ = chunked(q.float(), k.float(), v.float())
-    # Sums of a thousand products lose about three of the seven digits of float32 at their size of a hundred.
+    # Sums of a thousand products, about a hundred in size, lose about three of float32's seven digits.
     torch.testing.assert_close(fast.double(), recurrence(q, k, v)[0], atol=1e-3, rtol=1e-4)
 
 
@@ -157,7 +157,7 @@ def test_a_decay_needs_the_causal_form():
 
 
 def loop(q, k, v, lengths, queries, feature, eps, causal):
-    """Pair by pair of row and head, with the whole matrix of weights."""
+    """For each row and head, with the dense matrix of weights."""
     phi = (lambda x: F.elu(x) + 1) if feature == "elu" else (lambda x: x)
     y = torch.zeros(len(q), *v.shape[1:], dtype=q.dtype)
     keys_at = queries_at = 0

@@ -1,4 +1,4 @@
-"""LSH attention: the fast paths and the whole matrix agree, the hash is an argmax, and all kernels compile."""
+"""LSH attention: the fast paths and the dense matrix agree, the hash is an argmax, and all kernels compile."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def tensors(n, rounds, buckets, seed, b=2, h=2, c=3, e=4):
 
 def assert_agree(attention, leaves, *rest, **options):
     found, expected = (attention(*leaves, *rest, **options, impl=impl) for impl in ("auto", "reference"))
-    close = {"rtol": 1e-11, "atol": 1e-11}  # nothing on the way may be in single precision
+    close = {"rtol": 1e-11, "atol": 1e-11}  # no intermediate may be in single precision
     torch.testing.assert_close(found, expected, **close)
     w = torch.randn_like(found)
     for one, other in zip(*(torch.autograd.grad((y * w).sum(), leaves) for y in (found, expected)), strict=True):
@@ -53,7 +53,7 @@ def test_long_rows_agree_with_the_reference(n, left, right):
 
 
 def test_rounds_whose_logits_lie_far_apart_are_merged_without_overflow():
-    """One round alone would underflow next to the other; a plain exponential would overflow."""
+    """One round would underflow next to the other; a plain exponential would overflow."""
     (z, _, v), numbers, _ = tensors(30, 3, 4, seed=0)
     z, v = 300 * z.detach(), v.detach()
     found = lsh_attention(z.float(), v.float(), numbers, left=5, right=5)

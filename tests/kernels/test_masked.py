@@ -1,4 +1,4 @@
-"""Attention under masks, removed or only lowered."""
+"""Attention under masks: scores removed or only lowered."""
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,6 @@ def test_fused_kernels_get_a_mask_whose_keys_lie_side_by_side(monkeypatch):
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     q, k, v = torch.randn(3, 6, 2, 9, 4).unbind(0)
-    visible = (torch.rand(9, 6) < 0.5).T[:, None, None]  # as a grid has it that is read along its columns
+    visible = (torch.rand(9, 6) < 0.5).T[:, None, None]  # the layout of a grid read along its columns
     masked_attention(q, k, v, visible)
     assert strides == [1]

@@ -1,4 +1,4 @@
-"""One helper gives every operator its gradient: that of the first output, for the first inputs, and no more."""
+"""One helper gives every operator its gradient: of the first output with respect to the first inputs only."""
 
 import torch
 from torch import Tensor

@@ -28,7 +28,7 @@ def test_the_reference_and_copies_of_keys_are_a_loop_over_queries(n, block, besi
     apart = block_with_extra_keys(*tensors, **rule, separate=True)
 
     def attend(query, keys, values):
-        return (keys @ query / 3**0.5).softmax(dim=0) @ values  # 0 without any keys
+        return (keys @ query / 3**0.5).softmax(dim=0) @ values  # 0 if there are no keys
 
     for i in range(n):
         u = i // block
@@ -46,7 +46,7 @@ def test_operations_count_the_pairs_of_both_blocks():
     q, v, other_k, other_v = (2, 3, 100, 8), (2, 3, 100, 5), (2, 3, 7, 4, 8), (2, 3, 7, 4, 5)
     tensors, pairs = (q, q, v, other_k, other_v, None, None, None), 2 * 3 * 100 * (16 + 4)
     assert formulas()[torch.ops.longspan.block_with_extra_keys](*tensors, 16, False) == 2 * pairs * (8 + 5)
-    # scores, keys and queries have 8 channels, values and their gradients 5
+    # products over 8 channels for scores, keys and queries, over 5 for values and their gradients
     backward = formulas()[torch.ops.longspan.block_with_extra_keys_backward]
     assert backward(v, *tensors, 16, False) == 2 * pairs * (3 * 8 + 2 * 5)
 

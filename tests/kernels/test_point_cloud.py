@@ -56,7 +56,7 @@ def test_both_ways_are_one_way_and_the_other():
     a, b = cloud(2, 9), cloud(2, 6, seed=1)
     a_mask, b_mask = torch.arange(9).expand(2, -1) != 4, torch.arange(6).expand(2, -1) > 1
     there, back = nearest_both_ways(a, b, a_mask=a_mask, b_mask=b_mask)
-    assert torch.equal(there, nearest(a, b, mask=b_mask)[0] * a_mask)  # of hidden points 0
+    assert torch.equal(there, nearest(a, b, mask=b_mask)[0] * a_mask)  # 0 for hidden points
     assert torch.equal(back, nearest(b, a, mask=a_mask)[0] * b_mask)
 
 

@@ -1,6 +1,6 @@
-"""Means of segments against loops, normed means, and what the compiler says.
+"""Segment means against loops, layer-normed means, and what the compiler says.
 
-`test_landmark.py` runs the kernel of normed means, `test_row_kernels.py` the running mean.
+`test_landmark.py` runs the kernel of layer-normed means, `test_row_kernels.py` the running mean.
 """
 
 import pytest
@@ -19,7 +19,7 @@ def double(*shape):
 
 
 def runs_of(length, segments, longer):
-    """The places of each segment."""
+    """The positions of each segment."""
     if longer == "last" and length >= segments:
         sizes = [length // segments + (r >= segments - length % segments) for r in range(segments)]
         return [list(range(sum(sizes[:r]), sum(sizes[: r + 1]))) for r in range(segments)]
@@ -48,7 +48,7 @@ def test_segment_means_are_means_of_runs(n, r, masked, longer):
     x = double(3, 2, n, 5)
     mask = torch.rand(3, n) < torch.tensor([[1.0], [0.6], [0.0]]) if masked else None
     if mask is not None:
-        x = x.masked_fill(~mask[:, None, :, None], torch.nan)  # whatever padding holds
+        x = x.masked_fill(~mask[:, None, :, None], torch.nan)  # padding may hold anything
     found, expected = segment_means(x, r, mask, longer=longer), means_one_by_one(x, r, mask, longer)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)

@@ -1,4 +1,4 @@
-"""Compiled backward passes keep the precision of plain ones."""
+"""Compiled backward passes keep the precision of uncompiled ones."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Numbers of a row: uniform, of one row like another's, and decided by seed, row and place alone."""
+"""Random numbers per row: uniform, uncorrelated between rows, and determined by seed, row and position alone."""
 
 import torch
 from hypothesis import given
@@ -23,4 +23,4 @@ def test_they_are_uniform_and_rows_places_and_seeds_have_nothing_in_common():
     torch.testing.assert_close(shares, torch.full_like(shares, 1 / 16), rtol=0.03, atol=0)
     for way in (noise.flatten(0, 1), noise.permute(2, 0, 1).flatten(1)):
         alike = torch.corrcoef(way).fill_diagonal_(0).abs().max() * way.shape[1] ** 0.5
-        assert alike < 6  # standard deviations, of up to 125,000 pairs
+        assert alike < 6  # standard deviations, over up to 125,000 pairs

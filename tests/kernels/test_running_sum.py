@@ -1,4 +1,4 @@
-"""Running sum: chunks add up to what one walk along the row gives."""
+"""Running sum: chunks give the same as a single scan along the row."""
 
 import pytest
 import torch

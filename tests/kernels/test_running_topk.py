@@ -1,4 +1,4 @@
-"""Running top-k: the reference against a walk along the row, and the kernel against the reference."""
+"""Running top-k: the reference against a scan along the row, and the kernel against the reference."""
 
 import pytest
 import torch

@@ -45,7 +45,7 @@ def test_draws_are_spread_evenly_over_the_keys_there_are():
     assert drawn.max() < 10
     for one in drawn[0]:
         assert (one.bincount(minlength=10) - 440).abs().max() < 5 * 20  # five standard deviations
-    together = (drawn[0, :-1] * 10 + drawn[0, 1:]).flatten().bincount(minlength=100)  # of neighbouring queries
+    together = (drawn[0, :-1] * 10 + drawn[0, 1:]).flatten().bincount(minlength=100)  # by neighbouring queries
     assert (together - 836).abs().max() < 5 * 29
 
 

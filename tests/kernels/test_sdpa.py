@@ -1,4 +1,4 @@
-"""FlashAttention called directly: what it is asked for, against a stand-in that computes pair by pair on a CPU."""
+"""FlashAttention called directly: the arguments it gets, with a stand-in that computes pair by pair on a CPU."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ SELF = [Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF]
 
 
 def one_row(q, k, v, causal, left, right):
-    """[n h c] each, by the rules that torch states for its kernel."""
+    """[n h c] each, by the rules torch documents for its kernel."""
     lag = torch.arange(len(k)) - torch.arange(len(q))[:, None]
     seen = (lag <= (0 if causal else len(k))) & (lag >= (-len(k) if left is None else -left))
     seen = seen & (lag <= (len(k) if right is None else right))
@@ -40,7 +40,7 @@ def stand_in(
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """As if the kernel were there."""
+    """Pretend the kernel is available."""
     asked = []
 
     def kernel(*inputs, **how):
@@ -133,6 +133,6 @@ def test_only_half_precision_on_a_gpu_and_widths_of_its_kernel_fit():
         (torch.bfloat16, 12, 12, False),
         (torch.bfloat16, 264, 264, False),
     ]:
-        with FakeTensorMode():  # tensors without numbers, on a device that need not exist
+        with FakeTensorMode():  # tensors without data, on a device that need not exist
             one, other = (torch.empty(4, width, dtype=dtype, device="cuda") for width in (q, v))
         assert sdpa.flash_fits(one, other) == fit

@@ -1,4 +1,4 @@
-"""Sound: hand-checked frames and energies, second opinions, and rows that do not hear what they are padded with."""
+"""Audio: hand-checked frames and energies, comparisons with other libraries, and rows unaffected by their padding."""
 
 import io
 import math
@@ -92,12 +92,12 @@ def test_cepstra_are_torchaudios():
 @settings(max_examples=20)
 def test_a_wave_sounds_alone_as_it_does_in_a_batch(lengths, seed):
     waves = [hum(n, seed + i) for i, n in enumerate(lengths)]
-    batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True, padding_value=9.0)  # padding that would be heard
+    batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True, padding_value=9.0)  # audible padding
     for features, hop in (log_mel, 256), (energy, 256), (mfcc, 275), (log_mel_power, 275):
         together = features(batch, torch.tensor(lengths))
         for wave, row in zip(waves, together, strict=True):
             frames = 1 + len(wave) // hop
-            torch.testing.assert_close(row[:frames], features(wave), atol=1e-4, rtol=1e-4)  # the logarithm of rounding
+            torch.testing.assert_close(row[:frames], features(wave), atol=1e-4, rtol=1e-4)  # rounding in the log
             assert not row[frames:].any()
 
 

@@ -14,7 +14,7 @@ from tests.kernels.sm90 import compiled, needs_compiler
 
 
 def dynamics(d=3, n=4, channels=2):
-    """Logarithms with a negative real part, and readings."""
+    """Logarithms of A with a negative real part, and C."""
     log_a = torch.complex(-torch.rand(d, n, dtype=torch.float64), torch.randn(d, n, dtype=torch.float64))
     return log_a.requires_grad_(), torch.randn(channels, d, n, dtype=torch.complex128, requires_grad=True)
 
@@ -90,7 +90,7 @@ def test_a_fast_length_suffices_and_wastes_at_most_a_third(least):
 
 @pytest.mark.parametrize("both_sides", [False, True])
 def test_a_chunk_is_a_step_of_a_larger_system(both_sides):
-    """From a state before it, and one behind it, a chunk makes what the recurrence makes, and the states beyond it."""
+    """From the states before and after it, a chunk computes the same outputs as the recurrence, and the next states."""
     torch.manual_seed(0)
     (log_a, c), length = dynamics(channels=2 if both_sides else 1), 8
     skip, u = torch.randn(1, 3).double(), torch.randn(3, length).double()

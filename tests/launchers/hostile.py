@@ -1,4 +1,4 @@
-"""Plug-ins that do harm, each in its own way, and one that does none."""
+"""Plug-ins that do harm, each in its own way, and one that is harmless."""
 
 HONEST = """
 import torch
@@ -29,9 +29,9 @@ import os
 os.environ.clear()
 """
 
-# An update of eight rows takes a second until there is a file `go`: hundreds of them outlast a test that waits.
+# An update of eight rows takes a second until there is a file `go`: hundreds of updates outlast a waiting test.
 HELD = "import pathlib, time; time.sleep(self.training and len(q) == 8 and not pathlib.Path('go').exists())"
-# The same after forty updates, when there is a checkpoint.
+# The same, but only after forty updates, when there is a checkpoint.
 HELD_LATER = "import pathlib, time; Mine.seen = getattr(Mine, 'seen', 0) + (self.training and len(q) == 8)"
 HELD_LATER += "; time.sleep(Mine.seen > 40 and not pathlib.Path('go').exists())"
 MOVES = "import os; os.chdir('/'); exit(3)"

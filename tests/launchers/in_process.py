@@ -1,4 +1,4 @@
-"""A worker that is no process: what is asked of it is done here, which takes no time to start and can be patched."""
+"""A worker without a process: its requests are served here, so it starts at once and can be patched."""
 
 import json
 

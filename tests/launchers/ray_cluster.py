@@ -16,18 +16,18 @@ ROOT = Path(__file__).parents[2]
 
 
 class Cluster:
-    """Nodes in processes of their own, which can be killed one by one."""
+    """Nodes in separate processes, which can be killed one by one."""
 
     def __init__(self, folder: Path, data: Path):
         self.folder = folder
         self.environment = os.environ | {
-            "LONGSPAN_COMMIT": "0" * 40,  # the same everywhere, whatever happens to the checkout meanwhile
+            "LONGSPAN_COMMIT": "0" * 40,  # the same everywhere, even if the checkout changes meanwhile
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             "LONGSPAN_DATA": str(data),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",  # else cells starve on a machine that has other work
-            "RAY_AUTH_MODE": "token",  # of this cluster alone, whatever this user has for others
+            "RAY_AUTH_MODE": "token",  # for this cluster only, not the user's other ones
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
         self.nodes: list[subprocess.Popen] = []
@@ -42,7 +42,7 @@ class Cluster:
         return node
 
     def join(self) -> int:
-        """How many nodes there are; the last one is started anew if it gave up, as nodes of a busy machine do."""
+        """How many nodes have joined; restarts the last one if it gave up, as happens on a busy machine."""
         if self.nodes[-1] in self.joined or self.nodes[-1].poll() is not None:
             self.start("--address", self.address)
         if (size := _size(self)) > len(self.joined):
@@ -59,7 +59,7 @@ class Cluster:
 
 
 def _below(root: int) -> list[int]:
-    """A process and all that descend from it, those first that could start others."""
+    """A process and all its descendants, parents before children."""
     from longspan.launchers import tree
 
     return sorted(tree.descendants({root}))
@@ -68,13 +68,13 @@ def _below(root: int) -> list[int]:
 @contextlib.contextmanager
 def cluster(folder: Path, data: Path, workers: int = 2):
     """A head and worker nodes; all of them are gone after the block."""
-    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path: it holds sockets
+    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short path, as socket paths are limited
     nodes = Cluster(folder, data)
     try:
         head = nodes.start("--head", "--port", "0", "--include-dashboard", "false", "--temp-dir", place)
         nodes.address = wait_for(lambda: _read(Path(place) / "ray_current_cluster"), "the head of the cluster", head)
         nodes.joined.append(head)
-        for count in range(2, workers + 2):  # one after another: two that start at once use the same ports
+        for count in range(2, workers + 2):  # one after another: two that start at once pick the same ports
             wait_for(lambda count=count: nodes.join() == count, f"{count} nodes")
         yield nodes
     finally:

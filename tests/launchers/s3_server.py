@@ -1,7 +1,7 @@
-"""A real S3 server on this machine: moto's, in a process of its own, behind a door that can be shut.
+"""A real S3 server on this machine: moto's, in its own process, behind a proxy (the door) that can be shut.
 
-The server keeps objects in memory: one that is killed has lost them. Shutting the door refuses new connections and cuts
-those that are open, which is all that a client can see of a server that is killed and started again with its disk.
+The server keeps objects in memory and loses them when killed. Shutting the door refuses new connections and cuts
+open ones, which to a client looks like a server that is killed and restarted with its disk intact.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAU
 
 
 def why_not() -> str | None:
-    """Why there can be no server here, in a sentence; None where there can."""
+    """Why there can be no server here, in a sentence; None if there can."""
     absent = [name for name in ("moto", "flask", "s3fs") if importlib.util.find_spec(name) is None]
     return f"{', '.join(absent)} is not installed; pip install 'longspan[s3]' 'moto[server]'" if absent else None
 
 
 class Door:
-    """Passes connections on to a server; `after` bytes from clients it shuts, once."""
+    """Forwards connections to a server; shuts once, after `after` bytes from clients."""
 
     def __init__(self, server: "Server"):
         self.server, self.after, self.passed = server, None, 0
@@ -42,7 +42,7 @@ class Door:
         threading.Thread(target=self._accept, args=(self.entrance,), daemon=True).start()
 
     def shut(self) -> None:
-        """As if the server were killed."""
+        """Cut all connections, as if the server were killed."""
         entrance, self.entrance = self.entrance, None
         if entrance is not None:
             with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ class Door:
 
 
 class Server:
-    """moto's process, which can be killed and started anew, empty."""
+    """moto's process, which can be killed and restarted, then empty."""
 
     def __init__(self, log):
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -93,7 +93,7 @@ class Server:
         return subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
     def make_bucket(self) -> None:
-        """Once it has come up; not through the door."""
+        """Wait until the server is up, then make the bucket, bypassing the door."""
         wait_for(lambda: _is_open(self.port), "the S3 server to come up", self.process)
         code = f"import s3fs; s3fs.S3FileSystem(endpoint_url='http://127.0.0.1:{self.port}').mkdir({BUCKET!r})"
         subprocess.run([sys.executable, "-c", code], env=os.environ | KEYS, check=True, timeout=PATIENCE)
@@ -122,7 +122,7 @@ def s3_server(log):
 
 
 def read_here(environment, cache, monkeypatch) -> None:
-    """Have this process find the server too, with a mirror of its own, whichever it has used before."""
+    """Point this process at the server too, with a fresh mirror of its own."""
     import s3fs
 
     for name in environment:

@@ -14,9 +14,9 @@ from pathlib import Path
 from tests.launchers.waiting import PATIENCE, wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
-# Jobs of the partition `urgent` push out those of `usual`, which have a minute to end and are queued again. On a loaded
-# machine all that Slurm does takes long: a credential that has expired before a job starts, or a message that is given
-# up, would drain a node for good. A job that was queued again starts when its old credential has expired.
+# Jobs of the partition `urgent` preempt those of `usual`, which have a minute to end and are requeued. On a loaded
+# machine everything in Slurm is slow: a credential that expires before a job starts, or a message that times out, would
+# drain a node for good. A requeued job starts when its old credential has expired.
 CONFIGURATION = """
 ClusterName=longspan
 SlurmctldHost={host}(127.0.0.1)
@@ -57,7 +57,7 @@ PartitionName=urgent Nodes=one,two MaxTime=60 State=UP PriorityTier=10
 
 
 def why_not() -> str | None:
-    """Why Slurm cannot run here, in a sentence; None where it can."""
+    """Why Slurm cannot run here, in a sentence; None if it can."""
     path = f"{os.environ['PATH']}:/usr/sbin"
     if absent := [name for name in PROGRAMS if shutil.which(name, path=path) is None]:
         return f"Slurm is not installed: {', '.join(absent)}; apt-get install slurmctld slurmd slurm-client munge"
@@ -96,7 +96,7 @@ def slurm():
 
 
 def _end(daemons, environment) -> None:
-    """Take all jobs back, then end the daemons, each of which has a minute to end by itself."""
+    """Cancel all jobs, then end the daemons, each of which has a minute to end by itself."""
     with contextlib.suppress(subprocess.TimeoutExpired):  # a controller that never came up
         subprocess.run(["scancel", "--me"], env=environment, check=False, capture_output=True, timeout=60)
     for daemon in reversed(daemons):

@@ -1,4 +1,4 @@
-"""What happens to machines: a process is killed, the disk of one node is full. Every cell has one card all the same."""
+"""Machine faults: a process is killed, the disk of one node is full. Every cell still gets exactly one card."""
 
 import contextlib
 import importlib.util
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def may_mount():
-    """Whether disks and process namespaces can be made here, which takes root, and more in a container."""
+    """Whether disks can be mounted and process namespaces made here; this needs root, and more in a container."""
     known = shutil.which("unshare") is not None
     return known and subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
 
@@ -36,7 +36,7 @@ elif not may_mount():
 
 
 def start(folder, *words, on=(), says=subprocess.PIPE):
-    """A command in a folder, on this machine or on one that is entered by the words `on`."""
+    """Start a command in a folder, on this machine or prefixed by the command `on` that enters another one."""
     code = "from longspan.cli import main; main()"
     command = [*on, sys.executable, "-c", code, "run", "listops", "-a", *words, *SET, "--device", "cpu"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LONGSPAN_COMMIT": "0" * 40}
@@ -67,7 +67,7 @@ def test_a_worker_is_killed_in_the_middle_and_its_cell_goes_on_from_the_last_che
     reason="a machine with a wrong clock needs root and faketime; apt-get install faketime",
 )
 def test_the_clock_of_one_machine_is_a_day_ahead_and_each_cell_is_run_once(tmp_path):
-    """To leases, a process namespace is another machine."""
+    """A separate process namespace looks like another machine to leases."""
     ahead = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "faketime", "-f", "+1d"]
     words = [hostile.write(tmp_path, "held", in_attend=hostile.HELD), "softmax", "--out", "out"]
     first = start(tmp_path, *words, on=ahead)
@@ -86,7 +86,7 @@ def test_the_clock_of_one_machine_is_a_day_ahead_and_each_cell_is_run_once(tmp_p
 
 @contextlib.contextmanager
 def small_disk(folder):
-    """A disk with room for a few small files."""
+    """A disk with space for a few small files."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "longspan-test", str(folder)], check=True)
     try:

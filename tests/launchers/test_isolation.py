@@ -1,4 +1,4 @@
-"""A cell cannot harm its neighbour: what a plug-in does is said on its card, and the others are as they are alone."""
+"""A cell cannot harm its neighbour: what a plug-in does is said on its card, and the others end as if run alone."""
 
 import hashlib
 import os
@@ -33,7 +33,7 @@ def digest(path):
 
 
 def outcomes(out):
-    """Of every mechanism, what its card says was reached, and hashes of the files beside it."""
+    """For every mechanism, the results on its card and hashes of the files beside it."""
     found = {}
     for path, card in Store(out / "cards").entries():
         files = {
@@ -50,7 +50,7 @@ def failures(out):
 
 
 def matrix(folder, harm, *limits, honest):
-    """Honest cells among hostile ones: the result of the command, after comparing them with their lone runs."""
+    """Honest cells among hostile ones: the result of the command, after comparing them with runs on their own."""
     for number, mechanism in enumerate(honest):
         cell = runs.Cell("listops", mechanism.replace("honest", str(folder / "honest")), overrides=TINY)
         runs.run(cell, out=folder / f"lone{number}", data=folder / "data", device="cpu", progress=False)

@@ -1,4 +1,4 @@
-"""A worker that is killed: its cell goes on in another; a cell that kills each of them has a card that says so."""
+"""A worker that is killed: its cell continues in another; a cell that kills every worker gets a card that says so."""
 
 import pytest
 
@@ -13,7 +13,7 @@ KILLED = "its process was ended by SIGKILL"
 
 @pytest.fixture
 def supervised(monkeypatch):
-    """Run a cell whose workers answer, or die, one after another; what was asked of them, and the outcome."""
+    """Run a cell whose workers answer or die in turn; returns the outcome and the requests they got."""
 
     def run(*fates):
         left, asked = list(fates), []
@@ -51,7 +51,7 @@ def test_a_cell_whose_worker_is_killed_goes_on_in_another(supervised, capsys):
 
 
 def test_a_cell_whose_worker_alone_is_told_to_stop_goes_on_in_another(supervised):
-    """A scheduler signals every process of a job, and this one was the first."""
+    """A scheduler signals every process of a job, and this worker received the signal first."""
     outcome, asked = supervised({"stopped": 15}, make_card())
     assert outcome.card
     assert asked == ["run", "run"]

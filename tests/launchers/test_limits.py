@@ -1,4 +1,4 @@
-"""Limits in the words of the command line."""
+"""Limits as written on the command line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Several cells share a device, each in a lane of its own, until none is left, time is up or a signal comes."""
+"""Several cells share a device, each in its own lane, until none is left, time is up or a signal comes."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def of(seeds):
 
 
 class Fake(InProcess):
-    """Answers with a card, once as many ask as there are lanes."""
+    """Answers with a card once every lane has asked."""
 
     together: threading.Barrier
 
@@ -78,7 +78,7 @@ def test_a_cell_that_is_out_of_memory_beside_others_is_tried_again_alone(monkeyp
     monkeypatch.setattr(supervisor, "Worker", Cramped)
     with open_lanes(2) as launcher:
         ended = list(launcher.run(of(range(4))))
-        assert len(ended_workers) >= 2  # each gives back what it holds of the device
+        assert len(ended_workers) >= 2  # each frees its device memory
     assert sorted(cell.seed for cell, _ in ended) == [0, 1, 2, 3]
     assert ended[-1][0].seed == 1
     assert all(outcome.card is not None for _, outcome in ended)
@@ -140,7 +140,7 @@ def test_cells_side_by_side_share_the_cores_when_they_are_compiled(monkeypatch):
         assert [one.environment[COMPILERS] for one in launcher.supervisors] == ["3"] * 5
     with open_lanes(1) as launcher:
         assert COMPILERS not in launcher.supervisors[0].environment
-    monkeypatch.setenv(COMPILERS, "2")  # who says otherwise is heard
+    monkeypatch.setenv(COMPILERS, "2")  # an explicit setting is kept
     assert share_compilers(5) == {}
 
 
@@ -220,7 +220,7 @@ def test_a_signal_stops_all_lanes_and_no_other_cell_begins(monkeypatch):
 
 @pytest.mark.full
 def test_a_cell_whose_time_is_up_is_saved_and_goes_on_later(tmp_path):
-    """With a real worker: the deadline comes when the first state is on disk."""
+    """With a real worker: the deadline comes once the first state is on disk."""
     cell = Cell("listops", "softmax", overrides=TINY | {"recipe.steps": 2000, "recipe.evaluate_every": 1000})
     how = {"out": str(tmp_path), "device": "cpu", "data": str(tmp_path / "data"), "progress": False}
 
@@ -246,7 +246,7 @@ def test_a_cell_whose_time_is_up_is_saved_and_goes_on_later(tmp_path):
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    """A control program that notes what it is asked for."""
+    """A control program that logs its requests."""
 
     def make(code=0):
         program = tmp_path / CONTROL

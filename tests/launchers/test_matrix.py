@@ -1,4 +1,4 @@
-"""A matrix that is being run can be watched from outside: every cell is in one state, and the time left adds up."""
+"""A running matrix can be watched from outside: every cell is in one state, and the time left adds up."""
 
 import json
 import os
@@ -18,7 +18,7 @@ CELLS = [Cell("listops", "softmax", seed=seed, overrides={"recipe.steps": 4}) fo
 
 
 def begin(out, cell, pace, *, held=True):
-    """A run that is under way, as its own process writes it down."""
+    """A run in progress, as its own process records it."""
     folder = out / "runs" / f"run-{cell.seed}"
     folder.mkdir(parents=True)
     (folder / "cell.json").write_text(json.dumps({"cell": asdict(cell)}))
@@ -31,14 +31,14 @@ def test_every_cell_is_queued_running_done_or_failed_with_its_reason(tmp_path):
     with noted(tmp_path, "ray", CELLS) as journal:
         assert [row.state for row in rows(tmp_path)] == ["queued"] * 4
         begin(tmp_path, CELLS[1], Pace(50, 100, 10.0))
-        begin(tmp_path, CELLS[3], Pace(2, 100, 10.0), held=False)  # no process is at it
+        begin(tmp_path, CELLS[3], Pace(2, 100, 10.0), held=False)  # no process works on it
         journal.note(CELLS[0], "done", seconds=20.0)
         journal.note(CELLS[2], "failed", reason="listops softmax seed 2 failed: <out of memory>")
         found = {row.cell.seed: row for row in rows(tmp_path)}
         states = {seed: row.state for seed, row in found.items()}
         assert states == {0: "done", 1: "running", 2: "failed", 3: "queued"}
         assert (found[1].pace, found[0].seconds) == (Pace(50, 100, 10.0), 20.0)
-        assert seconds_left(list(found.values())) == 25.0  # 5 s of the one that runs, then 20 s of the one that waits
+        assert seconds_left(list(found.values())) == 25.0  # 5 s for the running cell, then 20 s for the queued one
         page = tmp_path / "progress.html"
         watch._write_page(page, list(found.values()))
         said = page.read_text()
@@ -51,7 +51,7 @@ def test_what_waits_for_a_dead_command_is_stopped(tmp_path, monkeypatch):
     interrupted = noted(tmp_path, "local", CELLS)
     interrupted.__enter__().note(CELLS[0], "done", seconds=1.0)
     interrupted.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert sum(row.state == "queued" for row in rows(tmp_path)) == 3  # its process lives
+    assert sum(row.state == "queued" for row in rows(tmp_path)) == 3  # its process is alive
     (path,) = (tmp_path / "matrices").iterdir()
     path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194305'))
     assert [row.state for row in rows(tmp_path)] == ["stopped"] * 3 + ["done"]

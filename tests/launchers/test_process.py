@@ -1,4 +1,4 @@
-"""A worker that hangs, dies, eats memory or talks nonsense is ended with all its processes, and the reason is said."""
+"""A worker that hangs, dies, eats memory or talks nonsense is ended with all its processes, and the reason is given."""
 
 import signal
 import time
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 @pytest.fixture
 def worker(monkeypatch):
-    """Starts a worker that runs these lines in place of the real ones."""
+    """Starts a worker that runs these lines instead of the real program."""
     workers = []
     adopt_orphans()
 
@@ -56,7 +56,7 @@ def test_what_became_of_a_worker_is_said(worker, program, reason):
     with pytest.raises(Died) as died:
         worker(program, 2**26).ask({"do": "run"}, limit)
     assert reason in died.value.reason
-    assert died.value.killed == ("SIGKILL" in reason)  # and may be tried again
+    assert died.value.killed == ("SIGKILL" in reason)  # SIGKILL may be retried
 
 
 @pytest.mark.parametrize("number, killed", [(signal.SIGKILL, True), (signal.SIGUSR2, True), (signal.SIGSEGV, False)])
@@ -134,7 +134,7 @@ def test_the_signal_that_slurm_sends_to_all_processes_of_a_job_does_not_end_a_wo
 
 
 def test_a_worker_hears_ctrl_c_though_its_parent_does_not():
-    """Processes of Ray block the signal, which their children inherit."""
+    """Ray's processes block the signal, and their children inherit that."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         one = Worker(None, Adopted())

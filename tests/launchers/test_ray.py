@@ -1,4 +1,4 @@
-"""Cells on a real Ray cluster: whatever dies, each has one card, and it says what `local` says."""
+"""Cells on a real Ray cluster: whatever dies, each has one card, equal to the one from `local`."""
 
 import importlib.util
 import signal
@@ -33,7 +33,7 @@ def nodes(tmp_path_factory):
 
 
 def cards(out):
-    """What every cell reached; a cell with two cards, which ran twice to the end, fails."""
+    """The results of every cell; a cell with two cards (it ran to the end twice) fails the test."""
     found = {}
     for _, card in Store(out / "cards").entries():
         cell = card["mechanism"], card["seed"]
@@ -108,7 +108,7 @@ def test_ctrl_c_saves_the_states_and_the_same_command_goes_on(nodes, tmp_path):
 
 
 def test_a_cell_that_kills_its_processes_each_time_has_a_fail_card_and_the_others_theirs(nodes, tmp_path):
-    """It kills the process that supervises it, which is one of Ray's."""
+    """It kills its supervisor, which is one of Ray's processes."""
     poison = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
     name = hostile.write(nodes.folder, "poison", in_attend=poison)
     words = ["listops", "-a", name, "softmax", *SET, "--out", str(tmp_path / "out")]

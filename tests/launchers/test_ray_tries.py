@@ -1,4 +1,4 @@
-"""What is tried again on a cluster, and how often: a stand-in for Ray does tasks where they are submitted."""
+"""What is retried on a cluster, and how often: a stand-in for Ray runs tasks where they are submitted."""
 
 import sys
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ class RayError(Exception):
 
 
 class FakeRay:
-    """Tasks are done at once; what they raise is kept until their result is asked for."""
+    """Tasks run at once; what they raise is kept until their result is requested."""
 
     exceptions = SimpleNamespace(RayError=RayError)
 
@@ -70,7 +70,7 @@ class Reference:
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
-    """Run cells of some seeds with what `run` makes of each try; the outcomes, and how often each was tried."""
+    """Run cells of some seeds with `run` deciding each attempt; the outcomes, and the number of attempts of each."""
 
     def launch(run, seeds=3, resources=None, fail=None, **how):
         fake = FakeRay({"CPU": 2.0} if resources is None else resources)

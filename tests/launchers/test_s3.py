@@ -1,4 +1,4 @@
-"""Cards, checkpoints, leases and data on a real S3 server, whoever is killed in the middle."""
+"""Cards, checkpoints, leases and data on a real S3 server, whichever process is killed in the middle."""
 
 import concurrent.futures
 import contextlib
@@ -39,7 +39,7 @@ def address(server, request, monkeypatch, tmp_path):
 
 
 def start(server, address, machine, *words):
-    """A command on a machine: with a cache of its own, which nobody else sees."""
+    """Start a command on a machine, which has its own private cache."""
     own = {"LONGSPAN_CACHE": str(machine), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     own |= {"LONGSPAN_COMMIT": "0" * 40}
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -51,7 +51,7 @@ def start(server, address, machine, *words):
 
 
 def held(machine):
-    """A mechanism on a machine that waits in its training, with a checkpoint behind it, until it is told to go on."""
+    """A mechanism on a machine that pauses in training, after a checkpoint, until it is told to go on."""
     machine.mkdir(exist_ok=True)
     return hostile.write(machine, "held", in_attend=hostile.HELD_LATER)
 
@@ -81,7 +81,7 @@ def test_a_machine_is_killed_in_a_run_and_another_goes_on_from_its_checkpoint(se
             os.kill(pid, signal.SIGKILL)
         first.communicate()
     (leased,) = [name for name in shared.sizes("runs") if name.endswith(".lease")]
-    shared.remove(leased)  # as its end is not waited for here: two and a half minutes
+    shared.remove(leased)  # instead of waiting two and a half minutes for it to expire
     go(machines[1])
     second = start(server, address, machines[1], *words)
     _, said = finish(second)
@@ -124,7 +124,7 @@ def test_the_store_is_away_for_a_while_in_the_middle_of_a_run_and_nothing_is_los
 
 @contextlib.contextmanager
 def cut(door, after, meanwhile=lambda: None):
-    """The door is shut after so many bytes, in the middle of what the block writes, and opened again."""
+    """Shut the door after `after` bytes, in the middle of what the block writes, then open it again."""
 
     def follow():
         wait_for(lambda: door.is_shut, "the door to be shut")
@@ -140,7 +140,7 @@ def cut(door, after, meanwhile=lambda: None):
 
 @pytest.mark.parametrize("after", [1_000, 20_000, 2_000_000, 5_000_000])
 def test_the_server_dies_in_the_middle_of_a_write_and_the_object_is_whole_or_absent(server, address, tmp_path, after):
-    """What is written is tried again until it is there."""
+    """A write is retried until it succeeds."""
     door, _ = server
     shared, content = bucket.Bucket(address), os.urandom(6 * 2**20)
     (tmp_path / "large").write_bytes(content * 3)
@@ -189,7 +189,7 @@ def test_a_writer_that_is_killed_in_the_middle_leaves_no_half_of_a_card(server, 
     found = store.cards()
     assert len(found) >= 9
     assert store.problems == []
-    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "writer"))  # what was not sent is sent by the next one there
+    monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "writer"))  # the next process there sends what was not sent
     mirror._address.cache_clear()
     assert {card["seed"] for card in found} <= {card["seed"] for card in Store(f"{address}/cards").cards()}
     assert store.add(make_card("linear"))

@@ -1,4 +1,4 @@
-"""Cells as jobs of a real Slurm: pre-empted or out of time, each has one card, and it says what `local` says."""
+"""Cells as jobs of a real Slurm: pre-empted or out of time, each has one card, equal to the one from `local`."""
 
 import importlib.util
 import re
@@ -35,12 +35,12 @@ def cluster():
 
 @pytest.fixture
 def start(cluster, tmp_path):
-    """Start a command that submits jobs; a driver that is left is killed."""
+    """Start a command that submits jobs; drivers still running at the end are killed."""
     started = []
 
     def start(*words):
         own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LONGSPAN_DATA": str(tmp_path / "data")}
-        own |= {"LONGSPAN_COMMIT": "0" * 40}  # whatever happens to the checkout meanwhile
+        own |= {"LONGSPAN_COMMIT": "0" * 40}  # even if the checkout changes meanwhile
         command = [sys.executable, "-c", "from longspan.cli import main; main()", "run", "listops", *words, *SET]
         command += ["--device", "cpu", "--launcher", "slurm", "--out", "out"]
         how = {"cwd": tmp_path, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -57,14 +57,14 @@ def shell(environment, *words):
 
 
 def jobs(environment):
-    """Of every job that was begun, by its place in the array: its number, how often it was queued again, its node."""
+    """Every job that was started, by its array index: its number, how often it was requeued, its node."""
     lines = shell(environment, "scontrol", "show", "jobs", "--oneliner")
     found = re.findall(r"^JobId=(\d+) .*?ArrayTaskId=(\d+) .*?Restarts=(\d+) .*? NodeList=(\S*)", lines, re.MULTILINE)
     return {int(place): (number, int(restarts), node) for number, place, restarts, node in found}
 
 
 def shorten(environment, number):
-    """Cut the time limit of a job that is running so that its end is near: in one to two minutes."""
+    """Cut the time limit of a running job so that it ends in one to two minutes."""
     elapsed = shell(environment, "squeue", "--noheader", f"--jobs={number}", "--format=%M").strip()
     *larger, minutes, _ = map(int, re.split("[-:]", elapsed))
     assert not any(larger), f"the job has been running for {elapsed}"

@@ -1,4 +1,4 @@
-"""What becomes of jobs, without a Slurm: a stand-in for submitit ends them as it is told."""
+"""What becomes of jobs, without a Slurm: a stand-in for submitit ends them as instructed."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ from tests.results.factory import make_card
 
 
 class Executor:
-    """Jobs end at once: with a result, with an error, or, if they are lost, without a word."""
+    """Jobs end at once: with a result, with an error, or, if they are lost, silently."""
 
     def __init__(self, folder, max_num_timeout):
         self.folder, self.submitted, self.parameters = folder, [], {}
@@ -152,7 +152,7 @@ def save_checkpoint(folder, cell, step):
 def test_a_job_whose_time_is_up_three_times_without_progress_is_not_queued_again(job, tmp_path):
     assert job.checkpoint(CELLS) == (job, CELLS)
     assert job.checkpoint(CELLS) == (job, CELLS)
-    save_checkpoint(tmp_path, Cell("listops", "linear"), 50)  # of a cell of another job
+    save_checkpoint(tmp_path, Cell("listops", "linear"), 50)  # a cell of another job
     with pytest.raises(slurm.Stuck):
         job.checkpoint(CELLS)
 

@@ -1,15 +1,15 @@
-"""Waiting for a state that something else brings about, however loaded the machine is; never for ever."""
+"""Waiting for a state that another process brings about, however loaded the machine is; never for ever."""
 
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 600.0  # seconds: far more than anything here takes, and less than whoever waits for the tests has
+PATIENCE = 600.0  # seconds: far more than anything here takes, and less than the time limit of the test job
 
 
 def wait_for(found: Callable[[], Any], what: str, process: subprocess.Popen | None = None) -> Any:
-    """What `found()` returns once that is something; the process that should bring it about must not have ended."""
+    """Wait until `found()` is truthy and return it; fails if the process that should bring it about has ended."""
     deadline = time.monotonic() + PATIENCE
     while not (result := found()):
         assert process is None or process.poll() is None, (f"ended before {what}", process.communicate())
@@ -19,7 +19,7 @@ def wait_for(found: Callable[[], Any], what: str, process: subprocess.Popen | No
 
 
 def finish(process: subprocess.Popen) -> tuple[str, str]:
-    """What a process has said when it has ended; one that does not is killed."""
+    """Wait for a process to end and return its output; one that does not end is killed."""
     try:
         return process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Accuracy and the rate of whoever always gives the commonest answer."""
+"""Accuracy and the majority-class rate."""
 
 import numpy as np
 import pytest

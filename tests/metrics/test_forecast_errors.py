@@ -1,4 +1,4 @@
-"""Errors of forecasts: hand-checked numbers, and one mean however the windows are cut into batches."""
+"""Forecast errors: hand-checked numbers, and the same mean however the windows are batched."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Perplexity by hand: a fair coin hesitates between two, and a long row weighs more than a short one."""
+"""Perplexity by hand: a fair coin has perplexity 2, and a long row weighs more than a short one."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_rows_weigh_as_much_as_they_have_tokens():
 
 
 def test_unigrams_by_hand():
-    """Seen 3, 0, 1 of 4, and one more of each: 4/7, 1/7, 2/7. Met once each: (4 * 1 * 2 / 343) ^ (-1/3)."""
+    """Counts 3, 0, 1 of 4, plus one each: 4/7, 1/7, 2/7. Each occurs once in the test: (4 * 1 * 2 / 343) ^ (-1/3)."""
     found = unigram_perplexity(np.array([3, 0, 1]), np.array([1, 1, 1]))
     assert found == pytest.approx((8 / 343) ** (-1 / 3))
 

@@ -20,7 +20,7 @@ OPPOSED, ONE = torch.tensor([[[1.0, -1, 0], [1, 0, 0]]]), torch.tensor([[[1.0, 0
         (A, B, "nothing", 686.339, 1916.667),
         (A, B, "zero_rows", 799.181, 2375),
         (A, B, "zero_sums", 799.181, 2375),
-        (OPPOSED, ONE, "zero_sums", 0, 0),  # a real point taken for padding
+        (OPPOSED, ONE, "zero_sums", 0, 0),  # a real point mistaken for padding
         (OPPOSED, ONE, "zero_rows", 250, 500),
     ],
 )
@@ -33,7 +33,7 @@ def test_chamfer_distances_by_hand(a, b, removed, l1, l2):
 def test_the_f_score_by_hand():
     prediction = torch.tensor([[[0.0, 0, 0], [0.005, 0, 0], [1, 0, 0]]])
     truth = torch.tensor([[[0.0, 0, 0], [0, 0, 2]]])
-    assert f_score(prediction, truth).item() == pytest.approx(4 / 7)  # the row of zeros is a point here
+    assert f_score(prediction, truth).item() == pytest.approx(4 / 7)  # the row of zeros counts as a point here
 
 
 def test_a_distance_of_the_threshold_itself_does_not_count():

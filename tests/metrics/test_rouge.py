@@ -1,4 +1,4 @@
-"""ROUGE: the worked cases of its paper, counted by hand, and sentences split by the rule that is stated."""
+"""ROUGE: the worked cases of its paper, counted by hand, and sentences split by the stated rule."""
 
 import sys
 
@@ -31,11 +31,11 @@ def f(matches, hypothesis, reference):
         ("the gunman ended police", "rouge1", 3 / 4),
         ("the gunman ended police", "rouge2", 1 / 3),
         ("the gunman ended police", "rougeL", 2 / 4),  # "the gunman"
-        ("the gunman police killed", "rougeL", 2 / 4),  # one run or the other, not both
+        ("the gunman police killed", "rougeL", 2 / 4),  # one subsequence or the other, not both
         ("the gunman police killed", "rouge2", 2 / 3),
         (GUNMAN, "rouge2", 1.0),
         ("gunman", "rouge1", f(1, 1, 4)),
-        ("gunman", "rouge2", 0.0),  # no pair in it
+        ("gunman", "rouge2", 0.0),  # it has no bigram
         ("nothing alike here today", "rougeL", 0.0),
     ],
 )

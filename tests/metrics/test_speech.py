@@ -1,4 +1,4 @@
-"""Distortion of speech: hand-checked warpings and scores, and the table of a plain warping for any matrix."""
+"""Speech distortion: hand-checked warpings and scores, and agreement with plain DTW for any matrix."""
 
 import math
 
@@ -17,7 +17,7 @@ def between(reference, made):
 
 
 def plain_dtw(distance):
-    """Cell by cell: the predecessors in the order in which they are preferred, the first of the cheapest taken."""
+    """Cell by cell: predecessors in order of preference; the first of the cheapest is taken."""
     n, m = distance.shape
     table = {}
     for i in range(n):
@@ -52,7 +52,7 @@ def test_warpings_by_hand(reference, made, cost, steps):
 def test_equal_costs_come_from_the_left_then_from_the_diagonal_then_from_above():
     left_or_diagonal = torch.tensor([[[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]])
     assert dtw(left_or_diagonal)[1].item() == 4  # down the first column and then right, not across at once
-    assert dtw(left_or_diagonal.mT.contiguous())[1].item() == 3  # the diagonal before the way from above
+    assert dtw(left_or_diagonal.mT.contiguous())[1].item() == 3  # the diagonal is preferred to the step from above
     assert dtw(torch.zeros(1, 3, 3))[1].item() == 5
 
 

@@ -1,4 +1,4 @@
-"""What the commands return in Python: objects with attributes that show themselves, become frames and draw."""
+"""What the commands return in Python: objects with attributes that display, plot and convert to data frames."""
 
 import copy
 import subprocess

@@ -1,4 +1,4 @@
-"""Questions put to small trained models: every answer is a sound card, and what makes no sense is refused."""
+"""Probes of small trained models: every answer is a valid card, and questions that make no sense are refused."""
 
 import json
 
@@ -39,7 +39,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(place):
-    """The card of each run, trained when it is first asked for."""
+    """The card of each run, trained on first use."""
     known = {}
 
     def get(name):
@@ -74,7 +74,7 @@ def test_a_span_by_weights_lies_between_none_and_the_longest(ask):
 
 
 def test_an_answer_away_from_the_card_of_its_run_still_says_which_data_and_settings_it_had(ask):
-    """Without them an answer about a stand-in reads like one about the real data."""
+    """Without these an answer about a stand-in would look like one about the real data."""
     card, path = ask("span", "text", samples=2)
     alone = analysis.Evidence(probes=[card])
     assert alone.rules(card) == analysis.gather([path.parents[1]]).rules(card)
@@ -122,7 +122,7 @@ def test_rollout_maps_lie_over_their_images(ask):
     assert {example["label"] for example in card["results"]["examples"]} == {0, 1}
     for example in card["results"]["examples"]:
         assert np.shape(example["image"]) == np.shape(example["map"]) == (12, 12)
-        assert 0 < np.sum(example["map"]) < 1  # what is left lies on the class token
+        assert 0 < np.sum(example["map"]) < 1  # the rest lies on the class token
         assert 0 <= example["lit_share"] <= 1
 
 

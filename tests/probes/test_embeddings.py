@@ -24,7 +24,7 @@ def test_distance_is_that_along_the_diagonal():
 
 
 def test_pixels_of_one_column_are_below_one_another():
-    """Every pixel has the vector of its column: below is the same vector, beside another one."""
+    """Every pixel has the vector of its column: the pixel below has the same vector, the one beside it another."""
     side = 5
     columns = torch.eye(side)
     found = neighbours(similarity(columns.repeat(side, 1)), side)

@@ -1,4 +1,4 @@
-"""Perplexity by length: the same tokens at every length, none from before a block, and a sentence where weights end."""
+"""Perplexity by length: the same tokens at every length, no context before a block, a reason where weights end."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ TINY |= {"model.dim": 8, "model.layers": 1, "model.mlp": 8}
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A language model as it was initialised, on made-up books."""
+    """A freshly initialised language model on made-up books."""
     root = tmp_path_factory.mktemp("data")
 
     @functools.cache

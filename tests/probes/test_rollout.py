@@ -23,14 +23,14 @@ def test_rows_sum_to_one(count, heads, n, seed):
 
 def test_rows_that_see_nothing_keep_themselves():
     weights = torch.rand(2, 6, 6).softmax(dim=-1)
-    weights[:, 3] = 0  # as a hidden token has it
+    weights[:, 3] = 0  # as for a hidden token
     mixed = rollout([weights, weights])
     assert mixed[3, 3] == 1
     torch.testing.assert_close(mixed.sum(dim=-1), torch.ones(6))
 
 
 def test_layers_are_applied_from_the_input_up():
-    """Below, token 0 takes from 1; above, 2 takes from 0. So 2 ends with a share of 1, and 0 with none of 2."""
+    """In the lower layer token 0 reads 1; in the upper 2 reads 0. So 2 ends with a share of 1, and 0 with none of 2."""
     below, above = torch.eye(3)[None].clone(), torch.eye(3)[None].clone()
     below[0, 0] = torch.tensor([0.0, 1.0, 0.0])
     above[0, 2] = torch.tensor([1.0, 0.0, 0.0])

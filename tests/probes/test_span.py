@@ -1,4 +1,4 @@
-"""The attention span is a mean distance, whichever way the weights are found, and padding never counts."""
+"""The attention span is a mean distance, however the weights are obtained, and padding never counts."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def encoder(pooling, layers=2):
 @settings(max_examples=10, deadline=None)
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4))
 def test_every_layer_is_heard_and_padding_changes_no_weight(pooling, lengths):
-    """Rows packed with others have the matrices they have alone, also in a last layer of which one row is read."""
+    """Rows packed with others have the same matrices as alone, also in a last layer of which one row is read."""
     model, longest = encoder(pooling), max(lengths)
     tokens = torch.randint(1, 20, (len(lengths), longest), generator=torch.Generator().manual_seed(1))
     with torch.no_grad(), listening(model) as together:

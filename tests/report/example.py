@@ -90,7 +90,7 @@ RULES = {
 
 
 def full_cards() -> list[Card]:
-    """Full runs on tasks of Long Range Arena and on one that no suite has; the free track and a twin among them."""
+    """Full runs on tasks of Long Range Arena and on one in no suite; the free track and a twin are included."""
     who: list[tuple[str, dict[str, Any]]] = [
         ("softmax", {}),
         ("linear", {"accuracy": 0.45}),

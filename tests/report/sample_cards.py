@@ -1,4 +1,4 @@
-"""Cards with samples beside them: speech, clouds and pictures that no model made."""
+"""Cards with samples beside them: synthetic speech, point clouds and images, not from a model."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ RATE, HOP = 22_050, 256
 
 
 def speech(texts: tuple[str, ...], seconds: float = 1.5, noise: float = 0.0, seed: int = 0) -> dict[str, Any]:
-    """A gliding tone for each text, the made one longer and noisier."""
+    """A gliding tone for each text; the generated one is longer and noisier."""
     waves, mels = {"made": [], "true": []}, {"made": [], "true": []}
     rng = np.random.default_rng(seed)
     for place, _ in enumerate(texts):
@@ -54,7 +54,7 @@ def clouds(categories: tuple[str, ...], noise: float = 0.02, seed: int = 0) -> d
 
 
 def pictures(count: int = 3, noise: float = 12, seed: int = 0) -> dict[str, Any]:
-    """Discs on a slope of colour at 128 x 128, and what is left of them at 16 x 16."""
+    """Discs on a colour gradient at 128 x 128, and the same at 16 x 16."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:128, :128] / 128
     truth = []
@@ -79,7 +79,7 @@ def add(store: Store, folder: Path, mechanism: str, task: str, samples: dict[str
 
 
 def fill(folder: Path, hostile: str = "a text", title: str = "A title") -> Store:
-    """A store with two cards of speech, two of clouds, one of pictures, and one whose words are hostile."""
+    """A store with two cards of speech, two of clouds, one of images, and one with hostile text."""
     store, scratch = Store(folder / "cards"), folder / "scratch"
     said = ("The first sentence that a network was taught to speak.", "And a second one.")
     add(store, scratch, "softmax", "tts_fastspeech2", speech(said, noise=0.3), variant="imported", chance=None)

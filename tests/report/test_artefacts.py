@@ -1,4 +1,4 @@
-"""Every table and figure of both papers has a line in one list, a command that runs, and ours beside theirs."""
+"""Every table and figure of both papers has a line in one list, a command that runs, and our result beside theirs."""
 
 import shlex
 from dataclasses import replace
@@ -22,8 +22,8 @@ from tests.results.factory import make_card
 ROOT = Path(__file__).parents[2]
 CARDS = sorted((ROOT / "results").glob("*/cards"))
 READS_CARDS = ("analyze", "board")
-LONG = ("params", "show pathfinder")  # networks are built, pictures are drawn
-ELSEWHERE = {"LRA": {"Table 7"}, "CAB": {"Table 3", "Figure 3"}}  # the same as Table 1; in parts
+LONG = ("params", "show pathfinder")  # these build networks or draw images
+ELSEWHERE = {"LRA": {"Table 7"}, "CAB": {"Table 3", "Figure 3"}}  # the same as Table 1; spread over other entries
 PRINTED = {
     "LRA": {*(f"Table {i}" for i in range(1, 8)), *(f"Figure {i}" for i in range(1, 6))}
     | {"Table 1, Text", "Appendix A.2.1", "Appendix A.3.1"},

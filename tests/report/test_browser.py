@@ -35,7 +35,7 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
-DRAWN = "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.stage svg'))"  # also out of sight
+DRAWN = "[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.stage svg'))"  # even off screen
 PAGES = ["index", "board", "tasks", "task/listops", "questions", "mechanisms", "mechanism/performer", "compare"]
 PAGES += ["published", "problems", "docs/index", "docs/api", "samples/task/point_cloud_completion"]
 PAGES += [
@@ -184,7 +184,7 @@ def test_a_mechanism_keeps_its_colour_on_every_page(open_page):
 
 
 def strength(page, group):
-    """How strongly the lines of a group are drawn, once they have changed."""
+    """The opacity of a group's lines, once the transition is over."""
     page.wait_for_timeout(250)
     layers = page.locator(f"[data-key=learn1] g[data-group^='{group}']")
     return max(layers.evaluate_all("(all) => all.map((one) => Number(getComputedStyle(one).opacity))"))
@@ -206,7 +206,7 @@ def test_a_figure_has_views_and_a_legend_that_marks_also_after_a_reload(open_pag
 
 
 def test_a_figure_with_one_view_says_of_what_it_is(open_page):
-    """Without it a reader cannot tell a rehearsal from a run in full."""
+    """Otherwise a reader cannot tell a smoke run from a full run."""
     page = open_page("answers/questions")
     lone = page.evaluate(
         """[...document.querySelectorAll('.plot')].filter((plot) => !plot.querySelector('.views, .choose'))
@@ -272,7 +272,7 @@ def test_two_mechanisms_are_compared_by_an_address_that_can_be_sent(open_page, s
     page.locator("select[name=a]").select_option("performer")
     page.locator("select[name=b]").select_option("linear")
     assert page.locator("#compared th .who").all_inner_texts()[:2] == ["Performer", "Linear"]
-    assert page.locator("#compared td.better").count() == 2  # each leads one of the two tasks
+    assert page.locator("#compared td.better").count() == 2  # each is best on one of the two tasks
     other = open_page("index")
     other.goto(page.url)
     assert other.locator("#compared th .who").all_inner_texts()[:2] == ["Performer", "Linear"]
@@ -309,7 +309,7 @@ def test_what_is_printed_has_no_tools_and_no_bar(open_page):
     assert page.locator(".plot svg.chart").first.is_visible()
 
 
-AXE = ("axe_playwright_python", "axe_core_python")  # packages that bring axe-core along
+AXE = ("axe_playwright_python", "axe_core_python")  # packages that bundle axe-core
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -397,7 +397,7 @@ COLOURS = """(items) => items.flatMap((item) => {
 
 
 def contrast(one, other):
-    """How far apart two colours are, from 1 to 21, as WCAG defines it."""
+    """The WCAG contrast ratio of two colours, from 1 to 21."""
 
     def luminance(colour):
         shares = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
@@ -413,7 +413,7 @@ def test_flags_can_be_read_in_both_themes(open_page, scheme):
     flags = open_page("published", scheme=scheme).locator("#lra-inference-speed .flags li")
     pairs = flags.evaluate_all(COLOURS)
     assert len(pairs) == 14
-    assert min(contrast(*pair) for pair in pairs) > 4.5  # what WCAG asks of small text
+    assert min(contrast(*pair) for pair in pairs) > 4.5  # what WCAG requires of small text
 
 
 @pytest.mark.parametrize("name", ["board", "task/listops", "full/efficiency", "lab/efficiency", "mechanisms"])
@@ -433,7 +433,7 @@ def test_tables_have_captions_and_header_cells(open_page):
 
 
 def drawn(canvas):
-    """Its picture, which must not be empty."""
+    """The canvas's image, which must not be blank."""
     script = """c => {
       const empty = Object.assign(document.createElement("canvas"), { width: c.width, height: c.height });
       return [c.toDataURL(), empty.toDataURL()];
@@ -465,7 +465,7 @@ def test_clouds_turn_together_under_the_pointer_and_the_arrow_keys(open_page, sc
     page.mouse.up()
     by_pointer = turned(page, completed, by_key)
     assert partial.get_attribute("data-yaw") == by_pointer
-    assert other.get_attribute("data-yaw") == start  # the next sample stays as it is
+    assert other.get_attribute("data-yaw") == start  # the next sample is unchanged
     completed.dblclick()
     assert turned(page, completed, by_pointer) == start
 

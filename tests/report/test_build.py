@@ -1,4 +1,4 @@
-"""What the report promises before any browser opens it."""
+"""What the report promises, tested without a browser."""
 
 import html
 import json
@@ -37,7 +37,7 @@ def site(tmp_path_factory):
 
 
 def words(page):
-    """What a page says, without its tags; titles that rest on an element are not part of it."""
+    """The text of a page without its tags and without title attributes."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page.read_text(encoding="utf-8"))).split())
 
 
@@ -100,7 +100,7 @@ def test_a_mechanism_page_has_its_formula_options_promises_and_runs(site):
     assert text.index("<h1") < text.index("<math") < text.index("<h2>Promises") < text.index("<h2>Runs")
     other = (site / "mechanism" / "never_run.html").read_text(encoding="utf-8")
     assert "Not run yet" in other
-    assert "to the next segment" in other  # what it carries
+    assert "to the next segment" in other  # how its state is carried
     assert "to the next segment" not in text
 
 

@@ -1,4 +1,4 @@
-"""Figures of the questions: real files, no address in them, names as text, colours as on the site."""
+"""Figures of the questions: valid files without URLs, names as text, colours as on the site."""
 
 import html
 import json
@@ -51,8 +51,8 @@ def chunks(content):
         place += 12 + size
 
 
-TABLES = ("differences", "taxonomy", "settings", "hours", "fastest", "repeat", "speed")  # there is nothing to draw
-MANY_LABELS = ("correlation", "front", "index", "ranks", "relative", "tradeoff")  # seconds each
+TABLES = ("differences", "taxonomy", "settings", "hours", "fastest", "repeat", "speed")  # tables only, nothing to draw
+MANY_LABELS = ("correlation", "front", "index", "ranks", "relative", "tradeoff")  # take seconds each
 DRAWN = [question for question in analysis.QUESTIONS if question not in TABLES]
 
 
@@ -77,7 +77,7 @@ def test_every_question_is_drawn_as_a_page_a_pdf_and_a_png(found, tmp_path, ques
 @pytest.mark.parametrize("question", analysis.QUESTIONS)
 def test_a_page_that_stands_alone_loads_nothing(found, question):
     text = page(found[question])
-    own = text.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
+    own = text.replace("http://www.w3.org/2000/svg", "")  # a namespace, not a URL
     assert not re.findall(r"(?:src|href)\s*=\s*[\"'](?!data:)", own)
     assert not re.findall(r"(?:https?:)?//(?=[a-z0-9-]+\.)", re.sub(r"^\s*//.*", "", own, flags=re.MULTILINE))
     assert "@import" not in own
@@ -154,7 +154,7 @@ def test_labels_of_neighbours_go_to_different_sides():
 
 @pytest.mark.parametrize("question", [question for question in analysis.QUESTIONS if question not in TABLES])
 def test_every_colour_of_a_figure_is_named(found, question):
-    """A view of several mechanisms has a legend, or names beside its points."""
+    """A view of several mechanisms has a legend or labelled points."""
     for view in (view for figure in describe(found[question]) for view in figure.views):
         if view.images or view.labelled:
             continue

@@ -1,4 +1,4 @@
-"""The pictures of the first page."""
+"""The figures of the first page."""
 
 from longspan.report.groups import board_groups
 from longspan.report.landing import who_is_good

@@ -1,4 +1,4 @@
-"""Marked tables of a page are what the cards say; all else on the page is left alone."""
+"""Marked tables of a page match the cards; everything else on the page is left alone."""
 
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def test_a_mark_that_cannot_be_read_is_refused_with_a_sentence(page, sentence):
         fill(page, evidence(card()))
 
 
-OF_PAPERS = ("artefacts", "misprints")  # which say something without any card
+OF_PAPERS = ("artefacts", "misprints")  # not empty even without a card
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in OF_PAPERS])
@@ -157,5 +157,5 @@ def test_a_finding_is_cut_down_to_rows_with_all_words_and_columns_that_say_somet
     text = filled("finding convergence published -Performer", card(task="image"))
     assert "| Linformer | published | 452 | 875 |" in text
     assert "| Performer" not in text
-    assert "Seeds" not in text  # a column of dashes
+    assert "Seeds" not in text  # it would be a column of dashes
     assert "No cards yet." in filled("finding convergence nowhere", card(task="image"))

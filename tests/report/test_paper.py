@@ -1,4 +1,4 @@
-"""A folder for a paper: whole or not at all, of the cards alone, and LaTeX compiles it."""
+"""A folder for a paper: written whole or not at all, from the cards alone, and LaTeX compiles it."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ needs_latex = pytest.mark.skipif(
 
 
 def evidence():
-    """Three seeds of softmax and one of a mechanism with a title that is no good LaTeX, on two tasks."""
+    """Three seeds of softmax and one of a mechanism whose title needs LaTeX escapes, on two tasks."""
     runs = [
         make_card("softmax", "image", tier="full", seed=seed, title="Softmax", selected_step=500) for seed in range(3)
     ]
@@ -47,7 +47,7 @@ def made(tmp_path_factory):
 
 
 def compiled(folder, into):
-    """The pages of main.tex; what LaTeX says where it does not compile."""
+    """The number of pages of main.tex; shows LaTeX's output if it does not compile."""
     shutil.copytree(folder, into)
     for program in ("pdflatex", "bibtex", "pdflatex", "pdflatex"):
         words = (
@@ -60,7 +60,7 @@ def compiled(folder, into):
     log = (into / "main.log").read_text(errors="replace")
     assert "undefined" not in log
     wide = [float(points) for points in re.findall(r"Overfull \\hbox \((.+?)pt", log)]
-    assert not wide or max(wide) < 15  # widths are estimated by counting letters; half a centimetre is in the margin
+    assert not wide or max(wide) < 15  # widths are estimated by counting letters; half a centimetre fits in the margin
     return int(re.findall(r"\((\d+) pages?", log)[-1])
 
 
@@ -154,7 +154,7 @@ def test_every_citation_has_its_reference(made):
     keys = set(re.findall(r"^@\w+{(\w+),", (made / "references.bib").read_text(), re.MULTILINE))
     assert cited >= {"vaswani2017attention", "katharopoulos2020transformers", "tay2021long"}
     assert cited <= keys
-    assert "krizhevsky2009learning" in keys  # the pictures of Image
+    assert "krizhevsky2009learning" in keys  # the source of the Image data
 
 
 def test_no_cards_are_no_runs():

@@ -1,4 +1,4 @@
-"""The page of samples and the sheets of `show CARD`, before any browser opens them."""
+"""The page of samples and the sheets of `show CARD`, tested without a browser."""
 
 import io
 import subprocess
@@ -55,7 +55,7 @@ def test_every_file_that_the_page_names_is_there_and_no_other(site):
     stored = {f"samples/{path.name}" for path in (site / "samples").iterdir()}
     assert stored
     assert {name for name in stored if f'src="{name}"' in text} == stored
-    assert text.count('src="samples/') == 22 + 10  # pictures, spectrograms and sounds
+    assert text.count('src="samples/') == 22 + 10  # images, spectrograms and sounds
 
 
 def test_true_speech_behind_two_cards_is_stored_once(store):
@@ -126,7 +126,7 @@ def test_a_cloud_keeps_its_shape_in_the_box_of_the_page(tmp_path):
     np.testing.assert_allclose(truth * size + centre, sample_media.few(cloud.truth), atol=1e-3)
     np.testing.assert_allclose(partial * size + centre, sample_media.few(cloud.partial), atol=1e-3)
     assert len(truth) == 2048
-    assert np.abs(completed).max() <= 1  # what flies out of the box rests on its wall
+    assert np.abs(completed).max() <= 1  # points outside the box are clamped to it
 
 
 @pytest.mark.parametrize("content", [speech((HOSTILE_TITLE, "$", "")), clouds(("$x^2$",)), pictures(2)])

@@ -1,4 +1,4 @@
-"""The served report: for this machine by its own name, and nothing but its folder. Raw requests over a socket."""
+"""The served report: only to this machine by its own name, only its folder. Raw requests over a socket."""
 
 import os
 import socket

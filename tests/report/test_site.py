@@ -1,4 +1,4 @@
-"""What is on the pages besides boards: pictures first, tasks, docs, one colour for a mechanism, examples and maps."""
+"""What is on the pages besides boards: first the figures, tasks, docs, one colour per mechanism, examples and maps."""
 
 import base64
 import importlib.util
@@ -42,7 +42,7 @@ def text_of(page):
 
 
 def test_the_first_page_has_pictures_and_says_the_same_in_folded_tables(site):
-    """A screen reader cannot see a drawing; what its points say is one key away, and tables are nowhere else."""
+    """A screen reader cannot see a drawing, so its numbers are one key away; other tables do not appear."""
     index = text_of(site / "index.html")
     assert "Who is good?" in index
     assert "At what cost?" in index
@@ -96,7 +96,7 @@ def test_members_of_a_family_have_different_colours():
 
 
 def picture(mechanism, pattern):
-    """Its opacities, queries down, keys across."""
+    """The opacities of the map: queries down, keys across."""
     content = base64.b64decode(maps_of(mechanism)[pattern].partition(",")[2])
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))[..., 3]
 
@@ -108,7 +108,7 @@ def test_every_mechanism_has_a_picture_in_every_pattern_and_causal_ones_are_tria
         drawn = picture(name, pattern)
         assert drawn.shape == (64, 64)
         assert drawn.any() == (name != "none")
-        if pattern == "causal_self" and not ENTRIES[name]["fidelity"]:  # released code may leak, as pictures show
+        if pattern == "causal_self" and not ENTRIES[name]["fidelity"]:  # released code may leak, as its map shows
             assert not np.triu(drawn, 1).any()
 
 

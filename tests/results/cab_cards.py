@@ -1,4 +1,4 @@
-"""Cards of CAB's tasks for tests. Every number here is made up; no run stands behind any of them."""
+"""Cards of CAB's tasks for tests. Every number here is made up; none comes from a run."""
 
 from longspan.published.index_constants import index_constants
 from longspan.results.card import seal
@@ -9,7 +9,7 @@ ETT = ("etth1", "etth1_univariate", "etth2", "etth2_univariate", "ettm1", "ettm1
 
 
 def run(task, metrics, mechanism="softmax", *, pattern=CC, tier="full", variant="official", seed=0, **fields):
-    """A run under `cab-2023` that was scored by the first of its metrics."""
+    """A run under `cab-2023`, scored by the first of its metrics."""
     card = make_card(
         mechanism, task, sealed=False, protocol="cab-2023", tier=tier, pattern=pattern, seed=seed, **fields
     )
@@ -29,6 +29,6 @@ def crossed(mechanism, mcd, msd, *rouge, **how):
 
 
 def forecasts(errors, **how):
-    """As many of the six settings as there are errors."""
+    """One run per error, for the first of the six settings."""
     pairs = zip(ETT, errors, strict=False)
     return [run(f"forecasting_{name}", {"mse": mse, "mae": mse / 2}, pattern=NC, **how) for name, mse in pairs]

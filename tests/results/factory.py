@@ -1,4 +1,4 @@
-"""Cards for tests. Every number here is made up; no run stands behind any of them."""
+"""Cards for tests. Every number here is made up; none comes from a run."""
 
 import copy
 from pathlib import Path
@@ -26,7 +26,7 @@ def make_card(
     sealed: bool = True,
     **fields: Any,
 ) -> Card:
-    """A valid run card; keyword arguments that are no parameter replace whole fields."""
+    """A valid run card; other keyword arguments replace whole fields."""
     ok = status == "ok"
     score = {
         "name": "accuracy",
@@ -126,7 +126,7 @@ def make_probe(
     sealed: bool = True,
     **fields: Any,
 ) -> Card:
-    """A valid probe card, of a run where one is given; keyword arguments that are no parameter replace whole fields."""
+    """A valid probe card, of `run` if one is given; other keyword arguments replace whole fields."""
     subject = {
         "task": task,
         "task_version": 1,
@@ -223,7 +223,7 @@ def make_core(
     sealed: bool = True,
     **fields: Any,
 ) -> Card:
-    """A core measurement: the seconds of a forward call under graphs by length (None: out of memory).
+    """A core measurement, from the seconds of a forward call under CUDA graphs by length (None: out of memory).
 
     Training takes three times as long, eager calls 20 us longer, a decoded token a thousandth.
     """
@@ -298,7 +298,7 @@ def _core_point(
 
 
 def _work(length: int, mode: str, variant: str, seconds: float, operations: int) -> dict[str, Any]:
-    """Operations, the floor they give, and what was reached."""
+    """Operations, the floor that follows from them, and what was achieved."""
     median, moved = _median(mode, variant, seconds), 4 * 32 * 64 * length * 2
     times = {"memory": moved / BANDWIDTH, "compute": operations / RATE}
     bound = max(times, key=lambda name: times[name])
@@ -311,7 +311,7 @@ def _work(length: int, mode: str, variant: str, seconds: float, operations: int)
 
 
 def write_predictions(path: Path, correct: int, count: int) -> Path:
-    """An archive of predictions of which exactly `correct` hit the label."""
+    """An archive of predictions of which exactly `correct` match the label."""
     label = np.arange(count) % 10
     prediction = np.where(np.arange(count) < correct, label, (label + 1) % 10)
     np.savez_compressed(path, label=label, prediction=prediction)

@@ -1,10 +1,10 @@
-"""The freeze of what papers printed: their tables as lines of cells, by name."""
+"""Frozen copies of what papers printed: their tables as lines of cells, by name."""
 
 from pathlib import Path
 
 
 def frozen(file: str) -> dict[str, list[tuple[str, ...]]]:
-    """The tables of a file beside this one; `# name` begins a table, and tabs separate cells."""
+    """Read the tables of a file beside this one; `# name` begins a table, and tabs separate cells."""
     tables: dict[str, list[tuple[str, ...]]] = {}
     rows: list[tuple[str, ...]] = []
     for line in (Path(__file__).parent / file).read_text().splitlines():

@@ -25,7 +25,7 @@ ONE, OTHER = {"mechanism_sha256": "a" * 64}, {"mechanism_sha256": "b" * 64}
 
 
 def run(mechanism="mine.py:Mine", task="listops", *, recipe=None, data=None, **fields):
-    """A card whose settings are changed one by one; what is no field of a card is a setting."""
+    """A card with single settings changed; keywords that are not card fields are settings."""
     settings = {name: fields.pop(name) for name in ("mechanism_sha256", "precision", "device") if name in fields}
     card = make_card(mechanism, task, sealed=False, **fields)
     card["settings"] |= settings | {"recipe": card["settings"]["recipe"] | (recipe or {})}
@@ -90,7 +90,7 @@ def test_rows_by_two_recipes_do_not_share_a_board():
     after = run("softmax", recipe={"learning_rate": 0.03}, accuracy=0.5, created=NEW)
     assert list(values(starter(before, after))) == ["softmax"]
     free = run("linear", recipe={"learning_rate": 0.05}, created=OLD, track="free")
-    assert [row.mechanism for row in starter(free, after).free] == ["linear"]  # there a recipe may be one's own
+    assert [row.mechanism for row in starter(free, after).free] == ["linear"]  # the free track allows any recipe
 
 
 def test_precisions_are_not_averaged_and_devices_are():
@@ -143,7 +143,7 @@ def test_an_installed_package_is_told_apart_by_source_though_its_name_looks_buil
 def test_every_form_lists_what_differs(form):
     view = starter(run(recipe={"steps": 9}, seed=0, created=OLD), run(recipe={"steps": 8}, seed=1, created=NEW))
     text = render(view, form)
-    if form != "csv":  # a line for each cell of the board, and nothing else
+    if form != "csv":  # csv has one line per cell of the board, and nothing else
         assert "recipe.steps 9, the board shows 8" in text.replace("\n", " ")
 
 
@@ -183,7 +183,7 @@ def test_what_is_kept_agrees_in_everything_and_nothing_is_lost(changes, random):
 
 
 def test_committed_cards_have_the_settings_that_their_protocols_have_today():
-    """A setting that is added later is named in LATER; one that is changed raises the version of its task."""
+    """A setting added later is named in LATER; a changed one raises the version of its task."""
     for folder in sorted(Path(__file__).parents[2].glob("results/*/cards")):
         for card in Store(folder).cards(superseded=True):
             task = tasks.get(card["task"])

@@ -1,4 +1,4 @@
-"""Untrusted arrays come back as they were written, or not at all."""
+"""Untrusted arrays are read back as they were written, or not at all."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Under the protocols of the paper the Text column is the best of four lengths, and says which."""
+"""Under the protocols of the paper the Text column is the best of four lengths, and says which one."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_an_average_waits_for_all_four_lengths():
 
 
 def test_seeds_are_averaged_before_the_best_is_chosen():
-    """The best of lucky seeds would be a higher number."""
+    """Choosing the best per seed first would give a higher number."""
     cards = [*texts(scores=(0.60, 0.64), seed=0), *texts(scores=(0.66, 0.63), seed=1)]
     cell = lra(cards).rows[0].cells["text"]
     assert (cell.best, cell.seeds) == ("text_2k", 2)
@@ -114,7 +114,7 @@ def test_forms_that_somebody_else_chose_are_rows_of_their_own():
 
 
 def test_twins_have_the_settings_they_were_released_with():
-    """Of mechanisms that are ranked a column has one set of settings; twins are not ranked."""
+    """All ranked mechanisms of a column share one set of settings; twins are not ranked."""
 
     def sized(name, layers, fidelity):
         card = make_card(name, "pathfinder", protocol="lra-released", tier="full", fidelity=fidelity, sealed=False)

@@ -1,4 +1,4 @@
-"""Every mechanism, task and dataset can be cited: its paper has an entry, and no entry is without one of them."""
+"""Every mechanism, task and dataset can be cited: its paper has an entry, and every entry belongs to one of them."""
 
 import re
 
@@ -10,10 +10,10 @@ from longspan.published.bibliography import bibtex, entries
 from longspan.published.taxonomy import taxonomy
 from longspan.results import catalogue
 
-CITED_OTHERWISE = {"xcit", "s4d", "softmax"}  # a first name for a family name, and papers of two other mechanisms
+CITED_OTHERWISE = {"xcit", "s4d", "softmax"}  # CAB cites one by a first name, two by the paper of another mechanism
 PAPERS = {attentions.get(name).meta.paper for name in attentions.registry._own()}
 SHIPPED = catalogue.read(catalogue.SHIPPED)
-OF_DATA = {entry["paper"] for kind in ("tasks", "datasets") for entry in SHIPPED[kind]} - {"none"}  # written for this
+OF_DATA = {entry["paper"] for kind in ("tasks", "datasets") for entry in SHIPPED[kind]} - {"none"}  # made for this
 
 
 @pytest.mark.parametrize("paper", sorted(PAPERS))
@@ -29,14 +29,14 @@ def test_every_entry_belongs_to_a_mechanism_a_task_or_a_dataset_and_has_a_key_of
 
 @pytest.mark.parametrize("paper", sorted(entries()))
 def test_an_entry_has_what_a_citation_needs(paper):
-    entry = re.sub(r"\n {4,}", " ", entries()[paper])  # long fields go on in the next line
+    entry = re.sub(r"\n {4,}", " ", entries()[paper])  # long fields continue on the next line
     kind = re.findall(r"^@(\w+){", entry)[0]
     place = {"inproceedings": {"booktitle"}, "article": {"journal"}, "techreport": {"institution"}, "misc": set()}[kind]
     place |= {"eprint", "archivePrefix"} if paper.startswith("arXiv:") else {"url"}
     fields = dict(re.findall(r"^  (\w+) = {(.+)},?$", entry, re.MULTILINE))
     assert set(fields) == {"author", "title", "year"} | place
     assert entry.count("{") == entry.count("}")
-    assert entry.isascii()  # BibTeX itself reads no other letters
+    assert entry.isascii()  # BibTeX itself only reads ASCII
     assert all(re.fullmatch(r"\S.*, \S.*", author) for author in fields["author"].split(" and "))
     assert int(fields["year"]) >= (2000 + int(fields["eprint"][:2]) if "eprint" in fields else 2009)
 

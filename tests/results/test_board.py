@@ -1,4 +1,4 @@
-"""What a board promises: it never mixes what does not compare, and it says what it left out."""
+"""What a board promises: it never mixes what is not comparable, and it says what it left out."""
 
 import csv
 import io

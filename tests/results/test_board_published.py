@@ -1,4 +1,4 @@
-"""A board beside a paper: printed numbers exact, printed errors flagged, nothing set beside what it may not be."""
+"""A board beside a paper: printed numbers exact, printed errors flagged, only comparable results side by side."""
 
 import csv
 import html
@@ -46,7 +46,7 @@ def printed_cells(table):
 
 
 def words(text):
-    """A rendering without its markup, so that what a reader sees can be compared."""
+    """A rendering without its markup, to compare what a reader sees."""
     return re.sub(r"<[^>]+>|[|&\\]", " ", html.unescape(text))
 
 
@@ -137,7 +137,7 @@ def test_own_runs_stand_beside_the_published_row_of_the_same_attention():
     assert (softmax.counterpart, linear.counterpart) == ("Transformer", "Linear Trans.")
     assert softmax.differences["listops"] == pytest.approx(0.36 - 0.3638)
     assert softmax.differences["avg5"] == pytest.approx(0.54 - 0.5439)
-    assert "pathx" not in softmax.differences  # two FAILs have no distance
+    assert "pathx" not in softmax.differences  # two FAILs have no difference
     assert set(linear.differences) == {"listops"}
     assert "vs Linear Trans." in render(view)
     assert "+2.85" in render(view)
@@ -232,7 +232,7 @@ def test_latex_is_balanced_and_every_row_has_every_column(view):
 
 
 class Nesting(HTMLParser):
-    """Counts open elements; what need not be closed is passed over."""
+    """Tracks open elements; void elements are skipped."""
 
     def __init__(self):
         super().__init__()

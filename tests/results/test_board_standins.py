@@ -1,4 +1,4 @@
-"""A board of stand-ins has the generated tasks of its suite too, and is the only one of cards that are all on it."""
+"""A board of stand-ins also has the generated tasks of its suite; where it shows all cards, it is the only board."""
 
 from longspan.results import collect
 from tests.results.factory import make_card

@@ -1,4 +1,4 @@
-"""What a card promises: it says everything, it cannot be changed unseen, and reading a hostile one is safe."""
+"""What a card promises: it is complete, changes to it are detected, and reading a hostile one is safe."""
 
 import json
 import sys

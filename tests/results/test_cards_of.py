@@ -1,4 +1,4 @@
-"""A board reads the cards of its own tasks alone, and is the board of all cards."""
+"""A board reads only the cards of its own tasks, and equals the board made from all cards."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The shipped catalogue: up to date in every commit, used only while it tells everything, read without torch."""
+"""The shipped catalogue: up to date in every commit, used only while it is complete, read without torch."""
 
 import json
 from importlib.metadata import EntryPoint, EntryPoints

@@ -34,8 +34,8 @@ def builtin(version=1, **fields):
         (builtin(mechanism_fingerprint=PRINT), builtin(2, mechanism_fingerprint=PRINT), False),
         (builtin(mechanism_fingerprint=PRINT), builtin(mechanism_fingerprint=nudged(1e-5)), True),
         (builtin(mechanism_fingerprint=PRINT), builtin(mechanism_fingerprint=nudged(1e-3)), False),
-        (builtin(mechanism_fingerprint=PRINT), builtin(), True),  # cannot be computed here
-        ({"mechanism_sha256": HASH}, builtin(mechanism_fingerprint=PRINT), True),  # an old card is version 1
+        (builtin(mechanism_fingerprint=PRINT), builtin(), True),  # no fingerprint can be computed here
+        ({"mechanism_sha256": HASH}, builtin(mechanism_fingerprint=PRINT), True),  # an old card counts as version 1
         ({"mechanism_sha256": HASH}, builtin(2, mechanism_fingerprint=PRINT), False),
         ({"mechanism_sha256": HASH}, {"mechanism_sha256": HASH}, True),  # plug-ins
         ({"mechanism_sha256": HASH}, {"mechanism_sha256": OTHER_HASH}, False),

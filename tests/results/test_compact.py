@@ -1,4 +1,4 @@
-"""Predictions are kept in a few bytes and say the same as before."""
+"""Predictions are stored compactly and without loss."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_the_compact_form_has_the_same_rows_in_order(answers, seed):
     "found",
     [
         {"row": np.array([3, 1]), "mse": np.ones(2)},  # not all rows
-        {"row": np.array([1, 0]), "mse": np.ones(3)},  # arrays of another length
+        {"row": np.array([1, 0]), "mse": np.ones(3)},  # arrays of different lengths
         {"row": np.array([0.0, 1.0]), "mse": np.ones(2)},
         {"row": np.array([0, 0]), "mse": np.ones(2)},
         {"nats": np.ones(2)},

@@ -1,4 +1,4 @@
-"""Samples beside a card are given one by one, and only those that the card was sealed with."""
+"""Samples beside a card are returned one by one, and only those that the card was sealed with."""
 
 import contextlib
 import io
@@ -89,7 +89,7 @@ def test_a_card_that_names_no_samples_has_none(tmp_path):
 )
 @settings(max_examples=60)
 def test_whatever_bytes_an_array_has_it_is_shown_or_refused(tmp_path_factory, content, which, changes):
-    """The archive itself is sound, so that the change reaches the readers."""
+    """The archive itself is valid, so that the change reaches the readers."""
     name = sorted(content)[which % len(content)]
     path = tmp_path_factory.mktemp("changed") / "samples.npz"
     with zipfile.ZipFile(path, "w") as archive:

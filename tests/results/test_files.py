@@ -1,4 +1,4 @@
-"""The files beside a card are the ones it was sealed with, or a sentence says which is not."""
+"""The files beside a card are the ones it was sealed with, or an error names the one that is not."""
 
 from longspan.results import card as cards
 from longspan.results.files import digest, faults

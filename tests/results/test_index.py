@@ -1,4 +1,4 @@
-"""What the index of a store promises: it spares work and never changes an answer."""
+"""What the index of a store promises: it saves work and never changes an answer."""
 
 import json
 import multiprocessing
@@ -17,7 +17,7 @@ from tests.results.factory import make_card
 
 @pytest.fixture(autouse=True)
 def indexed(tmp_path, monkeypatch):
-    """Every store has an index, in a cache of the test's own, and no file is too new for it."""
+    """Every store has an index, in the test's own cache, and no file is too new for it."""
     monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("longspan.results.store.MANY", 0)
     monkeypatch.setattr(index, "FRESH", -1.0)
@@ -36,7 +36,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def validated(monkeypatch):
-    """The names of the files that are read as untrusted from now on."""
+    """The names of the files that are read with full validation from now on."""
     read, names = cards.read, []
     monkeypatch.setattr(cards, "read", lambda path, *words: names.append(path.name) or read(path, *words))
     return names
@@ -64,7 +64,7 @@ def test_a_file_that_changed_is_never_vouched_for(store, same_time):
     before = path.stat()
     path.write_bytes(path.read_bytes().replace(b'"seed":', b'"sead":'))
     assert path.stat().st_size == before.st_size
-    if same_time:  # as a careless copy would have it
+    if same_time:  # as after a careless copy
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert chosen[0] not in store.cards()
     assert path in [problem.path for problem in store.problems]
@@ -82,7 +82,7 @@ def test_a_file_that_is_replaced_or_removed_is_seen(store):
 def test_a_damaged_index_is_made_anew_with_a_sentence(store, tmp_path, validated, capsys, damage):
     chosen = store.cards()
     path = index_file(tmp_path)
-    if damage is None:  # of another layout
+    if damage is None:  # an index of another layout
         with sqlite3.connect(path) as database:
             database.execute("DROP TABLE files")
             database.execute("CREATE TABLE files (name)")
@@ -97,7 +97,7 @@ def test_a_damaged_index_is_made_anew_with_a_sentence(store, tmp_path, validated
 
 
 def test_rows_that_lie_about_an_unchanged_file_are_those_of_this_user_alone(store, tmp_path):
-    """The index is in the user's cache: one that comes with the cards is no index."""
+    """The index is in the user's cache: one that comes with the cards is ignored."""
     store.cards()
     index_file(tmp_path).rename(store.folder / index_file(tmp_path).name)
     assert len(store.cards()) == 6
@@ -153,7 +153,7 @@ def test_a_card_that_changes_while_others_are_read_is_read_as_untrusted(store, c
             path.unlink()
         case "replaced":
             cards.write(path, new)
-        case "two in one":  # together with others this would be JSON
+        case "two in one":  # parsed together with others this would be valid JSON
             path.write_bytes(path.read_bytes() + b"," + path.read_bytes())
     monkeypatch.setattr(store, "_rows", lambda: rows)
     found = store.cards()
@@ -163,7 +163,7 @@ def test_a_card_that_changes_while_others_are_read_is_read_as_untrusted(store, c
 
 
 def test_one_card_that_a_wrong_row_vouches_for_takes_no_other_along(store):
-    """Even if every sign of it were as before, it is decoded by itself, and is no card."""
+    """Even if its size, times and inode are unchanged, it is decoded by itself and is not a card."""
     store.cards()
     rows = store._rows()
     chosen = next(row for row in rows if row.mechanism == "softmax")

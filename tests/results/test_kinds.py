@@ -1,4 +1,4 @@
-"""Runs, probes and measurements share one frame and one store, and never take one another's place."""
+"""Runs, probes and measurements share common fields and one store, and never replace one another."""
 
 import copy
 import functools
@@ -120,7 +120,7 @@ VALUES += [{"": {}}, {"x": 1}, "0" * 64, "2026-01-01T00:00:00Z", "ok", "softmax\
 
 
 def places(value, way=()):
-    """The way to every value within a value."""
+    """The path of every value within a value."""
     yield way
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in below:
@@ -129,7 +129,7 @@ def places(value, way=()):
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_our_own_check_refuses_what_jsonschema_refuses_and_nothing_else(kind):
-    """It decides, since it is quicker: every value of a card is put out of order in every way."""
+    """Our check decides, since it is faster: every value of a card is corrupted in every way."""
     validator = Draft202012Validator(SCHEMAS[kind])
     card, refused = MAKERS[kind](), 0
     for way in places(card):

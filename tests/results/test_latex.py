@@ -38,7 +38,7 @@ def read(text):
         if found:
             letter, code = found
             shown, text = shown + letter, text[len(code) :]
-        elif text.startswith("{}"):  # keeps two letters from joining
+        elif text.startswith("{}"):  # keeps two letters from forming a ligature
             text = text[2:]
         else:
             assert text[0] not in SPECIAL, f"{text[0]!r} is bare in {text!r}"
@@ -56,7 +56,7 @@ def test_any_text_is_one_line_of_letters_that_pdflatex_knows(text):
     made = escaped(text)
     assert "\n" not in made
     assert all(letter.isascii() or letter in LETTERS for letter in made)
-    read(made)  # no command but ours, nothing bare
+    read(made)  # only our own commands, no bare special letter
     bare = re.sub(r"\\[&%$#_{}]", "", made)
     assert bare.count("{") == bare.count("}")
     assert bare.count("$") % 2 == 0
@@ -76,7 +76,7 @@ def test_a_letter_that_is_not_known_is_named_by_its_number():
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex on this machine")
 @pytest.mark.parametrize(
     "fonts",
-    ["", pytest.param(r"\usepackage[T1]{fontenc}", marks=pytest.mark.full)],  # the fonts may have to be made first
+    ["", pytest.param(r"\usepackage[T1]{fontenc}", marks=pytest.mark.full)],  # TeX may have to generate the fonts first
     ids=["OT1", "T1"],
 )
 def test_every_letter_compiles_with_either_encoding_of_fonts(fonts, tmp_path):

@@ -1,4 +1,4 @@
-"""How many seeds left chance: said where some of several did not, from the cards of the seeds."""
+"""How many seeds rose above chance: stated where some of several did not, from the cards of the seeds."""
 
 import pytest
 from hypothesis import given

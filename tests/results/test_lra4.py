@@ -1,4 +1,4 @@
-"""The suite lra4 has an average where lra waits for Retrieval and Path-X, beside what was published of its tasks."""
+"""The suite lra4 has an average where lra waits for Retrieval and Path-X, beside published results on its tasks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The published tables: as printed, with the arithmetic beside them."""
+"""The published tables: as printed, with their arithmetic checked."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ SHORT |= {"Sparse Transformer": "Sparse Trans."}
 
 
 def as_printed(table):
-    """A loaded leaderboard, written again the way the paper prints it."""
+    """A loaded leaderboard, formatted as the paper prints it."""
     for row in table.rows:
         if row.kind != "external":
             cells = (score if isinstance(score, str) else f"{score:.2f}" for score in row.scores.values())

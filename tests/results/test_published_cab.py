@@ -1,4 +1,4 @@
-"""CAB's tables: as printed, its index counted again from them, and every misprint found by the program."""
+"""CAB's tables: as printed, its index recomputed from them, and every misprint found by the program."""
 
 import re
 import statistics
@@ -56,7 +56,7 @@ def test_an_index_is_printed_for_every_row_without_a_failed_run_and_for_no_other
 
 @pytest.mark.parametrize("key", CHECKS, ids=str)
 def test_a_printed_number_of_the_index_is_reproduced_to_what_its_digits_allow(key):
-    """The tolerances of the specification, with what other sources have: four digits, settings, 31.53."""
+    """Tolerances of the specification, given what other sources supply: four digits, settings, 31.53."""
     found = CHECKS[key]
     pattern, _, task = key
     loose = {("causal_self", "tts"): 0.027, ("noncausal_self", "tts"): 0.0075}

@@ -1,4 +1,4 @@
-"""What a stranger writes on a card stays text in every form of a board."""
+"""Untrusted text on a card stays text in every format of a board."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""A row says whether its very code keeps its promises: kept, broken or unchecked."""
+"""A row says whether its exact code keeps its promises: kept, broken or unchecked."""
 
 import json
 
@@ -38,8 +38,8 @@ def test_results_count_for_their_own_code_alone():
     mine = report("mine.py:Mine", code={"mechanism_sha256": SOURCE})
     assert status(plugin(), mine) == "kept"
     assert status(plugin(OTHER), mine) == "unchecked"
-    assert status(plugin(), report("mine.py:Mine")) == "unchecked"  # nobody knows of which file
-    assert status(make_card("softmax"), report()) == "kept"  # old results of built-ins are of version 1
+    assert status(plugin(), report("mine.py:Mine")) == "unchecked"  # it does not say which source
+    assert status(make_card("softmax"), report()) == "kept"  # old results of built-ins count as version 1
     assert status(make_card("softmax"), report(code={"mechanism_version": 2})) == "unchecked"
     assert status(make_card("softmax(kernel=plain)"), report()) == "unchecked"
 

@@ -1,4 +1,4 @@
-"""The settings of a run as text: what differs in them is told, and nothing else."""
+"""The settings of a run as text: the differences between two are listed, and nothing else."""
 
 from longspan.results.run_settings import decisive, difference
 from tests.results.factory import make_card

@@ -1,4 +1,4 @@
-"""Samples beside a card: read back as they were written, and nothing else is."""
+"""Samples beside a card: read back exactly as written; anything else is rejected."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scores that are no fraction, and of which the lower ones are better: boards, renderings and the report know it."""
+"""Scores that are not fractions and where lower is better: boards, renderings and the report handle them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is inside the package: cards and checks, sound, small, and each counted once beside those of a folder."""
+"""What the package ships: cards and checks, valid, small, and each counted once beside those of a folder."""
 
 import json
 import lzma

@@ -1,4 +1,4 @@
-"""What a store promises: whatever was added is there, whoever added it, and damage is named instead of hidden."""
+"""What a store promises: whatever any process added is there, and damage is reported, not hidden."""
 
 import subprocess
 import sys
@@ -133,7 +133,7 @@ for number in range(20):
 
 
 def test_processes_adding_at_once_lose_nothing(tmp_path):
-    """Half of the cards of each process are the same as the other's, half are its own."""
+    """Half of each process's cards are shared with the others, half are its own."""
     workers = [subprocess.Popen([sys.executable, "-c", ADDER, str(tmp_path), str(seed)], cwd=ROOT) for seed in range(3)]
     assert [worker.wait(timeout=60) for worker in workers] == [0, 0, 0]
     store = Store(tmp_path)
@@ -148,7 +148,7 @@ def test_a_card_that_a_killed_process_had_written_is_answered_without_its_litter
     path = store.add(card)
     note = path.with_name(
         f".{path.name}.abcd1234.adding"
-    )  # as after a kill between the card and the end of its writing
+    )  # as after a kill between writing the card and finishing the add
     note.write_text(path.name)
     assert store.add(card) == path
     assert list(path.parent.iterdir()) == [path]

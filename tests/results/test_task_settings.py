@@ -1,4 +1,4 @@
-"""CAB's tables of tasks and training: printed cells stand beside the settings that the protocol really has."""
+"""CAB's tables of tasks and training: printed cells stand beside the settings that the protocol actually has."""
 
 import pytest
 

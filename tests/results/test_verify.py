@@ -1,4 +1,4 @@
-"""`verify` finds what is wrong with a card and its files, whatever they hold, and never raises."""
+"""`verify` finds what is wrong with a card and its files, whatever they contain, and never raises."""
 
 import tracemalloc
 import warnings
@@ -99,7 +99,7 @@ RIGHT = np.where(np.arange(2000) < 800, LABEL, (LABEL + 1) % 10)
 
 
 def with_arrays(tmp_path, score="accuracy", value=0.4, **arrays):
-    """What `verify` says of the score of a card with these predictions beside it."""
+    """What `verify` says about the score of a card with these predictions beside it."""
     np.savez(tmp_path / "p.npz", **arrays)
     return of_score(tmp_path, score, value)
 
@@ -246,7 +246,7 @@ def test_archives_that_numpy_would_not_write_are_refused(tmp_path):
     }
     for said, (members, compression) in kinds.items():
         with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "p.npz", "w", compression) as archive:
-            warnings.simplefilter("ignore")  # of two members of one name
+            warnings.simplefilter("ignore")  # about two members of one name
             for name in members:
                 archive.writestr(name, sound)
         found = of_score(tmp_path)
@@ -258,7 +258,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "p.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("label.npy", b"\0")
     content = bytearray((tmp_path / "p.npz").read_bytes())
-    place = content.index(b"PK\x01\x02") + 24  # the size a member claims, in the list of members
+    place = content.index(b"PK\x01\x02") + 24  # the claimed size of a member, in the zip directory
     content[place : place + 4] = (2**31).to_bytes(4, "little")
     (tmp_path / "p.npz").write_bytes(content)
     found = of_score(tmp_path)

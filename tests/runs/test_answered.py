@@ -1,4 +1,4 @@
-"""A cell is answered from a card whose code, settings, data and files match, and resumed from its own checkpoints."""
+"""A cell is answered by a card whose code, settings, data and files match, and resumed from its own checkpoints."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def run(tmp_path, data):
 
 @pytest.fixture
 def killed(run, monkeypatch):
-    """A run that dies after three of its four steps, each of which it saved."""
+    """A run that dies after three of its four steps, all of them saved."""
 
     def killed(cell=LISTOPS, **how):
         def watched(*args, watch, **rest):
@@ -162,7 +162,7 @@ def answered(run, monkeypatch, **how):
 
 
 def rewrite(path, card, **changes):
-    """The card with other content, sealed anew."""
+    """Change the content of the card and reseal it."""
     cards.write(path, {name: value for name, value in (card | changes).items() if name != "sha256"})
 
 

@@ -1,4 +1,4 @@
-"""Lightning does not announce what longspan has decided."""
+"""Lightning does not log what longspan has already decided."""
 
 import logging
 
@@ -10,5 +10,5 @@ from longspan.runs.fabric import make_fabric
 def test_lightning_warns_but_announces_nothing(caplog):
     make_fabric("cpu", "bf16", 1)
     assert "Using bfloat16" not in caplog.text
-    assert not rank_zero.log.isEnabledFor(logging.INFO)  # as it would say that there is a device with Tensor Cores
+    assert not rank_zero.log.isEnabledFor(logging.INFO)  # it would announce a device with Tensor Cores
     assert rank_zero.log.isEnabledFor(logging.WARNING)

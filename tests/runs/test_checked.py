@@ -1,4 +1,4 @@
-"""`run` puts a plug-in to the check once for each source; a broken promise is on the card and stops nothing."""
+"""`run` checks a plug-in once per source; a broken promise is recorded on the card and stops nothing."""
 
 import hashlib
 from pathlib import Path
@@ -17,8 +17,8 @@ DATA = {"data.train": 64, "data.valid": 16, "data.test": 16, "data.shorter_than"
 TINY = DATA | {"model.dim": 16, "model.layers": 1, "model.mlp": 16, "recipe.batch_size": 8}
 TINY |= {"recipe.steps": 4, "recipe.evaluate_every": 2}
 SOUND = (Path(__file__).parents[2] / "docs" / "my_attention.py").read_text()
-BLIND = SOUND.replace("weight * key_mask[:, None, :, None], v", "weight, v")  # counts padding
-FIRST = "        weight = "  # of attend
+BLIND = SOUND.replace("weight * key_mask[:, None, :, None], v", "weight, v")  # does not mask padding
+FIRST = "        weight = "  # start of attend's body
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def run(tmp_path, data):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A check that answers at once, and the patterns it was asked about."""
+    """A check that returns at once, and a list of its calls."""
     asked = []
 
     def answer(mechanism, patterns, *, profile):

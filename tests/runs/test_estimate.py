@@ -1,4 +1,4 @@
-"""An estimate is made of real steps, knows what grows with what, and writes nothing."""
+"""An estimate is made from real steps, scales with the settings, and writes nothing."""
 
 import dataclasses
 
@@ -53,7 +53,7 @@ def test_pathfinder_is_estimated_at_its_own_length():
 
 
 def test_an_estimate_knows_how_many_passes_a_score_takes(monkeypatch):
-    """Made of one timed step each, so that only factors of thousands may be compared."""
+    """Each estimate times a single step, so only factors of thousands can be compared."""
     cell = changed(recipe__steps=2, recipe__evaluate_every=1)
     plain = estimate(cell, device="cpu").seconds
     monkeypatch.setattr(type(tasks.get("listops")), "passes", lambda self, protocol: (1.0, 1e6))

@@ -1,4 +1,4 @@
-"""The card of a cell whose process died says what is known of it, and believes nothing that is not of this cell."""
+"""The card of a cell whose process died records what is known, and uses no data from another cell."""
 
 import json
 from dataclasses import asdict
@@ -78,7 +78,7 @@ def test_a_built_in_is_described_in_full(card):
 def test_what_the_process_wrote_down_is_used_if_it_is_of_this_cell(card, folder, tmp_path, change):
     name = f"{tmp_path}/{hostile.write(tmp_path, 'mine')}"
     described = card("softmax") | {"mechanism": "mine.py:Mine", "title": "as it was written"} | change
-    del described["sha256"]  # it was written before there was a card
+    del described["sha256"]  # the process wrote this before there was a card
     left = folder(name, json.dumps(described))
     card(name)
     (found,) = (one for one in Store("out/cards").cards(superseded=True) if one["mechanism"] == "mine.py:Mine")

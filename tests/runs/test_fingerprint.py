@@ -1,6 +1,6 @@
 """A built-in keeps its identity through renames and faster kernels, and loses it when its outputs change.
 
-python -m tests.runs.test_fingerprint        # writes fingerprints.json anew, after a version was raised
+python -m tests.runs.test_fingerprint        # rewrites fingerprints.json after a version was raised
 """
 
 import json
@@ -19,7 +19,7 @@ from longspan.runs.fingerprint import code_identity, fingerprint
 from tests.attentions.cases import CASES
 
 TABLE = Path(__file__).with_name("fingerprints.json")
-NO_NUMBERS = {"authors_soft"}  # takes whole pictures, which the few tokens of a fingerprint are not
+NO_NUMBERS = {"authors_soft"}  # takes whole images; a fingerprint has only a few tokens
 BUILTINS = sorted({*attentions.registry._own(), *(spec for specs in CASES.values() for spec in specs)})
 
 
@@ -32,7 +32,7 @@ def no_cache():
 
 @pytest.fixture
 def truncated_as_in_torch_2_11(monkeypatch):
-    """`nn.init.trunc_normal_` from one uniform draw, where torch 2.13 draws until a normal one is within bounds."""
+    """`nn.init.trunc_normal_` from one uniform draw; torch 2.13 redraws normals until they are within bounds."""
 
     def trunc_normal_(tensor, mean=0.0, std=1.0, a=-2.0, b=2.0):
         low, high = (math.erf((bound - mean) / (std * math.sqrt(2))) for bound in (a, b))
@@ -69,7 +69,7 @@ def test_different_mechanisms_and_options_have_different_fingerprints():
     assert same_outputs(fingerprint(softmax), fingerprint(plain))  # another kernel, the same function
     assert not same_outputs(fingerprint(softmax), fingerprint(linear))
     assert not same_outputs(fingerprint(local), fingerprint(attentions.get("local")))
-    for name in ("bigbird", "longformer", "sparse_transformer", "sinkhorn", "nystromformer"):  # beyond their small case
+    for name in ("bigbird", "longformer", "sparse_transformer", "sinkhorn", "nystromformer"):  # beyond the small case
         assert not same_outputs(fingerprint(softmax), fingerprint(attentions.get(name))), name
 
 
@@ -97,7 +97,7 @@ def test_a_changed_gradient_is_noticed(monkeypatch):
 
 
 def test_a_built_in_that_is_moved_renamed_and_reformatted_is_the_same_code(tmp_path, monkeypatch):
-    """As a copy under another name, with another class name and other comments."""
+    """A copy under another module and class name and with other comments."""
     original = attentions.get("linear")
     text = Path(attentions.registry.find("linear").__module__.replace(".", "/") + ".py")
     source = (Path(attentions.__file__).parents[2] / text).read_text()
@@ -105,7 +105,7 @@ def test_a_built_in_that_is_moved_renamed_and_reformatted_is_the_same_code(tmp_p
     place = tmp_path / "moved.py"
     place.write_text(source.replace(f"class {name}(", "# moved\n\n\nclass Renamed("))
     moved = attentions.get(f"{place}:Renamed").cls
-    monkeypatch.setattr(moved, "__module__", "longspan.attentions.moved")  # where a built-in would lie
+    monkeypatch.setattr(moved, "__module__", "longspan.attentions.moved")  # where a built-in would live
     assert same_code(code_identity(original), code_identity(Mechanism(moved, {}, "linear")))
 
 

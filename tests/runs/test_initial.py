@@ -1,4 +1,4 @@
-"""Training may start from the weights of another run, easy examples first: on the free track, and told on the card."""
+"""Training may start from another run's weights, easy examples first: on the free track, recorded on the card."""
 
 import json
 

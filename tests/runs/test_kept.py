@@ -1,4 +1,4 @@
-"""What is kept of a run beside its score: samples, a second choice of weights, and what a user gets of it."""
+"""What is kept of a run beside its score: samples, a second selection of weights, and what a user gets from it."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 
 class Speaker:
-    """What a user wants of the task."""
+    """What the task offers to a user."""
 
     def __init__(self, model, splits):
         self.model, self.splits = model, splits
@@ -45,7 +45,7 @@ class Shown(Parted):
 
 @pytest.fixture(autouse=True)
 def task(tmp_path, monkeypatch):
-    """An empty folder, and a shelf on which the small task stands beside the real ones."""
+    """An empty folder, and a registry that lists the small task beside the real ones."""
     found, get, names = Shown(), tasks.get, tasks.names
     monkeypatch.setattr(tasks, "get", lambda name: found if name == "parted" else get(name))
     monkeypatch.setattr(tasks, "names", lambda: [*names(), "parted"])
@@ -98,7 +98,7 @@ def test_loading_a_card_gives_what_the_task_makes_for_users_with_the_data_of_the
     content["dataset"]["sha256"] = "0" * 64
     del content["sha256"]
     cards.write(path, content)
-    assert longspan.load(path).splits is None  # other data than those of the run are none
+    assert longspan.load(path).splits is None  # data other than the run's are not returned
 
 
 def test_a_run_selected_by_the_mean_of_the_last_weights_agrees_with_its_card(tmp_path, task, monkeypatch):
@@ -107,7 +107,7 @@ def test_a_run_selected_by_the_mean_of_the_last_weights_agrees_with_its_card(tmp
     path, card = made(tmp_path)
     assert card["selected_step"] == 12
     point = card["curve"][-1]["valid_nats_a_row"]
-    assert card["metrics"]["valid"]["nats_a_row"]["value"] != point  # its own, not that of the last weights
+    assert card["metrics"]["valid"]["nats_a_row"]["value"] != point  # of the averaged weights, not the last ones
     assert {finding.check: finding.status for finding in verify(path)}["numbers"] == "kept"
 
 

@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty folder, and a shelf on which the small task stands beside the real ones."""
+    """An empty folder, and a registry that lists the small task beside the real ones."""
     get, names = tasks.get, tasks.names
     monkeypatch.setattr(tasks, "get", lambda name: Copying() if name == TASK else get(name))
     monkeypatch.setattr(tasks, "names", lambda: [*names(), TASK])
@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def slots(card):
-    """The classes in the slots of each pattern, as the card tells."""
+    """The classes in the slots of each pattern, as recorded on the card."""
     found = {}
     for text in card["slots"].values():
         name, _, pattern = text.partition(" ")
@@ -79,7 +79,7 @@ def test_a_run_says_what_sat_in_every_slot_and_its_score_is_no_percentage(folder
     assert slots(made["CS"]) == {NS: {"Softmax"}, CS: {"ABC"}, CC: {"Softmax"}}
     assert slots(made["NS+CC"]) == {NS: {"ABC"}, CS: {"Softmax"}, CC: {"ABC"}}
     assert made["NS+CC"]["pattern"] == f"{NS}+{CC}"
-    assert made["CS"]["parameters"]["total"] - made["CS"]["parameters"]["baseline"] == 2 * 4 * 3  # one slot of three
+    assert made["CS"]["parameters"]["total"] - made["CS"]["parameters"]["baseline"] == 2 * 4 * 3  # 1 slot of 3
     assert made["NS+CC"]["parameters"]["total"] - made["NS+CC"]["parameters"]["baseline"] == 3 * 2 * 4 * 3
 
     score = made["CS"]["score"]

@@ -1,4 +1,4 @@
-"""What a protocol runs under the name of a mechanism is what the card names, and what is found again."""
+"""What a protocol runs for a mechanism's name is what the card names and what later lookups find."""
 
 import json
 
@@ -28,9 +28,9 @@ def test_the_card_names_the_form_that_ran(finished):
     assert card["fidelity"]
     assert card["preset"]
     assert row_mechanism(card) == "lra_local"
-    assert card["settings"]["model"]["dim"] == 64  # Local's own, the Transformer has 32
+    assert card["settings"]["model"]["dim"] == 64  # Local's own size; the Transformer has 32
     assert card["slots"] == {"blocks.0.attention": "LRALocal (noncausal_self)"}
-    assert card["parameters"]["ratio"] == 1.0  # against softmax in a network of the same sizes
+    assert card["parameters"]["ratio"] == 1.0  # relative to softmax in a network of the same size
 
 
 def test_either_name_is_answered_from_that_card(finished):

@@ -1,4 +1,4 @@
-"""One cell from data to card: killed, doubled, repeated or failing, it leaves one sound card or a clear sentence."""
+"""One cell from data to card: killed, doubled, repeated or failing, it leaves one valid card or a clear error."""
 
 import csv
 import json
@@ -57,7 +57,7 @@ def unbroken(tmp_path_factory, data):
 
 
 def only_card(out):
-    """The one card in a store, where it lies."""
+    """The path and content of the only card in a store."""
     (found,) = Store(out / "cards").entries()
     return found
 
@@ -97,12 +97,12 @@ def start(overrides, out, data):
 
 
 def checkpoints(out):
-    """The steps that are saved."""
+    """The steps with a checkpoint."""
     return {int(path.stem.split("-")[1]) for path in (out / "runs").glob("*/checkpoint-*.pt")}
 
 
 def wait_for(process, reached):
-    """Until `reached()` holds; a process that ends first, or never gets there, fails the test."""
+    """Wait until `reached()` holds; a process that ends first, or never gets there, fails the test."""
     deadline = time.monotonic() + 120
     while not reached():
         assert process.poll() is None, process.communicate()
@@ -111,19 +111,19 @@ def wait_for(process, reached):
 
 
 def stopped_at(step, out, data, number):
-    """A process that saved that many steps itself and then got this signal; returns what it said on stderr."""
+    """Signal a process once it has itself saved a checkpoint at `step` or later; returns its stderr."""
     before = checkpoints(out)
     process = start(LONG, out, data)
     try:
         wait_for(process, lambda: max(checkpoints(out) - before, default=0) >= step)
-        time.sleep(random.random() / 20)  # anywhere between two saves, or within one
+        time.sleep(random.random() / 20)  # a random point between two saves, or within one
         process.send_signal(number)
         return process.communicate(timeout=60)[1]
     finally:
         process.kill()
 
 
-@pytest.mark.full  # the fuzzer of kills does the same in processes that are forked, not started
+@pytest.mark.full  # the kill fuzzer does the same in forked processes
 def test_killed_three_times_a_run_gives_the_card_of_an_unbroken_one(unbroken, run, tmp_path, data):
     out = tmp_path / "out"
     for number, step in enumerate(sorted(random.sample(range(1, 120), 3))):
@@ -136,7 +136,7 @@ def test_killed_three_times_a_run_gives_the_card_of_an_unbroken_one(unbroken, ru
     assert_same_outcome(card, unbroken[1])
     path, stored = only_card(out)
     assert stored == card
-    assert card["timing"]["resumed"] in (2, 3)  # the damaged checkpoint may have been the only one of its process
+    assert card["timing"]["resumed"] in (2, 3)  # the damaged checkpoint may be the only one of its process
     mine, theirs = predictions(path, card), predictions(*unbroken)
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
     assert not list((out / "runs").glob("*/checkpoint-*.pt")), "what only an unfinished run needs is gone"
@@ -166,7 +166,7 @@ def test_two_processes_with_one_cell_make_one_card(tmp_path, data):
 
 
 def test_a_run_that_another_machine_took_over_stops_and_waits_for_its_card(run, tmp_path, monkeypatch, capfd):
-    """The other machine dies in turn, and the run comes back to where it was."""
+    """The other machine dies in turn, and the first continues the run."""
     monkeypatch.setattr(lease, "PATIENCE", 0.3)
     monkeypatch.setattr(lock, "POLL_AFAR", 0.02)
     trained, calls = train.train, []
@@ -273,7 +273,7 @@ def test_a_pair_among_the_overrides_does_not_hide_a_finished_cell(run, tmp_path,
 
 @pytest.fixture
 def without_overrides(monkeypatch):
-    """Smoke ListOps itself is as small as TINY, so that an official run takes no time."""
+    """Make the smoke tier of ListOps as small as TINY, so that an official run takes no time."""
     protocols = tasks.registry.find("listops").protocols
     monkeypatch.setitem(protocols, ("longspan", "smoke"), protocols["longspan", "smoke"].override(TINY))
     runs.count_parameters.cache_clear()
@@ -366,7 +366,7 @@ class Mine(HeadwiseAttention):
 
 @pytest.fixture
 def plugin(tmp_path):
-    """Writes a plug-in whose `attend` begins with these words; returns its name."""
+    """Writes a plug-in whose `attend` begins with `body`; returns its name."""
 
     def write(body="pass", text=PLUGIN):
         (tmp_path / "mine.py").write_text(text.format(body=body))
@@ -377,7 +377,7 @@ def plugin(tmp_path):
 
 def test_an_edited_plug_in_is_a_new_run(run, plugin, tmp_path, monkeypatch):
     first = run(plugin())
-    assert first["mechanism"] == "mine.py:Mine"  # no folder of this machine
+    assert first["mechanism"] == "mine.py:Mine"  # without the folder on this machine
     second = run(plugin("v = 0.5 * v + 0.25"))
     assert second["settings"]["mechanism_sha256"] != first["settings"]["mechanism_sha256"]
     assert second["curve"] != first["curve"]
@@ -438,7 +438,7 @@ def test_a_built_in_that_needs_more_memory_than_there_is_leaves_a_card(run, tmp_
 
 
 def test_what_is_out_of_memory_beside_others_has_no_card_and_goes_on_alone(run, tmp_path, monkeypatch):
-    """That memory ran out on a device that others fill says nothing of the mechanism: a card would be false."""
+    """Running out of memory on a device shared with others says nothing about the mechanism: a card would be wrong."""
     whole = run(out=tmp_path / "whole")
     told = train.train
 
@@ -556,7 +556,7 @@ def test_every_combination_is_a_cell_task_by_task():
 
 
 def test_two_processes_train_as_one_does(run, plugin, tmp_path, data):
-    """A plug-in with unused projections, uneven shares of the validation set: only the order of sums differs."""
+    """A plug-in with unused projections, uneven shares of the validation set: only the summation order differs."""
     overrides = SMALL | {"recipe.steps": 20, "recipe.evaluate_every": 5, "recipe.evaluation_batch": 32}
     mine = plugin()
     one = run(mine, overrides, out=tmp_path / "one")

@@ -1,4 +1,4 @@
-"""A cell whose results lie in a bucket: another machine goes on with it, and finds the data that the first prepared."""
+"""A cell whose results are in a bucket: another machine resumes it and finds the data that the first prepared."""
 
 import signal
 
@@ -20,7 +20,7 @@ ADDRESS = "memory://shared-store/out"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Be one machine or another: each has a cache of its own."""
+    """Act as the named machine: each has its own cache."""
 
     def be(name):
         monkeypatch.setenv("LONGSPAN_CACHE", str(tmp_path / name))
@@ -56,7 +56,7 @@ def test_another_machine_goes_on_from_the_checkpoint_with_the_data_of_the_first(
     assert not shared_names("cards")
     assert any(name.endswith("manifest.json") for name in shared_names("data"))
     machine("second")
-    monkeypatch.setattr(Dataset, "_generate", None)  # whoever prepares data again fails
+    monkeypatch.setattr(Dataset, "_generate", None)  # preparing the data again would fail
     card = run()
     assert card["timing"]["resumed"] == 1
     assert [point["step"] for point in card["curve"]] == [2, 4, 6]

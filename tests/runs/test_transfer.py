@@ -1,4 +1,4 @@
-"""Unfinished runs go from machine to machine, to the numbers of an unbroken run; archives that are unsound do not."""
+"""Unfinished runs move between machines and end like an unbroken run; damaged archives are refused."""
 
 import hashlib
 import io
@@ -31,7 +31,7 @@ CELL |= {"seed": 0, "overrides": {}}
 
 
 def make_run(out, name=NAME, *, step=7, content=b"x" * 100_000):
-    """A run that was interrupted, with a checkpoint that is none."""
+    """An interrupted run with a fake checkpoint."""
     folder = out / "runs" / name
     folder.mkdir(parents=True)
     (folder / "cell.json").write_text(json.dumps({"cell": CELL, "steps": 10}))
@@ -79,7 +79,7 @@ def test_the_stage_of_pretraining_travels_before_the_task_has_begun_and_after(tm
     path = make_run(tmp_path / "here", step=6)
     stage = path.parent / "pretraining"
     stage.mkdir()
-    path.rename(stage / path.name)  # the task has not begun
+    path.rename(stage / path.name)  # the task itself has not begun
     runs.export(tmp_path / "here", tmp_path / "early.tar")
     (one,) = runs.restore(tmp_path / "there", tmp_path / "early.tar")
     assert (one.step, one.placed) == (0, True)
@@ -186,7 +186,7 @@ HOSTILE = {
 
 
 def refused(out, file):
-    """The sentence and the exit code; nothing may have appeared."""
+    """The error and the exit code; no file may have appeared."""
     answer = CliRunner().invoke(app, ["runs", "--import", str(file), "--out", str(out)])
     assert everything(out) == {}
     assert not list(Path(out).rglob("*.part"))
@@ -212,7 +212,7 @@ def test_a_cell_that_cannot_be_read_is_refused(tmp_path, content, sentence):
     assert sentence in refused(tmp_path / "out", tmp_path / "runs.tar")
 
 
-@pytest.mark.parametrize("at", [0.1, 0.4, 0.7])  # what comes last is padding
+@pytest.mark.parametrize("at", [0.1, 0.4, 0.7])  # the end is only padding
 @pytest.mark.parametrize("harm", ["cut short", "altered", "missing", "of another archive"])
 def test_a_part_that_is_not_sound_is_refused_by_its_name(tmp_path, harm, at):
     make_run(tmp_path, content=os.urandom(150_000))
@@ -266,7 +266,7 @@ def train(out, data):
 
 
 def killed_after(step, out, data):
-    """A process that trains until it has saved that many steps."""
+    """Kill a training process once it has saved a checkpoint at `step`."""
     process = subprocess.Popen([sys.executable, "-c", DRIVER, str(out), str(data)], cwd=ROOT)
     try:
         deadline = time.monotonic() + 120

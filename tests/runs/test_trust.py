@@ -1,4 +1,4 @@
-"""A card is data: building its network runs no code that it names, and allocates nothing its weights do not hold."""
+"""A card is data: building its network runs no code that it names, and allocates no more than its weights hold."""
 
 import json
 import struct
@@ -36,7 +36,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The cards of two runs, a built-in and a plug-in, and the folder of the plug-in."""
+    """The cards of two runs, of a built-in and of a plug-in, and the folder of the plug-in."""
     folder = tmp_path_factory.mktemp("trust")
     (folder / "mine.py").write_text(MINE.format(first=""))
     how = {"data": folder / "data", "device": "cpu", "progress": False}
@@ -48,7 +48,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """A folder in which the files that a card names would leave a trace if they were run."""
+    """A folder in which the files that a card names would leave a trace if executed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("mine.py", "trap.py"):
@@ -57,7 +57,7 @@ def here(tmp_path, monkeypatch):
 
 
 def forged(source, folder, **fields):
-    """The card of a run with other fields, sealed, beside its files."""
+    """The card of a run with changed fields, resealed, beside its files."""
     card = {**cards.read(source), **fields}
     card.pop("sha256")
     for name in card["files"].values():
@@ -213,7 +213,7 @@ def test_a_card_that_asks_for_a_larger_network_than_its_weights_is_refused_befor
 
 
 def test_weights_that_are_not_finite_numbers_of_the_plan_are_still_the_files_own(made, here):
-    """A hash that fits makes the file the card's own; its shapes decide whether it is loaded."""
+    """A matching hash makes the file the card's own; only its shapes decide whether it is loaded."""
     weights = load_file(made["softmax"].parent / cards.read(made["softmax"])["files"]["weights"])
     name = next(iter(weights))
     weights[name] = torch.full_like(weights[name], np.nan)

@@ -36,7 +36,7 @@ def card_of(checkout):
 
 @pytest.fixture
 def checkouts(tmp_path):
-    """Three clones of what is committed: one for the whole run, one where it breaks off, a new one."""
+    """Three clones of the committed state: one for the whole run, one where it is interrupted, a new one."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("needs a git checkout")
     places = [tmp_path / name for name in ("whole", "here", "there")]

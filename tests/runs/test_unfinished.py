@@ -1,4 +1,4 @@
-"""`runs` lists whatever lies in the folder of runs, and `runs --clean` removes it; neither ever crashes."""
+"""`runs` lists whatever is in the folder of runs, and `runs --clean` removes it; neither ever crashes."""
 
 import json
 

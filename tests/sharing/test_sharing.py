@@ -1,4 +1,4 @@
-"""Cards and weights to others and back, against a hub and a logger of our own."""
+"""Cards and weights are uploaded and downloaded, against a fake hub and a fake logger."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from tests.results.factory import make_card, make_core
 
 
 class FakeHub:
-    """Repositories are folders."""
+    """A hub whose repositories are folders."""
 
     endpoint = "fake:"
 

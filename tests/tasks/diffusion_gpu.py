@@ -1,4 +1,4 @@
-"""On a GPU: a recorded step of sampling gives the pictures of steps launched one by one, in every batch.
+"""On a GPU: sampling with a recorded step gives the same pictures as launching steps one by one, in every batch.
 
 python -m pytest tests/tasks/diffusion_gpu.py --noconftest -q
 """
@@ -32,7 +32,7 @@ def test_recorded_sampling_gives_the_same_pictures(mechanism):
     condition, numbers = torch.rand(5, 3, 32, 32, device="cuda") * 2 - 1, torch.arange(5, device="cuda")
     sampler = Sampler(network, DIFFUSION)
     with torch.no_grad():
-        for part in (slice(0, 2), slice(2, 4), slice(4, 5)):  # the second is replayed from what the first recorded
+        for part in (slice(0, 2), slice(2, 4), slice(4, 5)):  # the second replays what the first recorded
             expected = one_by_one(network, condition[part], numbers[part])
             torch.testing.assert_close(sampler(condition[part], numbers[part]), expected, atol=2e-3, rtol=0)
     assert len(sampler._recorded) == 2

@@ -1,4 +1,4 @@
-"""Tokens in, one label out: batches are the examples, scores are what was predicted."""
+"""Tokens in, one label out: batches hold the examples, scores follow from the predictions."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def some_splits(draw):
 
 
 def lengths_in(batch):
-    """Of its texts; none are given where all of them are full."""
+    """The lengths of its texts; the batch has none if all rows are full."""
     rows, width = batch.tokens.shape
     if batch.lengths is None:
         return [width] * rows
@@ -130,7 +130,7 @@ def test_black_pixels_have_an_id_of_their_own_except_in_the_release(protocol, sh
 
 
 class Oracle(nn.Module):
-    """Is certain of the first token of each row, whatever else the batch holds."""
+    """Predicts the first token of each row with certainty, whatever else the batch holds."""
 
     def forward(self, tokens, lengths):
         return 20.0 * nn.functional.one_hot(tokens[:, 0].long(), 10)

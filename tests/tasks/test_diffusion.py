@@ -1,4 +1,4 @@
-"""The diffusion: numbers worked by hand, and pictures that depend on their own seed alone."""
+"""The diffusion: numbers worked by hand, and pictures that depend only on their own seed."""
 
 import math
 
@@ -13,12 +13,12 @@ from longspan.tasks.diffusion import Batch, Diffusion, Sampler, Schedule, add_no
 
 
 def quiet(condition, x, level):
-    """A network that sees no noise."""
+    """A network that predicts no noise."""
     return torch.zeros_like(x)
 
 
 def mixing(condition, x, level):
-    """A network whose noise depends on everything it is given, and on no other picture."""
+    """A network whose predicted noise depends on all its inputs, and on no other picture."""
     return torch.tanh(x + condition.flip(3)) * level[:, None, None, None]
 
 
@@ -146,7 +146,7 @@ def test_a_network_that_knows_the_velocity_gives_the_picture_back():
 
 
 def test_an_error_of_the_velocity_is_no_larger_in_the_first_picture_that_sampling_makes():
-    """Where one of the noise is 151 times as large, and cut off."""
+    """With noise prediction the error is 151 times as large, and clipped."""
     truth = torch.zeros(1, 3, 4, 4)
     for predicts, least, most in (("noise", 0.99, 1.0), ("velocity", 0.0, 0.0101)):
         diffusion = Diffusion(sampled=1, predicts=predicts)

@@ -1,4 +1,4 @@
-"""Forecasting: the published rules, windows gathered as they lie in the series, and a smoke run that learns."""
+"""Forecasting: the published rules, windows taken from the series as they are, and a smoke run that learns."""
 
 import dataclasses
 
@@ -231,11 +231,11 @@ def test_what_cannot_be_run_ends_with_a_sentence(words, code, sentence, tmp_path
 
 
 class Cut(Exception):
-    """Where a test ends a run."""
+    """Raised where a test ends a run."""
 
 
 def test_a_run_that_was_cut_in_an_epoch_goes_on_to_the_same_numbers(task, splits, tmp_path):
-    """With batch norm, ProbSparse's own draws, dropout, whole batches only and a rate that falls."""
+    """With batch norm, ProbSparse's own sampling, dropout, only whole batches and a decaying learning rate."""
     smoke, cab = task.protocol("longspan", "smoke"), task.protocol("cab-2023", "full")
     model = dataclasses.replace(smoke.model, dropout=0.1, attention_dropout=0.1, self_slots=cab.model.self_slots)
     recipe = dataclasses.replace(cab.recipe, steps=10, batch_size=8, decay_every=4, evaluate_every=4)

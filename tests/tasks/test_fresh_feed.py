@@ -1,4 +1,4 @@
-"""Pictures that cannot be memorised: new ones in every epoch, turned at random, the same again after a break."""
+"""Pictures that cannot be memorised: new in every epoch, randomly rotated or mirrored, the same after a resume."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_turned_pictures_are_symmetric_to_those_on_disk_and_belong_to_seed_and_r
 
 
 def test_contours_grow_with_the_epochs_of_a_curriculum(root):
-    """The share of lit pixels grows with the number of paddles and distractors, up to that of the images on disk."""
+    """The fraction of lit pixels grows with the number of paddles and distractors, up to that of the images on disk."""
     grown = feed(root, fresh=1, curriculum=3, difficulty="hard")
     stored = np.asarray(load(root, difficulty="hard").train.tokens).reshape(COUNT, -1)
     lit = [(epoch(grown, number).tokens > 65).float().mean().item() for number in (0, 1, 2, 3)]
@@ -105,7 +105,7 @@ def test_contours_grow_with_the_epochs_of_a_curriculum(root):
 def test_without_a_curriculum_fresh_pictures_are_as_they_were(root):
     fresh, grown = (feed(root, fresh=1, curriculum=curriculum) for curriculum in (0, 2))
     assert not torch.equal(epoch(fresh, 1).tokens, epoch(grown, 1).tokens)
-    assert torch.equal(epoch(fresh, 2).tokens, epoch(grown, 2).tokens)  # it has ended
+    assert torch.equal(epoch(fresh, 2).tokens, epoch(grown, 2).tokens)  # the curriculum has ended
 
 
 @given(st.sampled_from(["easy", "intermediate", "hard"]), st.integers(1, 40), st.integers(0, 60))

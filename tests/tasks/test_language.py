@@ -1,4 +1,4 @@
-"""Language tasks: every token is asked for once, masks are as agreed, and a resumed run gives the same numbers."""
+"""Language tasks: every token is predicted once, masks follow the protocol, a resumed run gives the same numbers."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ from longspan.tasks.mlm import Chance, RowFeed, hide
 from longspan.training.loop import train
 
 LM, MLM = tasks.get("lm"), tasks.get("mlm")
-VOCABULARY = 65_000  # the highest numbers are negative where two bytes have a sign
+VOCABULARY = 65_000  # the highest ids are negative as signed 16-bit integers
 TINY = {"model.dim": 8, "model.layers": 1, "model.mlp": 8, "recipe.steps": 8, "recipe.batch_size": 4}
 TINY |= {"recipe.evaluate_every": 3, "recipe.warmup": 2, "data.vocabulary": 300, "recipe.accumulate": 2}
 
@@ -116,7 +116,7 @@ def test_validation_masks_belong_to_the_row_and_training_masks_to_the_step():
 
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=8), st.integers(0, 9))
 def test_what_a_step_hides_in_a_row_does_not_depend_on_the_rows_beside_it(rows, seed):
-    """So that several processes hide what one does, however they share a batch."""
+    """So that several processes hide the same tokens as one, however they share a batch."""
     data = pg19.Data(length=20, vocabulary=300)
     feed = RowFeed(stream([5, 6, 7, 8, END, 9, END] * 20, 20, "complete"), "cpu", data)
 
@@ -135,7 +135,7 @@ def test_what_a_step_hides_in_a_row_does_not_depend_on_the_rows_beside_it(rows, 
 
 
 class Half(nn.Module):
-    """Gives every even target half a chance, every odd one an eighth."""
+    """Gives every even target probability 1/2, every odd one 1/8."""
 
     def forward(self, tokens, target):
         return torch.where(target % 2 == 0, math.log(2), math.log(8)) * (target >= 0)
@@ -201,7 +201,7 @@ def test_the_whole_task_has_the_published_number_of_parameters(task, wanted, pro
 
 
 class Killed(Exception):
-    """As hard as a test can."""
+    """Stands for the end of the process."""
 
 
 def train_small(task, folder, kill=None):
@@ -235,7 +235,7 @@ def test_a_run_killed_between_evaluations_goes_on_to_the_same_numbers(task, tmp_
 
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_corpus_may_be_larger_than_the_memory(resident, tmp_path, monkeypatch):
-    """A hundred megabytes on the disk, of which feed, batches and chance hold a few at a time."""
+    """A hundred megabytes on disk, of which feed, batches and chance hold a few in memory at a time."""
     monkeypatch.setattr(language, "RESIDENT", 1 << 30 if resident else 0)
     tokens = np.lib.format.open_memmap(tmp_path / "tokens.npy", "w+", np.uint16, (50_000_000,))
     tokens[-1] = 7

@@ -35,7 +35,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def attend(x: Tensor, real: Tensor, w: dict[str, Tensor], name: str, heads: int) -> Tensor:
-    """Every pair of which one token is padding gets -1e10, beside which single precision loses the score itself."""
+    """Every pair with a padded token gets -1e10 added, next to which the score is lost in single precision."""
     q, k, v = ((x @ w[f"{name}.{part}.weight"].T).unflatten(-1, (heads, -1)) for part in ("query", "key", "value"))
     scores = torch.einsum("bihc,bjhc->bhij", q, k) / math.sqrt(q.shape[-1])
     both = real[:, None, :, None] & real[:, None, None, :]
@@ -65,7 +65,7 @@ def rate(step: int, base: float, warmup: int, steps: int) -> float:
 
 
 class Adam:
-    """As Flax has it: bias correction, beta2 = 0.98, eps = 1e-9 outside the root; no decay of weights here."""
+    """As in Flax: bias correction, beta2 = 0.98, eps = 1e-9 outside the root; no weight decay here."""
 
     def __init__(self, w: dict[str, Tensor]):
         self.m = {name: torch.zeros_like(value) for name, value in w.items()}
@@ -95,14 +95,14 @@ def pathfinder_images(plan: RunPlan) -> Split:
 
 
 @pytest.mark.parametrize(
-    "layers, warmup",  # the warm-up as released, and one that ends, so that five steps move the weights
+    "layers, warmup",  # the warm-up as released, and a short one, so that five steps move the weights
     [(1, 2), pytest.param(4, 2, marks=pytest.mark.full), pytest.param(4, 312, marks=pytest.mark.full)],
 )
 def test_softmax_on_pathfinder_trains_as_an_independent_encoder_in_float64(layers, warmup):
     changes = NO_DROPOUT | {"recipe.warmup": warmup, "model.layers": layers}
     plan = RunPlan.of(Cell("pathfinder", "softmax", None, "lra-released", "full", overrides=changes))
     split, recipe, sizes = pathfinder_images(plan), plan.protocol.recipe, plan.protocol.model
-    assert 0.5 < (split.tokens == 0).mean() < 0.9  # black pixels, which are what the rule is about
+    assert 0.5 < (split.tokens == 0).mean() < 0.9  # the rule is about black pixels
     model, feed = plan.model().train(), plan.task.feed(split, plan.protocol, "cpu")
     w = {name: value.detach().double().requires_grad_() for name, value in model.named_parameters()}
     optimizer, adam = make_optimizer(model, recipe), Adam(w)
@@ -139,8 +139,8 @@ def test_every_model_of_the_arena_runs_as_its_twin(task, model):
     plan = plan_of(task, model)
     assert plan.mechanism.meta.fidelity
     assert str(plan.mechanism).partition("(")[0] == f"lra_{model}"
-    assert plan.identity["mechanism"] == str(plan.mechanism)  # what the card says
-    again = plan_of(task, str(plan.mechanism))  # as a card names it
+    assert plan.identity["mechanism"] == str(plan.mechanism)  # as written on the card
+    again = plan_of(task, str(plan.mechanism))  # as a card names the mechanism
     assert (again.mechanism, again.protocol) == (plan.mechanism, plan.protocol)
 
 
@@ -155,8 +155,8 @@ def test_every_model_of_the_arena_runs_as_its_twin(task, model):
         ("retrieval", "sparse_transformer", "lra_sparse_transformer(cls=False)"),
         ("pathfinder", "sparse_transformer", "lra_sparse_transformer(cls=False)"),
         ("image", "sparse_transformer", "lra_sparse_transformer"),
-        ("image", "local(shape=blocks)", 'local(shape="blocks")'),  # what has options of its own runs as it is
-        ("image", "nystromformer", "nystromformer"),  # so does what the arena does not have
+        ("image", "local(shape=blocks)", 'local(shape="blocks")'),  # a mechanism with explicit options runs unchanged
+        ("image", "nystromformer", "nystromformer"),  # so does one that the arena does not have
     ],
 )
 def test_the_form_has_the_options_of_the_release(task, model, expected):
@@ -191,7 +191,7 @@ SIZES = {  # layers, heads, emb, qkv, mlp, dropout: spec/lra.md 4.2 and 4.3
     ("pathfinder", "bigbird"): (4, 2, 64, 32, 64, 0.2),
     ("pathfinder", "linear"): (1, 2, 128, 64, 128, 0.2),
     ("pathfinder", "performer"): (1, 8, 128, 64, 128, 0.2),
-    ("pathfinder", "nystromformer"): (4, 4, 32, 16, 32, 0.2),  # not of the arena: the Transformer's
+    ("pathfinder", "nystromformer"): (4, 4, 32, 16, 32, 0.2),  # not in the arena: the Transformer's sizes
 }
 MEAN_ON_IMAGE = {"local", "longformer", "sinkhorn"}
 
@@ -206,7 +206,7 @@ def test_every_model_has_the_sizes_of_its_own_file(task, model, tier):
     assert sizes.pooling == ("mean" if task == "pathfinder" or model in MEAN_ON_IMAGE else "cls")
     assert sizes.head_layers == (1 if model == "sinkhorn" else 2)
     assert plan.protocol.recipe.weight_decay == (0.7 if (task, model) == ("image", "sinkhorn") else 0.0)
-    assert plan.identity["settings"]["model"]["layers"] == sizes.layers  # the card has what is resolved
+    assert plan.identity["settings"]["model"]["layers"] == sizes.layers  # the card has the resolved sizes
 
 
 def test_an_override_comes_after_the_sizes_of_the_model():

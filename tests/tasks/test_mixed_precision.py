@@ -1,4 +1,4 @@
-"""In mixed precision, as on a GPU, Fabric takes a batch apart and puts it together again before the network sees it."""
+"""In mixed precision, as on a GPU, Fabric takes a batch apart and rebuilds it before the network sees it."""
 
 import math
 
@@ -17,7 +17,7 @@ def test_every_kind_of_batch_goes_through_it(task):
     model = plan.model()
     model, _ = fabric.setup(model, make_optimizer(model, plan.protocol.recipe))
     feed = plan.task.feed(plan.task.splits(plan.protocol).train, plan.protocol, fabric.device)
-    cut = [feed.batch, *([feed.filled] if hasattr(feed, "filled") else [])]  # a GPU has its own way to cut batches
+    cut = [feed.batch, *([feed.filled] if hasattr(feed, "filled") else [])]  # a GPU has its own way to build batches
     for batch in cut:
         result = plan.task.loss(model, batch(np.arange(4)), smoothing=0.0)
         fabric.backward(result.loss)

@@ -1,4 +1,4 @@
-"""Diagnostic tasks: the network is scored where something is asked, kind by kind, and its card can be verified."""
+"""Diagnostic tasks: the network is scored at the query positions, kind by kind, and its card can be verified."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ FEW = {"data.train": 40, "data.valid": 10, "data.test": 20, "recipe.steps": 2, "
 
 
 class Oracle(nn.Module):
-    """Knows every answer, and gives that of row 0 wrong."""
+    """Gives the answers it was built with."""
 
     def __init__(self, batches, vocabulary):
         super().__init__()

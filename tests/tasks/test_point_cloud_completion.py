@@ -1,4 +1,4 @@
-"""Point cloud completion: views are drawn and mirrored by rule, scores are of categories, a cut run ends as a whole."""
+"""Point cloud completion: views are drawn and mirrored by rule, scores are per category, resuming changes nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +68,7 @@ def splits(data):
 
 
 def clouds(*sizes: int, views: int = 2, training: bool = True) -> Clouds:
-    """Models whose points tell them apart: view v of model i has points (i + 1, v + 1, 1, 2, 3, ...)."""
+    """Models identifiable by their points: view v of model i has points (i + 1, v + 1, k) for k = 1, 2, 3, ..."""
     lengths = [size + view for size in sizes for view in range(views)]
     edges = np.concatenate([[0], np.cumsum(lengths)])
     rows = np.arange(len(sizes))
@@ -106,7 +106,7 @@ def test_a_training_batch_has_one_view_of_each_model_in_random_order_and_zeros_a
             assert len(real[:, 2].unique()) == len(real)  # no point twice
             assert (points[len(real) :] == 0).all()
             signs, true_signs = points[0].sign(), truth[0].sign()
-            assert torch.equal(signs, true_signs)  # one draw for both clouds
+            assert torch.equal(signs, true_signs)  # the same draw for both clouds
             assert signs[1] == 1
     assert met == {(row, view) for row in range(3) for view in range(2)}
 
@@ -161,7 +161,7 @@ def test_the_score_is_a_mean_over_categories_not_over_models():
 
 
 class Echo(torch.nn.Module):
-    """Completes a cloud with itself, moved."""
+    """Completes a cloud with a shifted copy of itself."""
 
     def forward(self, points):
         return points, points + 0.125

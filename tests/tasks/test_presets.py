@@ -1,4 +1,4 @@
-"""Options that a protocol gives mechanisms: CAB's Table 5, applied to a name without options and told on the card."""
+"""Options that a protocol gives mechanisms: CAB's Table 5, applied to a name without options and put on the card."""
 
 import pytest
 
@@ -17,7 +17,7 @@ PRESET = [
 ]
 TABLE = [
     ("summarization", "NS", "local", "local(window=15)"),
-    ("summarization", "CS", "local", "local"),  # 16 keys, which is the default
+    ("summarization", "CS", "local", "local"),  # 16 keys is the default
     ("summarization", "NS", "abc", "abc(slots=64)"),
     ("summarization", "CC", "performer", "performer(features=64)"),
     ("summarization", "NS", "longshort", "longshort(landmarks=16, window=15)"),
@@ -83,7 +83,7 @@ def test_the_card_names_the_options_and_the_name_that_was_given(tmp_path):
 
 
 def test_what_a_card_names_is_taken_as_it_is():
-    """A card of abc with 16 slots says `abc`, and is no card of the preset."""
+    """A card of abc with 16 slots says `abc`, and does not belong to the preset."""
     card = {"task": "summarization", "mechanism": "abc", "pattern": "causal_cross", "protocol": "cab-2023"}
     card |= {"tier": "full", "seed": 0, "overrides": {}, "task_version": tasks.get("summarization").meta.version}
     assert str(plan_of(card, trust=True).mechanism) == "abc"

@@ -43,12 +43,12 @@ def test_lite_is_a_tenth_of_the_steps_with_the_same_data_and_model(name, protoco
     assert lite.recipe.warmup == full.recipe.warmup // 10
     assert lite.recipe.evaluate_every <= lite.recipe.steps / 10
     changed = {"steps", "warmup", "evaluate_every", "decay_every"}
-    changed |= {"learning_rate"} if full.recipe.schedule == "rsqrt" else set()  # by which the peak stays
+    changed |= {"learning_rate"} if full.recipe.schedule == "rsqrt" else set()  # so that the peak stays the same
     for field in dataclasses.fields(Recipe):
         assert field.name in changed or getattr(lite.recipe, field.name) == getattr(full.recipe, field.name)
 
 
-OWN_LITE = {("lm", "longspan"), ("mlm", "longspan")}  # small models with a recipe of their own
+OWN_LITE = {("lm", "longspan"), ("mlm", "longspan")}  # small models with their own recipe
 SCALED = {(name, protocol) for name in tasks.names() for protocol, _ in tasks.get(name).protocols} - OWN_LITE
 
 
@@ -111,7 +111,7 @@ def test_smoke_of_cab_runs_on_a_cpu(name, tmp_path):
 
 @pytest.mark.parametrize("name", tasks.names())
 def test_made_up_rows_are_whole_ones_and_feed_a_loss(name):
-    """What a dry run times in place of data that may not be there."""
+    """The rows a dry run times in place of data that may be absent."""
     task = tasks.get(name)
     rules = task.protocol("longspan", "smoke")
     feed = task.feed(task.made_up(rules, 2), rules, "cpu")
@@ -138,7 +138,7 @@ TINY = {"dim": 32, "heads": 2, "layers": 1, "mlp": 32, "inner": 16, "pooling": "
 
 
 def reviews(longspan, paper, released):
-    """The rules of Text with reviews of these lengths."""
+    """The settings of Text with reviews of these lengths."""
     return {
         "lra-released": {
             "data": {"length": released, "validation": "test"},
@@ -159,7 +159,7 @@ def reviews(longspan, paper, released):
 
 
 def pairs(steps, warmup):
-    """The rules of Retrieval for this many steps."""
+    """The settings of Retrieval for this many steps."""
     return {
         "lra-released": {
             "data": {"length": 4_000},

@@ -1,4 +1,4 @@
-"""Speech: losses and gradients by hand, scores that no batch changes, and a cut run that ends as a whole one."""
+"""Speech: losses and gradients by hand, scores independent of the batch, and an interrupted run that ends the same."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from longspan.training.optimizer import learning_rate
 
 FAST, SLOW = (tasks.get(name) for name in ("tts_fastspeech2", "tts_transformer"))
 BOTH = pytest.mark.parametrize("task", [FAST, SLOW], ids=lambda task: task.name)
-TINY = {  # 3.5 batches to an epoch, two parts to a batch
+TINY = {  # 3.5 batches per epoch, two parts per batch
     "data.train": 28,
     "data.valid": 5,
     "data.test": 6,
@@ -161,7 +161,7 @@ def test_the_rate_rises_for_4000_updates_and_falls_with_the_root(task):
     [(FAST, "cab-2023", 4), (SLOW, "cab-2023", 16), (FAST, "longspan", 2), (SLOW, "longspan", 2)],
 )
 def test_gradients_of_two_parts_are_joined_by_the_rule_of_the_protocol(task, protocol, divisor, splits):
-    """Parts of 3 and 1 sentences with 10 and 6 steps: summed and divided by sentences or steps, or averaged."""
+    """Parts of 3 and 1 sentences with 10 and 6 steps: summed and divided by sentences or by steps, or averaged."""
     recipe = task.protocol(protocol, "full").recipe
     network = rules(task, protocol)
     feed = task.feed(splits[task].train, network, "cpu")
@@ -188,7 +188,7 @@ def test_gradients_of_two_parts_are_joined_by_the_rule_of_the_protocol(task, pro
 
 @pytest.mark.parametrize("task, mechanism", [(FAST, "abc"), (SLOW, "softmax")])
 def test_nothing_of_an_update_waits_for_the_device(task, mechanism, splits):
-    """A tensor without numbers cannot be read by the host: an update that does without can be recorded."""
+    """A fake tensor cannot be read by the host: an update that runs on fake tensors can be recorded."""
     protocol = rules(task)
     model, feed = build(task, protocol, mechanism).train(), task.feed(splits[task].train, protocol, "cpu")
     batch = feed.batch(np.arange(4))
@@ -205,7 +205,7 @@ def test_nothing_of_an_update_waits_for_the_device(task, mechanism, splits):
 
 
 class Called(torch.nn.Module):
-    """A network with other tensors in the place of its own."""
+    """A network with other tensors in place of its own."""
 
     def __init__(self, model, tensors):
         super().__init__()
@@ -439,7 +439,7 @@ def test_smoke_of_cab_runs_with_its_quirks(task, data, tmp_path):
 
 @BOTH
 def test_the_longest_clip_that_smoke_keeps_fits_its_network(task):
-    """Own recordings may be longer than any sentence of LJSpeech; the small network has fewer places."""
+    """A user's recordings may be longer than any sentence of LJSpeech; the small network has fewer positions."""
     rules = task.protocol("longspan", "smoke")
     assert rules.data.longest is not None
     assert rules.data.longest <= rules.model.longest * task.packed

@@ -8,7 +8,7 @@ from longspan.runs import Cell, RunPlan, run
 from longspan.runs.cell import count_baseline
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
-ROWS = {  # spec/lra-recipes.md 5: layers, width, steps, batch, warm-up, rate, of the dynamics, of their steps, decay
+ROWS = {  # spec/lra-recipes.md 5: layers, width, steps, batch, warm-up, rate, rates of dynamics and step sizes, decay
     "listops": (6, 256, 120_000, 32, 12_000, 0.01, 1e-3, 0.01, 0.05),
     "text": (6, 256, 50_000, 16, 5_000, 0.01, 1e-3, 0.01, 0.05),
     "retrieval": (6, 128, 92_000, 32, 4_600, 2e-3, 1e-3, None, 0.05),
@@ -48,7 +48,7 @@ def test_lite_is_a_tenth_of_the_recipe_of_each_mechanism():
 
 
 def test_the_initial_state_matrices_are_those_of_the_tables():
-    assert "init" not in str(plan("image", "s4d").mechanism)  # lin, as the small models have it
+    assert "init" not in str(plan("image", "s4d").mechanism)  # lin, as in the small models
     assert str(plan("listops", "s4d").mechanism) == str(plan("text", "s4d").mechanism)
     assert "state=4" in str(plan("text", "s4").mechanism)
     assert "legs" in str(plan("pathfinder", "s4d").mechanism)

@@ -1,4 +1,4 @@
-"""Summarization: the loss is that of the words, what is written is scored as text, a cut run ends as a whole one."""
+"""Summarization: the loss is over words, generated text is scored as text, an interrupted run ends the same."""
 
 import sys
 
@@ -18,7 +18,7 @@ from longspan.training import loop
 
 TASK = tasks.get("summarization")
 SMOKE = TASK.protocol("longspan", "smoke")
-TINY = {  # 3.75 batches to an epoch, two parts to a batch
+TINY = {  # 3.75 batches per epoch, two parts per batch
     "data.train": 30,
     "data.valid": 6,
     "data.test": 8,
@@ -137,7 +137,7 @@ CAB = TASK.protocol("cab-2023", "smoke").override({"model.shortest": 0} | TINY)
 
 
 def test_cab_writes_in_the_order_of_the_file_and_longspan_by_length(splits):
-    """The batch decides when the rows of CAB stop, so that it must be the same everywhere."""
+    """In CAB the batch decides when its rows stop, so it must be the same everywhere."""
     orders = []
     for rules in (CAB, SMOKE.override(TINY)):
         feed = TASK.feed(splits.test, rules, "cpu")
@@ -190,7 +190,7 @@ class Killed(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("step", [6, 9])  # in the middle of an epoch, before and after the border of two
+@pytest.mark.parametrize("step", [6, 9])  # within an epoch, before and after the boundary between two epochs
 def test_a_run_cut_in_the_middle_of_an_epoch_ends_with_the_card_of_an_unbroken_one(step, data, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", data)
     update, monkeyed = loop.set_learning_rate, []

@@ -1,4 +1,4 @@
-"""Super-resolution: the published rules, losses that know the noise, pictures that know no batch, and a run resumed."""
+"""Super-resolution: the published rules, losses with known noise, pictures independent of the batch, a resumed run."""
 
 import dataclasses
 import math
@@ -54,7 +54,7 @@ def slots(mechanism="softmax"):
 
 
 class Fixed(nn.Module):
-    """A network that answers with what it is told, whatever it is asked."""
+    """A network that returns the given function of the noisy picture and the level."""
 
     def __init__(self, answer):
         super().__init__()
@@ -87,7 +87,7 @@ def test_cab_trains_as_the_specification_says(task):
     assert rules.recipe.evaluations()[-5:] == [800_000, 850_000, 900_000, 950_000, 1_000_000]
     assert rules.model == Network(levels="batch")
     assert rules.model.diffusion == Diffusion(2_000, 1e-6, 1e-2)
-    assert not rules.data.held_out  # all of FFHQ trains
+    assert not rules.data.held_out  # all of FFHQ is training data
     assert rules.recipe.steps / (70_000 / 4) == pytest.approx(57.1, abs=0.1)
 
 
@@ -142,7 +142,7 @@ def test_network_and_data_of_different_sides_are_refused(task, rules):
 def test_a_network_that_knows_the_noise_has_no_loss(task, rules, splits):
     black = dataclasses.replace(splits.train, high=np.full_like(splits.train.high, 255))
     batch = task.feed(black, rules, "cpu").batch(np.arange(4))
-    # Every colour is 1, so that the noise can be read off the noisy picture.
+    # Every colour is 1, so the noise can be read off the noisy picture.
     perfect = Fixed(lambda x, g: (x - g[:, None, None, None]) / (1 - g**2).sqrt()[:, None, None, None])
     assert float(task.loss(perfect, batch).loss) == pytest.approx(0, abs=1e-3)
 
@@ -167,7 +167,7 @@ def test_a_batch_has_one_step_of_the_diffusion_or_each_picture_its_own(task, rul
     seen = []
     task.loss(Fixed(lambda x, g: seen.append(g) or x), batch)
     assert bool(((seen[0] <= batch.between[0]) & (seen[0] >= batch.between[1])).all())
-    assert len(set(seen[0].tolist())) > 1  # one level each, even between the same two
+    assert len(set(seen[0].tolist())) > 1  # a separate level for each, even between the same two
 
 
 def test_pictures_and_their_conditions_are_mirrored_together(task, rules, splits):
@@ -287,12 +287,12 @@ def test_noise_of_sampling_starts_from_the_number_of_the_picture():
 
 
 class Cut(Exception):
-    """Where a test ends a run."""
+    """Raised where a test ends a run."""
 
 
 @pytest.mark.parametrize("protocol", ["longspan", "cab-2023"])
 def test_a_run_that_was_cut_goes_on_to_the_same_numbers(task, rules, splits, tmp_path, protocol):
-    """With dropout, a running mean of weights or the mean of the last ones, and sampled pictures in the end."""
+    """With dropout, a running mean of the weights or the mean of the last ones, and sampled pictures at the end."""
     cab = task.protocol("cab-2023", "full")
     if protocol == "cab-2023":
         recipe = dataclasses.replace(cab.recipe, steps=6, evaluate_every=1)

@@ -1,4 +1,4 @@
-"""One thread: the networks here are small, and a second thread costs more than it brings."""
+"""One thread: the networks here are small, and a second thread costs more than it gains."""
 
 import torch
 

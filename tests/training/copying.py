@@ -1,6 +1,6 @@
-"""A task with three patterns, a score that is no fraction and counts that differ from part to part: say the row again.
+"""A task with three patterns, a score that is not a fraction and counts that differ between parts: repeat the row.
 
-It reads the rows of ListOps and learns to give each token from the whole row and the tokens before it.
+It reads the rows of ListOps and learns to predict each token from the whole row and the tokens before it.
 """
 
 import math
@@ -21,7 +21,7 @@ from tests.backbones.toy import Toy
 @dataclass(frozen=True)
 class Sizes:
     dim: int = 8
-    encoder: str = "softmax"  # what the protocol has in the encoder
+    encoder: str = "softmax"  # the protocol's mechanism in the encoder
 
 
 SMOKE = Protocol(
@@ -59,12 +59,12 @@ class Copying(Task):
 
     def loss(self, model: nn.Module, batch, *, smoothing: float = 0.0) -> StepResult:
         each, real = self._each(model, batch, smoothing)
-        count = real.sum()  # known to the device alone
+        count = real.sum()  # known only on the device
         loss = each.sum() / count
         return StepResult(loss, {"loss": each.detach().sum()}, count)
 
     def _each(self, model, batch, smoothing=0.0):
-        """The loss of every token, 0 where there is none, and where there is one."""
+        """The loss of every token (0 at padding), and which tokens are real."""
         tokens = batch.tokens.long()
         real = tokens > 0
         logits = model(tokens, F.pad(tokens, (1, 0))[:, :-1])
@@ -85,7 +85,7 @@ class Copying(Task):
         return {"perplexity": math.exp(means["loss"])}
 
     def chance(self, split):
-        """The perplexity of whoever knows how often each token occurs."""
+        """The perplexity of the token frequencies of the split."""
         counts = np.bincount(np.concatenate([split.example(i) for i in range(len(split))]))
         shares = counts[counts > 0] / counts.sum()
         return float(np.exp(-(shares * np.log(shares)).sum()))

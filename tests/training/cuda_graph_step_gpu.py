@@ -1,4 +1,4 @@
-"""On a GPU: training by recorded updates goes the way that training step by step goes.
+"""On a GPU: training with recorded updates matches training step by step.
 
 python -m pytest tests/training/cuda_graph_step_gpu.py --noconftest -q
 """
@@ -51,9 +51,9 @@ class Widths(TokenFeed):
 
 
 def parted_losses(rule: str, recorded: bool, epochs: int = 6) -> tuple[torch.Tensor, dict, int, set]:
-    """Three terms with counts of their own, in parts of three widths, whose order differs in every epoch.
+    """Three terms with their own counts, in parts of three widths, whose order differs in every epoch.
 
-    Losses, weights, how many parts were recorded, and the shapes that parts had.
+    Returns losses, weights, the number of recorded parts, and the shapes of parts.
     """
     changes = {"recipe.order": "by_length", "recipe.accumulate": 4, "recipe.batch_size": 16, "recipe.parts": rule}
     task, fabric = Parted(), make_fabric("cuda", "fp32", 1)

@@ -1,7 +1,7 @@
-"""A task whose loss has three terms with counts of their own, whose score is made of all predictions, and more.
+"""A task whose loss has three terms with their own counts, whose score is computed from all predictions, and more.
 
-It reads the rows of ListOps: give each token, give the even ones once more (a row may have none), and keep a state of
-each row small. Validation asks less than the evaluation does, and checkpoints are chosen by another metric.
+It reads the rows of ListOps: predict each token, predict the even ones again (a row may have none), and keep a state
+of each row small. Validation computes less than the evaluation, and checkpoints are chosen by another metric.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""One short training for every kind of task, in one process or in each of several: what is compared between them."""
+"""A short training run for every kind of task, in one process or in several, whose results are compared."""
 
 import contextlib
 import dataclasses
@@ -51,13 +51,13 @@ CLOUDS = {
     "model.dim": 16,
     "model.mlp": 16,
     "recipe.steps": 2,
-}  # then nearest points flip
+}  # after two steps nearest points flip
 PICTURES = {"model.attn_res": (16,), "model.side": 16, "data.low": 4, "data.high": 16, "model.dim": 8}
 PICTURES |= {"recipe.evaluation_batch": 8, "recipe.steps": 3, "model.multipliers": (1, 2), "model.diffusion.sampled": 3}
 KINDS = {
     "listops": RECIPE | {"model.dropout": 0.0},
     "batch_norm": RECIPE | {"model.dropout": 0.0, "model.norm": "batch", "recipe.decay": "weights"},
-    "auxiliary": RECIPE | {"model.dropout": 0.0},  # whose term is all that some of its parameters are for
+    "auxiliary": RECIPE | {"model.dropout": 0.0},  # some of its parameters are used only by the auxiliary term
     "lm": TEXT | {"model.dropout": 0.0, "model.layers": 1},
     "context, softmax": TEXT | {"model.dropout": 0.0},  # every process has a part of the tokens of each row
     "context, linear": TEXT | {"model.dropout": 0.0},
@@ -90,7 +90,7 @@ PARTS = "in parts, clipped and averaged"
 SHARDED = {f"sharded, {PARTS}": WAYS[PARTS] | {"recipe.parallel": "fsdp"}}
 IN_CONTEXT = {way: WAYS[way] | {"recipe.parallel": "context"} for way in ("whole", PARTS)}
 PARTED = {"recipe.accumulate": 2, "recipe.clip": None}
-MORE_WAYS = {  # for a loss with several counts alone
+MORE_WAYS = {  # only for a loss with several counts
     "parts by their mean": PARTED | {"recipe.parts": "mean"},
     "parts over samples": PARTED | {"recipe.parts": "sum_over_samples", "recipe.eps": 1e-4},
     "by length": PARTED | {"recipe.order": "by_length", "recipe.parts": "mean"},
@@ -100,7 +100,7 @@ MORE_WAYS = {  # for a loss with several counts alone
 
 
 def ways_of(kind: str, *, full: bool) -> dict[str, dict]:
-    """How a kind is trained: in every way, or in those that tell most."""
+    """How a kind is trained: in every way, or in the most informative ones."""
     if kind.startswith("context"):
         return IN_CONTEXT if full else {PARTS: IN_CONTEXT[PARTS]}
     ways = WAYS if full else {way: WAYS[way] for way in ([PARTS] if kind in ONE_WAY else ["whole", PARTS])}
@@ -109,7 +109,7 @@ def ways_of(kind: str, *, full: bool) -> dict[str, dict]:
 
 
 def train_all(fabric: Fabric, folder: Path, *, full: bool = False) -> None:
-    """Train each kind in its ways, and leave what came out of it in a file for each process."""
+    """Train each kind in its ways, and save the outcome in a file for each process."""
     torch.set_num_threads(1)
     attend_all(fabric, folder)
     for kind in KINDS:
@@ -124,7 +124,7 @@ class Interrupted(Exception):
 
 
 def train_one(fabric: Fabric, place: Path, kind: str, changes: Mapping[str, Any], stop_at: int | None = None) -> None:
-    """Train one kind from where it was left, up to an interruption or to the end; there the outcome is saved."""
+    """Train one kind from where it stopped, up to an interruption or to the end, where the outcome is saved."""
     task = Parted() if kind == "parted" else tasks.get(NAMES.get(kind, kind))
     rules = RULES if task.name in ("listops", "parted") else task.protocol("longspan", "smoke")
     rules = rules.override(KINDS[kind] | changes)
@@ -148,7 +148,7 @@ def train_one(fabric: Fabric, place: Path, kind: str, changes: Mapping[str, Any]
 
 @contextlib.contextmanager
 def in_double(fabric: Fabric) -> Iterator[None]:
-    """Train in float64, even what asks for float32."""
+    """Train in float64, even what requests float32."""
     smallest, precision = clouds._smallest, DoublePrecision()
     torch.set_default_dtype(torch.float64)
     try:
@@ -162,7 +162,7 @@ def in_double(fabric: Fabric) -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-RESUMED = {  # runs that go on with another number of processes than they were begun with
+RESUMED = {  # runs resumed with another number of processes
     "lm": SHARDED[f"sharded, {PARTS}"],
     "streams": WAYS[PARTS],
     "parted": PARTED | {"recipe.parallel": "fsdp", "recipe.selection": "mean_of_last", "recipe.averaged": 2},
@@ -170,20 +170,20 @@ RESUMED = {  # runs that go on with another number of processes than they were b
 
 
 def train_resumed(fabric: Fabric, folder: Path, stop_at: int | None = None) -> None:
-    """Begin those runs and leave them after step 3, or go on with them to the end."""
+    """Start those runs and interrupt them after step 3, or resume them to the end."""
     for kind, changes in RESUMED.items():
         train_one(fabric, folder / kind, kind, changes, stop_at)
 
 
 def train_several(fabric: Fabric, folder: Path, *, full: bool = False) -> None:
-    """All that several processes do, since starting them takes long."""
+    """Everything that several processes do, in one launch, since starting them is slow."""
     train_all(fabric, folder, full=full)
     train_resumed(fabric, folder / "begun by one")
     train_resumed(fabric, folder / "begun by several", stop_at=3)
 
 
 def attend_all(fabric: Fabric, folder: Path) -> None:
-    """One layer of each mechanism on rows of 12 tokens that processes share: its outputs and all gradients."""
+    """One layer of each mechanism on rows of 12 tokens split among processes: its outputs and all gradients."""
     rank, processes = fabric.global_rank, fabric.world_size
     for name in ("softmax", "linear", "dpfp"):
         seed_everything(1)

@@ -1,4 +1,4 @@
-"""Layers that are computed again in the backward pass train to the same bits, and keep less meanwhile."""
+"""Layers recomputed in the backward pass train bit-identically, and store less in between."""
 
 import pytest
 import torch

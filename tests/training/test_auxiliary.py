@@ -1,4 +1,4 @@
-"""An auxiliary loss is descended with the loss of its part, however a batch is divided, and never in evaluation."""
+"""An auxiliary loss is minimised with the loss of its part, however a batch is divided, and never in evaluation."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def test_parts_of_a_batch_have_the_auxiliary_gradient_of_the_whole(rule):
 
 
 def test_a_loss_with_terms_of_its_own_has_one_more():
-    """Its parts need the number of parts beforehand, which `totals` counts."""
+    """Its parts need their total count beforehand, which `totals` provides."""
 
     class Terms(type(TASK)):
         def counts(self, batch):

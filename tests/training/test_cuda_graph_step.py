@@ -1,4 +1,4 @@
-"""A recorded update is the update: the same numbers, whatever shapes come and in whatever order."""
+"""A recorded update equals the update: the same numbers for any shapes in any order."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ class Piece:
 
 
 class Rerun:
-    """Stands in for a graph: computes again, from the inputs that were recorded into the tensors that were."""
+    """Stands in for a graph: recomputes from the recorded inputs into the recorded outputs."""
 
     def __init__(self):
         self.recorded = self.replayed = 0

@@ -47,7 +47,7 @@ def test_nothing_is_written_before_the_first_evaluation(tmp_path):
 
 def test_a_bar_is_shown_on_a_terminal_only(capsys):
     with progress_bar("listops softmax", 10, "accuracy") as watch:
-        watch(Progress(step=2), 10)  # a line a minute is enough elsewhere
+        watch(Progress(step=2), 10)  # elsewhere one line a minute is enough
     assert capsys.readouterr().err == ""
 
 

@@ -1,4 +1,4 @@
-"""The running mean of the weights: its formula, its visits to the model, its memory."""
+"""The running mean of the weights: its formula, swapping it into the model, its memory."""
 
 import dataclasses
 
@@ -91,7 +91,7 @@ def test_the_statistics_of_batch_norms_are_averaged_like_weights():
     model[1].running_mean.fill_(8.0)
     average.update(step=100)
     with average.in_place():
-        assert model[1].running_mean.tolist() == [4.0, 4.0]  # half of it is the 0 of the beginning
+        assert model[1].running_mean.tolist() == [4.0, 4.0]  # half of it is the initial 0
     assert model[1].running_mean.tolist() == [8.0, 8.0]
 
 

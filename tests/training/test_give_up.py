@@ -1,4 +1,4 @@
-"""A run that never begins to learn gives up at a step, says so on its card, and is off by default."""
+"""A run that never starts to learn gives up at a given step and says so on its card; off by default."""
 
 import dataclasses
 

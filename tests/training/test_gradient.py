@@ -1,4 +1,4 @@
-"""The gradient of a batch in parts is that of the rule the recipe names."""
+"""The gradient of a batch in parts follows the rule that the recipe names."""
 
 import contextlib
 import dataclasses
@@ -81,7 +81,7 @@ def test_a_batch_in_one_part_follows_the_rule_too(rule, expected):
 
 @dataclass(frozen=True)
 class Counted:
-    """Slopes of two terms of the loss, with what each is a mean over."""
+    """Slopes of two terms of the loss, with the count each is a mean over."""
 
     slopes: tuple[float, float]
     frames: Any
@@ -139,7 +139,7 @@ class Padded:
 
 
 class Squares(Parted):
-    """Means over places, of which every part has another number."""
+    """Means over positions, whose number differs between parts."""
 
     def counts(self, batch):
         return {"places": batch.x.sum()}
@@ -150,7 +150,7 @@ class Squares(Parted):
 
 
 class Rerun:
-    """Stands in for graphs: computes again from the inputs that were recorded, into tensors made once."""
+    """Stands in for graphs: recomputes from the recorded inputs, into tensors made once."""
 
     def __init__(self):
         self.recorded = 0

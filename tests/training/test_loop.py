@@ -1,4 +1,4 @@
-"""The one loop: the same numbers however often it is cut, and a clear end when something goes wrong."""
+"""The one loop: the same numbers however often it is interrupted, and a clear end when something goes wrong."""
 
 import dataclasses
 import signal
@@ -105,7 +105,7 @@ def test_sums_are_the_same_to_the_last_bit_wherever_a_run_was_cut(values, data):
         for place, value in enumerate(values):
             if place in cuts:
                 progress.train_sums, progress.train_count = sums.totals()
-                sums = TrainingSums(progress, fabric)  # as the next process has it
+                sums = TrainingSums(progress, fabric)  # as in the next process
             sums.add(StepResult(torch.zeros(()), {"loss": torch.tensor(value, dtype=torch.float64)}, 2))
         return sums.totals()
 
@@ -184,7 +184,7 @@ def test_evaluation_turns_dropout_off_and_training_on_again():
 @pytest.mark.parametrize("task", [TASK, Copying()], ids=["rows", "tokens"])
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_parts_of_a_batch_give_the_numbers_of_the_whole(tmp_path, task, accumulate):
-    """Also where the parts count unlike many tokens, under clipping and a decay that the gradient's size would show."""
+    """Also where parts differ in token count, with clipping and a decay that would expose a wrong gradient scale."""
     rest = {"task": task, "clip": 0.5, "optimizer": "adam", "eps": 1e-2}
     whole = train_small(tmp_path / "whole", **rest).progress.curve
     parts = train_small(tmp_path / "parts", accumulate=accumulate, **rest).progress.curve
@@ -242,7 +242,7 @@ def test_a_run_that_no_longer_improves_reports_its_best_and_stops(tmp_path):
     assert curve == whole.progress.curve[: len(curve)]
     assert stopped.selected_step == steps[-3]
     assert stopped.valid.metrics["perplexity"] == min(point["valid_perplexity"] for point in curve)
-    again = train_small(tmp_path / "stopped", patience=2, **rest)  # what has stopped does not go on
+    again = train_small(tmp_path / "stopped", patience=2, **rest)  # a stopped run does not continue
     assert again.progress.step == steps[-1]
     assert_same(again, stopped)
 
@@ -276,7 +276,7 @@ def test_a_run_that_was_killed_ends_with_the_numbers_of_an_unbroken_one(
         try:
             train_small(folder, watch=kill_at(step), **rest)
         except Killed:
-            torch.manual_seed(99)  # nothing may depend on what the next process finds
+            torch.manual_seed(99)  # nothing may depend on the random state of the next process
     trained = train_small(folder, **rest)
     assert_same(trained, unbroken[mechanism])
 
@@ -297,7 +297,7 @@ CROWDED = {  # everything at once: whole epochs of two and a half batches, parts
 
 
 class Cut(Copying):
-    """The process ends while the gradient of some part of a batch is being made."""
+    """The process ends while the gradient of some part of a batch is being computed."""
 
     def __init__(self, part):
         self.left = part
@@ -329,7 +329,7 @@ def test_nothing_of_it_shows_where_a_run_was_cut(tmp_path, schedule, parts, ever
         torch.manual_seed(99)
     trained = train_small(tmp_path / "cut", **rest | how)
     assert_same(trained, whole)
-    assert trained.progress.step == whole.progress.step < CROWDED["steps"]  # patience ended both
+    assert trained.progress.step == whole.progress.step < CROWDED["steps"]  # both ended by patience
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-100], lambda content: b"", lambda content: content[::-1]])
@@ -360,7 +360,7 @@ def test_a_run_killed_after_its_last_step_shows_its_whole_curve_again(tmp_path):
     whole = train_small(tmp_path)
     seen = []
     again = train_small(tmp_path, watch=lambda progress, _: seen.append(list(progress.curve)))
-    assert seen == [whole.progress.curve]  # nothing is trained, and logs can still be written from it
+    assert seen == [whole.progress.curve]  # nothing is trained, but logs can still be written
     assert_same(again, whole)
 
 
@@ -445,7 +445,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_with_a_sentence(tmp_path):
 
 
 class Breaking(type(TASK)):
-    """Well in training, not a number in validation."""
+    """Finite in training, NaN in validation."""
 
     def evaluate(self, model, feed, rows, batch_size):
         result = super().evaluate(model, feed, rows, batch_size)

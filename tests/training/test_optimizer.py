@@ -1,4 +1,4 @@
-"""Learning rates computed by hand, and parameters that ask to be trained gently."""
+"""Learning rates computed by hand, and parameters with their own optimiser settings."""
 
 import itertools
 import math
@@ -196,10 +196,10 @@ def rates(recipe, step, model=None):
 
 
 def test_the_dynamics_are_capped_unless_a_recipe_has_a_rate_for_them():
-    assert rates(S4, 100)["log_decay"] == rates(S4, 550)["log_decay"] == 1e-3  # flat, as the cap has it
+    assert rates(S4, 100)["log_decay"] == rates(S4, 550)["log_decay"] == 1e-3  # constant at the cap
     own = replace(S4, ssm_learning_rate=1e-3)
     assert rates(own, 100)["log_decay"] == pytest.approx(1e-3)
-    assert rates(own, 550)["log_decay"] == pytest.approx(0.5e-3)  # by the schedule
+    assert rates(own, 550)["log_decay"] == pytest.approx(0.5e-3)  # follows the schedule
     assert rates(own, 550)["log_step"] == pytest.approx(0.5e-3)
     assert rates(own, 550)["c"] == pytest.approx(0.005)
 

@@ -1,4 +1,4 @@
-"""Rows in groups of like length: every row once an epoch, whichever step one asks for first."""
+"""Rows in groups of similar length: every row once an epoch, whichever step is requested first."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The stage before a task: it trains the network on masked tokens, and a cut in either stage changes nothing."""
+"""The stage before a task: it trains the network on masked tokens, and interrupting either stage changes nothing."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def test_the_stage_moves_all_of_the_network_but_its_head(tmp_path):
     rules, model = network()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     fabric = make_fabric("cpu", "fp32", 1)
-    recipe = dataclasses.replace(rules.recipe, **STAGE, learning_rate=1e-30)  # the task itself moves nothing
+    recipe = dataclasses.replace(rules.recipe, **STAGE, learning_rate=1e-30)  # the task itself changes no weights
     rules = dataclasses.replace(rules, recipe=recipe)
     loop.train(TASK, model, small_splits(), rules, fabric=fabric, seed=0, folder=tmp_path)
     for name, value in model.state_dict().items():

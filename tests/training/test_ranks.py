@@ -1,4 +1,4 @@
-"""Several processes train as one does, whatever the task: the same update, and the same figures for it."""
+"""Several processes train like one, for every task: the same update and the same scores."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def processes(request):
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory, processes):
-    """All trainings by one process."""
+    """All training runs in one process."""
     folder, alone = tmp_path_factory.mktemp("one"), make_fabric("cpu", "fp32", 1)
     train_all(alone, folder, full=processes > 2)
     train_resumed(alone, folder / "uninterrupted")
@@ -36,7 +36,7 @@ def one(tmp_path_factory, processes):
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory, processes):
-    """All trainings by two processes in the ways that tell most, or by four in every way."""
+    """All training runs in two processes in the most informative ways, or in four in every way."""
     folder, alone = tmp_path_factory.mktemp("several"), make_fabric("cpu", "fp32", 1)
     train_resumed(alone, folder / "begun by one", stop_at=3)
     make_fabric("cpu", "fp32", processes).launch(partial(train_several, folder=folder, full=processes > 2))
@@ -46,11 +46,11 @@ def several(tmp_path_factory, processes):
 
 @pytest.fixture(params=KINDS)
 def outcomes(one, several, processes, request):
-    """For each way to train: what one process found, and what each of several did."""
+    """For each way to train: the outcome of one process, and of each of several."""
     found = []
     for way in ways_of(request.param, full=processes > 2):
         place = f"{request.param} {way}"
-        if ranks := sorted((several / place).glob("rank*.pt")):  # one way is for two alone
+        if ranks := sorted((several / place).glob("rank*.pt")):  # one way needs exactly two processes
             assert len(ranks) == processes
             found.append([torch.load(path, weights_only=False) for path in (one / place / "rank0.pt", *ranks)])
     assert found
@@ -79,7 +79,7 @@ def test_several_processes_draw_the_curve_of_one(outcomes):
 def test_several_processes_score_every_test_row_once_as_one_does(outcomes):
     for one, first, *_ in outcomes:
         assert first["count"] == one["count"]
-        byte = 5e-5 if "ssim" in one["metrics"] else 0.0  # of a picture may be rounded up by one and down by the other
+        byte = 5e-5 if "ssim" in one["metrics"] else 0.0  # a byte of a picture may be rounded differently
         assert first["metrics"] == pytest.approx(one["metrics"], rel=1e-5, abs=byte)
         assert first["valid"] == pytest.approx(one["valid"], rel=1e-5)
         assert first["also"] == (one["also"] and pytest.approx(one["also"], rel=1e-5))
@@ -89,7 +89,7 @@ def test_several_processes_score_every_test_row_once_as_one_does(outcomes):
 @pytest.mark.parametrize("kind", RESUMED)
 @pytest.mark.parametrize("begun", ["begun by one", "begun by several"])
 def test_a_run_goes_on_with_another_number_of_processes(one, several, begun, kind):
-    """Sharded or not, with what rows carry from step to step, means of weights and weights that were selected."""
+    """Sharded or not, with carries from step to step, weight averages and selected weights."""
     alone = torch.load(one / "uninterrupted" / kind / "rank0.pt", weights_only=False)
     found = torch.load(several / begun / kind / "rank0.pt", weights_only=False)
     assert (alone["resumed"], found["resumed"]) == (0, 1)

@@ -1,4 +1,4 @@
-"""A checkpoint is resumed if all of it fits; otherwise nothing of it is used, it is set aside, and training goes on."""
+"""A checkpoint is resumed only if all of it fits; otherwise it is set aside unused, and training goes on."""
 
 import copy
 import hashlib
@@ -29,14 +29,14 @@ def kill(folder, step=8, **rest):
 
 
 def begun(folder, **rest):
-    """The outcome, and the step at which training began."""
+    """The outcome, and the step at which training started."""
     steps = []
     trained = train_small(folder, watch=lambda progress, _: steps.append(progress.step), **rest)
     return trained, steps[0]
 
 
 def rewrite(path, change):
-    """The same checkpoint with a changed state and a hash that is right."""
+    """The same checkpoint with a changed state and a valid hash."""
     state = checkpoint.load(path)
     state = change(state) or state
     return checkpoint.save(path.parent, checkpoint.step_of(path), state)

@@ -1,4 +1,4 @@
-"""Which weights are reported: the best by the metric that the task names, the mean of the last, and a second choice."""
+"""Which weights are reported: the best by the task's metric, the mean of the last, and a second choice."""
 
 import dataclasses
 import itertools
@@ -41,7 +41,7 @@ def test_the_evaluations_of_a_run_are_known_before_it(steps, every, also, until)
 
 
 class Counting(nn.Module):
-    """A weight, a statistic and a counter that only counts."""
+    """A weight, running statistics and a batch counter."""
 
     def __init__(self):
         super().__init__()
@@ -145,7 +145,7 @@ def test_a_mean_needs_to_know_where_the_run_ends():
 
 @pytest.mark.parametrize("selection", ["best", "last"])
 def test_a_second_choice_is_that_of_a_run_that_ended_there(tmp_path, selection):
-    """Under a schedule without an end, the first steps of a long run are a short one."""
+    """With a schedule without an end, the first steps of a long run equal a short run."""
     rest = {"learning_rate": 0.2, "schedule": "inverse_sqrt", "warmup": 2, "evaluate_every": 3, "selection": selection}
     short = train_small(tmp_path / "short", task=Parted(), steps=7, **rest)
     long = train_small(tmp_path / "long", task=Parted(), steps=20, also_at=7, **rest)

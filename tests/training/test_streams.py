@@ -1,4 +1,4 @@
-"""Rows read in the order of their text: what a mechanism carries goes on from step to step, and only there."""
+"""Rows read in the order of their text: a mechanism's carry goes from step to step, and only there."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ class Killed(Exception):
 
 
 def run(folder, rules=RULES, spec="transformer_xl(memory=6, segment=4)", **rest):
-    """What came out of a training, and its network."""
+    """The outcome of a training run, and its network."""
     seed_everything(0)
     model = TASK.model(attentions.get(spec), rules)
     fabric = make_fabric("cpu", "fp32", 1)
@@ -81,7 +81,7 @@ def test_parts_of_a_batch_carry_what_the_whole_does(tmp_path):
 
 
 def test_evaluation_begins_every_row_with_nothing(tmp_path):
-    """So that contexts are those of other mechanisms, and no score depends on which rows came before."""
+    """So that contexts are the same as for other mechanisms, and no score depends on earlier rows."""
     _, model = run(tmp_path)
     feed = TASK.feed(splits_of(TASK, RULES).test, RULES, "cpu")
     with torch.no_grad():
@@ -112,8 +112,8 @@ def test_a_mechanism_that_carries_nothing_reads_streams_too(tmp_path):
     [
         lambda carry: None,
         lambda carry: [],
-        lambda carry: [*carry, *carry],  # of more parts
-        lambda carry: [part[:1] for part in carry],  # of fewer layers
+        lambda carry: [*carry, *carry],  # with more parts
+        lambda carry: [part[:1] for part in carry],  # with fewer layers
         lambda carry: [[{"x": layer["x"]} for layer in part] for part in carry],
         lambda carry: [[{n: t[:1] for n, t in layer.items()} for layer in part] for part in carry],
     ],

@@ -1,4 +1,4 @@
-"""Vectors of axial attention: the PyTorch package, a map for queries and one for keys and values on each axis."""
+"""Vectors of axial attention: the PyTorch package, per axis one map for queries and one for keys and values."""
 
 from collections.abc import Mapping
 

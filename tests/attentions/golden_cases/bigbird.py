@@ -1,6 +1,6 @@
-"""Vectors of BigBird: Hugging Face's code, its recorded random blocks turned back into the draws that give them.
+"""Vectors of BigBird: Hugging Face's code, its recorded random blocks converted back into the draws that give them.
 
-That package takes the last block of the padded batch for the end of every row.
+That package treats the last block of the padded batch as the end of every row.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def replay(vector: Vector) -> Replay | str:
 
 
 def _draws(blocks: Int[Tensor, "h g r"]) -> Int[Tensor, "h table r"]:
-    """The rank of each block among the candidates that are left: what drawing without replacement would have drawn."""
+    """The rank of each block among the remaining candidates, as drawing without replacement would have drawn it."""
     heads, middle, random = blocks.shape
     draws = torch.zeros(heads, TABLE, random, dtype=torch.long)
     for h in range(heads):

@@ -1,7 +1,7 @@
 """Vectors of the Compressive Transformer: a layer after both of its memories, with learned embeddings of distances.
 
-These stand for r, and u and w are 0. What the package makes of evicted tokens (it pads uneven groups by the remainder)
-has no say in the recorded outputs.
+The embeddings stand for r, and u and w are 0. How the package compresses evicted tokens (it pads uneven groups by the
+remainder) does not affect the recorded outputs.
 """
 
 from collections.abc import Mapping

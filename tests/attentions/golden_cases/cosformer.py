@@ -1,4 +1,4 @@
-"""Vectors of cosFormer: the authors' code, whose longest length is that of the call."""
+"""Vectors of cosFormer: the authors' code, whose maximum length is the length of the call."""
 
 from tests.attentions.parity import Replay, Vector, headwise
 

@@ -1,4 +1,4 @@
-"""Vectors of DPFP: the authors' layer, which adds up its keys."""
+"""Vectors of DPFP: the authors' layer, in the form that sums over its keys."""
 
 from tests.attentions.parity import Replay, Vector, headwise
 

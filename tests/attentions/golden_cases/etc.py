@@ -18,7 +18,7 @@ def replay(vector: Vector) -> Replay:
     replayed = headwise(spec, vector, {name: name for name in ("a", "b", "a_global", "b_global")})
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
-        # one table for both streams: the distances, then an ordinary query and a global key, then the other way round
+        # one table for both streams: distances, then ordinary query and global key, then global query, ordinary key
         both = {"a": arrays["param_relative_emb_table"], "b": arrays["param_relative_bias_table"]}
         tables = {name: table[:-1] for name, table in both.items()}
         tables |= {f"{name}_global": torch.cat([table[:-2], table[-1:]]) for name, table in both.items()}

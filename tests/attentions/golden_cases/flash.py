@@ -1,4 +1,4 @@
-"""Vectors of FLASH: a layer with its norm before and its residual connection around the unit.
+"""Vectors of FLASH: a layer with its norm before the unit and its residual connection around it.
 
 The package divides the linear part of a padded row by the width of the batch; the unit is given that number here.
 """

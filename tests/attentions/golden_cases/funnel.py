@@ -1,7 +1,7 @@
 """Vectors of the Funnel Transformer: its core between the projections, in a layer that pools or in one after pooling.
 
-Where queries are pooled the pattern is said to be NC, for there are fewer of them; all are of one sequence. Positions,
-in both of the source's forms, and pooling are compared with ours, not taken over.
+Where queries are pooled the pattern is recorded as NC, since there are fewer queries than keys, although all belong to
+one sequence. Positions (in both of the source's forms) and pooling are compared with ours, not copied.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def replay(vector: Vector) -> Replay:
 
 
 def same_pools(layer: Funnel, vector: Vector) -> None:
-    """The source cuts the last token before it pools, where `truncate_seq` says so; we never do."""
+    """With `truncate_seq` the source drops the last token before pooling; we never do."""
     settings, found = vector.meta["hyperparameters"], vector.arrays.get("x")
     cut = settings["truncate_seq"] and settings["separate_cls"]
     if found is None:
@@ -70,7 +70,7 @@ def same_pools(layer: Funnel, vector: Vector) -> None:
 
 
 def same_places(distance: Tensor, vector: Vector) -> None:
-    """The angles of `distance`, [n, m], in every pair for which they count."""
+    """The angles of `distance`, [n, m], in every pair that uses them."""
     settings, arrays = vector.meta["hyperparameters"], vector.arrays
     counts = torch.ones(distance.shape, dtype=torch.bool)
     if settings["separate_cls"]:

@@ -1,7 +1,7 @@
-"""Vectors of LARA: the authors' code, which compares queries with one another and cuts the padded width.
+"""Vectors of LARA: the authors' code, which compares queries with one another and segments the padded width.
 
-Some of them are pictures, whose landmarks are the cells of a grid instead of segments; cells that do not divide the
-picture evenly share tokens. All else is that of a row.
+Some are of pictures, whose landmarks are the cells of a grid instead of segments; cells that do not divide the picture
+evenly share tokens. Everything else is as for a row.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def replay(vector: Vector) -> Replay | str:
 
 
 class Core(nn.Module):
-    """The attention between the projections, with the recorded noise in place of a draw, where there is any."""
+    """The attention between the projections, with the recorded noise, if any, in place of a draw."""
 
     def __init__(self, spec: str, vector: Vector, grid: list[int]):
         super().__init__()
@@ -70,7 +70,7 @@ class Core(nn.Module):
         return self.recorded
 
     def _cells(self) -> contextlib.AbstractContextManager:
-        """The means of cells in place of those of segments, where the tokens are a picture."""
+        """The means of grid cells in place of those of segments, where the tokens are a picture."""
         if len(self.grid) == 1:
             return contextlib.nullcontext()
 

@@ -1,4 +1,4 @@
-"""Vectors of CAB's LARA: an estimator of its own, and with padding a twin of its released code."""
+"""Vectors of CAB's LARA: a different estimator, and with padding a twin of its released code."""
 
 from tests.attentions.golden_cases.lara import sampled
 from tests.attentions.parity import Replay, Vector

@@ -1,4 +1,4 @@
-"""Vectors of Linformer: the package most people ran, and LRA's form with one matrix for keys and values."""
+"""Vectors of Linformer: the most widely used package, and LRA's form with one matrix for keys and values."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ def replay(vector: Vector) -> Replay:
             {"to_key_slots": "param_lr_kernel"},
             max_length=longest,
         )
-    if sizes.get("share_kv"):  # there the keys serve as values as well
+    if sizes.get("share_kv"):  # that package uses the keys as values too
         shared = headwise(
             f"linformer(rank={rank}, sharing='key-value')", vector, {"to_key_slots": "param_proj_k"}, max_length=longest
         )

@@ -1,4 +1,4 @@
-"""Vectors of the sliding window: CAB's code, right without a padding mask and wrong with one."""
+"""Vectors of the sliding window: CAB's code, correct without a padding mask and wrong with one."""
 
 from tests.attentions.parity import Replay, Vector, headwise
 

@@ -1,4 +1,4 @@
-"""Vectors of LogSparse: a port in circulation, whose masks depend on the greatest length, and these masks alone."""
+"""Vectors of LogSparse: a port in circulation, whose masks depend on the maximum length, and the bare masks."""
 
 from collections.abc import Mapping
 

@@ -26,7 +26,7 @@ def replay(vector: Vector) -> Replay:
     places = places.where(torch.arange(places.shape[1]) < count[:, None], -1)
     layer.global_positions = lambda n, mask, device: places
 
-    # Only where there is a mask may global tokens lie anywhere.
+    # Global tokens may be anywhere only where there is a mask.
     real = torch.ones_like(is_global, dtype=torch.bool) if vector.key_mask is None else vector.key_mask
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """Vectors of long-short attention: the authors' non-causal core and causal layer, and CAB's causal layer.
 
-The causal layers have a memory in front of the sequence, of zeros in some vectors, which take part in the softmax.
+The causal layers have a memory in front of the sequence; in some vectors it is zeros, which take part in the softmax.
 """
 
 from collections.abc import Mapping

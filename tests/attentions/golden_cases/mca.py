@@ -1,4 +1,4 @@
-"""Vectors of memory-compressed attention: the common PyTorch package, whose masks are turned over."""
+"""Vectors of memory-compressed attention: the common PyTorch package, whose masks are inverted."""
 
 from tests.attentions.parity import Replay, Vector, agree, headwise
 

@@ -1,4 +1,4 @@
-"""Vectors of memory-compressed attention: the memory of the authors' tensor2tensor, and which of it a query sees."""
+"""Vectors of memory-compressed attention: the memory of the authors' tensor2tensor, and which slots a query sees."""
 
 from collections.abc import Mapping
 

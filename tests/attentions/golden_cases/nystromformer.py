@@ -1,4 +1,4 @@
-"""Vectors of Nystromformer: the authors' code, which scales by the whole batch and cuts the padded width."""
+"""Vectors of Nystromformer: the authors' code, which scales by the whole batch and segments the padded width."""
 
 from tests.attentions.parity import Replay, Vector, headwise
 

@@ -1,4 +1,4 @@
-"""Vectors of CAB's Nystromformer, as released; the padded one has a single row, whose mask is where it belongs."""
+"""Vectors of CAB's Nystromformer, as released; the padded one has a single row, so its mask is the right one."""
 
 from tests.attentions.parity import Replay, Vector, headwise
 

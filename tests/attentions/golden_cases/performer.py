@@ -1,4 +1,4 @@
-"""Vectors of FAVOR+: the authors' code, and the port that most people ran, in which padding loses only its values."""
+"""Vectors of FAVOR+: the authors' code, and the most widely used port, which zeroes only the values of padding."""
 
 from collections.abc import Mapping
 from dataclasses import replace

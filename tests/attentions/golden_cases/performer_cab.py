@@ -1,4 +1,4 @@
-"""Vectors of CAB's Performer, as released, its two constants as the vector has them."""
+"""Vectors of CAB's Performer, as released, with its two constants taken from the vector."""
 
 from collections.abc import Mapping
 from dataclasses import replace

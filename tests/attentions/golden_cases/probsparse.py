@@ -1,4 +1,4 @@
-"""Vectors of ProbSparse attention: the authors' code, with the keys that it drew."""
+"""Vectors of ProbSparse attention: the authors' code, with the keys it sampled."""
 
 from collections.abc import Mapping
 

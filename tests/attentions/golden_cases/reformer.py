@@ -1,4 +1,4 @@
-"""Vectors of LSH attention: Hugging Face's code, whose chunks take tokens of any bucket."""
+"""Vectors of LSH attention: Hugging Face's code, whose chunks mix tokens of different buckets."""
 
 from longspan import attentions
 from longspan.attentions.released.hf_reformer import HFReformer

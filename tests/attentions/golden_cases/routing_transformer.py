@@ -1,4 +1,4 @@
-"""Vectors of the Routing Transformer: the PyTorch package, whose choice looks ahead, and at padding."""
+"""Vectors of the Routing Transformer: the PyTorch package, whose token choice depends on the future and on padding."""
 
 from tests.attentions.parity import Replay, Vector, headwise
 

@@ -33,7 +33,7 @@ def replay(vector: Vector) -> Replay | str:
         torch.testing.assert_close(c.detach(), recorded, rtol=0, atol=1e-9)  # a solve against I - A^L amplifies
         tensors = {
             "log_decay": arrays["param_A_real"],
-            "frequency": -arrays["param_A_imag"],  # stored with the other sign there
+            "frequency": -arrays["param_A_imag"],  # stored with the opposite sign there
             "log_step": rearrange(arrays["param_inv_dt"], "d 1 -> d"),
             "p": rearrange(arrays["param_P"], "1 d n two -> d n two"),
             "b": rearrange(arrays["param_B"], "1 d n two -> d n two"),
@@ -54,7 +54,7 @@ def _kind(vector: Vector) -> str:
 
 
 def in_turn(arrays: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
-    """Features take the systems in turn, where there are several but not one for each."""
+    """Features cycle through the systems where there are several but fewer than features."""
     owners = len(arrays["param_A_real"])
     more = 1 if owners == 1 else width // owners
     repeated = {name: arrays[name].repeat(more, 1) for name in ("param_A_real", "param_A_imag")}
@@ -63,7 +63,7 @@ def in_turn(arrays: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
 
 
 def uncorrected(arrays: Mapping[str, Tensor], length: int) -> Tensor:
-    """C from C~ = C (I - A^L), with all conjugate pairs written out, so that gradients by C~ go through it."""
+    """C from C~ = C (I - A^L), with all conjugate pairs written out, so that gradients reach C~."""
     p, c = (torch.view_as_complex(arrays[name]) for name in ("param_P", "param_C"))
     diagonal = torch.complex(-arrays["param_A_real"].exp(), -arrays["param_A_imag"])
     p, c, diagonal = (torch.cat([half, half.conj()], dim=-1) for half in (p[0], c, diagonal))
@@ -77,7 +77,7 @@ def uncorrected(arrays: Mapping[str, Tensor], length: int) -> Tensor:
 
 
 class Mixing(nn.Module):
-    """The convolution alone, without the map out, as a module of its own so that its parameters can be replaced."""
+    """The convolution without the output map, as a separate module so that its parameters can be replaced."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()

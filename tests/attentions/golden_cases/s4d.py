@@ -15,7 +15,7 @@ RULES = ("zoh", "bilinear")
 
 OUTPUTS = {"GLU(1x1 conv)": "glu"}
 ACTIVATIONS = {"gelu (exact)": "gelu"}
-KERNELS = ("s4d", "diag")  # one formula, under two names
+KERNELS = ("s4d", "diag")  # the same formula under two names
 
 
 def replay(vector: Vector) -> Replay | str:
@@ -45,7 +45,7 @@ def replay(vector: Vector) -> Replay | str:
 
 
 def _module_without_output_map(vector: Vector, options: dict[str, Any]) -> Replay | str:
-    """The convolution of the long official module, all of whose channels come out side by side."""
+    """The convolution of the long official module, which concatenates all its channels in the output."""
     sizes = vector.meta["hyperparameters"]
     if sizes["disc"] not in RULES or sizes.get("mode", "s4d") not in KERNELS:
         return f"s4d has a diagonal matrix and the rules {' and '.join(RULES)}, not {sizes['mode']} by {sizes['disc']}"
@@ -82,7 +82,7 @@ def _official_module(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     b, c = (torch.view_as_complex(arrays[name]) for name in ("param_B", "param_C"))
     return {
         "log_decay": arrays["param_A_real"],
-        "frequency": -arrays["param_A_imag"],  # stored with the other sign there
+        "frequency": -arrays["param_A_imag"],  # stored with the opposite sign there
         "log_step": rearrange(arrays["param_inv_dt"], "h 1 -> h"),
         "c": torch.view_as_real(b * c),
         "skip": arrays["param_D"],

@@ -41,7 +41,7 @@ def replay(vector: Vector) -> Replay | str:
 
 
 class _Induced(nn.Module):
-    """The layer before its output is brought to the width of the tokens."""
+    """The layer before its output is projected to the width of the tokens."""
 
     def __init__(self, layer: AuthorsSetTransformer):
         super().__init__()

@@ -1,8 +1,8 @@
-"""Vectors of Sinkhorn attention: the package most people ran.
+"""Vectors of Sinkhorn attention: the most widely used package.
 
-Its causal form is that of `sinkhorn`, which is replayed. The others sort otherwise: without SortCut the sorted values
-are keys, with it queries see their own block as well, and in cross attention blocks of queries sort those of keys.
-They are put together from the parts of `sinkhorn`: means of blocks, top-k and Sinkhorn normalisation, mixing, reading.
+Its causal form is that of `sinkhorn`, which is replayed. Its other forms sort differently: without SortCut the sorted
+values are keys, with it queries also see their own block, and in cross attention query blocks sort the key blocks.
+They are built from the parts of `sinkhorn`: block means, top-k and Sinkhorn normalisation, mixing, reading.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def replay(vector: Vector) -> Replay | str:
     if sizes.get("sortcut") and sizes["permutative"]:
         return "with SortCut the package sorts by the best blocks alone"
     if not vector.pattern.causal:
-        nearest = f"sinkhorn(block={sizes['key_block']})"  # whose parts they are
+        nearest = f"sinkhorn(block={sizes['key_block']})"  # its parts are used
         return Replay(nearest, lambda arrays: _noncausal(vector, arrays))
     if vector.key_mask is not None:
         return "padded keys are part of the block means there"
@@ -41,7 +41,7 @@ def replay(vector: Vector) -> Replay | str:
 
 
 def _causal(layer: nn.Module, block: int, arrays: Mapping[str, Tensor]) -> Tensor:
-    """The second half of the heads begins its blocks one token before their end; what is cut off attends to itself."""
+    """In half of the heads blocks start block - 1 tokens later; the tokens before that attend to one another."""
     q, k, v = (arrays[name] for name in "qkv")
     nulls = {"layer.null_key": arrays["param_null_keys"], "layer.null_value": arrays["param_null_values"]}
     core, half, cut = _Core(layer), q.shape[1] // 2, block - 1
@@ -66,7 +66,7 @@ def _noncausal(vector: Vector, arrays: Mapping[str, Tensor]) -> Tensor:
     q = groups.in_blocks(arrays["q"], sizes.get("query_block", sizes["key_block"]))
     k, v = (groups.in_blocks(arrays[name], sizes["key_block"]) for name in "kv")
     queries = groups.block_means(q, None)
-    if sizes["sortcut"]:  # what is sorted to the mean of all blocks serves each of them
+    if sizes["sortcut"]:  # all blocks share what is sorted to the mean of all blocks
         queries = queries.mean(dim=2, keepdim=True)
     logits = queries @ groups.block_means(k, None).mT / k.shape[-1] ** 0.5
     matrix = repeat(_matrix(logits, sizes, arrays), "b h u r v -> b h (u more) r v", more=q.shape[2] // logits.shape[2])
@@ -74,19 +74,19 @@ def _noncausal(vector: Vector, arrays: Mapping[str, Tensor]) -> Tensor:
     values = groups.mix_blocks(matrix, v, None, 0).flatten(3, 4) if sizes["sortcut"] else keys
     real = groups.real_in_blocks(vector.key_mask, arrays["k"], sizes["key_block"])
     shown = [(keys, values, None if real is None else _of_the_best(matrix, real))]
-    if q.shape[2] == k.shape[2]:  # else no block of keys is a block's own
+    if q.shape[2] == k.shape[2]:  # otherwise no key block belongs to a query block
         shown.append((k, v, None if real is None else rearrange(real, "b g s -> b 1 g 1 s")))
     y = groups.attend_groups(q, shown)
-    if real is not None and vector.pattern is Pattern.NONCAUSAL_SELF:  # a padded query sees nothing, thus all alike
+    if real is not None and vector.pattern is Pattern.NONCAUSAL_SELF:  # a padded query sees nothing: uniform weights
         everything = torch.cat([values for _, values, _ in shown], dim=3).mean(dim=3, keepdim=True)
         y = torch.where(rearrange(real, "b g s -> b 1 g s 1"), y, everything)
     return rearrange(y, "b h g s e -> b h (g s) e")
 
 
 def _matrix(logits: Tensor, sizes: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Tensor:
-    """What is sorted to each block of queries, [b h u r v]: one mixture of all blocks, or several single ones."""
+    """What is sorted to each query block, [b h u r v]: one mixture of all blocks, or several single blocks."""
     allowed = torch.ones(1, 1, *logits.shape[2:], dtype=torch.bool)
-    if not sizes["permutative"]:  # without the temperature, which the package does not pass on
+    if not sizes["permutative"]:  # no temperature: the package does not pass it on
         return top_softmax(logits, allowed, sizes["sortcut"] or sizes["top_blocks"])[0]
     noise = -torch.log(-torch.log(arrays["param_uniform"] + 1e-6) + 1e-6)
     logits = (torch.log(torch.relu(logits) + 1e-6) + noise) / sizes["temperature"]
@@ -94,7 +94,7 @@ def _matrix(logits: Tensor, sizes: Mapping[str, Any], arrays: Mapping[str, Tenso
 
 
 def _of_the_best(matrix: Tensor, real: Tensor) -> Tensor:
-    """A sorted block has the mask of the block with the largest share in it."""
+    """A sorted block takes the mask of the block with the largest weight in it."""
     best = matrix.argmax(dim=-1)
     rows = torch.arange(len(real))[:, None, None, None]
     return rearrange(real.expand(len(best), -1, -1)[rows, best], "b h u r s -> b h u 1 (r s)")

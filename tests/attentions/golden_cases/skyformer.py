@@ -1,4 +1,4 @@
-"""Vectors of Skyformer: the authors' code, with the tokens that it drew."""
+"""Vectors of Skyformer: the authors' code, with the tokens it sampled."""
 
 from collections.abc import Mapping
 from unittest import mock

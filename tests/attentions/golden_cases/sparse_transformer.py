@@ -1,4 +1,4 @@
-"""Vectors of the Sparse Transformer: OpenAI's two attentions apart, LRA's merged ones, and bare masks."""
+"""Vectors of the Sparse Transformer: OpenAI's two patterns as separate heads, LRA's merged ones, and bare masks."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def replay(vector: Vector) -> Replay | str:
 def _merged(vector: Vector, patterns: str) -> Replay | str:
     """LRA names the patterns that it merges: `local(5) or strided(5)`, `fixed1(6) or fixed2(6, c=2)`."""
     names, numbers = re.findall(r"[a-z]+\d?(?=\()", patterns), re.findall(r"(?<![a-z])\d+", patterns)
-    if names == ["fixed1", "fixed2"] and numbers[0] == numbers[1]:  # with the first of a block, the release's addition
+    if names == ["fixed1", "fixed2"] and numbers[0] == numbers[1]:  # the release adds the first token of a block
         encoder = replace(vector, meta={**vector.meta, "pattern": "NS"})
         return headwise(f"lra_sparse_transformer(block={numbers[0]}, summary={numbers[2]}, cls=False)", encoder)
     part = {("local", "strided"): "both", ("local",): "near", ("strided",): "far"}.get(tuple(names))
@@ -39,7 +39,7 @@ def _merged(vector: Vector, patterns: str) -> Replay | str:
 
 
 def _mask(spec: str, vector: Vector) -> Replay:
-    """A bare mask, compared with the pairs that get weight when all queries and keys are alike."""
+    """A bare mask, compared with the pairs that get weight when all queries and keys are equal."""
     heads, length, _ = vector.arrays["out"].shape
     layer = attentions.get(spec)(heads, heads, vector.pattern).double().eval()
     assert isinstance(layer, HeadwiseAttention)

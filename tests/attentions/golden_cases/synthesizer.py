@@ -20,7 +20,7 @@ def replay(vector: Vector) -> Replay | str:
     mode, dot = sizes["mode"], not sizes["ignore_dot_product"]
     if mode not in MODES:
         return f"synthesizer is {', '.join(MODES)}, not {mode}"
-    if mode != "dense" and not dot and vector.key_mask is None:  # the paper's; with a mask, LRA's code ignores it
+    if mode != "dense" and not dot and vector.key_mask is None:  # as in the paper; LRA's code ignores masks
         return _of_the_paper(vector, mode, sizes["k"])
     if vector.pattern.causal:
         return "lra_synthesizer is the encoder of Long Range Arena, which is not causal"
@@ -45,7 +45,7 @@ def _of_the_paper(vector: Vector, mode: str, rank: int) -> Replay:
 
 
 def _replay(spec: str, vector: Vector, parameters: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]) -> Replay:
-    """Scores and weighted values of a layer; its input is q, k and v side by side, as the recording has it."""
+    """Scores and weighted values of a layer; its input is q, k and v concatenated, as recorded."""
     _, heads, _, channels = vector.arrays["q"].shape
     longest = vector.meta["hyperparameters"]["max_length"]
     layer = attentions.get(spec)(
@@ -61,7 +61,7 @@ def _replay(spec: str, vector: Vector, parameters: Callable[[Mapping[str, Tensor
 
 
 class _Core(nn.Module):
-    """What lies between the projections of either mechanism."""
+    """The attention between the projections of either mechanism."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()

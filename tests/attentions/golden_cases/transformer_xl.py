@@ -1,4 +1,4 @@
-"""Vectors of Transformer-XL: its core after a memory, with r of every distance given as it is."""
+"""Vectors of Transformer-XL: its core after a memory, with r given for every distance."""
 
 from collections.abc import Mapping
 

@@ -12,7 +12,7 @@ def build(spec) -> HeadwiseAttention:
     torch.manual_seed(0)
     layer = attentions.get(spec)(8, 2, Pattern.NONCAUSAL_SELF).double().eval()
     assert isinstance(layer, HeadwiseAttention)
-    for parameter in layer.parameters():  # so that no layer norm is plain and no bias zero
+    for parameter in layer.parameters():  # so that no layer norm is the identity and no bias zero
         torch.nn.init.normal_(parameter, std=0.7)
     return layer
 

@@ -18,7 +18,7 @@ def test_padding_is_hidden():
 
 
 def test_a_query_that_sees_nothing_new_passes_through_its_own_projection():
-    """The residual is the projected query: it is there even where all values are 0."""
+    """The residual is the projected query, so it remains even where all values are 0."""
     layer, x = build(), torch.randn(1, 8, 12, dtype=torch.float64)
     torch.nn.init.zeros_(layer.mab1.fc_v.weight)
     torch.nn.init.zeros_(layer.mab1.fc_v.bias)

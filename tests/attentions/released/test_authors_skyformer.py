@@ -1,4 +1,4 @@
-"""The authors' Skyformer: what keeps it apart from `skyformer`."""
+"""The authors' Skyformer: how it differs from `skyformer`."""
 
 import pytest
 import torch

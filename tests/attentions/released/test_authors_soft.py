@@ -1,4 +1,4 @@
-"""The authors' SOFT: gradients of an exact inverse, and pictures alone."""
+"""The authors' SOFT: gradients of an exact inverse, and pictures only."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def build(options="ratio=2"):
 
 
 def slope(layer, x, v):
-    """The derivative along v by differences, and by the gradient."""
+    """The derivative along v by finite differences, and by the gradient."""
     step = 1e-6
     measured = (layer(x + step * v).sum() - layer(x - step * v).sum()) / (2 * step)
     x = x.clone().requires_grad_()

@@ -1,4 +1,4 @@
-"""The authors' second version of YOSO is the dense formula, with the derivative of calculus."""
+"""The authors' second version of YOSO is the dense formula, with its true derivative."""
 
 import pytest
 import torch

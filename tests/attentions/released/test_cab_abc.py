@@ -1,4 +1,4 @@
-"""CAB's ABC: causally a rescaled value, elsewhere ABC itself."""
+"""CAB's ABC: a rescaled value in causal patterns, ABC itself in the others."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""CAB's LARA: an honest estimator without padding, and three ways in which padding comes through."""
+"""CAB's LARA: a valid estimator without padding, and three ways in which padding leaks in."""
 
 import pytest
 import torch

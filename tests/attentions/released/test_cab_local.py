@@ -1,4 +1,4 @@
-"""CAB's local attention: right without a mask; with one, padding is seen and the ends of the row repeat."""
+"""CAB's local attention: correct without a mask; with one, padding is seen and the ends of the row repeat."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def build(spec, pattern=NS) -> HeadwiseAttention:
 
 
 def slots(q, k, v, mask, places):
-    """One head of one row: every place looked up, the nearest end in place of one beyond the row."""
+    """One head of one row: every position is looked up, those beyond the row at its nearest end."""
     rows = []
     for i, near in enumerate(places):
         at = [min(max(j, 0), len(k) - 1) for j in near]

@@ -17,7 +17,7 @@ def build(options="") -> CABLongShort:
     torch.manual_seed(0)
     layer = attentions.get(f"cab_longshort({options})")(8, 2, CS).double().eval()
     assert isinstance(layer, CABLongShort)
-    for parameter in layer.parameters():  # so that no layer norm is plain and no bias zero
+    for parameter in layer.parameters():  # so that no layer norm is the identity and no bias zero
         torch.nn.init.normal_(parameter, std=0.5)
     return layer
 
@@ -121,7 +121,7 @@ def test_a_segment_hands_on_its_last_tokens():
 
 def test_the_window_reaches_across_the_border_of_segments():
     layer, x = build("window=6, chunk=3, memory=9"), rows(4, b=1).detach()
-    with torch.no_grad():  # all summaries alike, so that only near tokens show
+    with torch.no_grad():  # all summaries equal, so that only near tokens have gradients
         layer.far_norm.weight.zero_()
     memory = rows(9, b=1)
     y, _ = layer.carried(x, carry=memory)

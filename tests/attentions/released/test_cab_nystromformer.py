@@ -1,4 +1,4 @@
-"""CAB's Nystromformer: twice the scale, short segments first, and masks that belong to other rows."""
+"""CAB's Nystromformer: scaled twice, short segments first, and masks that belong to other rows."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def tensors(n, b=3, seed=0):
 
 
 def released(q, k, v, r, mask=None, taps=None):
-    """Heads and rows as one axis, as the release has them, with the mask repeated under the whole."""
+    """Heads and rows as one axis, as in the release, with the whole mask repeated once per head."""
     b, h, n, c = q.shape
     q, k, v = (u.flatten(0, 1) for u in (q, k, v))
     hidden = torch.zeros(b * h, 1, n, dtype=torch.bool) if mask is None else ~torch.cat([mask] * h)[:, None]

@@ -1,4 +1,4 @@
-"""CAB's Performer: a bound under the denominator, projections that come and go, and masks of other rows."""
+"""CAB's Performer: a lower bound on the denominator, changing projections, and masks of other rows."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def build(pattern=Pattern.NONCAUSAL_SELF, features=7, heads=3, **shell):
 
 
 def dense(w, q, k, v, visible):
-    """`visible` [b h 1 m]: the keys that count for each head of each row."""
+    """`visible` [b h 1 m]: the keys that each head of each row sees."""
 
     def phi(x, over):
         x = x / x.shape[-1] ** 0.25
@@ -53,7 +53,7 @@ def test_outputs_shrink_where_the_sum_is_below_its_bound():
     torch.manual_seed(0)
     q, k = torch.randn(2, 2, 3, 20, 4).double()
     ones = torch.ones(2, 3, 20, 1).double()
-    small = layer.attend(q, 4 * k, ones)  # far-off keys have hardly any features
+    small = layer.attend(q, 4 * k, ones)  # distant keys have almost no features
     assert (small <= 1 + 1e-12).all()
     assert small.median() < 0.5
 

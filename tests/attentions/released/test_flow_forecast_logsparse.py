@@ -1,4 +1,4 @@
-"""LogSparse of Flow Forecast: its rule depends on the length it is built for."""
+"""LogSparse of Flow Forecast: its pattern depends on the length it is built for."""
 
 import pytest
 import torch

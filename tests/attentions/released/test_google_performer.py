@@ -1,4 +1,4 @@
-"""The authors' Performer and its port: eps under every feature, which lets the future in."""
+"""The authors' Performer and its port: eps added to every feature, which leaks the future."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Hugging Face's Reformer: chunks of any bucket token by token, and the leak that keeps it apart."""
+"""Hugging Face's Reformer: chunks that mix buckets, token by token, and the leak that makes it a twin."""
 
 import pytest
 import torch

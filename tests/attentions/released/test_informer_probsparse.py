@@ -1,4 +1,4 @@
-"""Informer's ProbSparse: query by query as released, and the leak that keeps it apart."""
+"""Informer's ProbSparse: query by query as released, and the leak that makes it a twin."""
 
 import math
 
@@ -28,7 +28,7 @@ def by_hand(layer, q, k, v):
         logits = [(q[i] @ k[j]).item() for j in samples[i]]
         measured.append(max(logits) - sum(logits) / m)
     order, taken = sorted(range(n), key=lambda i: -measured[i]), budget(layer.factor, n)
-    # Queries that drew one key only measure 0 where they drew as many as there are: rounding would choose among them.
+    # With as many draws as keys, queries that drew one key only all measure 0: rounding would choose among them.
     assume(taken >= n or measured[order[taken - 1]] - measured[order[taken]] > 1e-9)
     chosen = order[:taken]
     rows = []

@@ -1,4 +1,4 @@
-"""LRA's BigBird: a row filled up with visible zeros, a near horizon for random blocks, a mask that only lowers."""
+"""LRA's BigBird: a row padded with visible zeros, random blocks from a short range, a mask that only lowers scores."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def build(options="", seed=0):
 
 
 def candidates(u, g):
-    """Blocks of 64 that block u of g may draw from: beyond the window, within the first 16, and never an end."""
+    """Blocks of 64 that block u of g may draw from: outside the window, within the first 16, not the first or last."""
     if g > 16 and u == g - 3:
         return set(range(1, 12))
     if g > 16 and u == g - 2:
@@ -45,7 +45,7 @@ def test_every_candidate_is_drawn_sooner_or_later():
 
 
 def law(layer, q, k, v, mask):
-    """All scores of the filled-up row, lowered and hidden as the description says."""
+    """All scores of the zero-padded row, lowered and hidden as described."""
     n, s = q.shape[2], layer.block
     g = n // s + 1
     q, k, v = (F.pad(u, (0, 0, 0, g * s - n)) for u in (q, k, v))
@@ -77,7 +77,7 @@ def test_what_fills_the_row_up_takes_its_share():
 def test_padding_is_lowered_not_hidden():
     q, k, v = (u.detach() for u in tensors(1, 2, 7))
     k[:], padded = 0, torch.zeros(1, 7, dtype=torch.bool)
-    k[..., 0], q[..., 0] = 1e3, 40.0  # all padded keys together still outweigh what fills the row up
+    k[..., 0], q[..., 0] = 1e3, 40.0  # all padded keys together still outweigh the zeros that fill the row
     y = build("block=4").attend(q, k, v, key_mask=padded)
     torch.testing.assert_close(y[:, :, 0], v.mean(dim=2))
 

@@ -1,4 +1,4 @@
-"""Flowformer as released for Long Range Arena: heads compete with one another, and padding counts."""
+"""Flowformer as released for Long Range Arena: heads compete with one another, and padding takes part."""
 
 import torch
 
@@ -9,13 +9,13 @@ NS = Pattern.NONCAUSAL_SELF
 
 
 def test_with_one_head_nothing_competes():
-    """The softmax over one head is 1, so that each key gives as it would alone; the idea weighs keys."""
+    """The softmax over one head is 1, so no key is reweighted; the published method weighs keys against one another."""
     q, k, v = torch.randn(3, 1, 1, 8, 6, dtype=torch.float64)
     phi_q, phi_k = (x.relu() + 1e-6 for x in (q, k))
     weights = phi_q @ phi_k.mT
     y = headwise("lra_flowformer", NS, heads=1).attend(q, k, v)
     even = 8 * (weights @ v) / weights.sum(dim=-1, keepdim=True)
-    ratio = y / even  # the share that each query is allotted
+    ratio = y / even  # the share allocated to each query
     torch.testing.assert_close(ratio, ratio[..., :1].expand_as(ratio), rtol=1e-4, atol=1e-4)  # eps of the flows
     assert ((ratio > 0) & (ratio < 1)).all()
 

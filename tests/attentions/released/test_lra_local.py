@@ -30,7 +30,7 @@ def test_the_zeros_behind_the_row_count_as_tokens():
     layer = build("lra_local(block=4)")
     q, k = torch.zeros(2, 1, 2, 6, 4, dtype=torch.float64)
     v = torch.ones(1, 2, 6, 4, dtype=torch.float64)
-    y = layer.attend(q, k, v)  # 6 tokens in groups 0, 1, and 2 zeros behind them
+    y = layer.attend(q, k, v)  # 6 tokens in groups 0, 1, and 2 zeros after them
     torch.testing.assert_close(y, torch.full_like(y, 3 / 4))
 
 
@@ -42,7 +42,7 @@ def test_a_row_that_divides_is_lengthened_by_a_whole_block():
 
 
 def test_the_mask_hides_other_tokens_than_those_it_belongs_to():
-    """Of 13 tokens the last is padding: place 12 = group 2, third; the third of group 2 is the token 2 * 3 + 2 = 8."""
+    """Token 12 of 13 is padding. The mask reads 12 as group 2, third; the third of group 2 is token 2 * 3 + 2 = 8."""
     mask = torch.ones(1, 13, dtype=torch.bool)
     mask[0, 12] = False
     seen = reach(build(), 13, mask)

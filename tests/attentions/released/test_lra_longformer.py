@@ -1,4 +1,4 @@
-"""LRA's Longformer: a lopsided band, and parameters without a say."""
+"""LRA's Longformer: an asymmetric band, and parameters without effect."""
 
 import pytest
 import torch

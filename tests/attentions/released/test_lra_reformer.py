@@ -1,4 +1,4 @@
-"""Long Range Arena's Reformer: ten growing chunks, logits times sqrt(c), and rows that mix heads with places."""
+"""Long Range Arena's Reformer: ten growing chunks, logits times sqrt(c), and rows that mix heads with positions."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def build(spec="lra_reformer", dim=12, heads=3, seed=0, **shell):
 
 
 def by_hand(layer, x):
-    """The released order of things, one row and one head at a time."""
+    """The computation in the released order, one row and one head at a time."""
     b, n, d = x.shape
     chunks, width = layer.buckets, d // layer.heads
     x = torch.cat([x, x.new_zeros(b, chunks - n % chunks, d)], dim=1)
@@ -53,7 +53,7 @@ def test_outputs_and_gradients_follow_the_release(n, bias):
 
 
 def test_a_row_of_the_output_holds_several_tokens_of_one_head():
-    """With every token alike each head has one vector, which fills whole rows instead of a third of each."""
+    """With all tokens equal each head has one vector, which fills whole rows instead of a third of each."""
     layer = build(bias=False)
     x = torch.randn(12, dtype=torch.float64).expand(1, 20, 12)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Long Range Arena's Sinkhorn attention: strided groups, a sort without effect, a mask on the wrong tokens."""
+"""Long Range Arena's Sinkhorn attention: strided groups, sorting without effect, a mask on the wrong tokens."""
 
 import dataclasses
 
@@ -56,9 +56,9 @@ def test_more_groups_than_the_network_knows_are_harmless_unless_it_counts():
 
 
 def test_the_mask_hides_other_tokens_than_padding():
-    q, k, v = (u.float() for u in inputs(12, rows=1))  # in which a query without any key sees all of them alike
+    q, k, v = (u.float() for u in inputs(12, rows=1))  # where a query without keys has uniform weights over all of them
     mask = torch.ones(1, 12, dtype=torch.bool)
-    mask[0, 9:] = False  # in the fold of the mask: the last three places of the third and last group
+    mask[0, 9:] = False  # as the mask is reshaped: the last three positions of the third and last group
     found = build().float().attend(q, k, v, key_mask=mask)
     seen = torch.ones(4, 4, dtype=torch.bool)
     sums = [u.unflatten(2, (4, 3)).sum(dim=3) for u in (k, v)]
@@ -103,7 +103,7 @@ def test_it_runs_in_the_encoder_on_padded_and_full_rows(pooling, activation):
 
 
 def test_gradients_under_a_mask_are_those_of_the_formula_in_single_precision():
-    """Of a query from which all is hidden, fused kernels give them too large by the number of keys."""
+    """Where all keys of a query are hidden, fused kernels give gradients too large by a factor of the key count."""
     layer = attentions.get("lra_sinkhorn(block=4)")(8, 2, Pattern.NONCAUSAL_SELF, bias=False)
     torch.manual_seed(0)
     x, mask, n, groups = torch.randn(2, 12, 8), torch.rand(2, 12) < 0.4, 12, 3

@@ -20,7 +20,7 @@ def build(name="lra_softmax"):
 
 
 def released(q, k, v, mask):
-    """The formula as single precision has it: beside 1e10 a score is lost, but its derivative is not."""
+    """The formula as in single precision: next to 1e10 a score is lost to rounding, but its derivative is not."""
     scores = q @ k.mT / q.shape[-1] ** 0.5
     both = mask[:, None, :, None] & mask[:, None, None, :]
     return torch.where(both, scores, -1e10 + (scores - scores.detach())).softmax(dim=-1) @ v
@@ -71,7 +71,7 @@ def test_dropout_leaves_out_equal_weights_too():
     x, mask = torch.randn(1, 400, 8), torch.zeros(1, 400, dtype=torch.bool)
     torch.manual_seed(0)
     means = torch.stack([layer(x, mask=mask)[0] for _ in range(8)])
-    assert means.std(dim=(0, 1)).min() > 0  # another half of the tokens for every query
+    assert means.std(dim=(0, 1)).min() > 0  # each query drops a different half of the tokens
     torch.testing.assert_close(means.mean(dim=(0, 1)), layer.eval()(x, mask=mask)[0, 0], rtol=0, atol=0.01)
 
 

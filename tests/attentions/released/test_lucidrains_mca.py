@@ -1,4 +1,4 @@
-"""The common package's memory-compressed attention: what keeps it apart from `mca`."""
+"""The common package's memory-compressed attention: how it differs from `mca`."""
 
 import pytest
 import torch

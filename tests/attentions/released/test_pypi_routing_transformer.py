@@ -1,4 +1,4 @@
-"""Routing attention of the PyTorch package: what it chooses depends on later tokens, which is why it is a twin."""
+"""Routing attention of the PyTorch package: its choice depends on later tokens, which is why it is a twin."""
 
 import pytest
 import torch
