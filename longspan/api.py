@@ -1,6 +1,6 @@
 """The commands as functions, for notebooks and scripts: `longspan.run(...)`, `longspan.params(...)`.
 
-What is a function elsewhere already (`check`, `load`, `board`) is offered as it is.
+Functions that exist elsewhere already (`check`, `load`, `board`) are offered as they are.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def run(
     out: str | Path = "out",
     **how: Any,
 ) -> Card:
-    """Train and score one cell; a finished one is answered from its card, an interrupted one goes on.
+    """Train and score one cell; a finished one returns its card, an interrupted one is resumed.
 
     `how` is passed on to `longspan.runs.run`: `device`, `precision`, `devices`, `data`, `real`, `progress`.
 
@@ -61,15 +61,15 @@ def ask(
     attention: str | None = None,
     trust: bool = False,
 ) -> tuple[Card, Path]:
-    """Put a question to the trained model behind a run card: the probe card and where it lies.
+    """Ask a question of the trained model behind a run card; returns the probe card and its path.
 
-    `samples` are as many as the question usually takes unless given. `attention` and `trust` are those of
-    `longspan.load`: no code that the card names is run without them.
+    `samples` defaults to that of the question. `attention` and `trust` are those of `longspan.load`: no code that the
+    card names is run without them.
 
         card, path = longspan.ask("span", "out/cards/listops/....json", samples=100)
     """
-    probes.get(question)  # raises the sentence before a model is loaded
-    with trusted(attention, trust=trust):  # a question may build the network once more
+    probes.get(question)  # raises for an unknown question before a model is loaded
+    with trusted(attention, trust=trust):  # a question may rebuild the network
         trained = load_trained(card, data=data, device=device, attention=attention, trust=trust)
         return put(question, trained, samples=samples, seed=seed, out=out)
 
@@ -84,8 +84,8 @@ def params(
 ) -> list[dict[str, Any]]:
     """Parameter counts of every task's network with every mechanism that fits it, against softmax.
 
-    `names` are tasks, all unless given. Each pattern of a task is counted by itself; `pattern` asks for one, or for
-    several replaced at once. Without a `protocol` it is longspan, and what papers print is counted under theirs.
+    `names` are tasks, all by default. Each pattern of a task is counted by itself; `pattern` selects one, or several
+    replaced at once. Without a `protocol` it is longspan, and sizes that papers print are counted under theirs.
 
         longspan.params(["listops"], ["softmax", "performer(features=64)"])
     """
@@ -97,7 +97,7 @@ def params(
         task = tasks.get(name)
         slots = dict.fromkeys(task.meta.slots.values())
         if names:
-            task.protocol(under, tier)  # raises the sentence
+            task.protocol(under, tier)  # raises if the task does not have it
         elif (under, tier) not in task.protocols or not asked <= set(slots):
             continue
         for patterns in map(task.patterns, [pattern] if pattern else slots):
@@ -129,7 +129,7 @@ def _printed(names: Sequence[str], tier: str) -> dict[Counted, PrintedSize]:
 
 
 def _parameters(cell: Counted, tier: str, printed: PrintedSize | None) -> dict[str, Any]:
-    """One line: what was counted, under which rules, whether it keeps the rule of the arena, and what was printed."""
+    """One row: what was counted, under which protocol, whether it keeps the arena's rule, and what was printed."""
     name, mechanism, pattern, protocol = cell
     plan = runs.RunPlan.of(runs.Cell(name, mechanism, pattern, protocol, tier))
     counted = runs.count_parameters(name, str(plan.mechanism), protocol, tier, pattern)  # with the protocol's options
@@ -168,7 +168,7 @@ PROTOCOLS = {
 
 
 def catalogue(kinds: Sequence[str] | None = None, *, plugins: bool = True) -> dict[str, Any]:
-    """Everything there is as plain data, or some kinds of it; what cannot be imported is listed under `problems`.
+    """All entries as plain data, or some kinds of them; those that cannot be imported are listed under `problems`.
 
     `kinds` are those of `longspan list`: attentions, tasks, backbones, datasets, suites, protocols.
 
@@ -187,7 +187,7 @@ def catalogue(kinds: Sequence[str] | None = None, *, plugins: bool = True) -> di
 
 
 def ship_catalogue() -> None:
-    """Write the catalogue that is shipped with the package, of built-ins alone: `make generated`."""
+    """Write the catalogue that is shipped with the package, built-ins only: `make generated`."""
     write_shipped(catalogue(plugins=False))
 
 

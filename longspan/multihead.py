@@ -1,13 +1,13 @@
-"""A drop-in for `torch.nn.MultiheadAttention` in which any mechanism can do the attending.
+"""A drop-in replacement for `torch.nn.MultiheadAttention` with any attention mechanism.
 
     attend = longspan.MultiheadAttention(512, 8, batch_first=True, attention="performer(features=64)")
     y, weights = attend(x, x, x, key_padding_mask=padded, need_weights=False)
 
-Everything is as torch has it: arguments, shapes, masks (True = ignored), parameter names. With softmax attention the
-state dict loads from torch's module and into it, and so do outputs, weights and gradients agree, with one exception: a
-query that may see no key at all gets 0, where torch may give NaN. Other mechanisms need to know their `pattern` at
-construction (noncausal_self unless given), return None for the weights where they have no matrix of weights, and refuse
-an `attn_mask` that they cannot honour.
+Everything is as in torch: arguments, shapes, masks (True = ignored), parameter names. With softmax attention the state
+dict loads from torch's module and into it, and outputs, weights and gradients agree, with one exception: a query that
+may see no key at all gets 0, where torch may give NaN. Other mechanisms need to know their `pattern` at construction
+(noncausal_self unless given), return None for the weights where they have no attention matrix, and refuse an
+`attn_mask` that they cannot honour.
 """
 
 from typing import Any
@@ -25,9 +25,9 @@ from longspan.kernels.precision import as_operand
 
 
 class MultiheadAttention(nn.Module):
-    """`torch.nn.MultiheadAttention`, and `attention`, `pattern` and the longest lengths besides."""
+    """`torch.nn.MultiheadAttention` with the extra arguments `attention`, `pattern`, `max_length` and `max_context`."""
 
-    # torch's encoder layers compute softmax attention themselves, past `forward`, from a module that says True here.
+    # where this is True, torch's encoder layers bypass `forward` and compute softmax attention themselves
     _qkv_same_embed_dim = False
 
     def __init__(
@@ -75,7 +75,7 @@ class MultiheadAttention(nn.Module):
             )
         shell = {"bias": bias, "dropout": dropout, "max_length": max_length, "max_context": max_context}
         self.core: Any = mechanism(embed_dim, num_heads, self.pattern, **shell)
-        if self.headwise:  # its place is between the projections of this module
+        if self.headwise:  # it runs between the projections of this module
             del self.core.query, self.core.key, self.core.value, self.core.out
         self.to(device=device, dtype=dtype)
 
@@ -104,7 +104,7 @@ class MultiheadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Float[Tensor, "... d"], Float[Tensor, "..."] | None]:
-        """The attended values and, where there is a matrix of weights and it is wanted, that matrix.
+        """The output and, if `need_weights` and the mechanism has one, the attention matrix.
 
         Batches come as [n b d] unless `batch_first`; a single sequence as [n d].
         """
@@ -161,7 +161,7 @@ class MultiheadAttention(nn.Module):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n m"] | None]:
-        """Softmax attention under any mask; where no more than padding is marked, by the mechanism itself."""
+        """Softmax attention under any mask; with padding alone and no weights wanted, by the mechanism itself."""
         marks_padding_only = attn_mask is None and not is_causal and (padding is None or padding.dtype == torch.bool)
         if marks_padding_only and not need_weights:
             return self.core.attend(q, k, v, key_mask=None if padding is None else ~padding), None
@@ -174,7 +174,7 @@ class MultiheadAttention(nn.Module):
         if (is_causal and attn_mask is None) or self.pattern is Pattern.CAUSAL_SELF:
             bias = bias.masked_fill(_future(n, m, q.device), -torch.inf)
         blind = (bias == -torch.inf).all(dim=-1, keepdim=True)
-        bias = bias.masked_fill(blind, 0)  # shown everything, which is finite, and erased below
+        bias = bias.masked_fill(blind, 0)  # fully masked rows see every key, which is finite, and are zeroed below
         dropout = self.dropout if self.training else 0.0
         if not need_weights:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout).masked_fill(

@@ -1,9 +1,9 @@
-"""The rules of Long Range Arena, judged for every run; a run that breaks one is on the free track.
+"""The rules of Long Range Arena, checked for every run; a run that breaks one is on the free track.
 
 - parameters: at most ten per cent more than the same network with softmax attention;
 - no pretraining: building the network reads no file and uses no network access, and training starts from no other run,
   so every weight comes from the seed;
-- no spatial information: the network is given a row of tokens, and the mechanism knows of no second dimension;
+- no spatial information: the network is given a row of tokens, and the mechanism knows no second dimension;
 - frozen sizes: nothing of the protocol's network is changed.
 
 All runs under the protocol `strong`, whose recipes differ by mechanism, are on the free track. Published numbers of the
@@ -39,8 +39,8 @@ def judge(
 ) -> dict[str, RuleCheck]:
     """The result for each rule; `read` names what was opened while the network was built.
 
-    `pretraining` counts steps on something else than the task before it, `initial` is the hash of weights of another
-    run from which training starts.
+    `pretraining` counts steps on something other than the task before it; `initial` is the hash of the weights of
+    another run that training starts from.
     """
     ratio = parameters / baseline
     changed = sorted(name for name in overrides if name.startswith("model."))

@@ -16,7 +16,7 @@ from longspan.published.index_constants import Measure, Unit, index_constants
 class Average:
     """An unweighted mean over the columns `tasks`. `fail_as` says what FAIL counts for, where it counts at all.
 
-    With `constants` it is an index: the mean z-score of each task's metrics, and the mean of the tasks.
+    With `constants` it is an index: the mean z-score of each task's metrics, averaged over the tasks.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Scoring:
 class Suite:
     """Tasks that are ranked together. The first average is the one that ranks.
 
-    Tasks are scored by `metric`, but for those in `scored`, which are in no average; `unit` says how scores are shown:
+    Tasks are scored by `metric`, except those in `scored`, which are in no average; `unit` says how scores are shown:
     fractions in percent, or plain numbers such as perplexities. On a task in `fail_at_chance` a score that is not above
     chance is shown as FAIL instead of a number. `published` is the suite whose published tables it shows, if not its
-    own. Where tasks have slots of different patterns, `slots` names that of each, and a row is a mechanism in all of
-    them. A task in `standins` may be run on stand-in data beside real data of the others. A suite has a column for each
-    task, or one for each of its `measures`; one that has `patterns` is a suite for each of them.
+    own. Where tasks have slots of different patterns, `slots` names the pattern of each, and a row is one mechanism in
+    all of them. A task in `standins` may be run on stand-in data while the others use real data. A suite has a column
+    for each task, or one for each of its `measures`; one that has `patterns` is a suite for each of them.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Suite:
         return self.patterns.get(pattern or "", self)
 
     def places(self, protocol: str, pattern: str | None = None) -> list[tuple[str, str | None]]:
-        """All that has to be run, each task with the pattern to fill; None is the task's first.
+        """Everything that has to be run: each task with the pattern to fill, where None is the task's first.
 
         >>> get("cab").places("cab-2023", "causal_cross")
         [('tts_transformer', 'causal_cross'), ('summarization', 'causal_cross')]
@@ -130,7 +130,7 @@ class Suite:
         return [(task, pattern) for task in dict.fromkeys(own.tasks_under(protocol))]
 
     def sources(self, protocol: str) -> dict[str, tuple[str, ...]]:
-        """The tasks behind each column: one, those of which it shows the best, or those over which it is a mean.
+        """The tasks behind each column: a single one, those it shows the best of, or those it averages.
 
         >>> get("lra").sources("lra-paper")["text"]
         ('text_1k', 'text_2k', 'text_3k', 'text_4k')
@@ -142,7 +142,7 @@ class Suite:
 
     @property
     def every_task(self) -> frozenset[str]:
-        """All of which a card can stand on one of its boards, whatever the protocol and pattern.
+        """Every task whose cards can appear on one of its boards, whatever the protocol and pattern.
 
         >>> sorted(get("lra4").every_task)
         ['image', 'listops', 'pathfinder', 'text', 'text_1k', 'text_2k', 'text_3k', 'text_4k']
@@ -152,7 +152,7 @@ class Suite:
         return frozenset(own).union(*(suite.every_task for suite in self.patterns.values()))
 
     def tasks_under(self, protocol: str) -> tuple[str, ...]:
-        """All that has to be run for a board."""
+        """The tasks that have to be run for a board."""
         return tuple(dict.fromkeys(task for tasks in self.sources(protocol).values() for task in tasks))
 
 
@@ -309,7 +309,7 @@ def variant(task: str) -> str:
 
 
 def usual_score(task: str) -> tuple[str, bool, Unit]:
-    """Metric, whether higher is better, and unit of a task of which there is no card: those of a suite that has it.
+    """Metric, whether higher is better, and unit of a task without cards, taken from a suite that has it.
 
     >>> usual_score("lm"), usual_score("listops")
     (('perplexity', False, 'plain'), ('accuracy', True, 'percent'))

@@ -57,7 +57,7 @@ LAB = (
 
 
 def answer(question: str, evidence: Evidence) -> Finding:
-    """What the cards and the papers say; DataMissing, with what to do, where they say nothing."""
+    """The finding for a question; raises DataMissing, with what to do, where cards and papers have no answer."""
     if question not in QUESTIONS:
         raise UnknownName(f"No question named {question!r} to analyze.{did_you_mean(question, QUESTIONS)}")
     return importlib.import_module(f"longspan.analysis.{question}").answer(evidence)
@@ -70,7 +70,7 @@ def answers(evidence: Evidence) -> list[Finding]:
         try:
             found.append(answer(question, evidence))
         except DataMissing:
-            continue  # nothing was asked of a model yet
+            continue  # no card or paper answers it yet
     return found
 
 

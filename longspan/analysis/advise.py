@@ -1,13 +1,12 @@
-"""Which mechanism should I use? What each costs and scores, which of them nothing beats, and what is not known.
+"""Which mechanism should I use? What each costs and scores, which are unbeaten, and what is not known.
 
     advise(evidence, pattern="causal_self", length=16384, mode="train").lede
 
-Costs are time and memory of a call, and for causal patterns the time of a token in decoding. One mechanism beats
-another if it is as cheap in all that is known of the other, cheaper in something, and on no task worse in score than it
-by more than two standard errors, all in the same pattern; exact attention, which computes softmax, is no worse unless
-scores say so. Where scores do not tell, the other stays a choice `if it scores better`. Nothing is guessed: a length
-between two measured ones is interpolated on a straight line of logarithms and the answer says so, one beyond them is
-not answered.
+Costs are the time and memory of a call and, for causal patterns, the time to decode a token. One mechanism beats
+another in the same pattern if it is as cheap in every known cost of the other, cheaper in at least one, and on no task
+worse in score by more than two standard errors; exact attention, which computes softmax, is no worse unless scores say
+so. Where scores cannot tell, the other stays a choice `if it scores better`. Nothing is guessed: a length between two
+measured ones is interpolated linearly in log-log space and the answer says so; a length beyond them is not answered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +44,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Choice:
-    """A mechanism that may be used: its costs, by name where they are known, and its scores by task."""
+    """A candidate mechanism: its known costs by name, and its scores by task."""
 
     entry: Entry
     costs: Mapping[str, float]
@@ -62,7 +61,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Weighed:
-    """A choice with what beats it, and what is as cheap but was not compared in score."""
+    """A choice, the mechanisms that beat it, and those that are as cheap but could not be compared in score."""
 
     choice: Choice
     beaten_by: tuple[str, ...]
@@ -84,7 +83,7 @@ def advise(
     device: str | None = None,
     every: bool = False,
 ) -> Finding:
-    """The trade-off: what nothing beats first. `memory_limit` is in GiB, `device` a part of a machine's name."""
+    """The trade-off, unbeaten mechanisms first. `memory_limit` is in GiB, `device` a part of a machine's name."""
     if mode not in MODES:
         raise UsageError(f"No mode {mode!r}.{did_you_mean(mode, MODES)}")
     bench, others = _bench(evidence, pattern, mode, length, device)
@@ -124,7 +123,7 @@ def advise(
 
 
 def weigh(choices: Sequence[Choice]) -> list[Weighed]:
-    """All choices, what nothing beats first, each group by its time."""
+    """All choices, unbeaten ones first, each group sorted by time."""
     found = []
     for own in choices:
         beaten, cheap = [], []
@@ -137,7 +136,7 @@ def weigh(choices: Sequence[Choice]) -> list[Weighed]:
 
 
 def _cheaper(one: Choice, other: Choice) -> bool:
-    """Whether the first is as cheap in all costs that are known of the second, and clearly cheaper in one."""
+    """Whether the first is as cheap in every known cost of the second, and clearly cheaper in one."""
     if not set(other.costs) <= set(one.costs):
         return False
     pairs = [(one.costs[name], other.costs[name]) for name in other.costs]
@@ -145,7 +144,7 @@ def _cheaper(one: Choice, other: Choice) -> bool:
 
 
 def _worse(one: Choice, other: Choice) -> bool | None:
-    """Whether the first is worse in score than the second; None where nothing tells."""
+    """Whether the first is worse in score than the second; None where the scores cannot tell."""
     said = compared(one.scores, other.scores)
     return False if said is None and one.exact else said
 
@@ -163,7 +162,7 @@ def _choice(
 
 
 def _scores_of(entry: Entry, scores: Mapping[str, Mapping[str, PatternScore]]) -> Mapping[str, PatternScore]:
-    """Exact kernels compute one function, so that runs of any of them count for all."""
+    """Exact kernels compute the same function, so runs of any of them count for all."""
     measured = entry.measured
     if (own := scores.get(measured.mechanism)) is not None or not measured.exact:
         return own or {}
@@ -172,7 +171,7 @@ def _scores_of(entry: Entry, scores: Mapping[str, Mapping[str, PatternScore]]) -
 
 
 def _memory(entry: Entry, mode: str, length: int) -> LengthEstimate | None:
-    """Of the variant that is advised, else of an eager call."""
+    """The memory of the advised variant, else of an eager call."""
     variants = (entry.time.variant, "eager")
     found = (entry.measured.estimate("memory", mode, variant, length) for variant in variants)
     return next((one for one in found if one is not None), None)
@@ -182,7 +181,7 @@ def _memory(entry: Entry, mode: str, length: int) -> LengthEstimate | None:
 
 
 def _bench(evidence: Evidence, pattern: str, mode: str, length: int, device: str | None) -> tuple[Bench, list[str]]:
-    """The bench with the most mechanisms measured there; whole layers and blocks are another question."""
+    """The core bench with the most mechanisms measured at this length; whole layers and blocks are not considered."""
     found = [bench for bench in need_benches(evidence.measurements) if bench.module == "core"]
     machines = sorted({bench.machine for bench in found})
     if device is not None:
@@ -218,7 +217,7 @@ def _within(choices: Sequence[Choice], exact_only: bool, limit: float | None) ->
 
 
 def _few(weighed: Sequence[Weighed]) -> list[Weighed]:
-    """The first of them, and the fastest exact one if it is not among these."""
+    """The first `SHOWN`, and the fastest exact one if it is not among them."""
     chosen = list(weighed[:SHOWN])
     exact = _first(one for one in weighed if one.choice.exact)
     return chosen if exact is None or exact in chosen else [*chosen, exact]
@@ -228,7 +227,7 @@ def _first(found: Iterable[Weighed]) -> Weighed | None:
     return min(found, key=lambda one: one.choice.costs["time"], default=None)
 
 
-# ------------------------------------------------------------------------------------------------------- what is said
+# ------------------------------------------------------------------------------------------------- sentences and notes
 
 
 def _sentence(bench: Bench, weighed: Sequence[Weighed], length: int, mode: str) -> str:
@@ -281,7 +280,7 @@ def _row(one: Weighed, best: float) -> tuple:
 
 
 def _unknown(choices: Sequence[Choice], pattern: str, mode: str) -> list[str]:
-    """What nobody has measured: this, and not the lack of a reason, is why a verdict stays open."""
+    """What has not been measured, which is why a verdict stays open."""
     notes = []
     unscored = [one.name for one in choices if not one.scores]
     if len(unscored) == len(choices):
@@ -305,7 +304,7 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def _left_out(bench: Bench, entries: Sequence[Entry], mode: str, length: int) -> list[str]:
-    """Mechanisms that were measured but have nothing around this length, with the reason where a card has one."""
+    """Measured mechanisms without a value at this length, with the reason where a card has one."""
     ranked = {entry.measured.mechanism for entry in entries}
     missing = []
     for measured in bench.mechanisms.values():

@@ -1,12 +1,12 @@
 """What is attention good for? Runs without it beside softmax and the best efficient mechanism, slot by slot.
 
-CAB's Table 12 and Figure 3b, and the same of own runs: a run of `none` in the slots of one pattern, beside runs of
-softmax and of the others in the very same slots. The benefit is how much better softmax is, turned so that more is
-better, with a paired bootstrap over test examples and seeds; seeds alone where there are no predictions by example.
+CAB's Table 12 and Figure 3b, and the same from our runs: a run of `none` in the slots of one pattern, beside runs of
+softmax and of the other mechanisms in the same slots. The benefit is how much better softmax is, signed so that more is
+better, with a paired bootstrap over test examples and seeds, or over seeds alone without per-example predictions.
 
-Tasks of CAB are also scored by its index: by the published constants where full runs on the task's data have them, else
-by the mean and sample deviation of the runs of CAB's ten mechanisms in these slots, five of them or more, `none` not
-among them. CAB published no constants for point clouds and forecasting in these slots.
+CAB's tasks are also scored by its index: full runs on the task's data with the published constants where there are any,
+others with the mean and sample standard deviation over runs of CAB's ten mechanisms in these slots, at least five of
+them and without `none`. CAB published no constants for point clouds and forecasting in these slots.
 """
 
 import statistics
@@ -30,7 +30,7 @@ from longspan.results.variant import REAL, STANDIN, data_of
 
 WITHOUT, EXACT = "none", "softmax"
 CONSTANTS = "cab-2023"
-UNIT = 0.0015  # Table 12 cuts off digits of Table 6 that it repeats
+UNIT = 0.0015  # Table 12 truncates the digits of the Table 6 scores that it repeats
 UNPUBLISHED = {"noncausal_self": ("pcc", "lstf")}  # tasks of Table 12 whose metrics are those of another pattern
 COLUMNS = (
     Column("From", context=True),
@@ -48,7 +48,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Side:
-    """One of the three that are compared: its score on every seed, in the unit that is shown."""
+    """One of the three that are compared: its score for every seed, in the unit shown."""
 
     title: str
     values: tuple[float, ...]
@@ -60,7 +60,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Benefit:
-    """What emptied slots cost on a task; `without` is None where the run failed."""
+    """What emptying the slots costs on a task; `without` is None where the run failed."""
 
     origin: str
     task: str
@@ -171,7 +171,7 @@ def _own(evidence: Evidence, cards: Sequence[Card], notes: list[str]) -> Iterato
 def _interval(
     evidence: Evidence, one: Sequence[Card], other: Sequence[Card], scale: float, notes: list[str]
 ) -> tuple[float, float] | None:
-    """95 % of the difference over examples and seeds, else over seeds; None where there is one number each."""
+    """The 95 % interval of the difference over examples and seeds, else over seeds; None where a side has one seed."""
     metric = one[0]["score"]["name"]
     found = [scores_of(evidence, cards, metric, notes) for cards in (one, other)]
     scores = [own for own in found if own]
@@ -218,13 +218,13 @@ def _tasks(pattern: str) -> dict[str, tuple[Measure, ...]]:
 
 
 def cab_pool() -> frozenset[str]:
-    """The mechanisms over which CAB's constants are, by their names here."""
+    """The mechanisms that CAB's constants are computed over, by their names here."""
     names = {row.title: row.mechanism for row in published.measured("cab-task-scores").rows}
     return frozenset(names[title] or title for title in index_constants().pool)
 
 
 def _own_scales(measures: Sequence[Measure], settings: Mapping) -> tuple[Measure, ...]:
-    """The measures with the mean and deviation of CAB's mechanisms; empty where one is had by too few."""
+    """The measures with the mean and deviation of CAB's mechanisms; empty where too few of them have one."""
     scaled = []
     for measure in measures:
         scores = by_mechanism(measure, settings)

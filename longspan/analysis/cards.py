@@ -19,17 +19,17 @@ from longspan.results.conformance import PREFIX
 from longspan.results.store import Problem, Store, newest
 from longspan.results.variant import REAL, data_of, in_words
 
-MAX_RULES = 70  # letters, so that a table stays one
+MAX_RULES = 70  # characters, so that tables stay readable
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Cards by kind, and the folder of each by its hash."""
+    """Cards by kind, and each card's folder by its hash."""
 
     runs: Sequence[Card] = ()  # those that may be averaged: of the newest code and settings (`results/alike.py`)
     probes: Sequence[Card] = ()
     measurements: Sequence[Card] = ()
-    earlier: Sequence[Card] = ()  # measurements whose place a newer one took, of the same cell or of newer code
+    earlier: Sequence[Card] = ()  # measurements superseded by a newer one, of the same cell or of newer code
     folders: Mapping[str, Path] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
     set_aside: Sequence[Card] = ()  # runs that were superseded, or are of older code or other settings
@@ -49,24 +49,24 @@ class Evidence:
         )
 
     def asked(self, question: str) -> list[Card]:
-        """The answers models gave to a question, in a fixed order; not of runs that were set aside."""
+        """The probe cards of a question, in a fixed order, without those of runs that were set aside."""
         gone = {run["sha256"] for run in self.set_aside}
         found = [card for card in self.probes if card["question"] == question and card["subject"]["card"] not in gone]
         return sorted(found, key=lambda card: (*subject_key(card), card["subject"]["seed"]))
 
     def run_of(self, card: Card) -> Card | None:
-        """The run behind a card: itself, or the one whose model was asked, if its card is here."""
+        """The run behind a card: the card itself, or for a probe the run of its model, if that card is here."""
         if card["kind"] == "run":
             return card
         return next((run for run in self.runs if run["sha256"] == card["subject"]["card"]), None)
 
     def _data_and_overrides(self, card: Card) -> tuple[str, Mapping[str, Any]]:
-        """Of the run behind a card, by its own card or by what a probe says of it; early probes say nothing."""
+        """Of the run behind a card, from its card or else from the probe's record; early probes have none."""
         known = self.run_of(card) or card["subject"]
         return data_of(known) if "dataset" in known else REAL, known.get("overrides", {})
 
     def rules(self, card: Card) -> str:
-        """By which rules the run behind a card was made: `longspan · full`, and what was changed of them."""
+        """The rules of the run behind a card, `longspan · full`, and what was overridden in them."""
         subject, (data, overrides) = subject_of(card), self._data_and_overrides(card)
         words = [subject["protocol"], subject["tier"], *filter(None, [in_words(data)])]
         if overrides:
@@ -75,7 +75,7 @@ class Evidence:
         return text if len(text) <= MAX_RULES else text[: MAX_RULES - 1] + "…"
 
     def same(self, cards: Iterable[Card]) -> list[tuple[str, list[Card]]]:
-        """Cards that differ in their seed only, together with their rules."""
+        """Cards grouped so that each group differs in its seed only, with the rules of each group."""
         groups: dict[tuple, list[Card]] = defaultdict(list)
         for card in cards:
             data, overrides = self._data_and_overrides(card)
@@ -91,7 +91,7 @@ class Evidence:
 
 
 def gather(folders: Iterable[Path], *, others: Iterable[Card] = ()) -> Evidence:
-    """Everything below the folders; what is no sound card is named in `problems`.
+    """All cards below the folders; files that are not valid cards are listed in `problems`.
 
     `others` are cards without a folder, such as those that come with the package; each card counts once.
     """
@@ -116,17 +116,17 @@ def _others(cards: Iterable[Card], chosen: Sequence[Card]) -> list[Card]:
 
 
 def subject_of(card: Card) -> Mapping:
-    """What was asked or run: the subject of a probe, and any other card itself."""
+    """What a card is about: the subject of a probe, or any other card itself."""
     return card["subject"] if card["kind"] == "probe" else card
 
 
 def subject_key(card: Card) -> tuple[str, ...]:
-    """What the seeds of one answer share."""
+    """The fields that the seeds of one cell share."""
     names = ("task", "protocol", "tier", "mechanism", "pattern")
     return tuple(subject_of(card)[name] for name in names)
 
 
 def name_of(card: Mapping) -> str:
-    """A mechanism as tables write it: its title, and its options where it has some."""
+    """A mechanism's name in tables: its title, and its options if it has any."""
     options = card["mechanism"].partition("(")[2].removesuffix(")")
     return shown(f"{card['title']} ({options})" if options else card["title"])

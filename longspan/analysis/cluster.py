@@ -2,9 +2,9 @@
 
     simulate([Job(3600.0), Job(7200.0, gpus=8)], nodes=8, gpus=8).makespan
 
-Cells wait in the order of the plan. Whenever GPUs are free, the first cell starts that fits a node: one that needs
-several has them on one node, and smaller ones behind it go first where it does not fit yet. One driver hands them out,
-`per_second` at the most, and every cell takes `start_seconds` before it trains.
+Cells queue in the order of the plan. Whenever GPUs are free, the first cell that fits on a node starts: a cell that
+needs several GPUs gets them on one node, and smaller cells behind it go first while it does not fit. One driver
+dispatches at most `per_second` cells, and every cell takes `start_seconds` before it trains.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from longspan.core.errors import UsageError
 
 @dataclass(frozen=True)
 class Job:
-    """A cell: seconds from its first step to its card, and the GPUs it has meanwhile."""
+    """A cell: seconds from its first step to its card, and the GPUs it holds meanwhile."""
 
     seconds: float
     gpus: int = 1
@@ -26,7 +26,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When each cell starts, on which node, and when the last one ends; `busy` are GPU-seconds of cells."""
+    """When each cell starts, on which node, and when the last one ends; `busy` is the GPU-seconds held by cells."""
 
     starts: tuple[float, ...]
     nodes: tuple[int, ...]
@@ -34,19 +34,19 @@ class Schedule:
     busy: float
 
     def utilisation(self, gpus: int) -> float:
-        """The share of the time of so many GPUs in which a cell has them."""
+        """The share of the time of `gpus` GPUs in all that cells hold."""
         return self.busy / (self.makespan * gpus) if self.makespan else 0.0
 
 
 def simulate(
     jobs: Sequence[Job], nodes: int, gpus: int, *, start_seconds: float = 0.0, per_second: float = float("inf")
 ) -> Schedule:
-    """Run the jobs on so many nodes of so many GPUs each."""
+    """Simulate the jobs on `nodes` nodes of `gpus` GPUs each."""
     if nodes < 1 or gpus < 1:
         raise UsageError(f"A cluster has at least 1 node of 1 GPU, got {nodes} of {gpus}.")
     if wide := next((job for job in jobs if job.gpus > gpus), None):
         raise UsageError(f"A cell needs {wide.gpus} GPUs of one node, which has {gpus}; give larger nodes.")
-    waiting: dict[int, deque[int]] = defaultdict(deque)  # by GPUs, in the order of the plan
+    waiting: dict[int, deque[int]] = defaultdict(deque)  # by number of GPUs, in the order of the plan
     for number, job in enumerate(jobs):
         waiting[job.gpus].append(number)
     free = _Free(nodes, gpus)
@@ -68,7 +68,7 @@ def simulate(
 
 
 def _next(waiting: dict[int, deque[int]], most: int) -> int | None:
-    """The first of those that fit, taken out of the queue."""
+    """Pop the first job that fits."""
     fitting = [queue for wanted, queue in waiting.items() if queue and wanted <= most]
     return min(fitting, key=lambda queue: queue[0]).popleft() if fitting else None
 
@@ -104,7 +104,7 @@ class _Free:
         heapq.heappush(self.by_count[count], node)
 
     def _first(self, count: int) -> int | None:
-        """A node with exactly so many free GPUs; what is out of date is dropped on the way."""
+        """A node with exactly so many free GPUs; stale heap entries are dropped on the way."""
         heap = self.by_count[count]
         while heap and self.free[heap[0]] != count:
             heapq.heappop(heap)

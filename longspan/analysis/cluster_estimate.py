@@ -2,8 +2,8 @@
 
     estimate(plan.cells, needs, nodes=8, gpus=8, price=2.5).hours
 
-A cell that fits one GPU has one. One that does not has the fewest on which it fits, and is taken to be that many times
-faster, which is more than it will be. Cells of which nobody knows how long they take are left out, and counted.
+A cell that fits on one GPU gets one. One that does not gets the fewest it fits on, and is assumed to be that many times
+faster, which is optimistic. Cells of unknown duration are left out, and counted.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from longspan.analysis.cluster import Job, simulate
 from longspan.analysis.expected_memory import Need, Needs
 from longspan.analysis.plan import START_SECONDS, MissingCell
 
-CELLS_PER_SECOND = 200.0  # that the driver of a launcher hands out at least (benchmarks/ray_throughput.py)
+CELLS_PER_SECOND = 200.0  # the least that the driver of a launcher dispatches (benchmarks/ray_throughput.py)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A cell that does not fit one GPU: how many it takes and what they share; 0 GPUs where a node is too small."""
+    """A cell that does not fit on one GPU: how many it takes, by ddp or fsdp; 0 GPUs where a node is too small."""
 
     one: MissingCell
     need: Need
@@ -28,7 +28,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ClusterEstimate:
-    """Hours until the last cell ends, GPU-hours that cells have, their price and that of all GPUs until the end."""
+    """Hours until the last cell ends, GPU-hours held by cells, their price, and that of all GPUs until the end."""
 
     cells: int
     hours: float
@@ -46,7 +46,7 @@ class ClusterEstimate:
 def estimate(
     cells: Sequence[MissingCell], needs: Needs, *, nodes: int, gpus: int, price: float | None = None
 ) -> ClusterEstimate:
-    """Simulate the cells, in their order, on `nodes` nodes of `gpus` GPUs like that of the cards."""
+    """Simulate the cells, in order, on `nodes` nodes of `gpus` GPUs each, like the GPU of the cards."""
     jobs, spread, unknown, guesses = [], [], 0, 0
     known: list[tuple[int, MissingCell, Need]] = []
     for one in cells:

@@ -4,9 +4,9 @@
         bench.title                          # NVIDIA H200 · bfloat16 · batch 4, 8 heads of 64 · core · causal_self
         bench.mechanisms["linear"].reading(4096, "forward", "graph").time.median
 
-Several cards of one mechanism are read as one: of a point that was measured twice the newer values count, and what only
-the older has, such as energy, stays. Cards are untrusted and their points
-hold more than the schema knows, so a value of the wrong type counts as not measured.
+Several cards of one mechanism are merged: where a point was measured twice the newer values count, and quantities that
+only the older card has, such as energy, are kept. Cards are untrusted and their points hold more than the schema knows,
+so a value of the wrong type counts as not measured.
 """
 
 import functools
@@ -25,13 +25,13 @@ from longspan.results.card import Card, filename
 
 PROCEDURE = "core"
 MODES = ("forward", "train", "decode")
-VARIANTS = ("graph", "eager", "compiled")  # in this order of preference: graphs time the work, not the launching
-ABLATIONS = ("none",)  # attention removed is no choice of attention
+VARIANTS = ("graph", "eager", "compiled")  # in this order of preference: graphs time the work, not the launches
+ABLATIONS = ("none",)  # no attention at all, so never ranked as a mechanism
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is compared, in the unit that tables show; `scale` turns seconds, bytes and joules into it."""
+    """A compared quantity in the unit shown in tables; `scale` converts from seconds, bytes or joules."""
 
     name: str
     unit: str
@@ -85,7 +85,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class LengthEstimate:
-    """A value at a length: measured there, or between two measured lengths on a straight line of logarithms."""
+    """A value at a length: measured there, or interpolated between two measured lengths, linear in log-log space."""
 
     value: float
     variant: str
@@ -115,7 +115,7 @@ class MeasuredMechanism:
 
     @property
     def ranked(self) -> bool:
-        """Whether it is a choice: neither attention removed nor a twin of released code that differs from its paper."""
+        """Whether it is ranked: neither an ablation nor a twin of released code that differs from its paper."""
         base = self.mechanism.split("(", 1)[0]
         return base not in ABLATIONS and base not in twins()
 
@@ -123,7 +123,7 @@ class MeasuredMechanism:
         return self.readings.get((length, mode, variant))
 
     def series(self, quantity: str, mode: str, variant: str) -> dict[int, ReadingSummary]:
-        """What was measured of a quantity, by length."""
+        """The measured values of a quantity, by length."""
         found = {}
         for (length, one_mode, one_variant), reading in sorted(self.readings.items()):
             sample = reading.sample(quantity)
@@ -132,7 +132,7 @@ class MeasuredMechanism:
         return found
 
     def refused(self, mode: str, variant: str, status: str = "oom") -> list[int]:
-        """Lengths with a status, out of memory if no other is named."""
+        """Lengths with this status, out of memory by default."""
         return sorted(
             length
             for (length, one_mode, one_variant), reading in self.readings.items()
@@ -140,12 +140,12 @@ class MeasuredMechanism:
         )
 
     def variant(self, quantity: str, mode: str, *, wanted: str | None = None) -> str | None:
-        """The variant asked for, else the first of `VARIANTS`, that has this quantity."""
+        """The wanted variant if it has this quantity; without one, the first of `VARIANTS` that has it."""
         choices = VARIANTS if wanted is None else (wanted,)
         return next((variant for variant in choices if self.series(quantity, mode, variant)), None)
 
     def estimate(self, quantity: str, mode: str, variant: str, length: int) -> LengthEstimate | None:
-        """The quantity at a length, interpolated where the two measured neighbours frame it; never beyond them."""
+        """The quantity at a length, interpolated between its two measured neighbours, never extrapolated."""
         found = self.series(quantity, mode, variant)
         if length in found:
             return LengthEstimate(found[length].median, variant, self._cards([length], mode, variant))
@@ -161,7 +161,7 @@ class MeasuredMechanism:
         return LengthEstimate(value, variant, self._cards([below, above], mode, variant), (below, above))
 
     def best_estimate(self, quantity: str, mode: str, length: int) -> LengthEstimate | None:
-        """The lowest over all variants; a measured one comes before interpolated ones."""
+        """The lowest over all variants; measured values come before interpolated ones."""
         found = (self.estimate(quantity, mode, variant, length) for variant in VARIANTS)
         return min(
             (one for one in found if one is not None),
@@ -175,7 +175,7 @@ class MeasuredMechanism:
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured, by mechanism, and the two ceilings of the device that were measured beside them."""
+    """The measurements by mechanism, and the two ceilings of the device that were measured with them."""
 
     machine: str
     setup: tuple[tuple[str, str], ...]
@@ -216,7 +216,7 @@ def benches(cards: Iterable[Card]) -> list[Bench]:
 
 
 def need_benches(cards: Iterable[Card]) -> list[Bench]:
-    """The same, where nothing can be answered without one."""
+    """The same, but raises DataMissing where there is none."""
     found = benches(cards)
     if not found:
         raise DataMissing("No core measurement was found; make some with longspan measure softmax linear.")

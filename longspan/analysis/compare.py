@@ -1,8 +1,8 @@
-"""How sure is one that a beats b, task by task? A paired bootstrap over test examples and seeds, for `board --compare`.
+"""How sure is it that a beats b, task by task? A paired bootstrap over test examples and seeds, for `board --compare`.
 
-The share of draws in which a mechanism is ahead says how sure one is of it; a winner is named where the 95 % interval
-of the difference leaves out 0. Scores that rows have no share in, such as a mean of categories, are drawn over seeds
-alone.
+The share of draws in which a mechanism is ahead says how sure its lead is; a winner is named where the 95 % interval
+of the difference excludes 0. Scores without a contribution per example, such as a mean over categories, are resampled
+over seeds alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ NAMES = ("protocol", "tier", "pattern", "data")
 
 
 def compare(evidence: Evidence, suite: Suite, one: str, other: str, *, metric: str | None = None, **asked) -> Finding:
-    """The tasks of a suite that both have finished; `asked` are the protocol, tier, pattern and data, None for any."""
+    """The tasks of a suite that both have finished; `asked` selects protocol, tier, pattern and data, None for any."""
     if one == other:
         raise UsageError(f"Two mechanisms compare, and {one} was named twice; name another one.")
     runs = [card for card in evidence.runs if _belongs(card, suite) and _asked(card, asked)]
@@ -92,7 +92,7 @@ def _asked(card: Card, asked: dict[str, str | None]) -> bool:
 
 
 def _groups(runs: Sequence[Card]) -> Iterator[list[Card]]:
-    """Runs that compare: of one task under one set of rules, on one kind of data."""
+    """Comparable runs: one task, one set of rules and one kind of data."""
 
     def key(card: Card) -> tuple:
         return card["protocol"], card["tier"], data_of(card), pattern_order(card["pattern"]), card["task"]
@@ -112,7 +112,7 @@ def _metrics(suite: Suite, card: Card, metric: str | None) -> list[str]:
 def _line(
     evidence: Evidence, pair: Sequence[Sequence[Card]], metric: str, names: tuple[str, str]
 ) -> tuple[tuple | None, list[str]]:
-    """One row of the table, None where a mechanism lacks the metric; and what has to be said about it."""
+    """One row of the table, None where a mechanism lacks the metric, and the notes on it."""
     values = [[score["value"] for card in cards if (score := score_by(card, metric))] for cards in pair]
     if not all(values):
         return None, []
@@ -147,7 +147,7 @@ def _line(
 
 
 def sureness(better: np.ndarray) -> str:
-    """The share of draws above 0, those at 0 counted half; more than the draws can tell is not claimed.
+    """The share of draws above 0, ties counting half; never more precise than the number of draws allows.
 
     >>> sureness(np.array([1.0, 1.0, 0.0, -1.0])), sureness(np.ones(2000))
     ('62.5 %', '> 99.9 %')

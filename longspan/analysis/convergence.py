@@ -1,7 +1,7 @@
-"""How does a mechanism learn? Its curve, averaged over seeds where they were evaluated at the same step.
+"""How does a mechanism learn? Its learning curve, averaged over seeds where they were evaluated at the same step.
 
 And how soon: the first evaluation with at least 30 and 35 % validation accuracy on Image, beside Table 5 of Long Range
-Arena. A run can only be as exact as its evaluations are frequent.
+Arena. The step is only as exact as evaluations are frequent.
 """
 
 import statistics

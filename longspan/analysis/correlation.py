@@ -1,9 +1,9 @@
 """Which patterns and tasks rank mechanisms alike? Pearson's r over the mechanisms that two of them have in common.
 
-CAB's figures 3a and 4, recomputed from the printed scores, with Long Range Arena's tasks beside CAB's, and the same of
-own runs: the tasks under one set of rules, those of all patterns and rules, and the indices of patterns. Every pair is
-over the mechanisms that have both (pairwise complete); fewer than three have no r, and four or more an interval
-(Fisher's z). A run that failed is missing.
+CAB's figures 3a and 4, recomputed from the printed scores, with Long Range Arena's tasks beside CAB's, and the same
+from our runs: the tasks under one set of rules, those of all patterns and rules, and the indices of patterns. Every
+pair uses the mechanisms that have both (pairwise complete); r needs at least three of them, its interval (Fisher's z)
+at least four. Failed runs count as missing.
 """
 
 import math
@@ -22,7 +22,7 @@ from longspan.analysis.task_columns import TaskColumn, own_columns
 from longspan.published.index_constants import index_constants
 
 MIN_METHODS = 3
-DECODED = 0.03  # how far a colour of the figure may lie from a number that agrees with it
+DECODED = 0.03  # tolerance of agreement: r is decoded from the figure's colours
 LEADERBOARD = "published (lra-v1)"
 COLUMNS = (
     Column("From"),
@@ -49,7 +49,7 @@ class Pair:
         return self.interval_at(0.95)
 
     def interval_at(self, level: float) -> tuple[float, float] | None:
-        """By Fisher's z; None below four methods, and where nothing scatters."""
+        """By Fisher's z; None below four methods, and where r is undefined, 1 or -1."""
         if self.r is None or self.methods < 4 or abs(self.r) >= 1:
             return None
         z = math.atanh(self.r)
@@ -59,17 +59,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class Grid:
-    """All pairs of one origin; `figure` is what a paper shows of them."""
+    """All pairs of one origin; `figure` holds the r that a paper's figure shows for them."""
 
     origin: str
     names: tuple[str, ...]
-    pairs: Mapping[tuple[int, int], Pair]  # of the earlier and the later
+    pairs: Mapping[tuple[int, int], Pair]  # keyed by places in `names`, the lower first
     figure: Mapping[tuple[int, int], float]
     title: str = ""  # of the figure
-    unprinted: frozenset[int] = frozenset()  # places whose scores the paper of the figure does not print
+    unprinted: frozenset[int] = frozenset()  # places whose scores the figure's paper does not print
 
     def is_checked(self, place: tuple[int, int]) -> bool:
-        """Whether the figure was drawn from scores that are at hand."""
+        """Whether the figure shows this pair and the paper prints the scores behind it."""
         return place in self.figure and not self.unprinted & set(place)
 
 
@@ -114,7 +114,7 @@ def correlate(one: Scores, other: Scores) -> Pair:
         return Pair(len(common), None)
     try:
         r = statistics.correlation(*columns)
-    except statistics.StatisticsError:  # numbers so near that their squares vanish
+    except statistics.StatisticsError:  # values so close that their squared deviations underflow
         return Pair(len(common), None)
     return Pair(len(common), max(-1.0, min(1.0, r)))
 
@@ -134,14 +134,14 @@ def _grid(
 
 
 def _own(table: ScoreTable) -> Grid | None:
-    """The tasks of own runs; None where no two share three mechanisms."""
+    """The tasks of our runs; None where no two share three mechanisms."""
     columns = {task: (title, _column(table, task)) for task, title in table.tasks.items()}
     grid = _grid(table.origin, columns)
     return grid if any(pair.r is not None for pair in grid.pairs.values()) else None
 
 
 def _joined(origin: str, columns: Sequence[TaskColumn]) -> list[Grid]:
-    """Columns that were not run under the same rules; none where no two share three mechanisms that differ."""
+    """Columns that were not run under the same rules; empty where no two share three mechanisms that differ."""
     grid = _grid(origin, {column.title: (column.title, column.scores) for column in columns})
     related = {place for pair, own in grid.pairs.items() if own.r is not None for place in pair}
     kept = [column for place, column in enumerate(columns) if place in related]
@@ -185,7 +185,7 @@ def _rows(grid: Grid) -> Iterator[tuple]:
 
 
 def _verdict(grid: Grid) -> Iterator[str]:
-    """How much of a figure the printed scores bear out, and what it shows that they cannot."""
+    """How much of a figure the printed scores confirm, and what it shows that they cannot give."""
     checked = {place: pair.r for place, pair in grid.pairs.items() if grid.is_checked(place)}
     known = {place: r for place, r in checked.items() if r is not None}
     same = sum(abs(grid.figure[place] - r) <= DECODED for place, r in known.items())
@@ -201,7 +201,7 @@ def _verdict(grid: Grid) -> Iterator[str]:
 
 
 def _exchanged(grid: Grid) -> list[str]:
-    """Two neighbouring rows of a figure that fit the printed scores of one another better than their own."""
+    """Pairs of rows of a figure that fit each other's printed scores better than their own."""
     notes = []
     for i, j in grid.pairs:
         others = [k for k in range(len(grid.names)) if k not in (i, j)]

@@ -1,4 +1,4 @@
-"""From which length on does a mechanism beat another, exact attention above all? Its efficiency length, two ways.
+"""From which length on does a mechanism beat another, usually exact attention? Its efficiency length, by two methods.
 
     cab_2023({256: .472, ...}, {256: .648, ...}, "time").length      # 1877.3, with r2
     measured({256: ReadingSummary(...), ...}, {256: ReadingSummary(...), ...}).length
@@ -6,9 +6,9 @@
 `cab-2023` is the Comprehensive Attention Benchmark's own method: y = ax^2 + bx + c through the baseline, y = ex + f
 through the mechanism (through all lengths but 256 for time), and the larger root of their difference. R2 is that of
 the straight line. Beyond CAB, the quadratic term must be significant (`parabola.py`): the memory of a fused softmax is
-a straight line, and rounding bends it enough for a root at 1e18. `measured` believes only what was measured: where the
-difference of logarithms changes its sign between two lengths for the last time, the crossing lies on the straight line
-between them. Its interval is a bootstrap: medians are drawn again from the spread of their readings.
+a straight line, and rounding bends it enough for a root at 1e18. `measured` uses measured lengths alone: where the log
+difference changes sign between two of them for the last time, the crossing is interpolated linearly in log-log space.
+Its interval is a bootstrap: medians are redrawn from the spread of their readings.
 """
 
 import math
@@ -30,10 +30,10 @@ from longspan.core.spec import Spec
 METHODS = ("measured", "cab-2023")
 BASELINES = ("softmax", 'softmax(kernel="plain")')  # what the site compares with: today's kernel and the naive one
 MODES = ("forward", "train")
-DROPPED = 256  # the length that CAB's code leaves out of the straight line through times
+DROPPED = 256  # the length that CAB's code leaves out of the line fitted to times
 DRAWS, SEED = 2000, 0
 SIGMA = 1.349  # quartiles of a normal distribution lie this many standard deviations apart
-MEDIAN_ERROR = 1.2533  # its median is this much less certain than its mean
+MEDIAN_ERROR = 1.2533  # the standard error of its median is this many times that of its mean
 CHEAPER = {"time": ("faster", "slower"), "memory": ("smaller", "larger"), "energy": ("thriftier", "thirstier")}
 
 Status = Literal["crosses", "between", "below", "above", "none"]
@@ -126,9 +126,9 @@ def cab_2023(baseline: Mapping[int, float], mechanism: Mapping[int, float], quan
 def _fitted_interval(
     baseline: Mapping[int, float], used: Mapping[int, float]
 ) -> tuple[float | None, float | None] | None:
-    """95 % of the crossings of fits drawn from the scatter about them; None at an end where fits no longer cross.
+    """The 95 % interval of crossings of fits drawn from their residual scatter; an end is None where fits do not cross.
 
-    None altogether where a straight line through two points has no scatter.
+    None altogether where the line runs through two points and so has no residuals.
     """
     if len(used) < 3:
         return None
@@ -212,7 +212,7 @@ def _range(lengths: Sequence[int]) -> str:
 
 
 def _last_crossings(lengths: Sequence[int], logs: np.ndarray) -> np.ndarray:
-    """For each line of differences: the length of the last change to cheaper; 0 always cheaper, inf dear at the end."""
+    """The length of the last change to cheaper, for each row; 0 if always cheaper, inf if not cheaper at the end."""
     cheaper = logs > 0
     found = np.full(len(logs), math.inf)
     found[cheaper.all(axis=1)] = 0.0
@@ -228,7 +228,7 @@ def _last_crossings(lengths: Sequence[int], logs: np.ndarray) -> np.ndarray:
 def _interval(
     lengths: Sequence[int], baseline: Mapping[int, ReadingSummary], mechanism: Mapping[int, ReadingSummary], seed: int
 ) -> tuple[float | None, float | None] | None:
-    """95 % of the crossings of redrawn medians; None where the readings have no spread."""
+    """The 95 % interval of crossings of redrawn medians; None where the readings have no spread."""
     errors = [[median_error(series[n]) for n in lengths] for series in (baseline, mechanism)]
     if any(error is None for line in errors for error in line):
         return None
@@ -255,7 +255,7 @@ def median_error(sample: ReadingSummary) -> float | None:
 
 
 def answer(evidence: Evidence) -> Finding:
-    """Every mechanism against today's softmax and the naive one, by what was measured."""
+    """Every mechanism against today's softmax and the naive one, by the `measured` method."""
     found = need_benches(evidence.measurements)
     made = [
         comparison
@@ -303,7 +303,7 @@ def compare(
 
 
 def compare_file(path: Path, *, baseline: str = "softmax", method: str = "measured", quantity: str = "time") -> Finding:
-    """The same from a CSV file, whose names of mechanisms are taken as they are."""
+    """The same from a CSV file, whose mechanism names are taken as they are."""
     _known_words(method, quantity)
     found = csv_measurements.read(path, quantity)
     if baseline not in found:
@@ -360,7 +360,7 @@ def _on_bench(
 def _shared_variant(
     one: MeasuredMechanism, other: MeasuredMechanism, quantity: str, mode: str, wanted: str | None
 ) -> str | None:
-    """The variant with the most lengths that both were measured at; of equals the first of `VARIANTS`."""
+    """The variant with the most lengths at which both were measured; ties go to the first of `VARIANTS`."""
     choices = VARIANTS if wanted is None else (wanted,)
     counts = {
         variant: len(one.series(quantity, mode, variant).keys() & other.series(quantity, mode, variant).keys())

@@ -5,8 +5,8 @@
     abc,256,0.648,42
 
 `mechanism`, `length` and at least one of `time_ms`, `memory_mib`, `energy_j` are needed; `time_low_ms`, `time_high_ms`
-(quartiles) and `readings` give the times a spread. An empty cell was not measured, `oom` did not fit. Other columns are
-passed over.
+(quartiles) and `readings` give the times a spread. An empty cell means not measured, `oom` that it did not fit. Other
+columns are ignored.
 """
 
 import csv
@@ -24,14 +24,14 @@ OUT_OF_MEMORY = "oom"
 
 @dataclass
 class Measured:
-    """What a file says of one mechanism: values by quantity and length, and where it did not fit."""
+    """What a file has for one mechanism: values by quantity and length, and the lengths that did not fit."""
 
     values: dict[str, dict[int, ReadingSummary]] = field(default_factory=lambda: {name: {} for name in COLUMNS})
     refused: set[int] = field(default_factory=set)
 
 
 def read(path: Path, quantity: str) -> dict[str, Measured]:
-    """The mechanisms of a file, in its order; DataMissing without the file, CorruptFile with what is wrong in it."""
+    """The mechanisms in file order; raises DataMissing without the file, CorruptFile with what is wrong in it."""
     try:
         return _read(path, quantity)
     except csv.Error as error:

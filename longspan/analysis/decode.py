@@ -46,7 +46,7 @@ def answer(evidence: Evidence) -> Finding:
 
 
 def _curves(bench: Bench) -> list[Curves]:
-    """The times by each variant, and the states, which no variant changes."""
+    """The times of each variant, and the state sizes, which are the same for all variants."""
     made = []
     for variant in VARIANTS:
         times = tuple(line for one in bench.mechanisms.values() if (line := _times(one, variant)).x)

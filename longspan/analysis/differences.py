@@ -1,8 +1,8 @@
 """Which mechanisms differ at all? Each against softmax on the very same test examples.
 
-Both answered the same examples, so that the luck of the test set is largely shared: examples are drawn again with
-replacement, for both alike, and of each the seeds, and the difference of the means is taken each time. Its 95 %
-interval leaves out 0 where they differ. With one seed it knows nothing of the luck of training.
+Both answered the same examples, so the luck of the test set is largely shared: examples are resampled with replacement,
+the same for both, and seeds for each, and the difference of the means is taken each time. They differ where its 95 %
+interval excludes 0. With one seed the interval does not cover the luck of training.
 """
 
 from collections import defaultdict

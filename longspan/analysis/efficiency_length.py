@@ -1,9 +1,9 @@
 """By CAB's fits, from which length on does a mechanism beat exact attention? Its Table 11 and Figure 2c.
 
-Efficiency lengths in time and memory by the method of CAB (`crossover.py`, cab-2023), from own measurements beside the
-printed ones. A length is given only where the quadratic coefficient of the baseline is above 0 with its whole 95 %
-interval; else a sentence says what it is. Mechanisms that declare n² have no straight line and are left out, but for
-those that CAB fitted one to.
+Efficiency lengths in time and memory by the method of CAB (`crossover.py`, cab-2023), from our measurements beside the
+printed ones. A length is given only where the whole 95 % interval of the baseline's quadratic coefficient is above 0;
+else a sentence says what the coefficient is. Mechanisms that declare n² are not linear and are left out, except those
+to which CAB fitted a line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from longspan.analysis.crossover import BASELINES, Crossing, cab_2023
 from longspan.analysis.finding import Column, Finding
 from longspan.core.printable import shown
 
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # over which CAB fitted
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # that CAB fitted to
 KINDS = ("time", "memory")
 MODES = ("forward", "train")
 SETUP = {"dtype": "float32", "batch": "4", "heads": "8", "dim": "64", "module": "layer"}  # CAB's
@@ -41,7 +41,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class LengthPair:
-    """The efficiency lengths of a mechanism; a quantity that was not measured is not there."""
+    """The efficiency lengths of a mechanism; quantities that were not measured are missing."""
 
     mechanism: str
     title: str
@@ -121,14 +121,14 @@ def _order(pair: LengthPair) -> tuple[float, float]:
 
 
 def _points(entry: MeasuredMechanism, kind: str, mode: str) -> dict[int, float]:
-    """Medians at CAB's lengths in the unit that tables show: of eager calls for memory, under graphs for time."""
+    """Medians at CAB's lengths in the unit that tables show: eager calls for memory, CUDA graphs for time."""
     choices = ("eager", "graph") if kind == "memory" else VARIANTS
     series = next((s for variant in choices if (s := entry.series(kind, mode, variant))), {})
     return {n: QUANTITIES[kind].scale * one.median for n, one in series.items() if n in LENGTHS}
 
 
 def _quadratic(bench: Bench, mode: str, baseline: str) -> Iterator[str]:
-    """What the parabola through the baseline says of its quadratic term, in a sentence for each quantity."""
+    """A sentence for each quantity on the quadratic term of the parabola through the baseline."""
     for kind in KINDS:
         points = _points(bench.mechanisms[baseline], kind, mode)
         if len(points) < parabola.FEWEST:

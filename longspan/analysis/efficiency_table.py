@@ -28,7 +28,7 @@ Clock = Literal["wall", "compute"]
 
 
 def speed_text(cell: SpeedCell, clock: Clock = "wall") -> str:
-    """`8.41 (1.72x)`; what was printed stays as it was, with a mark where it is doubtful."""
+    """`8.41 (1.72x)`; published values stay as printed, with a mark where they are doubtful."""
     if cell.printed[0] or cell.status == "missing":
         return (cell.printed[0] or DASH) + (DOUBT if cell.doubts[0] else "")
     if cell.status != "ok":
@@ -64,7 +64,7 @@ def length_text(length: int) -> str:
 
 
 def names_of(view: SpeedTable) -> list[str]:
-    """What each row is called: its title, with the options where the title alone is ambiguous."""
+    """The name of each row: its title, with the options where the title alone is ambiguous."""
     titles = [row.title for row in view.rows if row.source == "own"]
     return [_name(row, alone=titles.count(row.title) < 2) for row in view.rows]
 

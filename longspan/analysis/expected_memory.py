@@ -1,11 +1,11 @@
-"""How much memory does a cell need on a device, and over how many should it be spread? From the peaks on cards.
+"""How much memory does a cell need on a device, and how many devices does it take? From the peaks on cards.
 
     needs = Needs(evidence.runs, "NVIDIA H200")
     need = needs.of("lm", "softmax", "causal_self", "longspan", "full")
     need.spread(capacity=140 << 30, gpus=8)        # (2, "ddp")
 
-A cell that was run before needs as much again; for another one the largest peak of its task is taken. Weights, their
-gradients and the two moments of the optimiser are 16 bytes for a parameter. The rest grows with the rows on a device.
+A cell that was run before needs as much again; for any other the largest peak of its task is taken. Weights, gradients
+and the optimiser's two moments take 16 bytes per parameter. The rest grows with the batch rows on a device.
 """
 
 from collections import defaultdict
@@ -16,13 +16,13 @@ from longspan.analysis.expected_time import SAME_MODEL, Setting, named
 from longspan.results.card import Card
 from longspan.results.device import device_of
 
-STATE_BYTES = 16  # of a parameter: weight, gradient and two moments in fp32
-ROOM = 0.9  # of a device's memory that a cell may take
+STATE_BYTES = 16  # per parameter: weight, gradient and two moments in fp32
+ROOM = 0.9  # share of a device's memory that a cell may take
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes at the peak, None where no card tells; parameters; what they come from; whether they are a guess."""
+    """Peak bytes, None where no card tells; the number of parameters; their source; whether they are a guess."""
 
     bytes: int | None
     parameters: int
@@ -30,7 +30,7 @@ class Need:
     guess: bool = False
 
     def spread(self, capacity: int | None, gpus: int) -> tuple[int, str] | None:
-        """How many GPUs of a node it takes and what they share; None where all of them are too few."""
+        """How many GPUs of a node it takes, and by ddp or fsdp; None where all of them are too few."""
         if self.bytes is None or capacity is None or self.bytes <= ROOM * capacity:
             return 1, "ddp"
         state = min(self.bytes, STATE_BYTES * self.parameters)
@@ -43,7 +43,7 @@ class Need:
 
 
 class Needs:
-    """The peaks of runs on one device, each alone on it, by setting and mechanism."""
+    """The memory peaks of single-device runs on one kind of device, by setting and mechanism."""
 
     def __init__(self, runs: Iterable[Card], device: str):
         self.device, self.capacity = device, None

@@ -3,10 +3,10 @@
     times = Times(evidence.runs, evidence.measurements, "NVIDIA H200")
     times.of("text_4k", "performer", "noncausal_self", "longspan", "full", steps=10_000)
 
-A cell that was run before takes as long again. One that was not is guessed: the time of a step with other mechanisms on
-that task, by how much slower or faster than softmax the mechanism is elsewhere. That comes from runs of both on one
-task; failing that from measurements of both by themselves, where half of what one is slower shows in a step, and
-nothing of what it is faster: the rest of the network and the launches take their time too.
+A cell that was run before takes as long again. Any other is guessed: the time of a step with other mechanisms on that
+task, scaled by how much slower or faster than softmax the mechanism is elsewhere. That ratio comes from runs of both on
+one task or, failing that, from measurements of both by themselves, of which half of a slowdown counts in a step and
+none of a speed-up: the rest of the network and the kernel launches take their time too.
 """
 
 import math
@@ -19,14 +19,14 @@ from longspan.results.card import Card
 from longspan.results.device import device_of
 
 BASELINE = "softmax"
-SAME_MODEL = {"full": "lite", "lite": "full"}  # tiers that train the same network for another number of steps
-SHARE = 0.5  # of attention in a step
-LONGEST = 4096  # tokens of measurements that are like those of the tasks
+SAME_MODEL = {"full": "lite", "lite": "full"}  # tiers that train the same network for a different number of steps
+SHARE = 0.5  # of a step's time that is attention
+LONGEST = 4096  # tokens; longer measurements are unlike the tasks
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds, None where no card tells; what they come from; whether they are a guess, and among other work."""
+    """Seconds, None where no card tells; their source; whether they are a guess, and whether from a shared device."""
 
     seconds: float | None
     source: str
@@ -45,7 +45,7 @@ class Setting:
 
 
 def named(card: Card) -> str:
-    """A mechanism as it was asked for: the plain name where the protocol has a form for it."""
+    """A mechanism as it was requested: the plain name where the protocol has a preset for it."""
     return card.get("preset") or card["mechanism"]
 
 
@@ -60,7 +60,7 @@ class Times:
         self._cores = _core_seconds(card for card in measurements if _gpu(card) == device)
 
     def of(self, task: str, mechanism: str, pattern: str, protocol: str, tier: str, steps: int) -> Expected:
-        """What a whole run of so many steps takes."""
+        """What a whole run of `steps` steps takes."""
         settings = [Setting(task, protocol, one, pattern) for one in _like(tier)]
         for setting in settings:
             if (seconds := self.steps.get(setting, {}).get(mechanism)) is not None:
@@ -78,7 +78,7 @@ class Times:
     def _guess(
         self, known: Mapping[Setting, Mapping[str, float]], settings: Sequence[Setting], mechanism: str
     ) -> tuple[float, str] | None:
-        """Seconds of a step from the other mechanisms of the task, under another protocol if need be; and in words."""
+        """Seconds per step from the other mechanisms of the task, under another protocol if need be; and the source."""
         first, tiers = settings[0], [setting.tier for setting in settings]
         others = [one for one in known if (one.task, one.pattern) == (first.task, first.pattern) and one.tier in tiers]
         for setting in (*settings, *sorted(others, key=lambda one: (one.tier != first.tier, one.protocol))):
@@ -130,7 +130,7 @@ def _by_setting(cards: Iterable[Card]) -> dict[Setting, dict[str, float]]:
 
 
 def _seconds_of_a_step(card: Card) -> float | None:
-    """The wall time of a finished run by its steps."""
+    """Wall time per step of a finished run."""
     seconds = card["timing"]["wall_seconds"]
     if card["status"] != "ok" or not seconds or card["overrides"] or not card["curve"]:
         return None
@@ -144,7 +144,7 @@ def _gpu(card: Card) -> str:
 
 
 def _core_seconds(measurements: Iterable[Card]) -> dict[tuple[str, str], dict[tuple, float]]:
-    """Seconds of a training step of mechanisms by themselves, by mechanism and pattern, then by how they were timed."""
+    """Seconds per training step of a mechanism by itself, by mechanism and pattern, then by how it was timed."""
     found: dict[tuple[str, str], dict[tuple, float]] = defaultdict(dict)
     for card in measurements:
         if card["procedure"] != "core":

@@ -1,7 +1,7 @@
 """How do language models fare at other lengths than in training? Figure 3c of the Comprehensive Attention Benchmark.
 
-The paper's numbers are read off its figure and stand beside own ones, never among them: the pieces of text differ, so
-that only the shapes of the curves compare.
+The paper's numbers are read off its figure and shown beside ours, never mixed with them: the pieces of text differ, so
+only the shapes of the curves compare.
 """
 
 import statistics
@@ -30,7 +30,7 @@ PAPER = "CAB, figure 3c (read off)"
 
 @dataclass(frozen=True)
 class Curve:
-    """Perplexity by length; `reasons` say why there is none."""
+    """Perplexity by length; `reasons` say why a length has none."""
 
     title: str
     mechanism: str

@@ -1,6 +1,6 @@
 """Which mechanism is fastest for each pattern, length and mode, and which of those that are exact?
 
-Each mechanism counts with its fastest variant. Attention removed, and twins of released code, are no choices.
+Each mechanism counts with its fastest variant. Ablations and twins of released code are not ranked.
 """
 
 from dataclasses import dataclass

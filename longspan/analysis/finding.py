@@ -46,7 +46,7 @@ class Finding:
         }
 
     def condensed(self) -> "Finding":
-        """The same for the eye: what is alike in all rows of a column of context is said once, below the table."""
+        """The same for reading: what all rows of a context column share is moved to a note below the table."""
         said, kept = [], []
         for place, column in enumerate(self.columns):
             own = [row[place] for row in self.rows]
@@ -65,14 +65,14 @@ class Finding:
         )
 
     def texts(self) -> list[list[str]]:
-        """The rows as people read them."""
+        """The rows as formatted text."""
         return [
             [text(value, column.kind) for value, column in zip(row, self.columns, strict=True)] for row in self.rows
         ]
 
 
 def common_parts(values: list[Any]) -> tuple[str, list[Any]]:
-    """What is alike in all values, part by part, and each value without it.
+    """The parts that all values share, and each value without them.
 
     >>> common_parts(["GPU · bfloat16 · batch 4", "GPU · float32 · batch 4"])
     ('GPU · batch 4', ['bfloat16', 'float32'])
@@ -138,7 +138,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[s
 
 
 def escaped(words: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
+    """Text escaped so that Markdown shows it literally, on one line."""
     return re.sub(r"([\\`*_{}\[\]<>|#~!])", r"\\\1", " ".join(printable(words).split()))
 
 

@@ -1,8 +1,8 @@
 """Which mechanisms does nothing beat at once in score, time and memory? The Pareto front of every task, from its runs.
 
-Time and memory are those of the training that gave the score, on one machine in one precision. How sure one is that a
-mechanism belongs on the front is the share of draws in which it does, with test examples and seeds drawn again for all
-alike; time and memory stay as measured.
+Time and memory are those of the training that gave the score, on one machine in one precision. The share of draws in
+which a mechanism is on the front says how sure its place is: each draw resamples test examples, the same for all, and
+seeds; time and memory stay as measured.
 """
 
 import statistics
@@ -50,7 +50,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostFront:
-    """Mechanisms that compare: one task and machine, one set of rules."""
+    """Comparable mechanisms: one task and machine, one set of rules."""
 
     label: str
     metric: str
@@ -102,7 +102,7 @@ def _machine(card: Card) -> str:
 
 
 def _front(evidence: Evidence, cards: Sequence[Card], notes: list[str]) -> tuple[list[tuple], CostFront] | None:
-    """The rows of a table and what is drawn of it; None where there are no two mechanisms to compare."""
+    """The rows of a table and the data of its figure; None with fewer than two mechanisms to compare."""
     own: dict[str, list[Card]] = defaultdict(list)
     for card in cards:
         own[row_mechanism(card)].append(card)
@@ -150,13 +150,13 @@ def _cost(seeds: Sequence[Card]) -> Cost | None:
 
 
 def dominated(points: Sequence[Cost], scores: np.ndarray) -> np.ndarray:
-    """Whether the second is as good as the first in all and better in something, [first, second, draws].
+    """Whether the second dominates the first: as good in everything, better in something; [first, second, draws].
 
     Scores are [mechanisms, draws], more is better; memory counts where it is known of both.
     """
     time = np.array([point.step_ms for point in points])
     memory = np.array([np.nan if point.memory_gib is None else point.memory_gib for point in points])
-    larger, smaller = memory[:, None] > memory, memory[:, None] < memory  # nothing is known of what is not a number
+    larger, smaller = memory[:, None] > memory, memory[:, None] < memory  # both False for NaN
     slower, faster = time[:, None] > time, time[:, None] < time
     worse, better = scores[:, None] < scores, scores[:, None] > scores
     return ~(smaller | faster)[..., None] & ~better & ((larger | slower)[..., None] | worse)

@@ -1,4 +1,4 @@
-"""How much better are models on what they were trained on? Table 3 of Long Range Arena, and own models beside it."""
+"""How much better are models on what they were trained on? Table 3 of Long Range Arena, and our models beside it."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ from longspan.analysis.rate_interval import in_percent
 from longspan.results.card import Card
 from longspan.results.variant import STANDIN, data_of
 
-TASK = "image"  # the one the paper looked at; own models may be of any task that is scored by accuracy
+TASK = "image"  # the one the paper looked at; our models may be of any task that is scored by accuracy
 COLUMNS = (
     Column("Task"),
     Column("Mechanism"),
@@ -68,7 +68,7 @@ def answer(evidence: Evidence) -> Finding:
 
 
 def _asked(evidence: Evidence) -> list[TrainTestGap]:
-    """What models answered to the probe."""
+    """From the probe's cards."""
     pairs = []
     for rules, cards in evidence.same(evidence.asked("gap")):
         subject = cards[0]["subject"]
@@ -85,7 +85,7 @@ _SPLITS = ("train", "test")
 
 
 def _interval(rates: Sequence[float], counts: Sequence[int], gaps: Sequence[float]) -> tuple[float, float]:
-    """95 % of the gap: both sets of examples were drawn, and the seeds where there are several."""
+    """The 95 % interval of the gap, over the sampling of both sets of examples and, if there are several, of seeds."""
     variance = sum(max(0.0, rate * (1 - rate)) / max(1, count) for rate, count in zip(rates, counts, strict=True))
     variance += statistics.variance(gaps) / len(gaps) if len(gaps) > 1 else 0.0
     middle, half = statistics.fmean(gaps), 1.96 * math.sqrt(variance)
@@ -98,14 +98,14 @@ def _printed(task: str, mechanism: str) -> float | None:
 
 
 def _covered(pairs: Sequence[TrainTestGap]) -> str:
-    """How many of the paper's models have a number of ours beside."""
+    """How many of the paper's models have one of our numbers beside them."""
     printed = {pair.mechanism for pair in pairs if pair.origin == "published"}
     own = {pair.mechanism.partition("(")[0] for pair in pairs if pair.origin != "published" and pair.task == TASK}
     return f"Own numbers on Image stand beside {len(own & printed)} of the {len(printed)} models of the paper."
 
 
 def _logged(evidence: Evidence) -> list[TrainTestGap]:
-    """Runs that were not asked: the accuracy their log holds at the reported step."""
+    """From runs without a probe card: the training accuracy in their log at the reported step."""
     answered = {card["subject"]["card"] for card in evidence.asked("gap")}
     runs = [card for card in evidence.runs if card["sha256"] not in answered and _logged_train(card) is not None]
     return [

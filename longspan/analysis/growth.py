@@ -1,7 +1,7 @@
 """What do time, memory and energy come to at each length? Curves against length, figure 2 a and b of CAB.
 
 Time is shown for every variant, memory for eager calls (a CUDA graph keeps a pool of its own), energy for graphs.
-A mechanism that runs out of memory ends before the others.
+The curve of a mechanism that runs out of memory ends before the others.
 """
 
 from collections.abc import Iterable, Iterator
@@ -110,7 +110,7 @@ def _line(entry: MeasuredMechanism, quantity: str, mode: str, variant: str, scal
 
 
 def _ending(bench: Bench, entry: MeasuredMechanism) -> str:
-    """Where a mechanism stopped, mode by mode, in a sentence; empty where it went all the way."""
+    """Where a mechanism stopped, mode by mode, in a sentence; empty where it ran at every length."""
     parts = []
     for mode in MODES:
         for status, words in ENDINGS.items():

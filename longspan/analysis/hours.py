@@ -1,7 +1,7 @@
-"""What does a task cost to train? CAB's Table 15, in hours of an A100, beside the hours of own runs.
+"""What does a task cost to train? CAB's Table 15, in hours of an A100, beside the hours of our runs.
 
-Own hours are those of single runs as they were made, on their own machine and in their own tier; runs that shared their
-device are left out. Hours of two machines, or of two tiers, do not compare.
+Our hours are those of single runs as they were made, each on its machine and in its tier; runs that shared their device
+are left out. Hours of two machines, or of two tiers, do not compare.
 """
 
 import statistics

@@ -1,8 +1,8 @@
-"""How good is a mechanism over all tasks of a pattern? CAB's compositional index, as published and of own runs.
+"""How good is a mechanism over all tasks of a pattern? CAB's compositional index, as published and from our runs.
 
-An index is the mean z-score of each task's metrics, and then of the tasks. Beside it stands what the paper does not
-have: an interval over seeds, and the ranks a mechanism takes when one task is left out. A run that failed counts as
-missing, and a mechanism without a task has no index.
+An index averages z-scores over each task's metrics, and then over the tasks. It is shown with what the paper does not
+have: an interval over seeds, and the ranks a mechanism takes when one task is left out. A failed run counts as missing,
+and a mechanism that lacks a task has no index.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def answer_published() -> Finding:
 
 
 def published_rows() -> list[IndexRow]:
-    """The index of every published row that has one, by either set of constants, from the best sources there are."""
+    """The index of every published row that has one, with either set of constants, from the best sources available."""
     checks = {(check.pattern, check.row): check for check in index_checks() if check.task is None}
     return [
         found
@@ -141,7 +141,7 @@ def _line(row: IndexRow, rows: Sequence[IndexRow]) -> tuple:
 
 
 def _moved(rows: Sequence[IndexRow]) -> list[str]:
-    """The mechanism that leads a pool by one task alone."""
+    """A note on each mechanism that leads a pool because of one task alone."""
     notes = []
     for row in rows:
         if rank(row, rows) != 1 or len([other for other in rows if other.pool == row.pool]) < 2:

@@ -1,10 +1,10 @@
-"""How fast, how big? Own measurements in the layout of Tables 2 and 4 of Long Range Arena, beside what it printed.
+"""How fast, how big? Our measurements in the layout of Tables 2 and 4 of Long Range Arena, beside the printed ones.
 
     for view in tables(Store("out/cards").cards("measurement")):
         view.rows[0].cells[4000].steps_per_second
 
 A table holds cards of one machine and one setting; ratios are to softmax at the same length in the same table. A
-published row stands below the mechanism it is about: its ratios compare, its speeds and bytes are of other hardware.
+published row stands below the mechanism it is about: its ratios compare, its speeds and bytes are from other hardware.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from longspan.results.card import Card, canonical
 PROCEDURE = "lra-efficiency"
 BASELINE = "softmax"
 TITLES = {"train": "Training", "inference": "Inference"}
-PAPER = {  # the table of a mode, and what it calls the speed
+PAPER = {  # the paper's table for each mode, and its name for the speed
     "train": ("lra-training-speed", "training speed"),
     "inference": ("lra-inference-speed", "inference speed"),
 }
@@ -46,7 +46,7 @@ class SpeedCell:
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """`source` is own for a mechanism that was measured, published for what the paper prints of it."""
+    """`source` is "own" for a mechanism that we measured, "published" for the paper's numbers of it."""
 
     source: Literal["own", "published"]
     mechanism: str
@@ -70,7 +70,7 @@ class SpeedTable:
         return " · ".join([*parts, "compiled"] if self.settings.get("compile") else parts)
 
     def setting(self, name: str) -> str:
-        """In words; a card need not say it."""
+        """A setting as text; a card may lack it."""
         return str(self.settings.get(name, "unknown"))
 
 

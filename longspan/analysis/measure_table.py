@@ -4,7 +4,7 @@
         print(view.title, view.grid())
     print(render(cards, "markdown"))
 
-A view is one pattern, mode and variant on one machine; a cell is the median time of a call, of a token in decoding.
+A view is one pattern, mode and variant on one machine; a cell is the median time of a call, or of a token in decoding.
 """
 
 import csv

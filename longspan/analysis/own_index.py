@@ -1,9 +1,9 @@
-"""The compositional index of own runs: by the published constants where they hold, else by those of their own pool.
+"""The compositional index of our runs: by the published constants where they apply, else by those of their own pool.
 
-The published means and deviations are of full runs on the data of the tasks. Runs of another tier, or on a substitute,
-are counted by the mean and the sample deviation of their own pool: five mechanisms or more that have the metric. A task
-or a setting that fewer have is declared out; a row that lacks one of the others has no index. Nothing compares across
-pools.
+The published means and deviations are of full runs on the tasks' data. Runs of another tier, or on substitute data, are
+scored by the mean and the sample standard deviation of their own pool: at least five mechanisms that have the metric. A
+task or a setting that fewer have is left out, and a note says so; a row that lacks one of the others has no index.
+Indices of different pools do not compare.
 """
 
 import statistics
@@ -30,7 +30,7 @@ OWN = "own pool"
 
 @dataclass(frozen=True)
 class IndexRow:
-    """An index with the scores of its tasks. Rows of one pattern, origin and constants compare."""
+    """An index with the scores of its tasks. Rows of the same pattern, origin and constants compare."""
 
     pattern: str
     title: str
@@ -60,7 +60,7 @@ Runs = Mapping[str, Mapping[str, list[Card]]]  # finished runs of one kind of da
 
 
 def own_rows(runs: Iterable[Card]) -> tuple[list[IndexRow], list[str]]:
-    """Every index that the runs allow, and what was declared out of which."""
+    """Every index that the runs allow, and notes on what was left out of each."""
     groups: dict[tuple[str, str, str], list[Card]] = defaultdict(list)
     for card in runs:
         if _counts(card):
@@ -111,7 +111,7 @@ def _kind(kinds: Mapping[str, Mapping[str, list[Card]]]) -> str:
 
 
 def _own_scale(measure: Measure, runs: Runs) -> Measure | None:
-    """The measure over the settings that enough mechanisms have, with the scale of their pool; None where none has."""
+    """The measure over the settings that enough mechanisms have, with their pool's scale; None if there are none."""
     settings = tuple(one for one in measure.settings if len(runs.get(one, {})) >= MIN_POOL)
     own = replace(measure, settings=settings)
     values = [measure.factor * statistics.fmean(seeds) for seeds in by_mechanism(own, runs).values()]
@@ -121,7 +121,7 @@ def _own_scale(measure: Measure, runs: Runs) -> Measure | None:
 
 
 def by_mechanism(measure: Measure, runs: Runs) -> dict[str, list[float]]:
-    """For every mechanism that has all settings, its mean over them: for each seed they share, else once."""
+    """For every mechanism that has all settings, its mean over them: one for each shared seed, else a single one."""
     found = {}
     if not measure.settings:
         return found
@@ -167,9 +167,9 @@ def _rows(pattern: str, origin: str, constants: str, measures: Sequence[Measure]
 
 
 def _interval(measures: Sequence[Measure], z: Mapping[str, Sequence[float]]) -> tuple[float, float] | None:
-    """95 % of the index under resampling of seeds, the same at every call; None where a task has one seed.
+    """The 95 % interval of the index under resampling of seeds, deterministic; None where a task has one seed.
 
-    Metrics of one run are drawn together, the constants stay.
+    Metrics of one run are resampled together; the constants stay fixed.
     """
     if min(map(len, z.values())) < 2:
         return None
@@ -193,7 +193,7 @@ def _about(
     settings: Mapping[str, Mapping[str, Mapping[str, list[Card]]]],
     rows: int,
 ) -> str:
-    """What an index of an own pool is made of, and what was declared out of it."""
+    """A note on what an index over our own pool is made of, and what was left out of it."""
     known = index_constants()
     scales = "; ".join(
         f"{measure.title} {measure.scales[OWN].mean:.4g} ± {measure.scales[OWN].std:.3g}" for measure in used

@@ -1,8 +1,8 @@
-"""How good own mechanisms are under each pattern, as columns to correlate: an index of CAB's tasks, and one of LRA's.
+"""How good mechanisms are in our runs, by pattern, as columns to correlate: an index of CAB's tasks, and one of LRA's.
 
 The index of a pattern is that of `own_index.py`; the same mechanisms may have several, by protocol, tier and constants.
-That of Long Range Arena is made the same way: the mean z-score over its tasks, of the mechanisms that have them all,
-five or more, by the mean and the sample deviation of these mechanisms.
+That of Long Range Arena is made the same way: the mean z-score over its tasks, with the mean and the sample standard
+deviation of the mechanisms that have them all, of which there must be at least five.
 """
 
 import statistics

@@ -1,11 +1,11 @@
-"""Two mechanisms on the very same test examples: their difference when examples and seeds are drawn again.
+"""Two mechanisms on the same test examples: their difference when examples and seeds are resampled.
 
     draws = paired_draws(Scores(one), Scores(other))        # both [seeds, examples]
     (draws > 0).mean()                                      # how sure one is that the first scores higher
 
-Both answered the same examples, so that the luck of the test set is largely shared: examples are drawn with
-replacement, for both alike, and of each the seeds. Neighbours that overlap, as windows of a series do, are drawn in
-blocks (circular block bootstrap), so that they do not pass for independent ones.
+Both answered the same examples, so the luck of the test set is largely shared: examples are drawn with replacement, the
+same for both, and seeds for each. Neighbours that overlap, as windows of a series do, are drawn in blocks (circular
+block bootstrap), so that they do not count as independent.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from longspan.results.files import fault_of
 from longspan.results.predictions import LARGEST_LOSS
 
 DRAWS = 2000
-AT_ONCE = 2_000_000  # examples drawn in one piece
+AT_ONCE = 2_000_000  # examples drawn at once
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Scores:
         return self.added.shape[1]
 
     def under(self, weights: np.ndarray) -> np.ndarray:
-        """The score of each seed, [draws, seeds], where examples have these weights, [draws, examples]."""
+        """The score of each seed, [draws, seeds], under these weights of examples, [draws, examples]."""
         found = weights @ self.added.T
         if self.counted is not None:
             whole = weights @ self.counted.T
-            found = np.divide(found, whole, out=np.zeros_like(found), where=whole > 0)  # a draw of empty rows alone
+            found = np.divide(found, whole, out=np.zeros_like(found), where=whole > 0)  # a draw may be all empty rows
         return np.exp(np.minimum(found, LARGEST_LOSS)) if self.exponential else found
 
     @property
@@ -82,7 +82,7 @@ def joint_draws(scores: Sequence[Scores], draws: int = DRAWS, block: int = 1) ->
 
 
 def _drawn(random: np.random.Generator, count: int, examples: int, block: int) -> np.ndarray:
-    """Places of examples, [count, examples], in blocks of neighbours; the last is followed by the first."""
+    """Indices of examples, [count, examples], in blocks of neighbours; the last is followed by the first."""
     block = min(block, examples)
     if block == 1:
         return random.integers(examples, size=(count, examples))
@@ -96,13 +96,13 @@ def paired_interval(one: np.ndarray, other: np.ndarray, draws: int = DRAWS) -> t
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:
-    """95 % of the draws."""
+    """The 95 % percentile interval of the draws."""
     low, high = np.quantile(draws, [0.025, 0.975])
     return float(low), float(high)
 
 
 def predictions_file(evidence: Evidence, card: Card) -> Path | None:
-    """The predictions beside a card, None where there are none; those that were changed since are refused."""
+    """The predictions file beside a card, None where there is none; a file that was changed since is refused."""
     if card["sha256"] not in evidence.folders or "predictions" not in card["files"]:
         return None
     path = evidence.folders[card["sha256"]] / card["files"]["predictions"]
@@ -112,7 +112,7 @@ def predictions_file(evidence: Evidence, card: Card) -> Path | None:
 
 
 def scores_of(evidence: Evidence, cards: Sequence[Card], metric: str, notes: list[str]) -> Scores | None:
-    """What each example adds to the score of every seed; None where one of them cannot tell, with a note on damage."""
+    """What each example adds to the score of every seed; None where one has no predictions, with a note on damage."""
     found = []
     for card in cards:
         try:
@@ -131,6 +131,6 @@ def scores_of(evidence: Evidence, cards: Sequence[Card], metric: str, notes: lis
 
 
 def block_of(card: Card) -> int:
-    """How many neighbours share what they are asked: windows that start a step apart all overlap within a horizon."""
+    """How many neighbours have overlapping targets: windows that start a step apart all overlap within a horizon."""
     horizon = card["settings"].get("data", {}).get("horizon")
     return horizon if isinstance(horizon, int) and horizon > 1 else 1

@@ -3,8 +3,8 @@
     parabola([256, 512, 1024, 2048, 4096], memory).p      # 0.4: a straight line would do as well
 
 The term is tested one-sided (does the curve bend upwards?) with as many degrees of freedom as there are points beyond
-three. Values that are a straight line but for rounding leave residuals that mean nothing: a term that contributes less
-than ROUNDING of the largest value counts as 0, whatever t is.
+three. Values that are linear up to rounding leave meaningless residuals: a term that contributes less than ROUNDING of
+the largest value counts as 0, whatever t is.
 """
 
 import math
@@ -20,9 +20,9 @@ LEVEL = 0.025  # the lower end of the 95 % interval of the coefficient lies abov
 
 @dataclass(frozen=True)
 class Parabola:
-    """a x^2 + b x + c, and the probability of so large an `a` or a larger one where the truth is a straight line.
+    """a x^2 + b x + c, and the probability of an `a` at least as large if the truth is a straight line.
 
-    `interval` holds `a` with 95 %: its lower end is above 0 where the curve bends upwards.
+    `interval` is the 95 % interval of `a`: its lower end is above 0 where the curve bends upwards.
     """
 
     a: float
@@ -44,7 +44,7 @@ def parabola(x: Sequence[float], y: Sequence[float]) -> Parabola:
     """
     assert len(x) >= FEWEST, f"{len(x)} points cannot tell a parabola from noise"
     longest, values = max(x), np.array(y, dtype=float)
-    design = np.vander(np.array(x, dtype=float) / longest, 3)  # lengths from 0 to 1: squares of tokens lose digits
+    design = np.vander(np.array(x, dtype=float) / longest, 3)  # lengths up to 1: squares of tokens lose digits
     coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
     free = len(x) - 3
     variance = float(((values - design @ coefficients) ** 2).sum()) / free
@@ -60,7 +60,7 @@ def parabola(x: Sequence[float], y: Sequence[float]) -> Parabola:
 
 
 def upper_tail(t: float, free: int) -> float:
-    """P(T > t) for Student's distribution with `free` degrees of freedom: the finite sum that whole numbers have.
+    """P(T > t) for Student's distribution with `free` degrees of freedom: the finite sum for integers.
 
     >>> round(upper_tail(2.228, 10), 3), round(upper_tail(12.706, 1), 3)
     (0.025, 0.025)
@@ -77,7 +77,7 @@ def upper_tail(t: float, free: int) -> float:
 
 
 def upper_quantile(free: int) -> float:
-    """What Student's t exceeds with a probability of LEVEL.
+    """The value that Student's t exceeds with a probability of LEVEL.
 
     >>> round(upper_quantile(3), 3), round(upper_quantile(10), 3)
     (3.182, 2.228)

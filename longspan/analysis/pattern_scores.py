@@ -1,11 +1,11 @@
-"""What mechanisms scored in the slots of one pattern, with how sure that is.
+"""What mechanisms scored in the slots of one pattern, with standard errors.
 
     found = pattern_scores(evidence.runs, "causal_self")
     listed(found["linear"].values())                 # lm 251.5, one seed (longspan · lite)
 
-Of each task the fullest tier that was run counts, and within it the rules under which most mechanisms were run, so that
-scores of one task compare. An error joins the spread over seeds and, for a rate, the sampling of the test set; for
-another score of one seed it is not known.
+For each task the fullest tier that was run counts, and within it the rules under which most mechanisms were run, so
+that scores of one task compare. An error combines the spread over seeds and, for a rate, the sampling of the test set;
+for any other score of one seed it is not known.
 """
 
 import math
@@ -37,7 +37,7 @@ class PatternScore:
 
     @property
     def text(self) -> str:
-        """`listops 36.5 ± 1.3`: the half of a 95 % interval."""
+        """`listops 36.5 ± 1.3`, where ± is half of the 95 % interval."""
         scale = 100.0 if self.percent else 1.0
         value = f"{scale * self.value:.1f}" if self.percent else f"{self.value:.4g}"
         sure = ", one seed" if self.error is None else f" ± {scale * INTERVAL * self.error:.2g}"
@@ -52,7 +52,7 @@ class PatternScore:
 
 
 def pattern_scores(runs: Sequence[Card], pattern: str) -> dict[str, dict[str, PatternScore]]:
-    """Scores by mechanism and task, of runs on the data of the tasks with their own settings."""
+    """Scores by mechanism and task, from runs on the tasks' real data without overrides."""
     groups: dict[str, dict[tuple, dict[str, list[Card]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for card in runs:
         usable = card["status"] == "ok" and card["score"] and not card["overrides"] and data_of(card) == REAL
@@ -68,9 +68,9 @@ def pattern_scores(runs: Sequence[Card], pattern: str) -> dict[str, dict[str, Pa
 
 
 def compared(one: Mapping[str, PatternScore], other: Mapping[str, PatternScore]) -> bool | None:
-    """Whether the first is worse than the second: on some task, or on none of those that the second was run on.
+    """Whether the first is worse than the second on some task; False if on none of those that the second was run on.
 
-    None where the first was not run on all of these, or it is not known how sure a score is.
+    None where the first was not run on all of these, or the error of a score is not known.
     """
     said = [one[task].worse_than(theirs) if task in one else None for task, theirs in other.items()]
     if True in said:

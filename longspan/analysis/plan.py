@@ -4,10 +4,10 @@
     queue = Queue(plan.cells)
     queue.take(1500.0)        # the most informative one per minute that ends in 25 minutes
 
-A cell is there if a card of it counts on the board: real data (in smoke, any), no overrides, the current version of the
+A cell is done if a card of it counts on the board: real data (in smoke, any), no overrides, the current version of the
 task and of the mechanism, under the current settings; a failed run is a result too. The first seed of a cell is worth
-1, the next what it takes off the variance of the mean, 1/2 and 1/6; softmax counts twice, since all others are compared
-with it. What is worth most for its minutes comes first, and of a run that was begun only the rest costs anything.
+1, later ones what they take off the variance of the mean, 1/2 and 1/6; softmax counts twice, since all others are
+compared with it. The cells worth most per minute come first, and an unfinished run costs only the rest of its time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ from longspan.results.collect import pattern_name
 from longspan.results.run_settings import decisive
 from longspan.results.variant import REAL, data_of
 
-UNKNOWN_SECONDS = 600.0  # of a first run, for its place in the order alone
-START_SECONDS = 30.0  # what the start of a cell costs: no estimate is more exact than that
+UNKNOWN_SECONDS = 600.0  # assumed for a cell of unknown duration, only to order it
+START_SECONDS = 30.0  # start-up cost of a cell: no estimate is more exact than that
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class MissingCell:
     pattern: str
     information: float
     expected: Expected
-    done: float = 0.0  # the share of its steps that an unfinished run has behind it
+    done: float = 0.0  # the share of its steps that an unfinished run has done
 
     @property
     def seconds(self) -> float | None:
-        """What is left of it."""
+        """The expected time that is left of it."""
         whole = self.expected.seconds
         return None if whole is None else whole * (1 - self.done)
 
@@ -47,7 +47,7 @@ class MissingCell:
     def per_minute(self) -> float:
         """Information per minute.
 
-        Where nobody knows how long a cell takes, softmax tells it for the others, which wait unless they were begun.
+        Where the time is unknown, softmax goes first to measure it for the others, which wait unless they were begun.
         """
         seconds = self.seconds
         if seconds is None:
@@ -59,7 +59,7 @@ class MissingCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells that are missing, best first; of each task, how many are there; what is left out."""
+    """The missing cells, best first; how many cells of each task are present; notes on what is left out."""
 
     cells: tuple[MissingCell, ...]
     present: Mapping[str, int]
@@ -81,8 +81,7 @@ def missing(
 ) -> Plan:
     """What the board of a suite or of one task lacks.
 
-    Without `mechanisms` it should have all that are ranked. `begun` is the share that is done of unfinished runs, by
-    `cell_key`.
+    Without `mechanisms` all ranked ones are wanted. `begun` is the finished share of unfinished runs, by `cell_key`.
     """
     known = {entry["name"]: entry for entry in catalogue["tasks"]}
     entries = {entry["name"]: entry for entry in catalogue["attentions"]}
@@ -119,7 +118,7 @@ def missing(
 
 
 def cell_key(cell: Cell) -> tuple:
-    """What tells cells without overrides apart, in the words of the command line."""
+    """The key of a cell without overrides, in the words of the command line."""
     slots = pattern_name(cell.pattern) if cell.pattern else None
     return cell.task, cell.mechanism, slots, cell.protocol, cell.tier, cell.seed
 
@@ -149,7 +148,7 @@ def _card_key(card: Card) -> tuple[str, str, str, int]:
 
 
 def _counts(card: Card, tasks: Mapping[str, Any], mechanisms: Mapping[str, Any], protocol: str, tier: str) -> bool:
-    """Whether a board of today shows this card."""
+    """Whether a board shows this card under the current versions and settings."""
     entry = tasks.get(card["task"])
     if entry is None or card["overrides"] or (card["protocol"], card["tier"]) != (protocol, tier):
         return False
@@ -168,10 +167,10 @@ class Queue:
 
     def __init__(self, cells: Iterable[MissingCell], slowdown: float = 1.0):
         self.left = list(cells)
-        self.slowdown = slowdown  # of a cell among those that share its device
+        self.slowdown = slowdown  # factor on the time of a cell that shares its device
 
     def take(self, seconds: float | None) -> MissingCell | None:
-        """The best one that ends in time; where none does, the best of all, to be gone on with later."""
+        """The best one that ends in time; where none does, the best of all, to be resumed later."""
         fits = (one for one in self.left if seconds is None or self._takes(one) <= seconds)
         chosen = next(fits, self.left[0] if self.left else None)
         if chosen is not None:
@@ -179,7 +178,7 @@ class Queue:
         return chosen
 
     def drop(self, task: str) -> list[MissingCell]:
-        """Give up the cells of a task whose data are not here."""
+        """Drop the cells of a task whose data are missing."""
         gone = [one for one in self.left if one.cell.task == task]
         self.left = [one for one in self.left if one.cell.task != task]
         return gone
@@ -188,5 +187,5 @@ class Queue:
         return float("inf") if one.seconds is None else one.seconds * self.slowdown_of(one) + START_SECONDS
 
     def slowdown_of(self, one: MissingCell) -> float:
-        """1 where the time is that of a run that shared the device already."""
+        """1 where the expected time already comes from a run that shared its device."""
         return 1.0 if one.expected.shared else self.slowdown

@@ -1,9 +1,9 @@
 """Which cheap task predicts which expensive one? Pairs of tasks in which one costs half of the other or less.
 
 A cheap task predicts an expensive one where mechanisms that do well on the one do well on the other: Pearson's r over
-those that have both. Many pairs are looked at, so that the interval that decides is a simultaneous one (Bonferroni over
-all pairs of an origin); that of the single pair stands beside. Long Range Arena printed no hours, so that its own tasks
-take part with own runs alone.
+those that have both. Many pairs are looked at, so the interval that decides is a simultaneous one (Bonferroni over all
+pairs of an origin); that of the single pair is shown beside it. Long Range Arena printed no hours, so its tasks take
+part with our runs alone.
 """
 
 from collections.abc import Sequence

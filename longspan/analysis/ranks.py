@@ -1,7 +1,7 @@
 """Which mechanisms rank apart over all tasks? Friedman's test, and Nemenyi's critical difference of mean ranks.
 
-A task is one observation, whatever its unit: mechanisms are ranked on each, 1 for the best, and equal ones share their
-places. Friedman's p is that of rankings drawn at random, since its usual approximation is poor for a handful of tasks.
+A task is one observation, whatever its unit: mechanisms are ranked on each, 1 for the best, and ties share the mean
+rank. Friedman's p comes from random rankings, since its usual approximation is poor for a handful of tasks.
 Two mechanisms rank apart where their mean ranks differ by more than
 
     CD = q sqrt(k (k + 1) / 6 N)        k mechanisms, N tasks, q the 95 % point of the range of k normal variables / √2
@@ -34,7 +34,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mechanisms by their mean rank. `alike` are runs of places that do not rank apart, first and last."""
+    """Mechanisms by their mean rank. `alike` lists ranges of places that do not rank apart, as first and last."""
 
     origin: str
     tasks: tuple[str, ...]
@@ -86,7 +86,7 @@ def answer(evidence: Evidence) -> Finding:
 def ranking(table: ScoreTable) -> Ranking | None:
     """The ranks of all mechanisms that have a score on every task of the largest table without gaps, if there is one.
 
-    Tasks are taken in from the one that most mechanisms have; taken are those that leave the most cells.
+    Tasks are added in order of how many mechanisms have them; the table with the most cells is used.
     """
     count = {task: sum(task in own for own in table.scores.values()) for task in table.tasks}
     order = sorted(table.tasks, key=lambda task: -count[task])
@@ -126,7 +126,7 @@ def rank(scores: Sequence[float]) -> np.ndarray:
 
 
 def friedman(ranks: np.ndarray, draws: int = DRAWS) -> float:
-    """How often rankings drawn at random agree as well as these, [tasks, mechanisms]; the same at every call."""
+    """The share of random rankings that agree as well as these, [tasks, mechanisms]; deterministic."""
     middle = (ranks.shape[1] + 1) / 2
 
     def agreement(mean: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The 95 % interval of an accuracy: the test examples were drawn, and so were the seeds where there are several."""
+"""The 95 % interval of an accuracy, over the sampling of test examples and, if there are several, of seeds."""
 
 import math
 import statistics
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def rate_interval(values: Sequence[float], count: int) -> tuple[float, float]:
-    """Of the mean over seeds that answered the same `count` examples, within 0 and 1.
+    """The interval of the mean over seeds that answered the same `count` examples, clipped to 0 and 1.
 
     >>> rate_interval([0.5], 10_000)
     (0.4902, 0.5098)

@@ -1,8 +1,8 @@
-"""How far are networks that must not know the second dimension from those that may? Appendix A.2.1 of Long Range Arena.
+"""How far are networks that may not know the second dimension from those that may? Appendix A.2.1 of Long Range Arena.
 
 The paper names three results on gray CIFAR-10 that break its rules: a convolutional network, a convolution in place of
-the embedding, and two-dimensional positions. They stand on no board. Own runs on Image stand beside: those by the
-rules, and those whose settings break them, by what was changed.
+the embedding, and two-dimensional positions. They are on no board. Our runs on Image are shown beside them: those by
+the rules, and those whose settings break them, by what was changed.
 """
 
 import statistics

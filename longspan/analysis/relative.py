@@ -1,8 +1,9 @@
-"""What do time and memory come to beside exact attention? Figure 2 a and b of CAB, from own measurements.
+"""What do time and memory come to beside exact attention? Figure 2 a and b of CAB, from our measurements.
 
 Every curve is that of a mechanism divided by the baseline's at the same length: below 1 it is cheaper. Time has an
-interval by the spread of its readings, and a mechanism is called cheaper from where on its whole interval is below 1.
-The baseline is the naive softmax, which stores its matrix as CAB's vanilla attention did, and today's fused one.
+interval from the spread of its readings, and a mechanism is called cheaper from the length on at which its whole
+interval stays below 1. The baselines are the naive softmax, which materialises its matrix as CAB's vanilla attention
+did, and today's fused one.
 """
 
 import math

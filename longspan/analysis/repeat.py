@@ -1,8 +1,8 @@
 """Does a measurement come out the same when it is made again? The same code on the same kind of machine, twice.
 
-Of every point that two cards have, the newer median over the older, under CUDA graphs and from 200 µs on: what is
-shorter, or launched call by call, says more about clocks and hosts than about the work. Cards of different code are not
-compared, since there a difference may be intended.
+For every point that two cards share, the newer median over the older, under CUDA graphs and from 200 µs on: shorter
+calls, or eager ones, say more about clocks and hosts than about the work. Cards of different code are not compared,
+since there a difference may be intended.
 """
 
 from collections import defaultdict

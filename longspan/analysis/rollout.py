@@ -73,7 +73,7 @@ def answer(evidence: Evidence) -> Finding:
 
 
 def _guesses(run: Card | None, gallery: Gallery) -> str:
-    """What must be said of the map of a model that has not left chance; empty where it has, or is not known."""
+    """A caveat on the map of a model that is no better than chance; empty where it is better, or not known."""
     score = run and run["score"]
     if not score or is_above_chance(score["value"], score["chance"], score["count"]) is not False:
         return ""

@@ -68,7 +68,7 @@ def answer(evidence: Evidence) -> Finding:
 
 
 def _chosen(bench: Bench, mode: str) -> dict[str, str]:
-    """Mechanisms with the variant that is shown of each."""
+    """The variant shown for each mechanism."""
     pairs = ((name, entry.variant("time", mode)) for name, entry in bench.mechanisms.items())
     return {name: variant for name, variant in pairs if variant is not None}
 

@@ -1,7 +1,7 @@
 """What scores on Long Range Arena cost in the runs that gave them: speed and memory of training on Text.
 
-Points for the figure of speed and accuracy where nothing was measured by itself (`longspan measure lra`). The score is
-the mean over the tasks that all mechanisms of the group have, so that they compare among themselves and with no others.
+Points for the figure of speed and accuracy where there are no separate measurements (`longspan measure lra`). The score
+is the mean over the tasks that all mechanisms of the group have, so scores compare within a group alone.
 """
 
 import statistics

@@ -1,8 +1,8 @@
 """How do time and memory grow with length? The exponent of each, and whether it confirms the declared cost.
 
-The exponent is the slope of a straight line through logarithms over 8,192 to 65,536 tokens, under CUDA graphs where
-they were measured (launching would flatten short calls), eager else. What declares n may grow with an exponent of at
-most 1.15, n log n 1.25, n sqrt n 1.6; n^2 claims nothing.
+The exponent is the slope of a log-log fit over 8,192 to 65,536 tokens, under CUDA graphs where they were measured
+(launch overhead would flatten short calls), else eager. A declared cost of n allows an exponent of at most 1.15,
+n log n 1.25, n sqrt n 1.6; n^2 claims nothing.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ class Growth:
 
 
 def slope(lengths: Sequence[int], values: Sequence[float]) -> Slope | None:
-    """The straight line through logarithms; None for fewer than three points.
+    """The straight line in log-log space; None for fewer than three points.
 
     >>> slope([1024, 2048, 4096], [1.0, 2.0, 4.0])
     Slope(exponent=1.0, r2=1.0, count=3)

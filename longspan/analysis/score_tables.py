@@ -1,9 +1,9 @@
-"""Scores of mechanisms on tasks, a table for each set of rules: printed ones, and means over seeds of own runs.
+"""Scores of mechanisms on tasks, a table for each set of rules: printed ones, and means over seeds of our runs.
 
 for table in (*own_tables(evidence.runs), *published_tables()):
     table.origin, table.tasks, table.scores["softmax"]["listops"]
 
-Every score is turned so that more is better. A run that failed is missing, and so is one that was not made.
+Every score is signed so that more is better. Failed runs are missing, as are those that were not made.
 """
 
 import statistics
@@ -32,7 +32,7 @@ class ScoreTable:
 
 
 def own_tables(runs: Iterable[Card]) -> list[ScoreTable]:
-    """One for every protocol, tier and pattern; rehearsals and stand-ins for data rank nothing and have none."""
+    """One for every protocol, tier and pattern; smoke runs and runs on stand-in data are not ranked and have none."""
     groups: dict[tuple, list[Card]] = defaultdict(list)
     for card in runs:
         if is_ranked(card):
@@ -41,7 +41,7 @@ def own_tables(runs: Iterable[Card]) -> list[ScoreTable]:
 
 
 def is_ranked(card: Card) -> bool:
-    """Whether a run counts in a comparison: finished, by the rules, no rehearsal, on no stand-in for data."""
+    """Whether a run counts in a comparison: finished, by the rules, not smoke, not on stand-in data."""
     ranked = card["status"] == "ok" and card["track"] == "fixed" and not (card["fidelity"] or card["overrides"])
     return ranked and card["tier"] != "smoke" and data_of(card) != STANDIN
 

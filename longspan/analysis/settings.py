@@ -1,7 +1,7 @@
 """Which options and sizes did CAB print, and which run here? Its Tables 5 and 14, cell by cell.
 
 What runs here is what `cab-2023` has in the catalogue: the form of a mechanism in the slots of a pattern, and the sizes
-of each network at the full tier. Where both differ, the printed cell contradicts the printed parameter counts.
+of each network at the full tier. Where the two differ, the printed cell contradicts the printed parameter counts.
 """
 
 from collections.abc import Mapping

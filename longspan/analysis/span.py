@@ -1,6 +1,6 @@
 """How far must attention reach, task by task? The required attention span of Long Range Arena, figure 2.
 
-The paper prints bars without numbers, so only own probes are shown.
+The paper prints bars without numbers, so only our probes are shown.
 """
 
 import statistics

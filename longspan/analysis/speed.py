@@ -1,8 +1,8 @@
-"""How many times faster than softmax, and in how much memory? Tables 2 and 4 of Long Range Arena, and own cards.
+"""How many times faster than softmax, and in how much memory? Tables 2 and 4 of Long Range Arena, and our cards.
 
-Own rows are of two kinds: the arena's network (cards of `longspan measure lra`), and the mechanism by itself (cards of
-`longspan measure`, non-causal) at the nearest measured length. Speeds of other hardware do not compare, so that every
-number is a ratio to softmax at the same length on the same machine; of a paper, the quotient of what it prints.
+Our rows are of two kinds: the arena's network (cards of `longspan measure lra`), and the mechanism by itself (cards of
+`longspan measure`, non-causal) at the nearest measured length. Speeds on different hardware do not compare, so every
+number is a ratio to softmax at the same length on the same machine; for a paper, the quotient of what it prints.
 """
 
 from collections.abc import Iterator, Mapping
@@ -102,7 +102,7 @@ def _cores(bench: Bench, origin: str) -> Iterator[SpeedRatios]:
 def _ratios(
     exact: MeasuredMechanism, one: MeasuredMechanism, quantity: str, mode: str, variant: str
 ) -> dict[int, float]:
-    """What a mechanism takes, in terms of softmax, at the lengths that are near those of the paper."""
+    """A mechanism's cost relative to softmax, at the lengths that are near those of the paper."""
     base, own = exact.series(quantity, mode, variant), one.series(quantity, mode, variant)
     return {n: own[n].median / base[n].median for n in NEAREST if n in own and n in base}
 

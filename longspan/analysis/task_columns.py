@@ -1,11 +1,11 @@
-"""Tasks as columns of scores by mechanism, with what a run of each costs: own ones of every pattern, and CAB's.
+"""Tasks as columns of scores by mechanism, with what a run of each costs: ours of every pattern, and CAB's.
 
     for column in own_columns(evidence.runs):
         column.title, column.scores["softmax"], column.hours
 
 A column is of one task, pattern, protocol, tier and kind of data, so that its scores compare; two columns need only
 mechanisms in common. Options are left off a mechanism's name where a column has it in one form alone: CAB gives
-Performer other features on other tasks.
+Performer different features on different tasks.
 """
 
 import statistics
@@ -24,7 +24,7 @@ from longspan.results.collect import pattern_order
 from longspan.results.variant import data_of, in_words
 
 SECONDS = 3600
-HOURS = {  # the columns of CAB's table of training hours that a task of its index is made of
+HOURS = {  # for each task of CAB's index, the columns of its training hours in CAB's table
     "tts": ("tts_fastspeech2", "tts_transformer"),
     "sum": ("summarization",),
     "sr": ("super_resolution",),
@@ -77,7 +77,7 @@ def _own(cards: list[Card], with_protocol: bool) -> TaskColumn:
 
 
 def _hours(seeds: Mapping[str, list[Card]]) -> float | None:
-    """Of softmax where it was run, else the median mechanism; runs that shared their device are not timed."""
+    """Hours of softmax where it was run, else of the median mechanism; runs that shared their device are left out."""
     found = {}
     for name, own in seeds.items():
         timings = [one["timing"] for one in own]

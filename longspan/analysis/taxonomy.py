@@ -1,6 +1,6 @@
 """What do 44 mechanisms cost, and in which patterns do they work? CAB's Tables 2 and 13 beside what is declared here.
 
-A declared cost and pattern is held by `longspan check`; each cell in which the paper says something else has a reason.
+Declared costs and patterns are checked by `longspan check`; each cell in which the paper differs has a reason.
 """
 
 from longspan.analysis.cards import Evidence

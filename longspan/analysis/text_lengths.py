@@ -1,8 +1,8 @@
 """At which length is Text best? The paper's Text column is the best of 1,000 to 4,000 bytes for each model.
 
-Choosing the best of four test scores flatters every model, and one whose scores scatter more than another. Where
-validation is not the test set, the length chosen by validation is shown beside: its score is an honest one. A mechanism
-that lacks a length has no best of four.
+Choosing the best of four test scores flatters every model, and more so one whose scores scatter more. Where validation
+is not the test set, the length chosen by validation is shown beside it: its score is an honest one. A mechanism that
+lacks a length has no best of four.
 """
 
 import statistics

@@ -1,6 +1,6 @@
-"""What does accuracy cost? Score against speed and memory, figure 3 of Long Range Arena, and who is on the front.
+"""What does accuracy cost? Score against speed and memory, figure 3 of Long Range Arena, and its Pareto front.
 
-The paper's figure can be drawn again from its Tables 1 and 2, own figures from measurement cards and boards. On the
+The paper's figure can be redrawn from its Tables 1 and 2, ours are drawn from measurement cards and boards. On the
 front are the points that no other point beats in both price and score.
 """
 
@@ -130,7 +130,7 @@ def _verdict(panel: Panel) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ own cards
+# ------------------------------------------------------------------------------------------------------------ our cards
 
 
 def _own(evidence: Evidence, length: int) -> tuple[list[Panel], list[str]]:
@@ -185,7 +185,7 @@ def _costs(cards: Sequence[Card], length: int) -> dict[str, dict[str, tuple[Card
 
 
 def _machine(card: Card) -> str:
-    """The device of a measurement in words, with what else sets its numbers apart."""
+    """The device of a measurement in words, with the other settings that its numbers depend on."""
     settings, found = card["settings"], card["environment"]
     device = settings.get("device", "")
     name = found.get("gpu") if str(device).startswith("cuda") else found.get("cpu")

@@ -1,4 +1,4 @@
-"""Do models trained on Pathfinder answer Path-X? Long Range Arena tried and found chance; own models are tried here."""
+"""Do models trained on Pathfinder answer Path-X? Long Range Arena tried and found chance; our models are tried here."""
 
 from dataclasses import dataclass
 

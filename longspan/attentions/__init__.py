@@ -27,10 +27,10 @@ from longspan.core.errors import UsageError, shortened
 from longspan.core.registry import Option, Registry, canonical_target, checked_options, own_options
 from longspan.core.spec import Spec, Value
 
-# An option that became a twin, by which cards and frozen protocols still call it: mechanism, option, value -> twin.
+# Options that became twins; cards and frozen protocols still use the old spelling: mechanism, option, value -> twin.
 FORMER_OPTIONS: dict[tuple[str, str, Value], str] = {("probsparse", "released", True): "informer_probsparse"}
 
-MAX_NAME = 500  # characters of a mechanism with its options, as long as a text on a card may be
+MAX_NAME = 500  # characters of a mechanism with its options: the length limit of a text on a card
 
 registry = Registry(
     "attention",
@@ -57,7 +57,7 @@ class Mechanism:
         return layer
 
     def __str__(self) -> str:
-        """The canonical string: options in order of name, those equal to the default left out."""
+        """The canonical string: options sorted by name, defaults left out."""
         return str(Spec(self.target, self.options))
 
     @property
@@ -95,12 +95,12 @@ def get(spec: "str | Spec | Mechanism") -> Mechanism:
 
 
 def _check_shape(layer: Attention, inputs: tuple, named: dict[str, Any], y: Any) -> None:
-    """A residual connection would broadcast an output that is too small, without a word."""
+    """Check the output shape, since a residual connection would silently broadcast an output that is too small."""
     layer._of_shape(y, "forward", tuple((inputs[0] if inputs else named["x"]).shape))
 
 
 def _current(spec: Spec) -> Spec:
-    """The twin, where a spec asks for one by its former option."""
+    """The twin, where a spec selects it by its former option."""
     for option, value in spec.options.items():
         if twin := FORMER_OPTIONS.get((spec.target, option, value)):
             return Spec(twin, {name: other for name, other in spec.options.items() if name != option})

@@ -3,15 +3,15 @@
     K~ = softmax_j(k_j A)^T k      V~ = softmax_j(v_j B)^T v      y_i = softmax_slots(q_i . K~ / sqrt(c)) V~
 
 with A and B [c, slots] shared by the heads, over the real keys j. In causal self attention each position has the slots
-of its own prefix, so that the last row is that of the non-causal form:
+of its own prefix, so the last row equals that of the non-causal form:
 
     K~_t = sum_{j <= t} exp(k_j A) k_j / sum_{j <= t} exp(k_j A)      V~_t likewise
 
 `control="separate"` (A for keys from keys, B for values from values) is how CAB runs ABC_MLP; `control="shared"` is the
-paper's: one weight exp(k_j A) for both memories. Sixteen slots is the default of CAB's code; its tasks use 16 or 64.
-Paper: arXiv:2110.02488. Departs from the paper in: the controls are maps of projected keys and values, head by head,
-instead of the layer's input, and a prefix is always normalised as a whole (the paper can also be read as normalising
-each token by the sum up to that token alone, which makes the memory grow with the logarithm of the length).
+paper's: one weight exp(k_j A) for both memories. CAB's code defaults to 16 slots; its tasks use 16 or 64. Paper:
+arXiv:2110.02488. Departs from the paper in: the controls are computed from projected keys and values, head by head,
+instead of from the layer's input, and a prefix is always normalised as a whole (the paper can also be read as
+normalising each token only by the sum up to that token, which makes the memory grow with the logarithm of the length).
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from longspan.kernels.precision import at_least_single, without_autocast
 
 @dataclass
 class SlotSums(DecodeState):
-    """Weighted sums with the sum of weights as last column, all relative to the largest logit of the slot so far."""
+    """Weighted sums with the sum of weights as last column, all relative to the slot's largest logit so far."""
 
     keys: Float[Tensor, "b h r c_plus_1"]
     values: Float[Tensor, "b h r e_plus_1"]

@@ -1,11 +1,11 @@
-"""Auxiliary losses: the terms that layers add to the loss of a training step, collected by whoever descends it.
+"""Auxiliary losses: the terms that layers add to the loss of a training step, collected by the training loop.
 
     with collecting(model) as layers:
         loss = task_loss(model(x))
         loss = loss + auxiliary_loss(layers)
 
-A mechanism declares `auxiliary_loss=True` and calls `y = self.with_auxiliary(y, term)`. Nothing is kept while nobody
-collects, and nothing in evaluation.
+A mechanism declares `auxiliary_loss=True` and calls `y = self.with_auxiliary(y, term)`. Terms are kept only inside
+`collecting`, and never in evaluation.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 
 def layers_with_auxiliary(model: nn.Module) -> list[Any]:
-    """The layers of a network that declare a term of their own."""
+    """The layers of a network that declare an auxiliary loss."""
     return [module for module in model.modules() if getattr(getattr(module, "meta", None), "auxiliary_loss", False)]
 
 
 @contextlib.contextmanager
 def collecting(model: nn.Module) -> Iterator[Sequence[Any]]:
-    """Let the layers of a network keep their terms until the end of this context."""
+    """Inside this context the layers of a network keep their terms."""
     layers = layers_with_auxiliary(model)
     for layer in layers:
         layer.auxiliary_terms = []
@@ -36,15 +36,16 @@ def collecting(model: nn.Module) -> Iterator[Sequence[Any]]:
 
 
 def auxiliary_loss(layers: Sequence[Any]) -> Float[Tensor, ""] | float:
-    """The sum over layers, each of which has already weighted its own; 0 where there is none."""
+    """The sum over layers, each of which has already weighted its own term; 0 if there are none."""
     terms = [term for layer in layers if (term := layer.auxiliary_loss()) is not None]
     return torch.stack(terms).sum() if terms else 0.0
 
 
 def tied(y: Float[Tensor, "..."], term: Float[Tensor, ""]) -> Float[Tensor, "..."]:
-    """The same y, from which `term` can be reached in the graph, with a gradient of 0.
+    """y unchanged, with `term` attached to its autograd graph by a gradient of 0.
 
-    Several processes look from the output for parameters in use; those of the term alone would be taken for unused.
+    Distributed training searches the graph of the output for used parameters; those that only the term uses would be
+    taken for unused.
     """
     return _Tied.apply(y, term)  # type: ignore[return-value]
 

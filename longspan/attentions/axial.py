@@ -2,23 +2,23 @@
 
     A_a(u)_i = sum_{j in line_a(i)} p_ij v_j      p_i = softmax_{j in line_a(i)}(q_i . k_j / sqrt(c))
 
-line_a(i) are the real tokens that differ from i in their place along axis a alone, and q, k, v, then an output map, are
-projections of u. With F_a for all of that,
+line_a(i) are the real tokens that differ from i only in their position along axis a; q, k and v are projections of u,
+and an output projection follows. With F_a for all of that,
 
     combine = "sum"      y = F_0(x) + F_1(x) + ...              what each token sees is a cross
     combine = "chain"    y = ... F_1(F_0(x))                    what it sees is the whole grid
     combine = "outer"    y = F_1(x) + down(F_0(F_1'(x)))        causal on two axes; F_1' sees whole rows
 
-Causally, line_a(i) ends at i. Then "sum" and "chain" never reach a token of an earlier row that stands further to the
-right, in any number of layers; "outer", the paper's inner and outer decoder in one layer, reaches every earlier token:
-`down` moves all rows down by one, so that what was made of a whole row is read below it alone. `shape` is the grid, the
-last axis running fastest, as in (32, 32) or (8, 8, 3); without it the grid has round(sqrt(L)) columns and rows enough
-for L tokens, L the greatest length that the backbone names, so that square pictures get their own shape. A layer that
-is told neither is refused, and so are more tokens than the grid holds. n sqrt(n) pairs for each axis of a square.
-Paper: arXiv:1912.12180. Departs from the paper in: one set of projections for all axes unless `projections` = "own" (a
-set for each makes an encoder block a third larger for every further axis, against the rule that compared models have
-one size; "shared" has the parameters of softmax attention), and no positions of its own. There is no cross form: two
-sequences have no axis in common.
+Causally, line_a(i) ends at i. Then "sum" and "chain" never reach a token of an earlier row that lies further to the
+right, however many layers there are; "outer", the paper's inner and outer decoder in one layer, reaches every earlier
+token: `down` shifts all rows down by one, so that what was computed from a whole row is read only by the rows below it.
+`shape` is the grid, the last axis running fastest, as in (32, 32) or (8, 8, 3); without it the grid has round(sqrt(L))
+columns and enough rows for L tokens, where L is the backbone's `max_length`, so square images get their own shape. A
+layer given neither is refused, and so are inputs with more tokens than the grid holds. A square grid has n sqrt(n)
+pairs per axis. Paper: arXiv:1912.12180. Departs from the paper in: one set of projections for all axes unless
+`projections` = "own" (a set for each makes an encoder block a third larger for every further axis, against the rule
+that compared models have the same size; "shared" has the parameters of softmax attention), and no positions of its own.
+There is no cross form: two sequences share no axis.
 """
 
 import math
@@ -112,7 +112,7 @@ class Axial(Attention):
         return (module for module in self.modules() if isinstance(module, nn.Linear))
 
     def _state_after(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, *more: Any) -> DecodeState:
-        if self.combine == "outer":  # whole rows, once they are complete: by running the history again
+        if self.combine == "outer":  # reads whole rows once they are complete, so each step runs the history again
             return super()._state_after(x, mask, *more)
         x, lengths = left_align(x, mask)
         k, v, u = [], [], x
@@ -121,7 +121,7 @@ class Axial(Attention):
             k.append(self._split(maps.key(u)))
             v.append(self._split(maps.value(u)))
             if self.combine == "chain" and u.shape[1]:
-                u = self._along(axis, u, None, "so far")  # zeros after the end of a row come after it
+                u = self._along(axis, u, None, "so far")  # zeros beyond the end of a row come last
         return Lines(torch.cat(k, dim=1), torch.cat(v, dim=1), lengths)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
@@ -155,9 +155,9 @@ class Axial(Attention):
     def _along(
         self, axis: int, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, line: Line
     ) -> Float[Tensor, "b n d"]:
-        """F_a: projections of x, attention along the lines of an axis, and the map out."""
+        """F_a: projections of x, attention along the lines of an axis, and the output projection."""
         n, size, after = x.shape[1], self.shape[axis], math.prod(self.shape[axis + 1 :])
-        lines = -(-n // (size * after))  # of blocks of the axes from this one on that are needed
+        lines = -(-n // (size * after))  # blocks needed, each spanning this axis and those after it
         missing = lines * size * after - n
         visible = self._visible(mask, n, lines, size, after, line, x)
         whole = F.pad(x, (0, 0, 0, missing)) if missing else x
@@ -175,9 +175,9 @@ class Axial(Attention):
     def _visible(
         self, mask: Bool[Tensor, "b n"] | None, n: int, lines: int, size: int, after: int, line: Line, x: Tensor
     ) -> Bool[Tensor, "_b 1 _n size"] | None:
-        """Which tokens of a line its tokens see, None where the line alone says it."""
+        """Which tokens of a line its tokens see; None where `line` alone determines it."""
         missing = lines * size * after - n
-        if mask is None and (not missing or line == "so far"):  # what is missing comes last
+        if mask is None and (not missing or line == "so far"):  # the missing tokens come last
             return None
         real = x.new_ones(len(x), n, dtype=torch.bool) if mask is None else mask
         real = F.pad(real, (0, missing)).unflatten(1, (lines, size, after)).movedim(3, 2).flatten(0, 2)[:, None, None]
@@ -204,7 +204,7 @@ class Axial(Attention):
 
 
 class Projections(nn.Module):
-    """The linear maps around the attention along an axis."""
+    """The linear projections around the attention along an axis."""
 
     def __init__(self, dim: int, inner: int, bias: bool):
         super().__init__()

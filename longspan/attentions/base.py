@@ -1,6 +1,6 @@
 """The slot: what every attention mechanism looks like to a backbone, and what it declares about itself.
 
-A mechanism of one's own is a subclass of `HeadwiseAttention` with one method, `attend`:
+To write your own mechanism, subclass `HeadwiseAttention` with one method, `attend`:
 
     class Mean(HeadwiseAttention):
         meta = AttentionMeta(title="Mean", paper="none", family="toy", cost="n", patterns=(Pattern.NONCAUSAL_SELF,))
@@ -8,7 +8,7 @@ A mechanism of one's own is a subclass of `HeadwiseAttention` with one method, `
         def attend(self, q, k, v, *, key_mask=None, query_mask=None):
             return v.mean(dim=2, keepdim=True).expand(-1, -1, q.shape[2], -1)
 
-Masks are boolean and True means a real token, everywhere.
+Masks are always boolean, and True means a real token.
 """
 
 import dataclasses
@@ -72,32 +72,32 @@ NONCAUSAL_PATTERNS = (Pattern.NONCAUSAL_SELF, Pattern.NONCAUSAL_CROSS)
 class AttentionMeta:
     """What a mechanism claims about itself; `longspan check` holds it to that.
 
-    Padding is never seen, but may take a place. Where `places` are "tokens" it takes none: a row gives what its tokens
-    give alone, wherever they lie. With "distances" a hole between two tokens sets them further apart, as in a window of
-    positions, while padding at the left changes nothing. With "positions" that moves borders of blocks as well, or the
-    rows of a table, which are counted from the edge of the batch.
+    Padding is never seen, but may take up positions. Where `places` is "tokens" it takes up none: a row's output is
+    that of its real tokens alone, wherever they lie. With "distances" a gap between two tokens sets them further apart,
+    as in a window of positions, while padding on the left changes nothing. With "positions" left padding also moves the
+    borders of blocks, or the rows of a table, which are counted from the edge of the batch.
     """
 
     title: str  # as papers and boards write it
     paper: str
     family: str
-    cost: Literal["n", "n log n", "n sqrt n", "n^2"]  # time and memory of training in the sequence length
+    cost: Literal["n", "n log n", "n sqrt n", "n^2"]  # training time and memory as a function of the sequence length
     patterns: tuple[Pattern, ...]
-    version: int = 1  # of a built-in: raised when its outputs change on purpose, so that old cards stay apart
+    version: int = 1  # of a built-in: raised when its outputs change on purpose, to keep old cards separate
     exact: bool = False  # computes softmax attention itself
-    stochastic: bool = False  # random numbers decide the function: kept in buffers, or drawn anew while training
+    stochastic: bool = False  # the function depends on random numbers: kept in buffers, or redrawn while training
     length_bound: bool = False  # parameters or the transform depend on a length fixed at construction
     rowwise: bool = False  # an output row depends on its own query and on all keys, not on the position of the query
     mixes: bool = True  # an output depends on other tokens too; False is for ablations
     positions: bool = False  # brings its own sense of position
-    places: Literal["tokens", "distances", "positions"] = "tokens"  # what windows and blocks count (see below)
+    places: Literal["tokens", "distances", "positions"] = "tokens"  # what windows and blocks count (see above)
     spatial: bool = False  # uses the two axes of an image, which Long Range Arena forbids
     dropout: Literal["weights", "none"] = "none"  # where attention dropout acts
-    surrogate_gradient: bool = False  # its gradient is defined by the paper, not by calculus: `surrogate` says how
+    surrogate_gradient: bool = False  # the paper defines a gradient other than the derivative: see `surrogate`
     auxiliary_loss: bool = False  # adds a term to the loss while training (`with_auxiliary`)
-    owns_block: bool = False  # takes the place of attention and MLP: networks leave the MLP out
-    carries: Literal["", "layers", "segments"] = ""  # what `carried` passes on: to the next layer, or segment
-    limit: str = ""  # options under which it equals softmax attention, as in "window=4096"
+    owns_block: bool = False  # replaces attention and MLP: networks leave the MLP out
+    carries: Literal["", "layers", "segments"] = ""  # where `carried` hands its carry: to the next layer or segment
+    limit: str = ""  # options with which it equals softmax attention, as in "window=4096"
     fidelity: bool = False  # a bug-compatible twin of released code: shown apart, never ranked
     remark: str = ""  # one sentence, such as a disagreement with a published table
 
@@ -106,7 +106,7 @@ class AttentionMeta:
 
 
 def checked_patterns(title: str, declared: Any) -> tuple[Pattern, ...]:
-    """What a mechanism declares as its patterns; names of patterns will do, anything else is refused."""
+    """The patterns a mechanism declares, given as patterns or their names; anything else is refused."""
     if isinstance(declared, str) or not declared:
         raise UsageError(
             f"The patterns of {title!r} are a tuple of at least one Pattern, got {declared!r}; "
@@ -141,14 +141,14 @@ class DecodeState:
 
 @dataclass
 class Carry(DecodeState):
-    """What `carried` passes on; where a boolean field says which of it is real, that is what forgetting clears."""
+    """What `carried` passes on; `forget` clears the boolean fields, which say what is real."""
 
     def detached(self) -> "Carry":
-        """The same without its gradients, as it passes from segment to segment."""
+        """The same, detached, as it passes from segment to segment."""
         return dataclasses.replace(self, **{name: value.detach() for name, value in self._tensors().items()})
 
     def forget(self, rows: Bool[Tensor, " b"]) -> "Carry":
-        """Nothing is left of the past of these rows."""
+        """Drop the past of these rows."""
         real = {name: value for name, value in self._tensors().items() if value.dtype == torch.bool}
         return dataclasses.replace(
             self, **{name: value & ~rows.to(value.device)[:, None] for name, value in real.items()}
@@ -157,7 +157,7 @@ class Carry(DecodeState):
 
 @dataclass
 class Memory(Carry):
-    """The last tokens of each row before this segment, at the right."""
+    """The last tokens of each row before this segment, right-aligned."""
 
     x: Float[Tensor, "b m d"]
     mask: Bool[Tensor, "b m"]
@@ -173,7 +173,7 @@ class Memory(Carry):
 
     @classmethod
     def whole(cls, memory: "Memory | None", x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> "Memory":
-        """All tokens of `memory` and of a segment x that follows it, as they lie."""
+        """All tokens of `memory` and of a segment x that follows it, concatenated."""
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
         if memory is None:
             return cls(x, mask)
@@ -201,13 +201,13 @@ class KeyValueCache(DecodeState):
     @classmethod
     def of(
         cls, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None, **more: Tensor
-    ) -> Any:  # `cls`: runtime type checks know no Self
-        """The cache after these tokens; `more` are the further fields of a subclass, as they are."""
+    ) -> Any:  # `cls`: runtime type checks do not support Self
+        """The cache after these tokens; `more` are the other fields of a subclass, passed through unchanged."""
         (keys, lengths), (values, _) = (left_align(u.transpose(1, 2), mask) for u in (k, v))
         return cls(keys.transpose(1, 2), values.transpose(1, 2), lengths, **more)
 
     def plus(self, k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], **more: Tensor) -> Any:
-        """The cache after one more token in each row; `more` are further fields, as they are then."""
+        """The cache after one more token in each row; `more` are the new values of other fields."""
         k, v = append(self.k, k, self.lengths), append(self.v, v, self.lengths)
         return dataclasses.replace(self, k=k, v=v, lengths=self.lengths + 1, **more)
 
@@ -235,7 +235,7 @@ class KeyValueRing(DecodeState):
 
     @property
     def positions(self) -> Int[Tensor, "b s"]:
-        """Of the token in each slot, negative where there is none."""
+        """The position of the token in each slot, negative where there is none."""
         return ring_positions(self.lengths - 1, self.k.shape[2])
 
 
@@ -243,10 +243,10 @@ class Attention(nn.Module, ABC):
     """A mechanism in its slot: `forward(x, context) -> like x`, and decoding step by step for causal patterns."""
 
     meta: ClassVar[AttentionMeta]
-    out: nn.Linear  # where there is one
-    carry_type: ClassVar[type[Carry] | None] = None  # of what it carries from segment to segment
-    segment: int | None = None  # tokens that a network gives it at a time, where it carries something between them
-    auxiliary_terms: list[tuple[Tensor, Tensor]] | None = None  # with weights, of calls since collecting began, if any
+    out: nn.Linear  # if there is one
+    carry_type: ClassVar[type[Carry] | None] = None  # class of what it carries from segment to segment
+    segment: int | None = None  # tokens per segment, where it carries something between segments
+    auxiliary_terms: list[tuple[Tensor, Tensor]] | None = None  # (term, weight) per call since collecting began
 
     def __init__(
         self,
@@ -298,19 +298,18 @@ class Attention(nn.Module, ABC):
     def carried(
         self, x: Float[Tensor, "b n d"], *inputs: Any, carry: Any = None, **masks: Any
     ) -> tuple[Float[Tensor, "b n d"], Any]:
-        """`forward` after what the layer or segment before passed on, and what this one passes on.
+        """`forward` given the carry of the previous layer or segment; returns the output and the new carry.
 
-        Mechanisms that declare nothing in `meta.carries` return `carry` as it is.
+        Mechanisms that declare nothing in `meta.carries` return `carry` unchanged.
         """
         return self(x, *inputs, **masks), carry
 
     def in_segments(
         self, x: Float[Tensor, "b n d"], *, mask: Bool[Tensor, "b n"] | None = None, carry: Any = None
     ) -> tuple[Float[Tensor, "b n d"], Any]:
-        """`carried` of a row in segments of `segment` tokens, each after what the ones before left, without gradients.
+        """`carried` over segments of `segment` tokens, each given the detached carry of the previous one.
 
-        A mechanism whose carry depends on its inputs alone need not wait for a segment to read the next, and may
-        compute all at once.
+        A mechanism whose carry depends only on its inputs need not go segment by segment, and may compute all at once.
         """
         parts, length = [], self.segment or x.shape[1]
         for first in range(0, x.shape[1], length):
@@ -323,9 +322,9 @@ class Attention(nn.Module, ABC):
     def with_auxiliary(
         self, y: Float[Tensor, "..."], term: Float[Tensor, ""], count: Tensor | int = 1
     ) -> Float[Tensor, "..."]:
-        """The output y as it is; `term`, weighted as the paper says, is added to the loss if this is training.
+        """y unchanged; while training, `term`, weighted as in the paper, is added to the loss.
 
-        `count` is what the term is a mean over, where a layer is called several times for one loss.
+        `count` is how many items the term is a mean over, for layers called several times per loss.
         """
         if not self.training or self.auxiliary_terms is None:
             return y
@@ -333,9 +332,10 @@ class Attention(nn.Module, ABC):
         return tied(y, term)
 
     def auxiliary_loss(self) -> Float[Tensor, ""] | None:
-        """What the layer adds to the loss: the mean over its calls since collecting began; None where there is none.
+        """What the layer adds to the loss: the mean over its calls since collecting began; None if there were none.
 
-        The loop collects (`attentions/auxiliary.py`), so that a layer that nobody asks keeps no graph alive.
+        Terms are kept only while the training loop collects them (`attentions/auxiliary.py`); otherwise they would keep
+        the graph alive.
         """
         if not self.auxiliary_terms:
             return None
@@ -350,7 +350,7 @@ class Attention(nn.Module, ABC):
         mask: Bool[Tensor, "b n"] | None = None,
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
-        """The output for a prefix (which may be empty) and the state from which `step` goes on."""
+        """The output for a prefix (which may be empty) and the state from which `step` continues."""
         self._needs_decoding()
         y = self(x, context, mask=mask, context_mask=context_mask) if x.shape[1] else x
         return y, self._state_after(x, mask, context, context_mask)
@@ -360,7 +360,7 @@ class Attention(nn.Module, ABC):
         return History(*left_align(x, mask), *context)
 
     def step(self, x_t: Float[Tensor, "b d"], state: Any) -> tuple[Float[Tensor, "b d"], Any]:
-        """The output for one more token of each row; by default by running the whole history again."""
+        """The output for one more token of each row; by default this runs the whole history again."""
         self._needs_decoding()
         rows = torch.arange(x_t.shape[0], device=x_t.device)
         x = torch.cat([state.x, torch.zeros_like(x_t)[:, None]], dim=1)
@@ -372,25 +372,25 @@ class Attention(nn.Module, ABC):
         return y[rows, state.lengths], dataclasses.replace(state, x=x, lengths=lengths)
 
     def rotate_positions(self, base: float = 10_000.0) -> None:
-        """From now on turn queries and keys by their places (`kernels/rotary.py`), where there are any."""
+        """Apply rotary embeddings (`kernels/rotary.py`) to queries and keys from now on, where there are any."""
         raise UsageError(
             f"{type(self).__name__} as {self.pattern} has no queries and keys that a network could turn by their "
             "places; choose other positions than rope."
         )
 
     def drop_inside(self, rate: float, *, tied: bool = False) -> None:
-        """From now on drop channels before the output map while training; nothing where there is no place for that.
+        """From now on drop channels before the output projection while training; a no-op where that is not possible.
 
-        `tied` drops a channel of a row at all its tokens.
+        `tied` drops a channel of a row at all tokens of the row.
         """
 
     def projections(self) -> Iterator[nn.Linear]:
-        """The linear maps around the mechanism, whose initialisation belongs to the backbone."""
+        """The linear projections around the mechanism, which the backbone initialises."""
         return (child for child in self.children() if isinstance(child, nn.Linear))
 
     @property
     def active_dropout(self) -> float:
-        """The dropout of weights: none in evaluation."""
+        """The dropout rate of attention weights: 0 in evaluation."""
         return self.dropout if self.training else 0.0
 
     def _needs_decoding(self) -> None:
@@ -418,7 +418,7 @@ class Attention(nn.Module, ABC):
         return x, mask
 
     def _longest(self, name: Literal["max_length", "max_context"]) -> int:
-        """This shell setting, without which the mechanism cannot be built."""
+        """The value of a shell setting that this mechanism requires."""
         longest = getattr(self, name)
         if longest is None:
             raise UsageError(
@@ -434,7 +434,7 @@ class Attention(nn.Module, ABC):
             )
 
     def _of_shape(self, y: Any, method: str, shape: tuple[int, ...]) -> Any:
-        """What a method of the mechanism returned, if it has the shape that it must have."""
+        """y as `method` returned it, after checking that it has this shape."""
         if not torch.is_tensor(y) or y.shape != shape:
             found = tuple(y.shape) if torch.is_tensor(y) else type(y).__name__
             raise WrongShape(f"{type(self).__name__}.{method} must return a tensor of shape {shape}, got {found}.")
@@ -451,10 +451,10 @@ class HeadwiseAttention(Attention):
     """Attention between projected queries, keys and values, head by head: most mechanisms write only `attend`.
 
     A causal mechanism with a decoding state of its own also writes `begin` and `advance`; without them every step runs
-    the whole history again, which is right but slow.
+    the whole history again, which is correct but slow.
     """
 
-    rotary_base: float | None = None  # of rotary positions; None turns nothing
+    rotary_base: float | None = None  # of rotary positions; None for no rotation
 
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, bias: bool = True, **shell: Any):
         super().__init__(dim, heads, pattern, bias=bias, **shell)
@@ -492,7 +492,7 @@ class HeadwiseAttention(Attention):
 
     @property
     def shares_context(self) -> bool:
-        """Whether `attend_shared` is written, so that several processes can share the tokens of a row."""
+        """Whether `attend_shared` is implemented, so that several processes can share the tokens of a row."""
         return False
 
     def attend_shared(
@@ -512,14 +512,14 @@ class HeadwiseAttention(Attention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
-        """`weights` of a mechanism that is linear in v: what it gives for one-hot values, one per key."""
+        """`weights` of a mechanism that is linear in v: its output for one-hot values, one per key."""
         one_hot = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
         return self.attend(q, k, one_hot, key_mask=key_mask, query_mask=query_mask)
 
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> DecodeState | None:
-        """The decoding state after these keys and values (none at all for an empty prefix)."""
+        """The decoding state after these keys and values (no keys at all for an empty prefix)."""
         return None
 
     def advance(
@@ -542,7 +542,7 @@ class HeadwiseAttention(Attention):
         return self._merge(self._attended(q, k, v, key_mask=key_mask, query_mask=mask))
 
     def rotate_positions(self, base: float = 10_000.0) -> None:
-        """Turn queries and keys, as they are projected and before any feature map, in non-causal self attention."""
+        """Rotate queries and keys after projection and before any feature map, in non-causal self attention."""
         plain = all(
             getattr(type(self), method) is getattr(HeadwiseAttention, method)
             for method in ("forward", "packed", "first", "first_packed")
@@ -579,7 +579,7 @@ class HeadwiseAttention(Attention):
             return super().first(x, mask=mask)
         q, k, v = self._split(self.query(x[:, :1])), self._split(self.key(x)), self._split(self.value(x))
         query_mask = None if mask is None else mask[:, :1]
-        k = self._turned(k)  # the first token is at place 0, where nothing turns
+        k = self._turned(k)  # the query is at position 0, where the rotation is the identity
         return self._merge(self._attended(q, k, v, key_mask=mask, query_mask=query_mask))[:, 0]
 
     def first_packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "b d"]:
@@ -592,7 +592,7 @@ class HeadwiseAttention(Attention):
 
     @property
     def _rows_are_free(self) -> bool:
-        """Whether one row of the output can be computed without the others."""
+        """Whether one output row can be computed without the others."""
         return self.meta.rowwise and not self.pattern.causal
 
     def attend_first_packed(
@@ -642,7 +642,7 @@ class HeadwiseAttention(Attention):
 class GatedValue(nn.Linear):
     """The projection of values, with the logit of a gate for each head and token as their last channel.
 
-    A headwise mechanism whose gate depends on the token itself takes it as `value`; the gate keeps torch's own
+    Headwise mechanisms whose gate depends on the token itself use it as `value`; the gate keeps torch's own
     initialisation.
     """
 
@@ -657,13 +657,13 @@ class GatedValue(nn.Linear):
 
 
 class MaskedAttention(HeadwiseAttention):
-    """Softmax attention over the pairs that `visible` allows: its weights, and decoding with all keys so far."""
+    """Softmax attention over the pairs that `visible` allows: with its weights, and decoding from a full cache."""
 
     @abstractmethod
     def visible(
         self, i: Int[Tensor, "_b n"], j: Int[Tensor, " m"], key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Bool[Tensor, "_b _h n m"]:
-        """Whether the queries at positions i may see the keys at positions j; whether these are real is not asked."""
+        """Whether the queries at positions i may see the keys at positions j, real or not."""
 
     def weights(
         self,
@@ -706,7 +706,7 @@ SHELL = frozenset({"inner", "bias", "dropout", "max_length", "max_context"})
 
 
 def centred_conv(heads: int, taps: int) -> nn.Conv2d | None:
-    """A filter along the tokens for each head, none without taps."""
+    """A filter along the tokens for each head, None for 0 taps."""
     if taps < 0 or (taps and taps % 2 == 0):
         raise UsageError(f"conv counts the taps of a centred filter, got {taps}; choose an odd number, or 0 for none.")
     return nn.Conv2d(heads, heads, (taps, 1), padding=(taps // 2, 0), groups=heads, bias=False) if taps else None

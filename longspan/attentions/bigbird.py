@@ -8,11 +8,11 @@ In blocks of `block` tokens, u = the block of i and N = the last block that hold
     A(i) = everything                                                                       for u = 0 and u = N
 
 over the real keys (the construction that the paper calls ITC). The causal form sees u - 1, u, block 0 and `random`
-others from 1 ... u - 2, and of these only j <= i. A key counts once however often it is named, so a row of few blocks
-is softmax attention by itself. Which blocks are random is decided by a table of integers drawn at construction, one
-for each head, query block (in turn, after 1024 blocks) and choice, taken modulo the number of candidates. That number
-depends on u alone when causal, else on u and N, so that neither later tokens nor padding change what a token sees.
-Paper: arXiv:2007.14062. Departs from the paper in: the causal form, which it leaves to full attention.
+others from 1 ... u - 2, and of these only j <= i. A key counts once however often it is listed, so on a row of few
+blocks this is softmax attention. The random blocks come from a table of integers drawn at construction, one for each
+head, query block (repeating after 1024 blocks) and choice, taken modulo the number of candidates. That number depends
+only on u when causal, otherwise on u and N, so neither later tokens nor padding change what a token sees. Paper:
+arXiv:2007.14062. Departs from the paper in: the causal form, for which the paper uses full attention.
 """
 
 from typing import Any
@@ -62,10 +62,10 @@ class BigBird(MaskedAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         n, causal = q.shape[2], self.pattern.causal
-        block = self.block if self.block < n else n  # min() would stay a formula in a graph compiled for any length
+        block = self.block if self.block < n else n  # min() would stay symbolic in a graph for dynamic lengths
         rules = {"causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
         u, last = torch.arange(-(-n // block), device=q.device)[None], self.last_blocks(n, key_mask, q.device)
-        # The ends as global keys: every query sees them, too much work for one block of keys in the backward pass.
+        # The end blocks as global keys: every query sees them, too much work for one key block in the backward pass.
         ends = torch.arange(block, device=q.device).expand(len(last), -1)
         if not causal:
             ends = torch.cat([ends, (last * block + ends).where(last > 0, -1)], dim=1)
@@ -85,13 +85,13 @@ class BigBird(MaskedAttention):
         return seen & (j <= i[:, None, :, None]) if causal else seen | ((u == 0) | (u == last))[:, None, :, None]
 
     def last_blocks(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b 1"]:
-        """N of each row, once when all rows are full."""
+        """N of each row; a single entry when all rows are full."""
         if mask is None:
             return torch.full((1, 1), (n - 1) // self.block, device=device)
         return (mask * torch.arange(n, device=device)).amax(dim=1, keepdim=True) // self.block
 
     def _lists(self, u: Int[Tensor, "_b g"], last: Int[Tensor, "_b 1"]) -> Int[Tensor, "b h g s"]:
-        """The key blocks that query block u sees, -1 for none; first those that every block sees."""
+        """The key blocks that query block u sees, -1 for none; those that every block sees come first."""
         u, last = torch.broadcast_tensors(u, last)
         before = (u - 2).clamp(min=0)  # candidates 1 ... u - 2
         after = torch.zeros_like(u) if self.pattern.causal else (last - u - 2).clamp(min=0)  # u + 2 ... last - 1

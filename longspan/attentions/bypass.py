@@ -1,15 +1,15 @@
-"""Whether a class overrides a method that another of its methods, inherited, would pass by.
+"""Refuse classes that override a method which one of their inherited methods would bypass.
 
 `forward` defines a mechanism, and `packed`, `first`, `prefill`... are faster ways to the same result, written for the
-`forward` (or the `attend`) of the class that has them. A subclass that overrides only `forward` would be trained on a
-ragged batch as if it had not.
+`forward` (or the `attend`) of the class that defines them. On a ragged batch, a subclass that overrides only `forward`
+would be trained without its override.
 """
 
 from longspan.attentions.base import Attention, HeadwiseAttention
 from longspan.core.errors import PluginError
 
 ROWS, STEPS = ("packed", "first", "first_packed"), ("prefill", "step")
-SHORTCUTS = {  # a definition -> what computes the same in self patterns, and in causal ones
+SHORTCUTS = {  # a definition -> the methods that compute the same in self patterns, and in causal ones
     "forward": (ROWS, STEPS),
     "attend": ((*ROWS, "attend_packed", "attend_first_packed"), (*STEPS, "begin", "advance")),
 }
@@ -17,7 +17,7 @@ CALLED_BY = {"attend_packed": "packed", "attend_first_packed": "first_packed", "
 
 
 def refuse_bypassed(cls: type[Attention]) -> None:
-    """Refuse a class whose own definition is not what a backbone would call."""
+    """Refuse a class whose own definition a backbone would bypass."""
     found = [
         (definition, name, owner)
         for definition, (rows, steps) in SHORTCUTS.items()
@@ -39,12 +39,12 @@ def refuse_bypassed(cls: type[Attention]) -> None:
 
 
 def _bypasses(cls: type, definition: str, name: str) -> type | None:
-    """The class that `name` comes from, if it was written for another `definition` than the one that `cls` has."""
+    """The class that `name` comes from, if it was written for a different `definition` than that of `cls`."""
     owner = next((one for one in cls.__mro__ if name in vars(one)), None)
     if owner in (None, Attention) or (owner is HeadwiseAttention and definition == "attend"):
-        return None  # these call it
+        return None  # these call `definition`
     if (caller := CALLED_BY.get(name)) and getattr(cls, caller) is not getattr(HeadwiseAttention, caller):
-        return None  # nobody calls it
+        return None  # never called
     line = (getattr(one, definition, None) for one in reversed(cls.__mro__) if issubclass(one, owner))
     first = next(method for method in line if method and not getattr(method, "__isabstractmethod__", False))
     return None if getattr(cls, definition) is first else owner

@@ -7,15 +7,15 @@
     A(i) = {j : g_i = g_j and |rank_i - rank_j| <= window / 2}         with `strict`, which keeps clusters apart
     A(i) = {j <= i : g_i = g_j and rank_i - rank_j < window}           as causal_self: the last of the own cluster
 
-Clusters are of whole tokens x, one set for all heads. The centroids mu, `clusters` times d parameters, are drawn at
-construction and descend the objective of k-means: while training, the mean of |x_i - mu_g|^2 / d over the real tokens,
-of which only mu gets a gradient, is added to the loss. They have no other gradient, and do not move in evaluation. That
-is the paper's cluster layer; between such layers it has sliding windows over the text itself, which is
-`local(shape="blocks", overlap=...)`. Time is that of a sort and linear else. Paper: arXiv:2009.06097. Departs from the
-paper in: the centroids, which it takes from k-means over a bank of recent states every few steps; 64 of them by
-default, fewer where the greatest length has less than 16 tokens for each, while it has up to 512 (compared models have
-one size); no question is put in front of each window; and the causal form, whose windows may not depend on later
-tokens. There is no cross form: queries and keys are one order.
+Whole tokens x are clustered, once for all heads. The centroids mu, `clusters` times d parameters, are drawn at
+construction and trained on the k-means objective: while training, the mean of |x_i - mu_g|^2 / d over the real tokens,
+from which only mu gets a gradient, is added to the loss. They have no other gradient, and do not change in evaluation.
+That is the paper's cluster layer; between such layers the paper has sliding windows over the text itself, which is
+`local(shape="blocks", overlap=...)`. The time is that of a sort, and linear otherwise. Paper: arXiv:2009.06097. Departs
+from the paper in: the centroids, which it takes from k-means over a bank of recent states every few steps; by default
+there are 64, or fewer where the maximum length has less than 16 tokens per cluster, while the paper has up to 512
+(compared models have the same size); no question is prepended to each window; and the causal form, whose windows may
+not depend on later tokens. There is no cross form: queries and keys share one order.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from longspan.kernels.masked import attend_once
 from longspan.kernels.packing import left_align, real
 from longspan.kernels.precision import as_operand, at_least_single, without_autocast
 
-CLUSTERS, SHARE = 64, 16  # at most, and tokens for each that a sequence should have
+CLUSTERS, SHARE = 64, 16  # at most this many clusters, and at least this many tokens for each
 
 
 @dataclass
@@ -95,7 +95,7 @@ class ClusterFormer(Attention):
     ) -> Float[Tensor, "b n d"]:
         x, mask = self._source(x, context, mask, context_mask)
         cluster = self.nearest(x)
-        cluster = cluster if mask is None else cluster.masked_fill(~mask, self.clusters)  # padding comes last
+        cluster = cluster if mask is None else cluster.masked_fill(~mask, self.clusters)  # padding sorts last
         cluster, order = cluster.sort(dim=1, stable=True)
         inverse = torch.zeros_like(order).scatter(1, order, torch.arange(x.shape[1], device=x.device).expand_as(order))
         z = x.take_along_dim(order[..., None], dim=1)
@@ -121,14 +121,14 @@ class ClusterFormer(Attention):
         cluster: Int[Tensor, "b n"],
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b h n e"]:
-        """Attention of sorted tokens."""
+        """Attention among sorted tokens."""
         options = {"key_mask": mask, "dropout": self.active_dropout}
         if not (self.pattern.causal or self.strict):
             return overlapping_blocks(
                 q, k, v, block=self.window - self.overlap, overlap=self.overlap // 2, **options
             )  # fmt: skip
         left, right = (self.window - 1, 0) if self.pattern.causal else (self.window // 2, self.window // 2)
-        rank = torch.arange(q.shape[2], device=q.device) + cluster * (self.window + 1)  # clusters out of sight
+        rank = torch.arange(q.shape[2], device=q.device) + cluster * (self.window + 1)  # keeps clusters out of reach
         return sliding_window(q, k, v, left=left, right=right, positions=rank, **options)
 
     def _spread(self, z: Float[Tensor, "b n d"], cluster: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
@@ -149,6 +149,6 @@ class ClusterFormer(Attention):
         own = self.nearest(x_t)[:, None, None]
         state = state.plus(k, v, cluster=append(state.cluster, own, state.lengths))
         same = (state.cluster[..., 0] == own) & real(state.lengths, state.k.shape[2])[:, None]
-        after = same.flip(2).cumsum(dim=2).flip(2)  # tokens of the cluster from each on
+        after = same.flip(2).cumsum(dim=2).flip(2)  # tokens of the cluster from each one to the end
         y = attend_once(q, state.k, state.v, same & (after <= self.window))
         return self.out(as_operand(y.flatten(1), self.out.weight)), state

@@ -2,20 +2,20 @@
 
     y_i = sum_j softmax_j(s_ij) v_j      over j in [compressed, memory, segment up to i]      compressed = f(evicted)
 
-with the scores s_ij by relative positions of Transformer-XL. What leaves the last `memory` tokens is compressed, so
-many (`ratio`) into one; the newest `compressed` of these are kept. Both lie in what `carried` passes on, as tokens of
-this layer's input. f is a convolution with that stride (`compression="conv"`), one with a filter for each channel
-("channels"), or a mean or maximum. It learns from nothing but the loss of attention reconstruction, in which all else
-is constant, times `auxiliary`:
+with the scores s_ij by relative positions of Transformer-XL. Tokens that leave the memory of the last `memory` tokens
+are compressed, `ratio` into one; the newest `compressed` of these are kept. Both lie in what `carried` passes on, as
+tokens of this layer's input. f is a convolution with that stride (`compression="conv"`), one with a filter for each
+channel ("channels"), or a mean or maximum. It learns only from the attention reconstruction loss, in which everything
+else is constant, times `auxiliary`:
 
     || attend(x, evicted) - attend(x, f(evicted)) ||^2      by content alone, a mean over queries and channels
 
-`forward` is a segment without a past. A language model reads a row in segments of `segment` tokens (0: whole rows);
-sizes are those of PG-19 in the paper. noncausal_self sees both ways inside a segment, after the same past; across two
-sequences there is no distance, so there are no cross patterns. Against softmax it has W_r, u, w and f more: 8.4 % of an
-encoder block, with "conv" 25 %. Paper: arXiv:1911.05507. Departs from the paper in: "channels" is the default, since a
-whole convolution is beyond the ten per cent that models may differ by; tokens are evicted in whole groups of `ratio`,
-so that the memory holds up to ratio - 1 more; u and w belong to each layer.
+`forward` computes a segment without a past. A language model reads a row in segments of `segment` tokens (0: whole
+rows); sizes are those of PG-19 in the paper. noncausal_self sees both directions inside a segment, and the same past;
+two sequences have no distances between them, so there are no cross patterns. Compared with softmax attention it adds
+W_r, u, w and f: 8.4 % of an encoder block, with "conv" 25 %. Paper: arXiv:1911.05507. Departs from the paper in:
+"channels" is the default, since a full convolution exceeds the ten per cent by which models may differ; tokens are
+evicted in whole groups of `ratio`, so that the memory holds up to ratio - 1 more; u and w belong to each layer.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from longspan.kernels.precision import at_least_single
 
 @dataclass
 class Memories(Carry):
-    """The last tokens of each row, and older ones compressed, both at the right."""
+    """The last tokens of each row, and older ones compressed, both right-aligned."""
 
     x: Float[Tensor, "b m d"]
     mask: Bool[Tensor, "b m"]
@@ -121,7 +121,7 @@ class CompressiveTransformer(RelativeAttention):
         mask: Bool[Tensor, "b n"] | None = None,
         carry: Memories | None = None,
     ) -> tuple[Float[Tensor, "b n d"], Memories]:
-        """All segments at once, as rows of a batch: how much has been compressed is known from the count of tokens."""
+        """All segments at once, as rows of a batch: the token counts determine how much has been compressed."""
         b, n, _ = x.shape
         length, ratio = self.segment or n, self.ratio
         recent, old = (None, None) if carry is None else carry.parts()
@@ -132,7 +132,7 @@ class CompressiveTransformer(RelativeAttention):
         compressed = Memory.whole(old, new.detach(), new_mask)
 
         count = counts(whole.mask, before, length)
-        gone = (count - self.memory).clamp(min=0) // ratio * ratio  # before each segment, and in all
+        gone = (count - self.memory).clamp(min=0) // ratio * ratio  # before each segment, and in total
         made = gone // ratio
         widest = min(self.memory + ratio - 1, before + (n - 1) // length * length)
         near, place = last_before(whole.x, whole.mask, count[:, :-1], widest)
@@ -155,7 +155,7 @@ class CompressiveTransformer(RelativeAttention):
         return y, Memories(kept.x, kept.mask, old.x, old.mask)
 
     def evict(self, everything: Memory) -> tuple[Float[Tensor, "b e d"], Bool[Tensor, "b e"], Memory]:
-        """What leaves the memory, in whole groups at the left, which of it is real, and what stays."""
+        """The evicted tokens, in whole left-aligned groups, which of them are real, and the remaining memory."""
         x, mask = everything.x, everything.mask
         width, count = x.shape[1], mask.sum(dim=1)
         leaving = (count - self.memory).clamp(min=0) // self.ratio * self.ratio
@@ -168,7 +168,7 @@ class CompressiveTransformer(RelativeAttention):
         return evicted, place < leaving[:, None], kept
 
     def squeeze(self, evicted: Float[Tensor, "b e d"]) -> Float[Tensor, "b o d"]:
-        """Every `ratio` tokens as one."""
+        """Every `ratio` tokens compressed into one."""
         if self.compression in ("conv", "channels"):
             return self.compress(evicted.mT).mT
         return reduce(evicted, "b (o r) d -> b o d", self.compression, r=self.ratio)
@@ -182,7 +182,7 @@ class CompressiveTransformer(RelativeAttention):
         new: Float[Tensor, "b o d"],
         new_mask: Bool[Tensor, "b o"],
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """How far attention to what was compressed is from attention to what it was made of, over how many queries."""
+        """How far attention to the compressed tokens is from attention to the originals, and over how many queries."""
         q = self._split(fixed(self.query, x))
 
         def read(tokens: Float[Tensor, "b e d"], seen: Bool[Tensor, "b e"]) -> Float[Tensor, "b h n c"]:
@@ -197,5 +197,5 @@ class CompressiveTransformer(RelativeAttention):
 
 
 def fixed(project: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:
-    """A projection that learns nothing here."""
+    """A projection with its parameters detached."""
     return F.linear(x, project.weight.detach(), None if project.bias is None else project.bias.detach())

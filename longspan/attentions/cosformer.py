@@ -1,4 +1,4 @@
-"""cosFormer: linear attention with rectified queries and keys, whose weights fall off with distance as a cosine does.
+"""cosFormer: linear attention with rectified queries and keys, whose weights fall off as the cosine of the distance.
 
     y_i = sum_j w_ij v_j / max(sum_j w_ij, eps)      w_ij = relu(q_i) . relu(k_j) cos(pi (i - j) / 2L)
 
@@ -6,13 +6,13 @@ over the real keys j, in causal self attention over j <= i. The cosine of a diff
 
     phi(u)_p = [relu(u) cos(pi p / 2L), relu(u) sin(pi p / 2L)]      w_ij = phi(q_i)_i . phi(k_j)_j
 
-so keys and values are summed once. Places count real tokens only, and in cross attention queries and keys have a count
-each. L is the longest length named at construction: max_length, in cross attention the greater of it and max_context.
-No distance may reach it, or weights would turn negative.
+so keys and values are summed once. Positions count real tokens only, and in cross attention queries and keys are
+counted separately. L is the longest length given at construction: max_length, in cross attention the larger of
+max_length and max_context. No distance may reach it, or weights would turn negative.
 
-There is no scaling by the width, and a query without any positive channel gives 0. Paper: arXiv:2202.08791. Departs
-from the paper in: there L is the length of the call, with which each new token would change the weights of all before
-it; and padding is honoured.
+Scores are not scaled by the width, and a query without any positive channel outputs 0. Paper: arXiv:2202.08791. Departs
+from the paper in: there L is the length of the current sequence, so each new token would change the weights of all
+earlier ones; and padding is honoured.
 """
 
 from dataclasses import dataclass, replace
@@ -29,11 +29,11 @@ from longspan.kernels.linear_attention import final_state, linear_attention, lin
 
 @dataclass
 class Sums(DecodeState):
-    """The sum of phi(k) v^T with that of phi(k) as its last column, and how many queries each row has had."""
+    """The sum of phi(k) v^T with that of phi(k) as its last column, and how many queries each row has had so far."""
 
     memory: Float[Tensor, "b h two_c e_plus_1"]
     queries: Int[Tensor, " b"]
-    at_most: int = 0  # no row has had more queries: known without waiting for the device
+    at_most: int = 0  # upper bound of `queries`, known without a device sync
 
 
 class CosFormer(HeadwiseAttention):
@@ -82,7 +82,7 @@ class CosFormer(HeadwiseAttention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
         y, state = super().prefill(x, context, mask=mask, context_mask=context_mask)
-        assert isinstance(state, Sums)  # `begin` sees keys alone and cannot count queries
+        assert isinstance(state, Sums)  # `begin` sees only keys and cannot count queries
         queries = torch.full_like(state.queries, x.shape[1]) if mask is None else mask.sum(dim=1)
         return y, replace(state, queries=queries, at_most=x.shape[1])
 
@@ -110,7 +110,7 @@ class CosFormer(HeadwiseAttention):
             raise UsageError(f"This cosformer was built for {at_most}; build it for more or cut the input.")
 
     def _angles(self, x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n"]:
-        """Of each token, by its place among the real ones of its row, from 0."""
+        """The angle of each token, by its position among the real tokens of its row, from 0."""
         self._fits(x.shape[2])
         place = torch.arange(x.shape[2], device=x.device).expand(len(x), -1) if mask is None else mask.cumsum(dim=1) - 1
         return self._angle(place, x)

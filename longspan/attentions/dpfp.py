@@ -3,16 +3,17 @@
     y_i = phi(q_i) S / (phi(q_i) z + eps sqrt(c))      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)
     phi(x) = [u * roll(u, 1), ..., u * roll(u, nu)]    u = relu([x, -x])
 
-over the real keys j, in causal self attention over j <= i; `roll` is cyclic over the 2 c entries of u, so phi has
-2 c nu of them. A query without any active feature in common with a key gives 0. As in the authors' code, eps stands
-beside weights that are divided by sqrt(c).
+over the real keys j, in causal self attention over j <= i; `roll` is cyclic over the 2 c entries of u, so phi has 2 c
+nu of them. A query that shares no active feature with any key outputs 0. As in the authors' code, eps is added to
+weights that are divided by sqrt(c).
 
-`update="delta"` lets the memory of causal self attention replace what it holds for a key, by as much as a gate says:
+`update="delta"` lets the memory of causal self attention overwrite what it holds for a key, to the degree set by a
+gate:
 
     S_t = S_{t-1} + beta_t phi'(k_t) (v_t - S_{t-1}^T phi'(k_t))^T      y_t = S_t^T phi'(q_t)      phi' = phi / sum(phi)
 
 with beta_t = sigmoid(w x_t + b), one for each head, and no denominator. The other patterns have no order of tokens, and
-keep the sums. It has the parameters of softmax attention, with the delta rule (dim + 1) heads more. Paper:
+keep the sums. It has the same parameters as softmax attention, with the delta rule (dim + 1) heads more. Paper:
 arXiv:2102.11174. Departs from the paper in: features that are all 0 stay 0 instead of being divided by 0.
 """
 
@@ -61,7 +62,7 @@ class DPFP(HeadwiseAttention):
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, **shell)
-        if not 1 <= nu < 2 * self.head_dim:  # the next roll would be none at all
+        if not 1 <= nu < 2 * self.head_dim:  # a roll by 2 c would be the identity
             raise UsageError(
                 f"dpfp rolls the {2 * self.head_dim} entries of a head by 1 to nu, got nu={nu}; "
                 f"choose 1 to {2 * self.head_dim - 1}."
@@ -96,7 +97,7 @@ class DPFP(HeadwiseAttention):
     def attend_shared(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
     ) -> Float[Tensor, "b h n e"]:
-        """The sums over the tokens before come from the processes before."""
+        """The sums over earlier tokens come from the preceding processes."""
         phi_q, phi_k = feature_map.dpfp(q, self.nu), feature_map.dpfp(k, self.nu)
         return linear_attention(
             phi_q, phi_k, v, causal=True, eps=self._eps, initial_state=sum_before(final_state(phi_k, v))
@@ -143,7 +144,7 @@ class DPFP(HeadwiseAttention):
         v: Float[Tensor, "b h n e_"],
         key_mask: Bool[Tensor, "b n"] | None,
     ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h r e"]]:
-        """What the delta rule reads and leaves; padding writes nothing."""
+        """The inputs of the delta rule; padding writes nothing."""
         with without_autocast(q):
             v = at_least_single(v)
             beta = v[..., -1].sigmoid()

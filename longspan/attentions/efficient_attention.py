@@ -2,15 +2,15 @@
 
     y_i = sum_f softmax_f(q_i) G_f      G_f = sum_j softmax_j(k_jf) v_j
 
-over the real keys j: every channel f of the keys is a map of attention of its own, and a query says how much it takes
-from each. Weights add up to one, so there is no denominator, nor any scaling by the width. In causal self attention
-each position has the maps of its own prefix, so that the last row is that of the non-causal form:
+over the real keys j: every channel f of the keys is an attention map of its own, and a query says how much it takes
+from each. Weights add up to one, so there is neither a denominator nor any scaling by the width. In causal self
+attention each position has the maps of its own prefix, so the last row equals that of the non-causal form:
 
     G_tf = sum_{j <= t} exp(k_jf) v_j / sum_{j <= t} exp(k_jf)
 
-While decoding, the sums of G are all that has to be kept. It has the parameters of softmax attention. Paper:
-arXiv:1812.01243. Departs from the paper in: the residual and the batch norm around it belong to the backbone, and the
-causal form is not in the paper.
+Decoding only needs to keep the sums of G. It has the same parameters as softmax attention. Paper: arXiv:1812.01243.
+Departs from the paper in: the residual and the batch norm around it belong to the backbone, and the causal form is not
+in the paper.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from longspan.kernels.precision import at_least_single, without_autocast
 
 @dataclass
 class ChannelSums(DecodeState):
-    """Weighted sums of values, the sum of weights as last column, relative to the largest key of the channel so far."""
+    """Weighted sums of values, the sum of weights as last column, relative to the channel's largest key so far."""
 
     values: Float[Tensor, "b h c e_plus_1"]
     largest: Float[Tensor, "b h c 1"]
@@ -58,7 +58,7 @@ class EfficientAttention(HeadwiseAttention):
             return bounded_memory.mix(q, k, v, key_mask=key_mask)
         with without_autocast(q):
             p = at_least_single(q).softmax(dim=-1)
-            channels = torch.eye(k.shape[3], dtype=p.dtype, device=k.device)  # whose scores are the channels of k
+            channels = torch.eye(k.shape[3], dtype=p.dtype, device=k.device)  # their scores are the channels of k
             maps, _ = landmark_pool(channels.expand(*k.shape[:2], -1, -1), k, v, key_mask=key_mask)
             return (p @ maps).to(v.dtype)
 

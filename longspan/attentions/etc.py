@@ -6,18 +6,19 @@
     A(i) = everything                                           for a global one
 
 over the real keys, and only those up to i when causal. The label l(i, j) is the distance between two ordinary tokens,
-or between two global ones counted among themselves, cut at `max_distance` to either side, and else that of the pair
-global and ordinary. Ordinary and global queries have tables a [labels h c] and b [labels h] of their own, all heads
-together 2 (2 max_distance + 2) (d + h) parameters beside those of softmax attention; with `max_distance` = 0 there is
-none. Global are the tokens 0, s, 2 s ..., at most `global_tokens` of them, with s = `stride`; without one s is the
-greatest length divided by their number, rounded up, or 64 when no length is named. So a token in front, such as that of
-a class, is global, and the cost is linear in the length, not quadratic as for one global token a segment. Causally a
-global token sums up all before it, and later ones read that: the global stream stays causal through all layers.
+or between two global ones counted among themselves, clipped at `max_distance` on either side, and otherwise a label for
+a pair of a global and an ordinary token. Ordinary and global queries have tables a [labels h c] and b [labels h] of
+their own, over all heads 2 (2 max_distance + 2) (d + h) parameters on top of those of softmax attention; with
+`max_distance` = 0 there are none. The tokens 0, s, 2 s ... are global, at most `global_tokens` of them, with s =
+`stride`; without a stride s is the maximum length divided by their number, rounded up, or 64 when no length is given.
+So a token in front, such as a class token, is global, and the cost is linear in the length, not quadratic as with one
+global token per segment. Causally a global token summarises all tokens before it, and later ones read that: the global
+stream stays causal through all layers.
 
-Paper: arXiv:2004.08483. Departs from the paper in: global tokens are tokens of the row, as it says nothing of rows
-without structure, so both streams share every map (with `stride` = 1 the first tokens are global, as in its own
-inputs); no labels of structure; global tokens may be padding, and are then not seen; a causal form, for ETC is an
-encoder. There is no cross form: windows need one order of tokens, and reading through global tokens alone would be
+Paper: arXiv:2004.08483. Departs from the paper in: global tokens are tokens of the row, as the paper does not cover
+rows without structure, so both streams share all projections (with `stride` = 1 the first tokens are global, as in the
+paper's inputs); no structural labels; global tokens may be padding, and are then not seen; a causal form, since ETC is
+an encoder. There is no cross form: windows need one order of tokens, and reading through global tokens alone would be
 another mechanism.
 """
 
@@ -35,7 +36,7 @@ from longspan.kernels.block_sparse.labels import label_of, labelled_global_queri
 from longspan.kernels.packing import fill_up, real
 from longspan.kernels.precision import at_least_single, without_autocast
 
-STRIDE = 64  # where nothing says how long sequences may get
+STRIDE = 64  # when no maximum length is given
 
 
 class ETC(HeadwiseAttention):
@@ -115,7 +116,7 @@ class ETC(HeadwiseAttention):
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> KeyValueCache:
-        return KeyValueCache.of(k, v, key_mask)  # all of them: a global token sees everything
+        return KeyValueCache.of(k, v, key_mask)  # a full cache: a global token sees everything
 
     def advance(
         self, q: Float[Tensor, "b h c"], k: Float[Tensor, "b h c"], v: Float[Tensor, "b h e"], state: KeyValueCache
@@ -131,7 +132,7 @@ class ETC(HeadwiseAttention):
         i: Int[Tensor, "_b n"],
         mask: Bool[Tensor, "b m"],
     ) -> Float[Tensor, "b h n m"]:
-        """The weights of queries at places i over all keys."""
+        """The weights of queries at positions i over all keys."""
         i, j = i[..., None], torch.arange(k.shape[2], device=k.device)
         asks, answers = self._is_global(i), self._is_global(j)
         visible = asks | answers | ((i - j).abs() <= self.radius)
@@ -149,7 +150,7 @@ class ETC(HeadwiseAttention):
             return scores.softmax(dim=-1).masked_fill(~visible[:, None], 0)
 
     def _with_global(self, y: Float[Tensor, "b h n e"], rows: Float[Tensor, "b h g e"]) -> Float[Tensor, "b h n e"]:
-        """y with these rows at the places of global tokens, as a `cat`: torch 2.11 does not compile an `index_copy`."""
+        """y with these rows as its global tokens, by `cat`, since torch 2.11 does not compile an `index_copy`."""
         n, end = y.shape[2], self.global_tokens * self.stride
         first = y[:, :, :end] if end < n else fill_up(y, rows.shape[2] * self.stride)
         segments = first.unflatten(2, (-1, self.stride))
@@ -165,7 +166,7 @@ class ETC(HeadwiseAttention):
             return einsum(q, a, "b h n c, l h c -> b h n l") + rearrange(b, "l h -> 1 h 1 l")
 
     def _reach(self, n: int) -> int:
-        """The place after the last that may be global."""
+        """The position after the last one that may be global."""
         end = self.global_tokens * self.stride
         return end if end < n else n
 
@@ -174,6 +175,6 @@ class ETC(HeadwiseAttention):
 
 
 def truncated(*shape: int) -> Float[Tensor, "..."]:
-    """Normal numbers with a deviation of 0.5 and none beyond two of it, the same with every version of torch."""
+    """Normal numbers with standard deviation 0.5, truncated at two deviations; the same in every version of torch."""
     edge = math.erf(2**0.5)
     return torch.empty(shape).uniform_(-edge, edge).erfinv() * 0.5**0.5

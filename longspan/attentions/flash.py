@@ -3,11 +3,11 @@
     u, v = silu(x W_u), silu(x W_v)      z = silu(x W_z)      q, k, q', k' = gamma z + beta, a pair of these each
     A = relu(q k^T / g + b)^2 inside a group of g tokens      y = (u * (A v + L v)) W_o
 
-L v is q' (sum_j k'_j v_j^T) / n over all n real tokens or, in causal self attention, over those of the groups before,
-divided by g; A is then triangular. b is a bias by distance in T5's 32 buckets, times the root of `features`, the width
-of z. The unit takes the place of attention and MLP, and two of them are about as large as one Transformer block: one is
-half of it. It has a single head, whatever a network asks for. `activation="laplace"` puts Mega's function in the place
-of the squared ReLU, and `shift` takes half of the channels from the token before, as a public package can. Gate and
+L v is q' (sum_j k'_j v_j^T) / n over all n real tokens or, in causal self attention, over those of the earlier groups,
+divided by g; A is then triangular. b is a bias by distance in T5's 32 buckets, times the square root of `features`, the
+width of z. The unit replaces attention and MLP, and two of them are about as large as one Transformer block, so one is
+half a block. It has a single head, whatever a network requests. `activation="laplace"` uses Mega's function instead of
+the squared ReLU, and `shift` takes half of the channels from the previous token, as a public package can. Gate and
 values come from one sequence, so there are no cross patterns. Paper: arXiv:2202.10447. Departs from the paper in: norm
 and residual connection are the network's, and so are positions beyond the bias (the paper rotates q and k).
 """
@@ -32,7 +32,7 @@ BUCKETS, FARTHEST = 32, 128
 
 @dataclass
 class Groups(DecodeState):
-    """The group at hand, and sums of k' v^T over it and over all groups before."""
+    """The current group, and sums of k' v^T over it and over all earlier groups."""
 
     k: Float[Tensor, "b g s"]
     v: Float[Tensor, "b g e"]
@@ -83,7 +83,7 @@ class Flash(Attention):
         self.out = nn.Linear(width, dim, bias=bias)
         self.gamma = nn.Parameter(torch.randn(4, features) * 0.02)  # of q, q', k, k'
         self.beta = nn.Parameter(torch.zeros(4, features))
-        self.bias = nn.Parameter(torch.randn(BUCKETS) * 0.02)  # small too: squared and summed it drowns all scores
+        self.bias = nn.Parameter(torch.randn(BUCKETS) * 0.02)  # small, lest its sum of squares swamp the scores
         self.register_buffer("buckets", buckets(group, self.pattern.causal), persistent=False)
 
     def forward(
@@ -100,10 +100,10 @@ class Flash(Attention):
     def unit(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, count: Int[Tensor, " b"] | None
     ) -> Float[Tensor, "b n d"]:
-        """The formula, for n of each row where it is not all of x."""
+        """The formula, where `count` is n for each row (None: all of x)."""
         v, u, parts = self._features(self._shifted(x, mask), mask)
-        n, size = x.shape[1], min(self.group, x.shape[1])  # a short row is one group as it is
-        with without_autocast(x):  # products in the type of their operands, sums over groups in float32
+        n, size = x.shape[1], min(self.group, x.shape[1])  # a short row is a single group
+        with without_autocast(x):  # products in their operands' dtype, sums over groups in float32
             q, far_q, k, far_k, groups = (_grouped(bfloat16_or_single(part), size) for part in (*parts, v))
             near_q, near_k, values = (part.flatten(0, 1) for part in (q, k, groups))
             scores = torch.baddbmm(self._bias(size).to(q.dtype), near_q, near_k.mT, alpha=1 / self.group)
@@ -122,10 +122,10 @@ class Flash(Attention):
         count: Int[Tensor, " b"] | None,
         n: int,
     ) -> Float[Tensor, "b groups g e"]:
-        """L v added to what is near."""
+        """L v added to the attention within groups."""
         single = torch.promote_types(q.dtype, torch.float32)
         if self.pattern.causal:
-            sums = (k[:, :-1].mT @ v[:, :-1]).cumsum(dim=1, dtype=single).to(q.dtype)  # up to the group before
+            sums = (k[:, :-1].mT @ v[:, :-1]).cumsum(dim=1, dtype=single).to(q.dtype)  # up to the previous group
             before = F.pad(sums, (0, 0, 0, 0, 1, 0)).flatten(0, 1)
             y = torch.baddbmm(near.flatten(0, 1), q.flatten(0, 1), before, alpha=1 / self.group)
             return y.unflatten(0, near.shape[:2])
@@ -135,7 +135,7 @@ class Flash(Attention):
         return torch.baddbmm(near.flatten(1, 2), q, total).unflatten(1, near.shape[1:3])
 
     def _shifted(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
-        """With the first half of the channels from the token before, where that is asked for."""
+        """x, with the first half of the channels from the previous token if `shift` is set."""
         if not self.shift:
             return x
         moved, stays = x.chunk(2, dim=-1)
@@ -206,11 +206,11 @@ class Flash(Attention):
 
 def _grouped(x: Float[Tensor, "b n c"], size: int) -> Float[Tensor, "b groups g c"]:
     missing = -x.shape[1] % size
-    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(1, (-1, size))  # padding by nothing is a copy too
+    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(1, (-1, size))  # padding by 0 copies too
 
 
 def buckets(group: int, causal: bool) -> Int[Tensor, " distances"]:
-    """T5's bucket of every distance from 1 - group on: near ones have one each, far ones share by their logarithm."""
+    """T5's bucket of every distance from 1 - group on: near distances have one each, far ones share logarithmically."""
     distance = torch.arange(1 - group, group)
     half = BUCKETS if causal else BUCKETS // 2
     later = torch.zeros_like(distance) if causal else (distance < 0).long() * half

@@ -1,20 +1,21 @@
-"""Flowformer: linear attention as a flow from keys to queries, in which what one gives or takes is conserved.
+"""Flowformer: linear attention as a flow from keys to queries, in which what is given and what is taken are conserved.
 
     I_i = phi(q_i) . sum_j phi(k_j)              O_j = phi(k_j) . sum_i phi(q_i)              incoming, outgoing flow
     I'_i = phi(q_i) . sum_j phi(k_j) / O_j       O'_j = phi(k_j) . sum_i phi(q_i) / I_i       with the other one fixed
     y_i = sigmoid(I'_i n / m) / I_i phi(q_i) . sum_j phi(k_j) m softmax_j(O'_j) v_j^T
 
-with phi = sigmoid, over the real queries i and keys j, n and m of them. Keys compete for what they give, queries are
-allotted what they take. O' is clamped to +-`clamp`, and `eps` is added to both factors of every product that is a flow.
-In causal self attention all sums run over the tokens up to t, and counts keep their scale,
+with phi = sigmoid, over the real queries i and keys j, n and m of them. Keys compete over what they give, queries are
+allocated what they take. O' is clamped to +-`clamp`, and `eps` is added to both factors of every product that is a
+flow. In causal self attention all sums run over the tokens up to t, and counts keep their scale,
 
     I'_t = phi(q_t) . sum_{j <= t} phi(k_j) (j / O_j) / t      O'_t = phi(k_t) . sum_{i <= t} phi(q_i) (i / I_i) / t
     y_t = sigmoid(I'_t) / I_t phi(q_t) . sum_{j <= t} phi(k_j) w_j v_j^T      w_j = j exp(O'_j) / sum_{l <= j} exp(O'_l)
 
 so that the weight of a key is fixed when it arrives, and decoding keeps five sums. Causal cross attention is left out:
-what a key gives would have to leave out later queries, for every query anew, which costs n m.
+what a key gives would have to exclude later queries, separately for every query, which costs n m.
 
-It has the parameters of softmax attention. Paper: arXiv:2202.06258. Departs from the paper in: padding is honoured.
+It has the same parameters as softmax attention. Paper: arXiv:2202.06258. Departs from the paper in: padding is
+honoured.
 """
 
 from dataclasses import dataclass
@@ -35,15 +36,15 @@ from longspan.kernels.running_sum import running_sum
 class Flows(DecodeState):
     """Sums over the tokens so far."""
 
-    flows: Float[Tensor, "b h 4 c"]  # of phi(k), phi(q), phi(k) j / O_j and phi(q) i / I_i
-    competition: Float[Tensor, "b h 1"]  # of exp(O')
-    memory: Float[Tensor, "b h c e"]  # of phi(k) w v^T
+    flows: Float[Tensor, "b h 4 c"]  # sums of phi(k), phi(q), phi(k) j / O_j and phi(q) i / I_i
+    competition: Float[Tensor, "b h 1"]  # sum of exp(O')
+    memory: Float[Tensor, "b h c e"]  # sum of phi(k) w v^T
     count: Float[Tensor, " b"]
 
 
 @dataclass
 class Side:
-    """Queries or keys, which of them are real, and the sum over channels of phi of each, 0 for padding."""
+    """Queries or keys, which of them are real, and for each the sum of phi over its channels, 0 for padding."""
 
     x: Float[Tensor, "b h n c"]
     mask: Bool[Tensor, "b n"] | None
@@ -130,7 +131,7 @@ class Flowformer(HeadwiseAttention):
     def _flow(
         self, one: "Side", other: "Side", weight: Float[Tensor, "b h m 1"] | None = None
     ) -> Float[Tensor, "b h n 1"]:
-        """(phi(one) + eps) . (the weighted sum of phi(other) + eps), in the order of tokens where there is one."""
+        """(phi(one) + eps) . (the weighted sum of phi(other) + eps), in token order where there is one."""
         causal = self.pattern is Pattern.CAUSAL_SELF
         weight = torch.ones_like(other.mass) if weight is None else weight
         how = {"feature": "sigmoid", "causal": causal, "key_mask": other.mask, "normalize": False}
@@ -139,7 +140,7 @@ class Flowformer(HeadwiseAttention):
         return at_least_single(found) + self.eps * (one.mass + total + self.eps * self.head_dim)
 
     def _competition(self, flow: Float[Tensor, "b h m 1"]) -> Float[Tensor, "b h m 1"]:
-        """exp(O'), relative to the greatest it can be."""
+        """exp(O'), relative to its largest possible value."""
         return (flow.clamp(-self.clamp, self.clamp) - self.clamp).exp()
 
     def _continue(
@@ -190,7 +191,7 @@ def _features(
 
 
 def _real(x: Float[Tensor, "b h n _"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b 1 n 1"]:
-    """1 for each real token, as precise as x."""
+    """1 for each real token, in the dtype of x."""
     return x.new_ones(x.shape[0], 1, x.shape[2], 1) if mask is None else mask[:, None, :, None].to(x.dtype)
 
 

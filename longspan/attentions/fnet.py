@@ -2,9 +2,9 @@
 
     y = Re(DFT_length(DFT_width(x)))
 
-unnormalised, on the whole width of the model: no heads, no projections. Padded tokens count as zeros. The size of the
-transform decides every output, so it is `max_length` where that is given: then padding a row changes nothing. Without
-it the size is the length of the batch at hand. Paper: arXiv:2105.03824. Departs from the paper in: padding is zeroed.
+unnormalised, on the whole width of the model: no heads, no projections. Padded tokens count as zeros. Every output
+depends on the size of the transform, so it is `max_length` if given: then padding a row changes nothing. Otherwise the
+size is the length of the current batch. Paper: arXiv:2105.03824. Departs from the paper in: padding is zeroed.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ class FNet(Attention):
 
 
 class _Transform(torch.autograd.Function):
-    """Its matrix is symmetric, also where rows are padded and cut again, so that the backward pass is the transform."""
+    """The matrix is symmetric, even with rows padded and truncated, so the backward pass is the transform itself."""
 
     @staticmethod
     def forward(ctx: Any, x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b n d"]:
@@ -62,10 +62,10 @@ class _Transform(torch.autograd.Function):
 def transform(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b n d"]:
     """The first n tokens of the transform of x, padded with zeros to `size` tokens.
 
-    x is real, so that half of the width suffices: the transform at (-k, -j) is the conjugate of that at (k, j).
+    x is real, so half of the width suffices: the transform at (-k, -j) is the conjugate of that at (k, j).
     """
     n, d = x.shape[1:]
-    half = torch.fft.rfft2(at_least_single(x), s=(size, d), dim=(1, 2)).real  # there is none in half precision
+    half = torch.fft.rfft2(at_least_single(x), s=(size, d), dim=(1, 2)).real  # not available in half precision
     mirrored = half[:, :, 1 : (d + 1) // 2]
     y = x.new_empty(x.shape)
     y[:, :, : d // 2 + 1] = half[:, :n]

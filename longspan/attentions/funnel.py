@@ -3,21 +3,22 @@
     y_i = o_s(i)      o_s = sum_j softmax_j(a_sj) v_j      q = pool(x) W_q      k, v = x W_k, x W_v
     a_sj = ((q_s + u) . k_j + g_sj [(q_s + w) . W_r rho(p_s - j) + (q_s + z) . t_sj]) / sqrt(c)
 
-s(i) is the pool of token i: `stride` tokens, whose "mean" or "max" is the query and whose first token's place is p_s.
+s(i) is the pool of token i: `stride` tokens, whose "mean" or "max" is the query and whose first token has position p_s.
 rho(d) are the sines and then the cosines of a signed distance. With `separate_cls` the first token is a pool of its
-own, and g is 0 where it is query or key, else 1. With `token_types`, z and the two values of t are learned: whether s
-and j are of the same type or not; a slot knows no types, so there all are the same. With `pool_q_only` off, keys and
-values are those of pooled tokens too. Padding is no token: pools are cut over the real ones.
+own, and g is 0 where it is the query or key, otherwise 1. With `token_types`, z and the two values of t are learned, t
+by whether s and j have the same type; a slot has no types, so there all are the same. With `pool_q_only` off, keys and
+values come from pooled tokens too. Padding does not count as a token: pools are cut over the real ones.
 
 The paper's layer is shorter than its input by the factor `stride`. A slot must return an output for each token, so each
-pool's is repeated over its tokens, as in the paper's decoder; `shortened` returns one for each pool. Both noncausal
-patterns; across two sequences there is no distance, so that a_sj = q_s . k_j / sqrt(c), ordinary attention with fewer
-queries. Not causal: the first token of a pool gets an output that depends on the last one's query. Against softmax it
-has W_r [dim, inner], u and w more, 8.3 % of an encoder block; as cross attention nothing.
+pool's output is repeated over its tokens, as in the paper's decoder; `shortened` returns one for each pool. Both
+noncausal patterns are supported; two sequences have no distances between them, so as cross attention
+a_sj = q_s . k_j / sqrt(c), ordinary attention with fewer queries. It cannot be causal: the first token of a pool gets
+an output that depends on the last one's query. Compared with softmax attention it adds W_r [dim, inner], u and w, 8.3 %
+of an encoder block; as cross attention nothing.
 
-Paper: arXiv:2006.03236. Departs from the paper in: the repeated output of every layer; no token is dropped to make the
+Paper: arXiv:2006.03236. Departs from the paper in: every layer repeats its output; no token is dropped to make the
 length even (`truncate_seq`), the last pool just has fewer; padding is not averaged in. The paper's factorised form of
-the distances is the same function as its relative shift, which computes it here.
+the distances is the same function as its relative shift, which is used here.
 """
 
 from typing import Any, Literal
@@ -90,7 +91,7 @@ class Funnel(Attention):
         y = repeat(y, "b s d -> b (s stride) d", stride=self.stride)[:, self._front : self._front + x.shape[1]]
         if mask is None:
             return y
-        rows = torch.arange(len(x), device=x.device)[:, None]  # back to where the tokens were, nothing elsewhere
+        rows = torch.arange(len(x), device=x.device)[:, None]  # outputs back at their tokens, 0 elsewhere
         return y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
 
     def shortened(
@@ -134,7 +135,7 @@ class Funnel(Attention):
 
     @property
     def _front(self) -> int:
-        """Empty places before the first token that make it a pool of its own."""
+        """Empty positions before the first token that make it a pool of its own."""
         return self.stride - 1 if self.separate_cls else 0
 
     def mix(
@@ -148,7 +149,7 @@ class Funnel(Attention):
         key_mask: Bool[Tensor, "#b m"] | None = None,
         same: Bool[Tensor, "b s m"] | None = None,
     ) -> Float[Tensor, "b h s c"]:
-        """The formula for pooled queries `step` keys apart, keys `unit` tokens apart, and which are of one type."""
+        """The formula for queries `step` keys apart and keys `unit` tokens apart; `same` marks pairs of one type."""
         visible = None if key_mask is None else key_mask[:, None, None, :]
         if self.u is not None:
             bias = self._beside_content(q, k.shape[2], step, unit, same)
@@ -161,8 +162,8 @@ class Funnel(Attention):
     def _beside_content(
         self, q: Float[Tensor, "b h s c"], m: int, step: int, unit: int, same: Bool[Tensor, "b s m"] | None
     ) -> Float[Tensor, "b h s m"]:
-        """g_sj [...] / sqrt(c): without the first token, where it stands apart, places begin anew."""
-        apart, scale = int(self.separate_cls), q.shape[-1] ** -0.5  # of a query, of which there is less than of scores
+        """g_sj [...] / sqrt(c); if the first token is a pool of its own, positions start after it."""
+        apart, scale = int(self.separate_cls), q.shape[-1] ** -0.5  # scales q, smaller than the scores
         q, m = q[:, :, apart:], m - apart
         s = q.shape[2]
         if not (s and m):
@@ -183,6 +184,6 @@ class Funnel(Attention):
 def _aligned(
     x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None
 ) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "b n"] | None]:
-    """The real tokens of each row at its front, and which they are then."""
+    """The real tokens of each row moved to the front, and the mask of them there."""
     x, lengths = left_align(x, mask)
     return x, None if mask is None else real(lengths, x.shape[1])

@@ -6,14 +6,14 @@
     score = "general"   q . W k, one W for each head, the identity at the start
     score = "concat"    u . tanh(A q + B k), one u, A and B for each head
 
-over the real keys j (and j <= i when causal). A row with nothing to see gives 0. Beside softmax attention "general" has
-d c parameters more and "concat" 2 d c + d. Scores by concatenation are made for a few queries at a time, and made again
-in the backward pass, so that no n x m x c numbers are ever held.
+over the real keys j (and j <= i when causal). A row with nothing to see outputs 0. Compared with softmax attention
+"general" has d c more parameters and "concat" 2 d c + d more. Scores by concatenation are computed for a few queries at
+a time and recomputed in the backward pass, so n x m x c numbers are never stored.
 
 Paper: arXiv:1508.04025. Departs from the paper in: values are projected like keys, where the paper has v = k; the
-attentional state tanh(W [y_i, x_i]) is left to the network, which adds x itself; the score by location, which is blind
-to the keys and has a weight for each place of the longest context, is left out. It comes from cross attention in a
-decoder, where all keys are seen; in self attention it is the same with keys of its own.
+attentional state tanh(W [y_i, x_i]) is left to the network, which adds x itself; the score by location, which ignores
+the keys and has a weight for each position of the longest context, is left out. The paper uses it as cross attention in
+a decoder, where all keys are seen; in self attention it is the same with keys from the sequence itself.
 """
 
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, KeyValueCache,
 from longspan.kernels.masked import attend_once, masked_attention, masked_weights
 from longspan.kernels.precision import at_least_single, without_autocast
 
-QUERIES = 64  # whose scores by concatenation are held at once
+QUERIES = 64  # whose scores by concatenation are in memory at once
 
 
 class GlobalAttention(MaskedAttention):
@@ -110,7 +110,7 @@ class GlobalAttention(MaskedAttention):
         return self._rows(q[:, :, None], state.k, state.v, real[:, :, None])[:, :, 0].to(q.dtype), state
 
     def _asked(self, q: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
-        """Queries of which dot products with the keys are the scores."""
+        """Queries whose dot products with the keys are the scores."""
         return q @ self.between.to(q.dtype) if self.score == "general" else q
 
     def _concatenated(

@@ -1,10 +1,10 @@
-"""LARA, linear randomized attention: a few samples, each good for one part of the row, stand for softmax attention.
+"""LARA, linear randomized attention: a few samples, each good for one part of the row, approximate softmax attention.
 
     y_i = sum_r w_ir f_r      f_r = sum_j softmax_j(xi(k_j, omega_r)) v_j
 
-with xi(x, omega) = (omega . x - |x|^2 / 2) / sqrt(c), the logarithm of a random feature. The samples omega_r = mu_r +
-noise (none of it in evaluation) come from proposals around mu_r = q'_r + k'_r, the r-th of `landmarks` summaries of the
-queries and of the keys. Their weights are those of importance sampling:
+with xi(x, omega) = (omega . x - |x|^2 / 2) / sqrt(c), the logarithm of a random feature. The samples
+omega_r = mu_r + noise (without noise in evaluation) come from proposals around mu_r = q'_r + k'_r, the r-th of
+`landmarks` summaries of the queries and of the keys. Their weights are those of importance sampling:
 
     w_i = softmax_r(log alpha_ir + xi(q_i, omega_r) + log sum_j exp xi(k_j, omega_r) - xi(mu_r, omega_r))
 
@@ -17,10 +17,10 @@ queries and of the keys. Their weights are those of importance sampling:
     proposal = "pooled"      LayerNorm(Linear(mean over the segment)), which the authors use for pictures
     proposal = "means"       the mean over the segment itself, without parameters; CAB's
 
-A row with fewer tokens than landmarks has one landmark for each token. In cross attention queries and keys are cut into
-equally many segments; the tokens of a side with too few of them serve several times. `antithetic` draws the samples in
-pairs, mu + noise and mu - noise. Paper: arXiv:2204.04667. Departs from the paper in: as in the authors' code, noise has
-a variance of 1 where exact random features want sqrt(c); segments are cut over the real tokens of each row, and t is
+A row with fewer tokens than landmarks has one landmark per token. In cross attention queries and keys are cut into the
+same number of segments; a side with too few tokens uses them several times. `antithetic` draws the samples in pairs,
+mu + noise and mu - noise. Paper: arXiv:2204.04667. Departs from the paper in: as in the authors' code, noise has a
+variance of 1 where exact random features need sqrt(c); segments are cut over the real tokens of each row, and t is
 normalised over the landmarks. The authors' code (`authors_lara`) cuts the padded width and normalises over the queries.
 """
 
@@ -93,7 +93,7 @@ class LARA(HeadwiseAttention):
             if self.weighting in ("biased", "query"):
                 direction = direction + scale * mu
             factor = None
-            if self.weighting == "optimal":  # t sums to 1, so that its mean is 1 / count
+            if self.weighting == "optimal":  # t sums to 1, so its mean is 1 / count
                 count = mu.shape[2] if exists is None else exists.sum(dim=-1)[:, None, None]
                 factor = (scale * center, log_b.exp() - self.beta / count, self.beta)
             y = landmark_attend(q, direction, f, shift=shift, factor=factor, key_mask=exists, query_mask=query_mask)
@@ -102,7 +102,7 @@ class LARA(HeadwiseAttention):
     weights = HeadwiseAttention.weights_by_attending
 
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
-        """What a sample adds to the mean of its proposal while training."""
+        """What is added to the proposal mean to draw a sample while training."""
         return torch.randn_like(mu)
 
     def _samples(
@@ -112,7 +112,7 @@ class LARA(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None,
         query_mask: Bool[Tensor, "b n"] | None,
     ) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "b r"] | None]:
-        """q', mu and omega [b h r c], and which of them a row has, where some may be missing."""
+        """q', mu and omega [b h r c], and which of them each row has (None: all)."""
         center, in_q = self._summaries(q, self.summarise_query, query_mask)
         other, in_k = self._summaries(k, self.summarise_key, key_mask)
         exists = None
@@ -121,7 +121,7 @@ class LARA(HeadwiseAttention):
             if self.pattern.cross:
                 have_q, have_k, want = (there.sum(dim=1) for there in (in_q, in_k, exists))
                 center, other = _stretch(center, have_q, want), _stretch(other, have_k, want)
-            exists = exists | ~exists.any(dim=-1, keepdim=True)  # a row without any is finite too, and sees nothing
+            exists = exists | ~exists.any(dim=-1, keepdim=True)  # an empty row keeps all, to stay finite
         mu = center + other
         if not self.training:
             return center, mu, mu, exists
@@ -134,7 +134,7 @@ class LARA(HeadwiseAttention):
     def _summaries(
         self, x: Float[Tensor, "b h n c"], summary: "Summary | None", mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
-        """Those of the queries or of the keys, and which of them a row has."""
+        """The summaries of the queries or of the keys, and which of them each row has."""
         if summary is not None and self.proposal == "projected":
             return summary.means(x, self.landmarks, mask)
         means, occupied = segment_means(x, self.landmarks, mask, longer="last")
@@ -147,7 +147,7 @@ class Summary(nn.Module):
     def __init__(self, channels: int):
         super().__init__()
         self.linear, self.norm = nn.Linear(channels, channels), nn.LayerNorm(channels)
-        nn.init.normal_(self.linear.weight, std=0.02)  # truncated at 100 deviations, so not at all
+        nn.init.normal_(self.linear.weight, std=0.02)  # a truncation at 100 deviations has no effect
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
@@ -157,7 +157,7 @@ class Summary(nn.Module):
     def means(
         self, x: Float[Tensor, "b h n c"], segments: int, mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"]]:
-        """Means over each segment of the summaries of its tokens, and which segments have tokens."""
+        """The mean summary of the tokens in each segment, and which segments have tokens."""
         means, occupied = normed_means(x, self.linear.weight, self.linear.bias, segments, mask, eps=self.norm.eps)
         gain, shift = (p.to(means.dtype) for p in self.norm.parameters())
         return torch.addcmul(shift, means, gain), occupied
@@ -166,7 +166,7 @@ class Summary(nn.Module):
 def _stretch(
     means: Float[Tensor, "b h r c"], have: Int[Tensor, " b"], want: Int[Tensor, " b"]
 ) -> Float[Tensor, "b h r c"]:
-    """The first `have` summaries spread over `want` landmarks, each of them several times if there are too few."""
+    """The first `have` summaries spread over `want` landmarks, repeated if there are too few."""
     place = torch.arange(means.shape[2], device=means.device)
     source = (place * have[:, None] // want.clamp(min=1)[:, None]).clamp(max=means.shape[2] - 1)
     return means.gather(2, source[:, None, :, None].expand_as(means))

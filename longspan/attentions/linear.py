@@ -2,8 +2,8 @@
 
     y_i = phi(q_i) S / (phi(q_i) z + eps)      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)
 
-with phi(u) = elu(u) + 1 and sums over the real keys j, in causal self attention over j <= i. There is no scaling by the
-width. While decoding, S and z are all that has to be kept. Paper: arXiv:2006.16236. Departs from the paper in: nothing.
+with phi(u) = elu(u) + 1 and sums over the real keys j, in causal self attention over j <= i. Scores are not scaled by
+the width. Decoding only needs to keep S and z. Paper: arXiv:2006.16236. Departs from the paper in: nothing.
 """
 
 from dataclasses import dataclass
@@ -60,13 +60,13 @@ class LinearAttention(HeadwiseAttention):
     def attend_shared(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
     ) -> Float[Tensor, "b h n e"]:
-        """S and z of the tokens before come from the processes before: that is all that passes between them."""
+        """S and z of earlier tokens come from the preceding processes: nothing else is communicated."""
         return linear_attention(q, k, v, initial_state=sum_before(final_state(k, v, feature="elu")), **self._how)
 
     def attend_packed(
         self, q: Float[Tensor, "t h c"], k: Float[Tensor, "t h c"], v: Float[Tensor, "t h e"], layout: Layout
     ) -> Float[Tensor, "t h e"]:
-        if not q.is_cuda:  # without the kernel for ragged rows
+        if not q.is_cuda:  # the kernel for ragged batches needs CUDA
             return super().attend_packed(q, k, v, layout)
         return linear_attention(q, k, v, cu_seqlens=layout.cu_seqlens, max_seqlen=layout.max_seqlen, **self._how)
 

@@ -1,11 +1,12 @@
-"""Linformer: keys and values are summed along the length into a fixed number of slots, and the slots are attended.
+"""Linformer: keys and values are projected along the length into a fixed number of slots, which queries attend to.
 
     y_i = softmax_r(q_i . k'_r / sqrt(c)) v'      k' = E^T k      v' = F^T v
 
-E and F have one row of `rank` numbers for every place of the sequence, learned; a shorter sequence uses the first rows,
-so the longest one must be known at construction. `sharing` is the paper's: "none" gives each head its own E and F,
-"headwise" one pair to all heads, "key-value" one matrix for keys, values and all heads. A padded token adds nothing to
-any slot. Paper: arXiv:2006.04768. Departs from the paper in: one set of matrices per layer, never one for all layers.
+E and F have a learned row of `rank` numbers for every position of the sequence; a shorter sequence uses the first rows,
+so the maximum length must be known at construction. `sharing` is the paper's: "none" gives each head its own E and F,
+"headwise" shares one pair among all heads, "key-value" uses one matrix for keys, values and all heads. A padded token
+adds nothing to any slot. Paper: arXiv:2006.04768. Departs from the paper in: one set of matrices per layer, never one
+for all layers.
 """
 
 from dataclasses import dataclass

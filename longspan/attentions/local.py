@@ -1,4 +1,4 @@
-"""Local attention: softmax attention in which a token sees its neighbourhood only.
+"""Local attention: softmax attention in which a token sees only its neighbourhood.
 
     y_i = sum_{j in N(i)} p_ij v_j      p_i = softmax_{j in N(i)}(q_i . k_j / sqrt(c))
 
@@ -7,7 +7,7 @@
                        the block; only those up to i when causal
 
 with w = `window`, over the real keys. Neighbours are counted by position in the row. With `bias_table` blocks learn a
-number for each head, place in the block and neighbour, which is added to the score. Papers: arXiv:1508.04025 (the
+number for each head, position in the block and neighbour, which is added to the score. Papers: arXiv:1508.04025 (the
 idea), arXiv:2210.07661 (the sliding window), arXiv:2011.04006 (the blocks), arXiv:2204.04667 (the bias, in its authors'
 code). Departs from them in: a padded token is never seen, and blocks are consecutive tokens.
 """
@@ -64,7 +64,7 @@ class Local(HeadwiseAttention):
         self.window, self.shape, self.overlap, self.bias_table = window, shape, overlap, None
         if bias_table:
             self.bias_table = nn.Parameter(torch.empty(heads, window, window + 2 * overlap))
-            nn.init.normal_(self.bias_table, std=0.02)  # truncated at 100 deviations, so not at all
+            nn.init.normal_(self.bias_table, std=0.02)  # a truncation at 100 deviations has no effect
 
     def attend(
         self,
@@ -90,7 +90,7 @@ class Local(HeadwiseAttention):
         first = key_mask.long().argmax(dim=1)  # blocks are counted from the first token of a row
         q, k, v, options["key_mask"] = *(turn(u, first, dim=2) for u in (q, k, v)), turn(key_mask, first, dim=1)
         y = turn(overlapping_blocks(q, k, v, **options), -first, dim=2)
-        before = key_mask.cumsum(dim=1) == 0  # was turned to the end, where it saw the whole row
+        before = key_mask.cumsum(dim=1) == 0  # rolled to the end, where it saw the whole row
         return y.masked_fill(before[:, None, :, None], 0) if self.pattern.causal else y
 
     def attend_packed(

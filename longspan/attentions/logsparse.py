@@ -4,14 +4,14 @@
     A(i) = {j : i - j = 0 or a power of two}
     q_i = sum_{r < kernel} W_q^r x_{i-r}      k_i = sum_{r < kernel} W_k^r x_{i-r}      v_i = W_v x_i
 
-over the real keys: n (log2 n + 1) pairs, and floor(log2 n) + 1 layers join any two tokens. `local` adds the last few
-tokens to A(i), so many; with `restart` = L the pattern is repeated every L tokens, so that i - j is taken modulo L
-(that is n / L times the pairs: choose L in proportion to n). Queries and keys come from causal convolutions over
-`kernel` tokens, which start with zeros, as padding is; the paper tries 1, 2, 3, 6 and 9. Each tap beyond the first adds
-2 d^2 parameters to those of softmax attention; with one there is none. Paper: arXiv:1907.00235. Departs from the paper
-in: one tap by default, as compared models have one size; a non-causal form, which takes |i - j| and centres the
-convolution; and the pattern never depends on the length at hand (the port in circulation does, see
-`flow_forecast_logsparse`). There is no cross form: distances between two sequences mean nothing.
+over the real keys: n (log2 n + 1) pairs, and floor(log2 n) + 1 layers connect any two tokens. `local` adds that many of
+the last tokens to A(i); with `restart` = L the pattern repeats every L tokens, so i - j is taken modulo L (that is
+n / L times the pairs: choose L in proportion to n). Queries and keys come from causal convolutions over `kernel`
+tokens, with zeros before the first token and in place of padding; the paper tries 1, 2, 3, 6 and 9. Each tap beyond the
+first adds 2 d^2 parameters to those of softmax attention; with one tap there are none. Paper: arXiv:1907.00235. Departs
+from the paper in: one tap by default, as compared models have the same size; a non-causal form, which takes |i - j| and
+centres the convolution; and the pattern never depends on the current length (in the common port it depends on a length,
+see `flow_forecast_logsparse`). There is no cross form: distances between two sequences have no meaning.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ from longspan.kernels.precision import as_operand
 
 @dataclass
 class Convolved(KeyValueCache):
-    """All keys and values so far, and the last tokens that the convolution still needs, the newest first."""
+    """All keys and values so far, and the last tokens that the convolution still needs, newest first."""
 
     recent: Float[Tensor, "b taps d"]
 
@@ -78,7 +78,7 @@ class LogSparse(MaskedAttention):
                 f"local={local}, restart={restart} and kernel={kernel}."
             )
         self.local, self.restart, self.kernel = local, restart, kernel
-        self.ahead = 0 if self.pattern.causal else (kernel - 1) // 2  # taps after the token
+        self.ahead = 0 if self.pattern.causal else (kernel - 1) // 2  # taps that look ahead
         if kernel > 1:
             self.query, self.key = (nn.Linear(kernel * dim, self.inner, bias=bias) for _ in "qk")
 
@@ -95,7 +95,7 @@ class LogSparse(MaskedAttention):
         q, k, v = (self._split(u) for u in (self.query(near), self.key(near), self.value(x)))
         return self._merge(self.attend(q, k, v, key_mask=mask, query_mask=mask))
 
-    first, first_packed = Attention.first, Attention.first_packed  # of `forward` and `packed` as they are here
+    first, first_packed = Attention.first, Attention.first_packed  # those that call this class's `forward` and `packed`
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         return super().packed(x, layout) if self.kernel == 1 else Attention.packed(self, x, layout)
@@ -117,7 +117,7 @@ class LogSparse(MaskedAttention):
     ) -> Float[Tensor, "t h out"]:
         offsets = self._offsets(layout.max_seqlen)
         padded = not q.is_cuda and is_short(layout.max_seqlen, offsets)
-        if padded or not layout.together:  # a hole sets tokens further apart than they lie when packed
+        if padded or not layout.together:  # gaps put tokens further apart than they are when packed
             return super().attend_packed(q, k, v, layout)
         row = (layout.index // layout.mask.shape[1])[None]
         q, k, v = (rearrange(u, "t h c -> 1 h t c") for u in (q, k, v))
@@ -170,7 +170,7 @@ class LogSparse(MaskedAttention):
         return (lag & (lag - 1) == 0) | (lag < self.local)
 
     def _taps(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n taps_d"]:
-        """Beside each token those that the convolution reads with it, the latest first; padding and edges are 0."""
+        """Each token with those that the convolution reads along with it, latest first; padding and edges are 0."""
         if self.kernel == 1:
             return x
         n, behind = x.shape[1], self.kernel - 1 - self.ahead

@@ -5,13 +5,13 @@
     A(i) = {j : |i - j| <= window / 2} and all global tokens        for an ordinary query
     A(i) = everything                                               for a global one
 
-over the real keys, and only those up to i when causal; a global token inside the window counts once. Global are the
-first `global_tokens` real tokens of a row, such as the class token in front. With `projections` = "own" a global query
-is q' = W'_q x and looks at k' = W'_k x, v' = W'_v x, maps of its own that start as copies of the ordinary ones; an
-ordinary query always uses the ordinary k and v, also of global tokens. Paper: arXiv:2004.05150. Departs from the paper
-in: global queries share the ordinary projections unless `projections` = "own" (a second set makes an encoder block a
-quarter larger, against the rule that compared models have one size), no dilation, and the causal form may have
-global tokens, whose queries then see their own past only.
+over the real keys, and only those up to i when causal; a global token inside the window counts once. The first
+`global_tokens` real tokens of a row are global, such as a leading class token. With `projections` = "own" a global
+query is q' = W'_q x and attends to k' = W'_k x, v' = W'_v x, separate projections that start as copies of the ordinary
+ones; an ordinary query always uses the ordinary k and v, even those of global tokens. Paper: arXiv:2004.05150. Departs
+from the paper in: global queries share the ordinary projections unless `projections` = "own" (a second set makes an
+encoder block a quarter larger, against the rule that compared models have the same size), no dilation, and the causal
+form may have global tokens, whose queries then see only their own past.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, with_global_queries
 from longspan.kernels.masked import masked_attention, masked_weights
 
-BLOCK = 64  # queries that are computed together at least: a tile of the fused kernels
+BLOCK = 64  # least number of queries computed together: a tile of the fused kernels
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Longformer(HeadwiseAttention):
         n, causal = q.shape[2], self.pattern.causal
         (q, q_global), (k, k_global), (v, v_global) = self._both(q), self._both(k), self._both(v)
         block = max(self.reach, BLOCK)
-        block = block if block < n else n  # min() would stay a formula in a graph compiled for any length
+        block = block if block < n else n  # min() would stay symbolic in a graph for dynamic lengths
         rules = {"causal": causal, "key_mask": key_mask, "dropout": self.active_dropout}
         positions = self.global_positions(n, key_mask, q.device)
         places = {"global_keys": positions[:, None], "cache_key": ("longformer", self.global_tokens)}
@@ -136,14 +136,14 @@ class Longformer(HeadwiseAttention):
         k_global = torch.where(here, k[:, :, None], state.k_global)
         v_global = torch.where(here, v[:, :, None], state.v_global)
         state = state.plus(k, v, k_global=k_global, v_global=v_global)
-        near = state.positions >= self.global_tokens  # a global token is not seen as a near one as well
+        near = state.positions >= self.global_tokens  # a global token is not seen twice
         far = index <= t[:, None]
         (q, q_global), (keys, keys_global) = self._both(q[:, :, None]), self._both(k_global)
         values, values_global = self._both(v_global)
         keys = torch.cat([self._both(state.k)[0], keys], dim=2)
         values = torch.cat([self._both(state.v)[0], values], dim=2)
         y = masked_attention(q, keys, values, torch.cat([near, far], dim=-1)[:, None, None])
-        if self.own and self.global_tokens:  # all that a global query may see are global tokens before it
+        if self.own and self.global_tokens:  # a causal global query sees only earlier global tokens
             rows = masked_attention(q_global, keys_global, values_global, far[:, None, None])
             y = torch.where((t < self.global_tokens)[:, None, None, None], rows, y)
         return y[:, :, 0], state
@@ -152,14 +152,14 @@ class Longformer(HeadwiseAttention):
         return (module for module in self.modules() if isinstance(module, nn.Linear))
 
     def _both(self, u: Float[Tensor, "b h n c"]) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n e"]]:
-        """What ordinary and what global queries use."""
+        """The projections that ordinary queries use, and those that global queries use."""
         if not self.own:
             return u, u
         ordinary, globally = u.chunk(2, dim=-1)
         return ordinary, globally
 
     def global_positions(self, n: int, mask: Bool[Tensor, "b n"] | None, device: torch.device) -> Int[Tensor, "_b t"]:
-        """Of the first real tokens of each row, -1 for none; one row for all when nothing is padded."""
+        """The positions of the global tokens of each row, -1 for none; a single row when nothing is padded."""
         first = self.global_tokens if self.global_tokens < n else n
         j = torch.arange(n, device=device)
         if mask is None:
@@ -169,7 +169,7 @@ class Longformer(HeadwiseAttention):
 
 
 class Pair(nn.Linear):
-    """A linear map and a second one that begins as its copy, side by side in every head."""
+    """A linear projection and a second one that starts as its copy, side by side in every head."""
 
     def __init__(self, inputs: int, outputs: int, heads: int, bias: bool):
         super().__init__(inputs, outputs, bias=bias)

@@ -1,4 +1,4 @@
-"""Long-short attention: the near tokens one by one and all others in a few summaries, under one softmax.
+"""Long-short attention: nearby tokens one by one and all others through a few summaries, under one softmax.
 
     y_i = sum_{j in N(i)} p_ij v_j + sum_{r in R(i)} p_ir v'_r      p_i = softmax_{j, r}(q_i . (k_j, k'_r) / sqrt(c))
 
@@ -16,9 +16,10 @@ Causal, with w = `window` (512 unless given):
     R(i)      the summaries of the chunks before that of i
     k, v      LN(x W_k), LN(x W_v) in N(i), and without LN where they are summed
 
-LN and LN' are two layer norms over all heads together, each for keys and values alike. A causal window shorter than a
-chunk leaves tokens that no query sees. `conv` > 0 adds to the non-causal output a depth-wise convolution of v with that
-many taps, one filter per head, zero at the start. Padding is no token: neither seen nor summed, and without a place.
+LN and LN' are two layer norms over all heads together, each shared by keys and values. With a causal window shorter
+than a chunk, some tokens are seen by no query. `conv` > 0 adds to the non-causal output a depth-wise convolution of v
+with that many taps, one filter per head, initialised to zero. Padding does not count as tokens: it is neither seen nor
+summed, and takes up no positions.
 
 Paper: arXiv:2107.02192. Departs from the paper in: as in the authors' code, P comes from x and not from k, and in the
 non-causal form both layer norms act on the summaries; positions are the backbone's. The causal layer with positions
@@ -46,12 +47,12 @@ from longspan.kernels.precision import as_operand, at_least_single
 
 @dataclass
 class Past(KeyValueRing):
-    """The last `window` keys and values, the summaries of whole chunks, and those of the begun chunk so far."""
+    """The last `window` keys and values, the summaries of complete chunks, and those of the current chunk so far."""
 
     far_k: Float[Tensor, "b h f c"]
     far_v: Float[Tensor, "b h f c"]
     begun: Float[Tensor, "b h r k_v"]  # softmax-weighted means of k and v
-    lse: Float[Tensor, "b h r 1"]  # of the logits of these means
+    lse: Float[Tensor, "b h r 1"]  # of the softmax logits of these means
 
 
 class LongShort(Attention):
@@ -97,7 +98,7 @@ class LongShort(Attention):
         self.query, self.key, self.value = (nn.Linear(dim, self.inner, bias=bias) for _ in range(3))
         self.out = nn.Linear(self.inner, dim, bias=bias)
         self.near_norm, self.far_norm = nn.LayerNorm(self.inner), nn.LayerNorm(self.inner)
-        # wrapped, since the initialisation of bare linear maps is the backbone's
+        # wrapped, since the backbone initialises bare linear layers
         self.summaries = nn.Sequential(nn.Linear(dim, heads * (rank if causal else landmarks), bias=bias))
         if conv:
             self.conv = nn.Conv2d(heads, heads, (conv, 1), padding=(conv // 2, 0), groups=heads, bias=False)
@@ -112,13 +113,13 @@ class LongShort(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
-        x, lengths = left_align(x, mask)  # then every token before a real one is real
+        x, lengths = left_align(x, mask)  # now every token before a real one is real
         if self.pattern.causal:
             y = self._causal(x)
         else:
             tokens = None if mask is None else real(lengths, x.shape[1])
             y = self.mix(self.query(x), self.key(x), self.value(x), self.summaries(x), tokens)
-        if mask is not None:  # back to where the tokens were, nothing elsewhere
+        if mask is not None:  # outputs back at their tokens, 0 elsewhere
             rows = torch.arange(len(x), device=x.device)[:, None]
             y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
         return self.out(y)
@@ -177,7 +178,7 @@ class LongShort(Attention):
         x, place = x_t[:, None], state.lengths
         q, k, v, logit = self._split(self.query(x))[:, :, 0], self.key(x), self.value(x), self._logits(x).mT
         lse = torch.logaddexp(state.lse, logit)
-        share = (logit - lse).exp()  # of this token in the chunk so far
+        share = (logit - lse).exp()  # softmax weight of this token in the chunk so far
         begun = state.begun.lerp(self._pair(k, v).to(share.dtype).expand_as(state.begun), share)
         k, v = (self._normed(self.near_norm, u)[:, :, 0] for u in (k, v))
         state = state.plus(k, v, begun=begun, lse=lse)
@@ -189,10 +190,10 @@ class LongShort(Attention):
         return self.out(as_operand(y, self.out.weight)), self._closed(state, whole) if whole.any() else state
 
     def _closed(self, state: Past, whole: Bool[Tensor, " b"]) -> Past:
-        """The chunks of these rows are whole: their means become summaries, and new chunks begin."""
+        """The chunks of these rows are complete: their means become summaries, and new chunks begin."""
         last = state.lengths // self.chunk * self.rank
         place = torch.arange(max(int(last[whole].max()), state.far_k.shape[2]), device=last.device)
-        slot = place - (last - self.rank)[:, None]  # which of the new summaries stands at each place
+        slot = place - (last - self.rank)[:, None]  # which of the new summaries goes to each slot
         new = (whole[:, None] & (slot >= 0) & (slot < self.rank))[:, None, :, None]
         slot = slot.clamp(0, self.rank - 1)[:, None, :, None]
         means = (rearrange(u, "b h r c -> b r (h c)") for u in state.begun.chunk(2, dim=-1))
@@ -208,7 +209,7 @@ class LongShort(Attention):
     def _chunk_summaries(
         self, k: Float[Tensor, "b n d"], v: Float[Tensor, "b n d"], logits: Float[Tensor, "b h n r"]
     ) -> tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f c"]]:
-        """`rank` keys and values for every whole chunk."""
+        """`rank` keys and values for every complete chunk."""
         b, whole = len(k), k.shape[1] // self.chunk * self.chunk
         logits, k, v = (
             rearrange(u[:, :, :whole], "b h (g s) c -> (b g) h s c", s=self.chunk)

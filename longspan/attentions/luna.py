@@ -1,19 +1,19 @@
-"""Luna, nested linear attention: a short sequence P packs the tokens, and tokens read from what it packed.
+"""Luna, nested linear attention: a short sequence P packs the tokens, and tokens attend to what it packed.
 
     Y_P = softmax(P_q C^T / sqrt(c)) C      y_i = softmax(q_i Y_C^T / sqrt(c)) Y_C      P' = LN(P + Y_P)
 
 C are the keys (tied to the values unless `tied=False`) of the tokens, or of a context, and Y_C those of the packed Y_P.
 P, of `slots` vectors, is learned, with sinusoids added; in noncausal self attention `carried` passes P' to the next
-layer in its place. In causal self attention P may not know later tokens: it stays as learned, and packing is a sum over
-the prefix, with w_i = log2(1 + 2^(P_q . p(x_i) / sqrt(c))):
+layer instead. In causal self attention P must not depend on later tokens: it stays as learned, and packing is a sum
+over the prefix, with w_i = log2(1 + 2^(P_q . p(x_i) / sqrt(c))):
 
     a_t = softmax_slots(q_t . (1/t) sum_{i <= t} k_i w_i^T / sqrt(c))      y_t = a_t . (1/t) sum_{i <= t} w_i v_i^T
 
-Cross patterns pack the context, so that nothing is pooled over queries. `pack_heads` are those of the packing, 0 as
-many as heads. Against softmax one projection, P and a norm more: 8.6 % of an encoder block with 16 slots, and up to
-25 % untied. Paper: arXiv:2106.01540. Departs from the paper in: P always has all its slots (released code cuts it to
-the longest source), t counts real tokens, and where queries are not as wide as the model one more map leads from Y_P to
-P'.
+Cross patterns pack the context, so nothing is pooled over queries. `pack_heads` is the number of heads for packing, 0
+meaning `heads`. Compared with softmax attention it adds one projection, P and a norm: 8.6 % of an encoder block with 16
+slots, and up to 25 % untied. Paper: arXiv:2106.01540. Departs from the paper in: P always has all its slots (released
+code cuts it to the longest source), t counts real tokens, and if queries are not as wide as the model, one more
+projection maps Y_P to P'.
 """
 
 import math
@@ -42,7 +42,7 @@ class Packed(Carry):
 
 @dataclass
 class Sums(DecodeState):
-    """Of k w^T and of w v^T over the tokens so far."""
+    """Sums of k w^T and of w v^T over the tokens so far."""
 
     keys: Float[Tensor, "b h c l"]
     values: Float[Tensor, "b h l e"]
@@ -126,13 +126,13 @@ class Luna(Attention):
         return self._read(x, *self._slots(packed)), Packed(self.norm(p + self.back(packed)))
 
     def learned(self) -> Float[Tensor, "1 l d"]:
-        """P as it enters a first layer."""
+        """P as it enters the first layer."""
         return (self.p * self.dim**0.5 + self.get_buffer("places").to(self.p.dtype))[None]
 
     def pack(
         self, p: Float[Tensor, "#b l d"], source: Float[Tensor, "b m d"], key_mask: Bool[Tensor, "b m"] | None
     ) -> Float[Tensor, "b l inner"]:
-        """Y_P: every slot reads from the real tokens of the source."""
+        """Y_P: every slot attends to the real tokens of the source."""
         value = self.pack_key if self.tied else self.pack_value
         assert value is not None
         k = self.pack_key(source)
@@ -151,14 +151,14 @@ class Luna(Attention):
     def _read(
         self, x: Float[Tensor, "b n d"], k: Float[Tensor, "b h l c"], v: Float[Tensor, "b h l e"]
     ) -> Float[Tensor, "b n d"]:
-        """Every token reads from the slots."""
+        """Every token attends to the slots."""
         q = self._split(self.query(x))
         return self._merge(F.scaled_dot_product_attention(q, k, v, dropout_p=self.active_dropout))
 
     def causal(
         self, x: Float[Tensor, "b n d"], p: Float[Tensor, "#b l d"], mask: Bool[Tensor, "b n"] | None
     ) -> Float[Tensor, "b n d"]:
-        """Every token reads from what is packed of its prefix."""
+        """Every token attends to the packing of its prefix."""
         q, k, v, w = self._features(x, p, mask)
         if mask is None:
             count = torch.arange(1, x.shape[1] + 1, device=x.device)[None]
@@ -188,7 +188,7 @@ class Luna(Attention):
         if self.pattern.cross:
             return PackedContext(*self._slots(self.pack(self.learned(), *context)))
         _, k, v, w = self._features(x, self.learned(), mask)
-        if mask is not None:  # what is padding may be anything, and 0 times anything is not always 0
+        if mask is not None:  # padding may hold NaN or inf, and 0 times those is not 0
             k, v = (u.masked_fill(~mask[:, None, :, None], 0) for u in (k, v))
         lengths = torch.full((len(x),), x.shape[1], device=x.device) if mask is None else mask.sum(dim=1)
         return Sums(final_state(k, w, normalize=False), final_state(w, v, normalize=False), lengths)

@@ -1,16 +1,16 @@
-"""Memory-compressed attention: a strided convolution makes one token of several, and these are attended.
+"""Memory-compressed attention: a strided convolution merges several tokens into one, and queries attend to these.
 
     y_i = softmax_s(q_i . k_s / sqrt(c)) v_s      k = M W_k      v = M W_v      M = [x_0, z_1, z_2, ...]
     z_s = b + sum_{r < f} W_r x_{(s - 1) f + r}
 
 with f = `factor`, over all slots s of the memory M; in causal self attention over those whose block ended before i,
-s f <= i, or with `inclusive` at i, s f <= i + 1. Slot 0 is the first token, which everyone sees, so that nobody sees
-nothing; an incomplete last block has no slot. The filters W_r mix the channels of a head, or with `dense` all of them.
-In cross attention M is made of the context. Padding is no token: blocks are cut over the real ones.
+s f <= i, or with `inclusive` at i, s f <= i + 1. Slot 0 is the first token, which every query sees, so that none sees
+nothing; an incomplete last block has no slot. The filters W_r mix the channels of a head, or with `dense` all channels.
+In cross attention M is computed from the context. Padding does not count as tokens: blocks are cut over the real ones.
 
 Paper: arXiv:1801.10198. Departs from the paper in: filters mix the channels of a head (3 % more parameters than softmax
 attention in an encoder block of width 512; `dense`, as in the authors' code, has 25 %); local layers, with which the
-paper alternates these, are a choice of the network. What is left open there is as in the authors' tensor2tensor:
+paper alternates these, are left to the network. What the paper leaves open is as in the authors' tensor2tensor:
 compression before the projections, slot 0, and when a block is seen. The common package is `lucidrains_mca`.
 """
 
@@ -33,7 +33,7 @@ from longspan.kernels.precision import as_operand
 
 @dataclass
 class CompressedPast(KeyValueCache):
-    """The keys and values of all slots so far, and the tokens of the begun block; `lengths` counts tokens."""
+    """The keys and values of all slots so far, and the tokens of the current block; `lengths` counts tokens."""
 
     begun: Float[Tensor, "b f d"]
 
@@ -76,7 +76,7 @@ class MemoryCompressed(Attention):
         self.factor, self.inclusive = factor, inclusive
         self.query, self.key, self.value = (nn.Linear(dim, self.inner, bias=bias) for _ in range(3))
         self.out = nn.Linear(self.inner, dim, bias=bias)
-        groups = 1 if dense else math.gcd(dim, heads)  # the width of tokens need not be a multiple of the heads
+        groups = 1 if dense else math.gcd(dim, heads)  # dim need not be a multiple of heads
         self.compress = nn.Conv1d(dim, dim, factor, stride=factor, groups=groups, bias=bias)
 
     def forward(
@@ -88,7 +88,7 @@ class MemoryCompressed(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         source, key_mask = self._source(x, context, mask, context_mask)
-        source, lengths = left_align(source, key_mask)  # then every block before a real token is real
+        source, lengths = left_align(source, key_mask)  # now every block before a real token is real
         if self.pattern is not Pattern.CAUSAL_SELF:
             k, v = self._slots(self.memory(source))
             q = self._split(self.query(x))
@@ -99,7 +99,7 @@ class MemoryCompressed(Attention):
                 y = masked_attention(q, k, v, exists, dropout=self.active_dropout)
             return self._merge(y)
         y = rearrange(self._causal(source), "b h n c -> b n (h c)")
-        if mask is not None:  # back to where the tokens were, nothing elsewhere
+        if mask is not None:  # outputs back at their tokens, 0 elsewhere
             rows = torch.arange(len(x), device=x.device)[:, None]
             y = y[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
         return self.out(y)
@@ -109,7 +109,7 @@ class MemoryCompressed(Attention):
         whole, groups = x.shape[1] // self.factor * self.factor, self.compress.groups
         blocks = rearrange(x[:, :whole], "b (s f) (g i) -> b s f g i", f=self.factor, g=groups)
         weight = rearrange(self.compress.weight, "(g o) i f -> g o i f", g=groups)
-        # one product for each group: convolutions of this shape are slow
+        # one matrix product per group: convolutions of this shape are slow
         z = rearrange(einsum(blocks, weight, "b s f g i, g o i f -> b s g o"), "b s g o -> b s (g o)")
         z = z if self.compress.bias is None else z + self.compress.bias
         return torch.cat([x[:, :1], z.to(x.dtype)], dim=1)
@@ -126,7 +126,7 @@ class MemoryCompressed(Attention):
         return real((lengths > 0) + lengths // self.factor, slots)
 
     def _causal(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n c"]:
-        """The f queries that see the same slots are queries of f heads, for then slots <= query is the whole mask."""
+        """The f queries that see the same slots become queries of f heads, so that the mask is just slot <= query."""
         n, first = x.shape[1], int(self.inclusive)
         groups = -(-(n + first) // self.factor)
         q = fill_up(F.pad(self._split(self.query(x)), (0, 0, first, 0)), groups * self.factor)
@@ -170,12 +170,12 @@ class MemoryCompressed(Attention):
         return self.out(as_operand(rearrange(y, "b h c -> b (h c)"), self.out.weight)), state
 
     def _plus(self, x_t: Float[Tensor, "b d"], state: CompressedPast) -> CompressedPast:
-        """One more token in each row: the slot that begins with it, or that it completes, comes to the others."""
+        """One more token in each row: appends the slot that begins with it or that it completes."""
         t, f = state.lengths, self.factor
         here = torch.arange(f, device=t.device) == (t % f)[:, None]
         begun = torch.where(here[..., None], x_t[:, None].to(state.begun.dtype), state.begun)
         k, v = self._slots(torch.cat([x_t[:, None], self.memory(begun)[:, 1:]], dim=1))
-        # slot 0 at the first token; at every other that of its block, which is whole and counts from the last one on
+        # slot 0 at the first token, else the slot of its block, which becomes visible once its last token is there
         places = torch.stack([torch.zeros_like(t), t // f + 1], dim=1)
         new = torch.stack([t == 0, (t + 1) % f == 0], dim=1)
         width = max(state.k.shape[2], int((places + 1)[new].max()) if new.any() else 0)

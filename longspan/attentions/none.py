@@ -3,8 +3,8 @@
     y_i = 0
 
 The control of an ablation (CAB's "without attention" deletes the sublayer of every layer). It has no parameters, so a
-network without attention is also a smaller one. Paper: arXiv:2210.07661. Departs from the paper in: a normalisation
-around the sublayer belongs to the network and stays.
+network without attention is also smaller. Paper: arXiv:2210.07661. Departs from the paper in: a normalisation around
+the sublayer belongs to the network and stays.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, Dec
 
 @dataclass
 class Count(DecodeState):
-    """How many tokens each row has had."""
+    """How many tokens each row has had so far."""
 
     tokens: Int[Tensor, " b"]
 

@@ -1,4 +1,4 @@
-"""Nystromformer: the softmax matrix rebuilt from its rows and columns at a few landmarks, by the Nystrom method.
+"""Nystromformer: the softmax matrix approximated from its rows and columns at a few landmarks, by the Nystrom method.
 
     y = F A+ (B v)      F = softmax(q K'^T / sqrt(c))   A = softmax(Q' K'^T / sqrt(c))   B = softmax(Q' k^T / sqrt(c))
 
@@ -7,8 +7,8 @@ Q', K' are the means of `landmarks` segments of the queries and of the keys. A+ 
     Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4      Z_0 = A^T / (|A|_1 |A|_inf)
 
 A row with no more keys, or no more queries, than landmarks gets plain softmax attention. `conv` > 0 adds a depth-wise
-convolution of v along the tokens, with that many taps, one filter per head. All of it is computed in single precision
-at least, because A+ magnifies rounding. Paper: arXiv:2102.03902.
+convolution of v along the tokens, with that many taps, one filter per head. Everything is computed in single precision
+or better, because A+ magnifies rounding errors. Paper: arXiv:2102.03902.
 
 Departs from the paper in: segments are cut over the real tokens of each row, whose number need not be a multiple of
 `landmarks`; Z_0 is scaled for each matrix. In the authors' code (`cab_nystromformer(code="authors")`) a row depends on
@@ -89,7 +89,7 @@ class Nystromformer(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None,
         query_mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b h n e"]:
-        """F A+ B v where a row has more tokens than landmarks on both sides, and softmax attention where it has not."""
+        """F A+ B v where a row has more tokens than landmarks on both sides, otherwise softmax attention."""
         landmark_q, _ = segment_means(q, self.landmarks, query_mask)
         landmark_k, occupied = segment_means(k, self.landmarks, key_mask)
         scaled_q, scaled_k = (landmark / q.shape[-1] ** 0.5 for landmark in (landmark_q, landmark_k))
@@ -101,18 +101,18 @@ class Nystromformer(HeadwiseAttention):
         if few is not None:
             a = torch.where(few, torch.eye(self.landmarks, dtype=a.dtype, device=a.device), a)
         y = pseudo_inverse(a, self.iterations) @ bv
-        if few_k is not None:  # every landmark is a key, so that F is the softmax matrix itself
+        if few_k is not None:  # every landmark is a key, so F is the softmax matrix itself
             y = torch.where(few_k, segment_means(v, self.landmarks, key_mask)[0], y)
         occupied = None if key_mask is None else occupied
         y = landmark_attend(q, scaled_k, y, key_mask=occupied, query_mask=query_mask)
-        if few_q is not None and query_mask is not None:  # every landmark is a query, so that B v is the answer itself
+        if few_q is not None and query_mask is not None:  # every landmark is a query, so B v is the output itself
             place = (query_mask.cumsum(dim=1) - 1).clamp(0, self.landmarks - 1)
             own = bv.gather(2, place[:, None, :, None].expand(-1, bv.shape[1], -1, bv.shape[3]))
             y = torch.where(few_q if few_k is None else few_q & ~few_k, own.to(y.dtype), y)
         return y
 
     def _few(self, mask: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b 1 1 1"] | None:
-        """The rows with no more tokens than landmarks; without a mask there is none here."""
+        """The rows with no more tokens than landmarks; None without a mask."""
         return None if mask is None else rearrange(mask.sum(dim=1) <= self.landmarks, "b -> b 1 1 1")
 
 

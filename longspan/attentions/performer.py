@@ -8,12 +8,12 @@ lengths drawn anew as those of Gaussian vectors (`scaling="chi"`) or all sqrt(c)
 takes phi(x) = relu(W x') + eps instead. W is drawn once, saved with the weights, and never redrawn; `features` is r,
 floor(c ln c) unless given.
 
-Features live as logarithms until a maximum is taken off, which cancels in y: for the queries the maximum of each
-position; for the keys the maximum of each feature over all of them, or in causal self attention the running maximum m_t
-of all features, where the pair (i, j) is weighted by exp(m_j - m_i). So nothing overflows and no row sees later keys.
+Features are kept as logarithms until a maximum is subtracted, which cancels in y: for the queries the maximum at each
+position; for the keys the maximum of each feature over all keys, or in causal self attention the running maximum m_t of
+all features, where the pair (i, j) is weighted by exp(m_j - m_i). So nothing overflows and no row sees later keys.
 
 Paper: arXiv:2009.14794. Departs from the paper in: nothing is added to the features of the softmax kernel, since that
-lets later keys into earlier rows; `google_performer` adds it as released.
+leaks later keys into earlier rows; `google_performer` adds it as released.
 """
 
 import math
@@ -67,7 +67,7 @@ class Performer(HeadwiseAttention):
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, **shell)
-        if features is None:  # the paper's rate: enough for a small error, whatever the length
+        if features is None:  # the paper's rate, enough for a small error at any length
             features = max(1, int(self.head_dim * math.log(self.head_dim)))
         if features < 1:
             raise UsageError(f"Performer needs at least one feature, got features={features}.")
@@ -114,7 +114,7 @@ class Performer(HeadwiseAttention):
             return y[:, :, 0].to(q.dtype), state
 
     def log_features(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n r"]:
-        """The logarithm of phi, without the constant 1 / sqrt(r) that cancels."""
+        """The logarithm of phi, without the constant 1 / sqrt(r), which cancels."""
         return self._relu_features(x).log() if self.kernel == "relu" else log_features(x, self.projection)
 
     def _relu_features(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n r"]:

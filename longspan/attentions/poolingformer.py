@@ -1,20 +1,20 @@
-"""Poolingformer: attention over a window, and over its result, pooled, in a wider one.
+"""Poolingformer: attention over a window, then attention over its pooled output in a wider window.
 
     y_i = sum_{j in N(i)} p_ij v_j        p_i = softmax_j(q_i . k_j / sqrt(c))      q, k, v from x
     z_i = sum_{s in S(i)} p'_is v'_s      p'_i = softmax_s(q'_i . k'_s / sqrt(c))   q', k', v' from y
 
-The output is y_i + z_i. k'_s and v'_s are pooled over the `kernel` tokens around token s `stride`, as far as there are
-any: with `pool` = "dynamic" by weights softmax(y_{s stride} G) of their own, else by their "mean" or "max".
+The output is y_i + z_i. k'_s and v'_s are pooled over the `kernel` tokens around token s `stride`, as far as they
+exist: with `pool` = "dynamic" by weights softmax(y_{s stride} G) of their own, else by their "mean" or "max".
 
     N(i)   |i - j| <= window / 2, and when causal i - window < j <= i
     S(i)   |i - s stride| <= pooled_window / 2, and when causal i - s stride < pooled_window and no token of s after i
 
-Windows count all keys in them, on both sides together. Padding is no token and has no place. The maps of the second
-level act head by head, 3 % more parameters than softmax attention has in an encoder block of width 512; `dense` ones,
-as in the paper, are 25 % more.
+Window sizes count all keys, both sides together. Padding does not count as tokens and takes up no positions. The
+projections of the second level act head by head, 3 % more parameters than softmax attention has in an encoder block of
+width 512; `dense` ones, as in the paper, are 25 % more.
 
-Paper: arXiv:2105.04371. Departs from the paper in: the causal form, in which nothing is pooled that is not yet there;
-maps head by head; every layer has both levels. Cross attention has no window, since queries have no place among keys.
+Paper: arXiv:2105.04371. Departs from the paper in: the causal form, in which no later token is pooled; projections head
+by head; every layer has both levels. Cross attention has no window, since queries have no position among the keys.
 """
 
 from dataclasses import dataclass, replace
@@ -99,7 +99,7 @@ class Poolingformer(Attention):
     def _aligned(
         self, x: Float[Tensor, "b n d"], lengths: Int[Tensor, " b"], mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b n d"], tuple[Tensor, ...]]:
-        """The output where the tokens were, and what a decoding state is made of; x is left-aligned."""
+        """The output at the positions of the tokens, and the parts of a decoding state; x is left-aligned."""
         tokens = None if mask is None else real(lengths, x.shape[1])
         q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
         left, right = (self.window - 1, 0) if self.pattern.causal else (self.window // 2, self.window // 2)
@@ -108,7 +108,7 @@ class Poolingformer(Attention):
         pooled_k, pooled_v = self._pooled(y, k2, v2, tokens)
         z = self._second(q2, pooled_k, pooled_v, None if mask is None else lengths)
         total = rearrange(y + z, "b h n c -> b n (h c)")
-        if mask is not None:  # back to where the tokens were, nothing elsewhere
+        if mask is not None:  # outputs back at their tokens, 0 elsewhere
             rows = torch.arange(len(x), device=x.device)[:, None]
             total = total[rows, (mask.cumsum(dim=1) - 1).clamp(min=0)].masked_fill(~mask[..., None], 0)
         return self.out(total), (k, v, torch.cat([y, k2, v2], dim=-1), torch.cat([pooled_k, pooled_v], dim=-1))
@@ -129,9 +129,9 @@ class Poolingformer(Attention):
         v: Float[Tensor, "b h n c"],
         tokens: Bool[Tensor, "b n"] | None,
     ) -> tuple[Float[Tensor, "b h s c"], Float[Tensor, "b h s c"]]:
-        """The slots, one for each whole or begun stride."""
+        """The slots, one for each complete or partial stride."""
         n, half = y.shape[2], self.kernel // 2
-        beyond = half + (-n) % self.stride  # so that the last stride has its token in the middle
+        beyond = half + (-n) % self.stride  # so that the last window is centred on its token
         tokens = torch.ones(1, n, dtype=torch.bool, device=y.device) if tokens is None else tokens
         exists = F.pad(tokens, (half, beyond)).unfold(1, self.kernel, self.stride)[:, None]
         near = (F.pad(u, (0, 0, half, beyond)).unfold(2, self.kernel, self.stride) for u in (k, v))
@@ -165,7 +165,7 @@ class Poolingformer(Attention):
         v: Float[Tensor, "b h s c"],
         lengths: Int[Tensor, " b"] | None,
     ) -> Float[Tensor, "b h n c"]:
-        """Of all strides the first queries, then the second...: for each of these a window moves slot by slot."""
+        """All first queries of the strides, then all second ones...: for each of these a window moves slot by slot."""
         n, slots, key_mask = q.shape[2], k.shape[2], None
         if lengths is not None and not self.pattern.causal:
             key_mask = real(-(-lengths // self.stride), slots)
@@ -173,7 +173,7 @@ class Poolingformer(Attention):
         rows = []
         for r in range(self.stride):
             left, right = self._reach(r)
-            late = min(max(-right, 0), slots)  # slots by which what is seen lies behind the query
+            late = min(max(-right, 0), slots)  # how many slots the window lies behind the query
             y = sliding_window(
                 q[:, :, late:, r], k[:, :, : slots - late], v[:, :, : slots - late], left=left - late,
                 right=max(right, 0), key_mask=key_mask, dropout=self.active_dropout,
@@ -210,11 +210,11 @@ class Poolingformer(Attention):
 
     @property
     def _slots(self) -> int:
-        """As many as a causal query can see."""
+        """How many slots a causal query can see."""
         return self.pooled_window // self.stride + 1
 
     def _last_slot(self, t: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """That is whole with the token at position t, -1 where none is."""
+        """The last slot that is complete with the token at position t, -1 if none is."""
         return ((t - self.kernel // 2) // self.stride).clamp(min=-1)
 
     def step(self, x_t: Float[Tensor, "b d"], state: TwoRings) -> tuple[Float[Tensor, "b d"], TwoRings]:
@@ -236,7 +236,7 @@ class Poolingformer(Attention):
     def _with_slot(
         self, begun: Float[Tensor, "b h kernel y_k_v"], pooled: Float[Tensor, "b h s k_v"], t: Int[Tensor, " b"]
     ) -> Float[Tensor, "b h s k_v"]:
-        """The slots, and in rows in which the token at t is the last one of a slot, that slot."""
+        """The slots; in rows where the token at t completes a slot, with that slot added."""
         half = self.kernel // 2
         place = t[:, None] + torch.arange(1 - self.kernel, 1, device=t.device)
         y, k, v = begun.take_along_dim((place % self.kernel)[:, None, :, None], dim=2).chunk(3, dim=-1)

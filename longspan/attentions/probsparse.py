@@ -4,19 +4,19 @@
     y_i = softmax_j(q_i . k_j / sqrt(d)) v       for the u queries with the largest M, u = c ceil(ln n)
     y_i = mean_j v_j                             for the others
 
-over the real keys j (j <= i in causal self attention), c = `factor`, n and m the real queries and keys of the row, and
-no more of either than there are. M only chooses and carries no gradient. A query whose M is small agrees with all keys
-alike, so that its softmax is nearly a mean anyway. A `factor` as large as n is softmax attention.
+over the real keys j (j <= i in causal self attention), c = `factor`, n and m the number of real queries and keys of the
+row, which also bound u and U. M is used only for selection and carries no gradient. A query with small M scores all
+keys alike, so its softmax is nearly a mean anyway. With a `factor` as large as n this is softmax attention.
 
-To rank a query among all lets later queries decide about earlier rows. In causal patterns query i is therefore chosen
-when its M is among the c largest up to i, as long as fewer than c ceil(ln(i + 1)) have been chosen: no more than the
-paper chooses from the first i + 1 rows, and about as many, since in random order that happens to row i with probability
+Ranking a query among all queries would let later queries affect earlier rows. In causal patterns query i is therefore
+chosen if its M is among the c largest up to i, as long as fewer than c ceil(ln(i + 1)) have been chosen: no more than
+the paper chooses from the first i + 1 rows, and about as many, since in random order row i is chosen with probability
 c / (i + 1), which adds up to c ln n. S(i) is then drawn from the keys that i may see.
 
 Samples are hashes of the query's position with random coefficients, saved with the weights and shared by rows and heads
 (`kernels/sampled_qk`). The authors' code is `informer_probsparse`. Paper: arXiv:2012.07436. Departs from the paper in:
-the choice in causal patterns; samples are drawn once; padding is neither drawn nor chosen nor seen; a logarithm counts
-as at least 1.
+the selection in causal patterns; samples are drawn once; padding is neither drawn nor chosen nor seen; logarithms are
+at least 1.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ from longspan.kernels.sampled_qk import draw_keys, hash_coefficients, log_budget
 
 @dataclass
 class RankedCache(KeyValueCache):
-    """All keys and values, and what decides about the next query."""
+    """All keys and values, and what the selection of the next query depends on."""
 
     queries: Int[Tensor, " b"]
     largest: Float[Tensor, "b h factor"]  # the largest M so far, in descending order
@@ -104,7 +104,7 @@ class ProbSparse(HeadwiseAttention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> tuple[Float[Tensor, "b n d"], DecodeState]:
         y, state = super().prefill(x, context, mask=mask, context_mask=context_mask)
-        if isinstance(state, RankedCache) and x.shape[1]:  # the ranks need queries, which `begin` does not see
+        if isinstance(state, RankedCache) and x.shape[1]:  # ranking needs queries, which `begin` does not see
             source, key_mask = self._source(x, context, mask, context_mask)
             q, k = self._split(self.query(x)), self._split(self.key(source))
             measured = self.measure(q, k, key_mask=key_mask, query_mask=mask)
@@ -160,38 +160,38 @@ class ProbSparse(HeadwiseAttention):
         keys: Int[Tensor, "#b #n"],
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n"]:
-        """M of queries at these positions, on samples of so many real keys."""
+        """M of queries at these positions, sampled from `keys` real keys."""
         sample = draw_keys(self.draws[:, : log_budget(self.factor, k.shape[2])], position, keys)
         if key_mask is not None:  # from positions among the real keys to positions among all
             order = real_first(key_mask)
             sample = order.gather(1, sample.flatten(1).expand(len(order), -1)).unflatten(1, sample.shape[1:])
         size = log_budgets(self.factor, keys).expand(sample.shape[:2])
         _, gap = sampled_qk(q, k, sample, size)
-        # A mean of differences is exactly 0 when one key was drawn every time: no rounding can decide a tie.
+        # A mean of differences is exactly 0 when the same key is drawn every time, so rounding cannot break ties.
         return (gap / size[:, None].clamp(min=1)).masked_fill(size[:, None] == 0, -torch.inf)
 
     @torch.no_grad()
     def _choose(
         self, measured: Float[Tensor, "b h n"], query_mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Int[Tensor, "b h u"], Bool[Tensor, "b h u"]]:
-        """The positions of queries that may attend, a fixed number of them, and which of those are chosen."""
+        """The positions of a fixed number of candidate queries, and which of those are chosen."""
         u = log_budget(self.factor, measured.shape[2])
         if self.pattern.causal:
             found = self._chosen(measured, query_mask).int().topk(u, dim=-1)
             return found.indices, found.values > 0
-        index = measured.sort(dim=-1, descending=True, stable=True).indices[..., :u]  # of equal ones the earlier
+        index = measured.sort(dim=-1, descending=True, stable=True).indices[..., :u]  # ties go to the earlier
         budget = log_budgets(self.factor, _total(measured, query_mask))
         return index, (torch.arange(u, device=index.device) < budget[:, None, None]).expand_as(index)
 
     def _chosen(
         self, measured: Float[Tensor, "b h n"], query_mask: Bool[Tensor, "b n"] | None
     ) -> Bool[Tensor, "b h n"]:
-        """The choice of causal patterns."""
+        """The queries chosen in causal patterns."""
         return running_topk(measured, log_budgets(self.factor, _counts(measured, query_mask)), self.factor)
 
 
 def _mean(v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h 1 e"]:
-    """The mean of the real values, 0 without any."""
+    """The mean of the real values, 0 if there are none."""
     exact = torch.promote_types(v.dtype, torch.float32)
     if keys is None:
         return v.sum(dim=2, keepdim=True, dtype=exact) / max(v.shape[2], 1)
@@ -200,7 +200,7 @@ def _mean(v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b m"] | None) -> Floa
 
 
 def _counts(x: Float[Tensor, "b h n *c"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "#b n"]:
-    """How many real tokens there are up to each: one row for all where none is padded."""
+    """How many real tokens there are up to each one; a single row when nothing is padded."""
     return torch.arange(1, x.shape[2] + 1, device=x.device)[None] if mask is None else mask.cumsum(dim=1)
 
 

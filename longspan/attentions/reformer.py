@@ -3,17 +3,17 @@
     z = x W_qk      k_j = z_j / |z_j|      bucket_r(i) = argmax [z_i R_r, -z_i R_r]      R_r Gaussian, r = 1 ... rounds
     y_i = sum_r sum_{j in V_r(i)} exp(z_i . k_j) v_j / sum_r sum_{j in V_r(i)} exp(z_i . k_j)
 
-that is, each round is a softmax over V_r(i) and the rounds are weighed by their sums. V_r(i) are the real tokens of i's
+that is, each round is a softmax over V_r(i), and the rounds are weighted by their sums. V_r(i) are real tokens in i's
 bucket: the `chunk` before i and the `chunk` after it, or when causal the 2 chunk - 1 before it. So what i sees depends
-on real tokens alone, and when causal on none after i. A token sees itself only where it sees nothing else in any round.
+only on real tokens, and when causal on none after i. A token sees itself only if it sees nothing else in any round.
 `scale` multiplies the logits (1 is the paper's; the common PyTorch port uses c^-1/2).
 
-More than 128 buckets are numbered by a pair of hashes (`kernels/lsh_attention/hash.py`). The rotations R are drawn once
-and saved with the weights. The hash is taken in single precision also under autocast. Hugging Face's code is
+With more than 128 buckets, each is a pair of hashes (`kernels/lsh_attention/hash.py`). The rotations R are drawn once
+and saved with the weights. Hashes are computed in single precision even under autocast. Hugging Face's code is
 `hf_reformer`. Paper: arXiv:2001.04451. Departs from the paper in: what a token sees is counted within its bucket
-(chunks leak the future); the number of buckets follows the greatest length, so that a bucket holds about half a chunk
-of it, and not the length at hand; many buckets are pairs of hashes, as in the authors' code; a key met in several
-rounds counts each time; rotations are not drawn anew in training; the reversible layers are no part of it.
+(chunks leak the future); the number of buckets follows the maximum length, not the current one, so that a bucket holds
+about half a chunk of it; many buckets are pairs of hashes, as in the authors' code; a key met in several rounds counts
+each time; rotations are not redrawn in training; the reversible layers are not included.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class Reformer(Attention):
 
     def packed(self, x: Float[Tensor, "t d"], layout: Layout) -> Float[Tensor, "t d"]:
         z, v, buckets = self._project(x)
-        row = layout.index // layout.mask.shape[1]  # one long row, in which each row has buckets of its own
+        row = layout.index // layout.mask.shape[1]  # concatenated rows, each with its own buckets
         apart = buckets.to(torch.int32) + self.buckets * row.to(torch.int32)[:, None, None]
         return self.out(self._mix(z[None], v[None], apart[None], mask=None, rows=len(layout.mask))[0].flatten(-2))
 
@@ -109,11 +109,11 @@ class Reformer(Attention):
     ) -> Float[Tensor, "b h n e"]:
         """The mechanism between the projections; a padded token gives 0.
 
-        `buckets` are those of z, unless they were computed from z before it was rounded. Where they keep several `rows`
-        of one sequence apart, there are so many times more of them.
+        `buckets` are computed from z unless given, as when they come from z before rounding. With several `rows` packed
+        into one sequence there are `rows` times as many buckets.
         """
         buckets = self._apart(self.hash(z) if buckets is None else buckets, mask)
-        buckets = buckets.to(torch.int16 if rows * self.buckets < 2**15 else torch.int32)  # quicker to sort
+        buckets = buckets.to(torch.int16 if rows * self.buckets < 2**15 else torch.int32)  # faster to sort
         how = {"left": self.left, "right": self.right, "scale": self.scale, "dropout": self.active_dropout}
         y = lsh_attention(z, v, buckets, **how)
         return y if mask is None else y.masked_fill(~mask[:, None, :, None], 0)
@@ -145,7 +145,7 @@ class Reformer(Attention):
         same = (state.buckets == bucket[:, :, None]) & tokens[:, None, :, None]
         same = rearrange(same, "b h t r -> b h r t").contiguous()  # sums run along contiguous memory
         seen = same.cumsum(dim=3, dtype=torch.int32)
-        lag = seen[..., -1:] - seen  # how many tokens of the bucket came after each
+        lag = seen[..., -1:] - seen  # how many tokens of the bucket follow each one
         times = (same & (lag <= self.left) & ~itself[:, None, None]).sum(dim=2)
         times = torch.where(times.sum(dim=2, keepdim=True) == 0, itself[:, None], times)
         scores = at_least_single(einsum(z.to(state.k.dtype), state.k, "b h c, b h t c -> b h t"))
@@ -171,18 +171,18 @@ class Reformer(Attention):
         mask: Bool[Tensor, "b n"] | None,
         rows: int = 1,
     ) -> Float[Tensor, "b n h e"]:
-        """`attend` for tensors that lie token by token."""
+        """`attend` for tensors laid out token by token."""
         z, v = (rearrange(u, "b n h c -> b h n c") for u in (z, v))
         y = self.attend(z, v, mask=mask, buckets=rearrange(buckets, "b n h r -> b h r n"), rows=rows)
         return rearrange(y, "b h n e -> b n h e")
 
     def _apart(self, buckets: Int[Tensor, "b h r n"], mask: Bool[Tensor, "b n"] | None) -> Int[Tensor, "b h r n"]:
-        """Padded tokens in a bucket of their own."""
+        """The buckets, with padded tokens in one of their own."""
         return buckets if mask is None else buckets.masked_fill(~mask[:, None, None], self.buckets)
 
 
 def usual_buckets(max_length: int | None, chunk: int) -> int:
-    """The power of two at or below two buckets a chunk of the greatest length; 32 where that is not known.
+    """The power of two at or below two buckets per chunk of the maximum length; 32 if that is unknown.
 
     >>> usual_buckets(2_001, 64), usual_buckets(10, 64)
     (32, 2)

@@ -1,10 +1,10 @@
-"""Attention by relative positions after Transformer-XL, which its relatives share: the file of each says the rest.
+"""Attention by relative positions as in Transformer-XL, shared by the mechanisms derived from it.
 
     s_ij = ((q_i + u) . k_j + (q_i + w) . r_{i-j}) / sqrt(c)      r_d = W_r rho(d)
 
 with rho(d) the sines and then the cosines of a distance, u and w learned for each head. Keys may begin before the
-queries, by as many as there are more of them. Scores by distance are a matrix, which is made for `QUERIES` queries at a
-time: a causal block has no keys after its last query, and any block only the distances that occur in it.
+queries: the extra keys are earlier ones. The scores by distance form a matrix, which is computed for `QUERIES` queries
+at a time: a causal block has no keys after its last query, and every block only the distances that occur in it.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ from longspan.attentions.base import HeadwiseAttention, KeyValueCache, Pattern
 from longspan.kernels.masked import biased_attention
 from longspan.kernels.query_blocks import query_blocks
 
-QUERIES = 1024  # of a block; compiled code has one block, which it need not compile anew for every length
+QUERIES = 1024  # per block; compiled code uses one block, so that it need not recompile for every length
 
 
 class RelativeAttention(HeadwiseAttention):
-    """Softmax attention with these scores; a query sees distances below `reach`, where there is one."""
+    """Softmax attention with these scores; a query sees distances below `reach`, if given."""
 
     def __init__(self, dim: int, heads: int, pattern: Pattern, *, reach: int | None = None, **shell: Any):
         super().__init__(dim, heads, pattern, **shell)
@@ -40,7 +40,7 @@ class RelativeAttention(HeadwiseAttention):
         past: Float[Tensor, "b m d"],
         past_mask: Bool[Tensor, "b m"],
     ) -> Float[Tensor, "b n d"]:
-        """The layer on a segment that follows some past, all of which may be seen."""
+        """The layer on a segment that follows some past, all of it visible."""
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
         source, key_mask = torch.cat([past, x], dim=1), torch.cat([past_mask, real], dim=1)
         q, k, v = self._split(self.query(x)), self._split(self.key(source)), self._split(self.value(source))
@@ -66,7 +66,7 @@ class RelativeAttention(HeadwiseAttention):
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        """The formula, for r of all distances from the largest on."""
+        """The formula, with r for all distances in descending order."""
         n, before = q.shape[2], k.shape[2] - q.shape[2]
         if n <= QUERIES or torch.compiler.is_compiling():
             return self._mix(q, k, v, r, before, key_mask)
@@ -88,9 +88,9 @@ class RelativeAttention(HeadwiseAttention):
         before: int,
         key_mask: Bool[Tensor, "b m"] | None,
     ) -> Float[Tensor, "b h n e"]:
-        """The formula for a block of queries, before the first of which are so many keys."""
+        """The formula for a block of queries, with `before` keys before the first one."""
         m = k.shape[2]
-        # scaled and filled up before the product, whose result is larger than both
+        # scaled and padded before the product, whose result is larger than either factor
         place = (q + self.w[:, None].to(q.dtype)) / q.shape[-1] ** 0.5
         bias = shifted(place @ F.pad(r, (0, 0, 0, max(0, m + 1 - r.shape[1]))).to(q.dtype).mT, m)
         visible = self.visible(q.shape[2], m, before, q.device)[None, None]
@@ -119,7 +119,7 @@ class RelativeAttention(HeadwiseAttention):
         return seen if self.reach is None else seen & (distance.abs() < self.reach)
 
     def places(self, n: int, m: int) -> Float[Tensor, "h distances c"]:
-        """r for the distances m - 1, m - 2, ... down to 0, or to 1 - n where later keys are seen too."""
+        """r for the distances m - 1, m - 2, ... down to 0, or to 1 - n if later keys are seen too."""
         last = 0 if self.pattern.causal else 1 - n
         return self._place(torch.arange(m - 1, last - 1, -1, device=self.u.device))
 
@@ -164,7 +164,7 @@ class RelativeAttention(HeadwiseAttention):
 def segments(
     x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, length: int
 ) -> tuple[Float[Tensor, "rows length d"], Bool[Tensor, "rows length"]]:
-    """Every segment of every row as a row of its own, the last of them filled up, and which tokens are real."""
+    """Every segment of every row as a row of its own, the last one padded, and which tokens are real."""
     mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
     missing = -x.shape[1] % length
     x, mask = F.pad(x, (0, 0, 0, missing)), F.pad(mask, (0, missing))
@@ -172,12 +172,12 @@ def segments(
 
 
 def rows(segments: Float[Tensor, "rows length d"], b: int, n: int) -> Float[Tensor, "b n d"]:
-    """The rows of which these are the segments."""
+    """The rows that consist of these segments."""
     return rearrange(segments, "(b s) l d -> b (s l) d", b=b)[:, :n]
 
 
 def counts(mask: Bool[Tensor, "b n"], first: int, length: int) -> Int[Tensor, "b s_plus_1"]:
-    """How many tokens are real before each segment, where the first begins at place `first`, and in all."""
+    """How many real tokens precede each segment, starting from the one at `first`, and how many there are in total."""
     so_far = F.pad(mask.cumsum(dim=1), (1, 0))
     return torch.cat([so_far[:, first:-1:length], so_far[:, -1:]], dim=1)
 
@@ -191,13 +191,13 @@ def waves(distance: Int[Tensor, " distances"], width: int, dtype: torch.dtype) -
 
 
 def shifted(scores: Float[Tensor, "b h n distances"], m: int, *, step: int = 1) -> Float[Tensor, "b h n m"]:
-    """Column (n - 1 - i) step + j of row i as column j: from distances, the largest first, to keys.
+    """Column (n - 1 - i) step + j of row i becomes column j: from distances, largest first, to keys.
 
-    Where the distances end at 0, what stands for later keys belongs to other rows, and is for the mask to hide.
+    If the distances end at 0, the entries for later keys come from other rows and must be masked.
     """
     n, distances = scores.shape[-2:]
     if distances < m + step:
-        scores = F.pad(scores, (0, m + step - distances))  # so that as much as m columns is left of a row
-    width = scores.shape[-1] - step  # rows of this width, which moves row i by -i step
+        scores = F.pad(scores, (0, m + step - distances))  # so that each row keeps m columns
+    width = scores.shape[-1] - step  # reading rows of this width shifts row i by -i step
     start = (n - 1) * step
     return scores.flatten(-2)[..., start : start + n * width].unflatten(-1, (n, width))[..., :m]

@@ -1,27 +1,28 @@
-"""Random feature attention: the Gaussian kernel of normalised queries and keys as a mean of random waves.
+"""Random feature attention: the Gaussian kernel of normalised queries and keys as a mean of random Fourier features.
 
     y_i = phi(q_i) S / phi(q_i) z      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)
     phi(x) = [sin(R x'), cos(R x')] / sqrt(r)      R = (sigma * W) / tau      x' = x / (|x| + 1e-3)
     E[phi(q) . phi(k)] = exp(-|q' - k'|^2 / (2 tau^2))      at sigma = 1
 
-over the real keys j, in causal self attention over j <= i. W [r, c] is Gaussian for each head, drawn anew at every call
-in training; that of evaluation and decoding is drawn once and saved with the weights. sigma is learned, a factor for
-each channel. `features` is r, of which each gives a sine and a cosine.
+over the real keys j, in causal self attention over j <= i. W [r, c] is Gaussian for each head, redrawn at every call in
+training; the one for evaluation and decoding is drawn once and saved with the weights. sigma is learned, a factor for
+each channel. `features` is r; each gives a sine and a cosine.
 
-`gate=True` lets the past of causal self attention fade, by g_t = sigmoid(w x_t + b) for each head; the other patterns
-have no order of tokens, and no gate:
+`gate=True` lets the past of causal self attention decay, by g_t = sigmoid(w x_t + b) for each head; the other patterns
+have no token order, and no gate:
 
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T      z_t = g_t z_{t-1} + (1 - g_t) phi(k_t)
 
-Waves can be negative, and so can the denominator, whose size is kept from falling below `floor` ("signed"). The kernel
-itself is at least exp(-2 / tau^2), so that is an error of the estimate, and rare for a W to which nothing was fitted.
-Trained under one and the same W, queries move to where denominators change their sign: those of a small language model
-were below 0 for half of the tokens after 80 updates, and outputs in the thousands. The released code has `scale` = 0.1
-in place of 1 / sqrt(r), no gate, and a denominator max(z, 1) ("positive") or max(|z|, floor) ("absolute"), by the path
-that computes it; with that scale and a floor of 1 weights may add up to less than one.
+Sines and cosines can be negative, and so can the denominator, whose magnitude is kept from falling below `floor`
+("signed"). The kernel itself is at least exp(-2 / tau^2), so a negative denominator is an estimation error, and rare
+for a W to which nothing was fitted. If W stays fixed in training, queries move to where denominators change sign: those
+of a small language model were below 0 for half of the tokens after 80 updates, and outputs were in the thousands. The
+released code has `scale` = 0.1 in place of 1 / sqrt(r), no gate, and a denominator max(z, 1) ("positive") or
+max(|z|, floor) ("absolute"), depending on the code path; with that scale and a floor of 1 weights may add up to less
+than one.
 
-It has dim parameters more than softmax attention, with the gate (dim + 1) heads besides. Paper: arXiv:2103.02143.
-Departs from the paper in: W is drawn afresh, where the authors draw from 500 matrices.
+It has dim more parameters than softmax attention, with the gate another (dim + 1) heads. Paper: arXiv:2103.02143.
+Departs from the paper in: W is redrawn each time, where the authors draw from 500 matrices.
 """
 
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class RFA(HeadwiseAttention):
         rowwise=True,
         patterns=ALL_PATTERNS,
         stochastic=True,
-        version=2,  # trained under waves that are drawn anew at every update
+        version=2,  # trains with features that are redrawn at every update
     )
 
     projection: Float[Tensor, "h r c"]
@@ -130,13 +131,13 @@ class RFA(HeadwiseAttention):
             return self._divided(y).to(q.dtype), Sums(memory)
 
     def waves(self, x: Float[Tensor, "b h n c"], projection: Float[Tensor, "h r c"]) -> Float[Tensor, "b h n two_r"]:
-        """phi, computed in float32 or better and as precise as x."""
+        """phi, computed in float32 or better and returned in the dtype of x."""
         return feature_map.waves(x, self.sigma * projection / self.tau, self.scale)
 
     def _written(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e_"], projection: Float[Tensor, "h r c"]
     ) -> tuple[Float[Tensor, "b h m two_r"], Float[Tensor, "b h m e_plus_1"], Float[Tensor, "b h m"] | None]:
-        """What each token adds to the sums, phi(k) and (v, 1), and the logarithm of what it leaves of them."""
+        """What each token adds to the sums, phi(k) and (v, 1), and the logarithm of the decay it applies to them."""
         phi_k = self.waves(at_least_single(k), projection)
         if not self.gated:
             return phi_k, with_ones(v), None

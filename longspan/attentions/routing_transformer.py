@@ -4,23 +4,23 @@
     y_i = mean over the g with i in Q_g of sum_{j in K_g} p_ij v_j      p_i = softmax_{j in K_g}(q_i . k_j / sqrt(c))
 
 with G = `clusters`, over the real tokens; a query in no cluster gives 0. That is the paper's form, and noncausal: which
-tokens are the largest depends on the whole sequence. Where the future must not count (also that of a causal query over
-a context), a token goes to its nearest cluster alone:
+tokens have the largest s depends on the whole sequence. Where the future must not matter (including later queries in
+causal cross attention), a token goes only to its nearest cluster:
 
     causal_self     V(i) = the last w tokens up to i of i's cluster; one vector z is query and key, k_j = z_j / |z_j|,
                     and a token sees itself only where it sees no other
     causal_cross    V(i) = K_g of the context, g the nearest cluster of q_i
 
-with w = `window` tokens, in a context `context_window`. Without numbers there are round(sqrt(L)) clusters of L /
-clusters tokens, L the greatest length, or 16 of 256; then time and memory are n sqrt(n). `memory` adds so many learned
-keys and values to each cluster, and `eps` is added to the number of clusters of a query, as the PyTorch package does
-(1e-5). The means mu are unit vectors, a set for each head: drawn at construction and, while training with
-`auxiliary_loss`, moved by a thousandth towards the mean of the tokens nearest to them. That loss pulls these tokens to
-their mean: 1e-4 times the mean square of q / |q| - mu, over queries, keys and channels. Routes are found in single
-precision also under autocast. As causal_self it has a quarter fewer parameters than softmax attention around it, else
-as many (`memory` adds 2 clusters memory d). The release, whose causal form chooses by looking at the whole sequence, is
+with w = `window` tokens, or `context_window` in a context. By default there are round(sqrt(L)) clusters of L / clusters
+tokens, L the maximum length, or 16 of 256 if L is unknown; then time and memory are n sqrt(n). `memory` adds that many
+learned keys and values to each cluster, and `eps` is added to the number of clusters of a query, as the PyTorch package
+does (1e-5). The means mu are unit vectors, a set for each head: drawn at construction and, while training with
+`auxiliary_loss`, moved by a thousandth towards the mean of the tokens nearest to them. That loss pulls these tokens
+towards their mean: 1e-4 times the mean square of q / |q| - mu, over queries, keys and channels. Routes are computed in
+single precision even under autocast. As causal_self it has a quarter fewer parameters than softmax attention, otherwise
+as many (`memory` adds 2 clusters memory d). The release, whose causal form looks at the whole sequence to choose, is
 `pypi_routing_transformer`. Paper: arXiv:2003.05997. Departs from the paper in: the causal forms; all heads are routed
-(it leaves half of them local); no positions of its own; means are not taken from the first batch.
+(the paper keeps half of them local); no positions of its own; means are not initialised from the first batch.
 """
 
 import math
@@ -41,8 +41,8 @@ from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import Layout, left_align, real
 from longspan.kernels.precision import as_operand, at_least_single, without_autocast
 
-CLUSTERS, WINDOW = 16, 256  # where nothing says how long sequences may get
-COMMITMENT, DECAY = 1e-4, 0.999  # of the auxiliary loss, and of the means
+CLUSTERS, WINDOW = 16, 256  # when no maximum length is given
+COMMITMENT, DECAY = 1e-4, 0.999  # weight of the auxiliary loss, decay of the means
 
 
 @dataclass
@@ -138,7 +138,7 @@ class RoutingTransformer(Attention):
         if not self.shared or self.auxiliary_terms is not None:
             return super().packed(x, layout)
         z, routes = self._project(self.query, x[None])
-        row = layout.index // layout.mask.shape[1]  # one long row, in which each row has clusters of its own
+        row = layout.index // layout.mask.shape[1]  # concatenated rows, each with its own clusters
         cluster = routes.argmax(dim=2) + self.clusters * row
         y = self._nearest(z, self._split(self.value(x[None])), cluster)
         return self._merge(y)[0]
@@ -153,7 +153,7 @@ class RoutingTransformer(Attention):
         query_mask: Bool[Tensor, "b n"] | None = None,
         routes: tuple[Float[Tensor, "b h g n"], Float[Tensor, "b h g m"]] | None = None,
     ) -> Float[Tensor, "b h n e"]:
-        """The mechanism between the projections; `routes` are s of queries and keys before these were rounded."""
+        """The mechanism between the projections; `routes` are s of queries and keys before rounding."""
         q_routes, k_routes = (self.similarity(q), self.similarity(k)) if routes is None else routes
         if self.shared:
             cluster = q_routes.argmax(dim=2)
@@ -175,18 +175,18 @@ class RoutingTransformer(Attention):
     def _project(
         self, project: nn.Linear, x: Float[Tensor, "b n d"]
     ) -> tuple[Float[Tensor, "b h n c"], Float[Tensor, "b h g n"]]:
-        """Queries or keys, and s of them before any rounding."""
+        """Queries or keys, and their s before any rounding."""
         u = self._split(project(x))
         if u.element_size() >= 4:
             return u, self.similarity(u)
-        with torch.no_grad(), without_autocast(x):  # a rounded length alone would change who is among the largest
+        with torch.no_grad(), without_autocast(x):  # even a rounded norm would change the selection
             bias = None if project.bias is None else project.bias.float()
             return u, self.similarity(self._split(F.linear(x.float(), project.weight.float(), bias)))
 
     def _nearest(
         self, z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"], cluster: Int[Tensor, "b h n"]
     ) -> Float[Tensor, "b h n e"]:
-        """Each token over the last of its own cluster."""
+        """Each token attends to the last tokens of its own cluster."""
         how = {"left": self.window - 1, "right": 0, "scale": z.shape[-1] ** -0.5, "dropout": self.active_dropout}
         return lsh_attention(z, v, cluster[:, :, None].to(torch.int32), **how)
 
@@ -197,7 +197,7 @@ class RoutingTransformer(Attention):
         routes: Float[Tensor, "b h g m"],
         mask: Bool[Tensor, "b m"] | None,
     ) -> Groups:
-        """K_g of every cluster, to be read by one query after another."""
+        """K_g of every cluster, for decoding."""
         k, v, visible = self._chosen(k, v, routes, mask)
         return Groups(k, v, torch.ones(k.shape[:-1], dtype=torch.bool, device=k.device) if visible is None else visible)
 
@@ -215,7 +215,7 @@ class RoutingTransformer(Attention):
     def _largest(
         self, routes: Float[Tensor, "b h g n"], window: int, mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Int[Tensor, "b h g w"], Bool[Tensor, "b h g w"] | None]:
-        """The places of the tokens with the largest s, in any order, and which of them are real if not all are."""
+        """The positions of the tokens with the largest s, in any order, and which of them are real if not all are."""
         window = window if window < routes.shape[3] else routes.shape[3]
         if mask is None:
             return routes.topk(window, sorted=False).indices, None
@@ -235,7 +235,7 @@ class RoutingTransformer(Attention):
         v: Float[Tensor, "b h g u e"],
         visible: Bool[Tensor, "b h g u"] | None,
     ) -> Float[Tensor, "b h n e"]:
-        """Q_g over K_g in each cluster, back at their places, the mean where a query is in several."""
+        """Q_g attends to K_g in each cluster; outputs back at their positions, averaged where a query is in several."""
         (b, h, n, _), e = q.shape, v.shape[-1]
         place, chosen = self._largest(routes, self.window, mask)
         if self.memory_k is not None and self.memory_v is not None:
@@ -243,7 +243,7 @@ class RoutingTransformer(Attention):
                 torch.cat([repeat(own.to(u.dtype), "h g m c -> b h g m c", b=b), u], dim=3)
                 for own, u in ((self.memory_k, k), (self.memory_v, v))
             )
-            if visible is not None:  # a row without a token has nothing to see
+            if visible is not None:  # an empty row has nothing to see
                 always = visible.any(dim=3, keepdim=True).expand(-1, -1, -1, self.memory_k.shape[2])
                 visible = torch.cat([always, visible], dim=3)
         q, k, v = (u.flatten(0, 1) for u in (self._take(q, place), k, v))
@@ -262,15 +262,15 @@ class RoutingTransformer(Attention):
     def _read(
         self, q: Float[Tensor, "b h n c"], cluster: Int[Tensor, "b h n"], groups: Groups
     ) -> Float[Tensor, "b h n e"]:
-        """Every query over K_g of its cluster: sorted by cluster, in blocks of which each belongs to one."""
+        """Every query attends to K_g of its cluster: queries are sorted by cluster, in blocks of one cluster each."""
         (b, h, n, _), g, w = q.shape, self.clusters, self.window if self.window < q.shape[2] else q.shape[2]
         ordered, order = cluster.sort(dim=2, stable=True)
         count = F.one_hot(cluster, g).sum(dim=2)
-        blocks, first = -(-count // w), count.cumsum(dim=2) - count  # blocks of each cluster, and where it begins
+        blocks, first = -(-count // w), count.cumsum(dim=2) - count  # blocks per cluster, and where each begins
         begin = blocks.cumsum(dim=2) - blocks
         rank = torch.arange(n, device=q.device) - first.gather(2, ordered)
-        slot = begin.gather(2, ordered) * w + rank  # of each query in sorted order
-        room = -(-n // w) + g  # blocks that suffice, however the queries are spread
+        slot = begin.gather(2, ordered) * w + rank  # slot of each query in sorted order
+        room = -(-n // w) + g  # enough blocks for any distribution of the queries
         owner = torch.searchsorted(
             blocks.cumsum(dim=2), torch.arange(room, device=q.device).expand(b, h, -1).contiguous(), right=True
         )
@@ -340,7 +340,7 @@ class RoutingTransformer(Attention):
         t, state = state.lengths, state.plus(k_t, v_t, cluster=append(state.cluster, cluster, state.lengths))
         past = real(t, state.k.shape[2])[:, None]
         same = (state.cluster[..., 0] == cluster) & past
-        after = same.flip(2).cumsum(dim=2).flip(2)  # tokens of the cluster from each on
+        after = same.flip(2).cumsum(dim=2).flip(2)  # tokens of the cluster from each one to the end
         seen = same & (after < self.window)
         itself = real(state.lengths, state.k.shape[2])[:, None] & ~past
         seen = torch.where(seen.any(dim=2, keepdim=True), seen, itself)
@@ -350,12 +350,12 @@ class RoutingTransformer(Attention):
         return self.out(as_operand(y.flatten(1), self.out.weight)), state
 
     def _share(self, longest: int | None) -> int:
-        """The tokens of a cluster, if all have as many."""
+        """The tokens per cluster, if all have the same number."""
         return WINDOW if longest is None else max(1, -(-longest // self.clusters))
 
 
 def added(rows: Float[Tensor, "t e"], index: Int[Tensor, " t"], n: int) -> Float[Tensor, "n e"]:
-    """Rows summed at their places, deterministically: on a GPU that takes a sort, which torch does for `index_put`."""
+    """Rows added at their indices, deterministically: on a GPU that needs a sort, which torch does for `index_put`."""
     total = rows.new_zeros(n, rows.shape[1])
     if rows.device.type == "cuda":
         return total.index_put((index,), rows, accumulate=True)

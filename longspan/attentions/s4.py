@@ -1,20 +1,20 @@
-"""S4: a state space that remembers the past as HiPPO does, a diagonal plus a matrix of rank one in place of attention.
+"""S4: a state space model with HiPPO memory in place of attention, its matrix a diagonal plus one of rank one.
 
     x'(t) = (Lambda - P P*) x(t) + B u(t)      y(t) = 2 Re C x(t) + D u(t)      Lambda = -exp(log_decay) + i frequency
 
-sampled by the bilinear rule at steps Delta of each channel's own. The part of rank one is then a feedback: a diagonal
-state space, driven by u and by a number w that it reads from itself. While decoding this takes O(N) operations a token:
+discretised by the bilinear rule with a step Delta for each channel. The rank-one part is then a feedback: a diagonal
+state space driven by u and by a number w that it reads from its own state. Decoding takes O(N) operations per token:
 
     x_t = a x_{t-1} + b u_t - p w_t      w_t = Re P* (x_t + x_{t-1})      y_t = 2 Re C x_t + D u_t
 
     g = 2 Delta / (2 - Delta Lambda)     a = (2 + Delta Lambda) / (2 - Delta Lambda)     b = g B     p = g P
 
-While training, the loop is closed (`kernels/state_space/systems.py`): y = K * u + D u. Then GELU, a linear map to twice
+In training, the loop is closed (`kernels/state_space/systems.py`): y = K * u + D u. Then GELU, a linear map to twice
 the width and a gate (GLU). Directions, padding and learning rates are those of `attentions/state_space.py`. Lambda, P
 and B start as those of HiPPO-LegS and are shared by all channels (`tied`). Paper: arXiv:2111.00396.
 
-Departs from the paper in: C itself is the parameter, for every length the same; the paper stores C (I - A^L), which
-belongs to one length, and evaluates on the unit circle.
+Departs from the paper in: C itself is the parameter, the same for every length; the paper stores C (I - A^L), which
+holds for one length, and evaluates on the unit circle.
 """
 
 import math
@@ -47,7 +47,7 @@ class S4(StateSpace):
         self.p, self.b = gently_trained(p), gently_trained(math.sqrt(2) * p)
 
     def system(self) -> DiagonalPlusRankOne:
-        """The recurrence by the bilinear rule, in double precision."""
+        """The recurrence from the bilinear rule, in double precision."""
         step = self.log_step.double().exp()[:, None]
         drift = step * torch.complex(-self.log_decay.double().exp(), self.frequency.double())
         b, p, c = (torch.view_as_complex(pairs.double().contiguous()) for pairs in (self.b, self.p, self.c))

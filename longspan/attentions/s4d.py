@@ -1,8 +1,8 @@
-"""S4D: a diagonal state space in place of attention; each channel is a long convolution with a sum of damped waves.
+"""S4D: a diagonal state space in place of attention; each channel is a long convolution with damped oscillations.
 
     x'(t) = A x(t) + B u(t)      y(t) = 2 Re C x(t) + D u(t)      A = -exp(log_decay) + i frequency, one per state
 
-sampled at steps Delta of each channel's own, which makes a recurrence while decoding and a convolution while training:
+discretised with a step Delta for each channel, which gives a recurrence for decoding and a convolution for training:
 
     s_t = A~ s_{t-1} + u_t      y_t = 2 Re sum_n C_n B~_n s_tn + D u_t      K_l = 2 Re sum_n C_n B~_n A~_n^l
     rule="zoh" (zero-order hold)      A~ = exp(Delta A)                     B~ = (A~ - 1) / A
@@ -13,7 +13,7 @@ are those of `attentions/state_space.py`. The initial A: `lin` -1/2 + i pi n, `i
 `legs` the eigenvalues of HiPPO-LegS without its low-rank part, `real` -(n+1).
 
 CAB's layer is `s4d(init="inv", output="linear", tied=True, bidirectional=False)` with as many `channels` as heads (8 in
-its language models): the published numbers of parameters fit one direction only, non-causal tasks included. Paper:
+its language models): the published parameter counts fit only one direction, even in non-causal tasks. Paper:
 arXiv:2206.11893. Departs from the paper in: nothing.
 """
 

@@ -1,17 +1,18 @@
-"""SAC: a recurrent predictor chooses a few edges for each token, and attention runs along these edges alone.
+"""SAC: a recurrent predictor chooses a few edges for each token, and attention runs only along these edges.
 
     h_i = LSTM(x_i, h_{i-1})      s_ij = h_i . (W x_j + D_{j-i}) / sqrt(r)      E(i) = i and the `edges` largest s_ij
     y_i = sum_{j in E(i)} p_ij v_j      p_i = softmax_{j in E(i)}(q_i . k_j / sqrt(c))
 
 over the real tokens, and only those before i when causal. The predictor is r = `width` channels wide and visits tokens
-in order, so that h_i knows nothing after i; heads share its edges. D has a row for each distance up to 16, the last
-also for all beyond. While training, its loss is the cross-entropy of softmax_j(s_ij) with the weights that exact
-attention would give, the mean over heads: it learns to point at what queries look for. Its 4 r (d + r + 2) + r d + 33 r
-parameters have no other gradient. Attention is linear in the tokens, but the predictor compares all pairs, some queries
-at a time, and visits tokens one after the other. Decoding runs the history again. Paper: arXiv:2003.09833. Departs from
-the paper in: a narrow predictor, as compared models have one size; as many edges for every token, the best ones, in the
-order of tokens (it draws them one by one, in any order, which is possible in encoders alone); and the loss, where it
-has the reward of the task by REINFORCE. There is no cross form: the graph is of one sequence.
+in order, so h_i depends on nothing after i; heads share its edges. D has a row for each distance up to 16, the last
+also for larger ones. While training, its loss is the cross-entropy of softmax_j(s_ij) with the weights that exact
+attention would give, the mean over heads: it learns to point at what queries attend to. Its
+4 r (d + r + 2) + r d + 33 r parameters have no other gradient. Attention is linear in the number of tokens, but the
+predictor compares all pairs, some queries at a time, and visits tokens one after the other. Decoding reruns the
+history. Paper: arXiv:2003.09833. Departs from the paper in: a narrow predictor, as compared models have the same size;
+the same number of edges for every token, the best ones, in token order (the paper draws them one by one, in any order,
+which is possible only in encoders); and the loss, where the paper uses the task reward with REINFORCE. There is no
+cross form: the graph covers a single sequence.
 """
 
 from typing import Any
@@ -29,11 +30,11 @@ from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import real, real_first
 from longspan.kernels.precision import without_autocast
 
-FARTHEST = 16  # distance with a row of its own
+FARTHEST = 16  # largest distance with a row of its own
 
 
 class Reader(nn.Module):
-    """An LSTM whose parameters are named and drawn as those of `nn.LSTM`, which torch.compile refuses."""
+    """An LSTM with parameters named and initialised like those of `nn.LSTM`, which torch.compile does not support."""
 
     def __init__(self, dim: int, width: int):
         super().__init__()
@@ -93,7 +94,7 @@ class SAC(Attention):
         if mask is None:
             return self._along_edges(x, x.new_ones(x.shape[:2], dtype=torch.bool))
         order = real_first(mask)[..., None].expand_as(x)
-        x = x.masked_fill(~mask[..., None], 0).gather(1, order)  # take_along_dim has a graph for each length
+        x = x.masked_fill(~mask[..., None], 0).gather(1, order)  # take_along_dim recompiles for each length
         y = self._along_edges(x, real(mask.sum(dim=1), x.shape[1]))
         return torch.zeros_like(y).scatter(1, order, y)
 
@@ -111,7 +112,7 @@ class SAC(Attention):
     def _predictor(
         self, x: Float[Tensor, "b n d"]
     ) -> tuple[Float[Tensor, "b n r"], Float[Tensor, "b n r"], Float[Tensor, "b n distances"]]:
-        """h, W x and h D, for tokens that lie side by side."""
+        """h, W x and h D, for contiguous tokens."""
         x = x.to(self.distance.dtype)
         h = self.reader(x)
         return h, self.pointer(x), h @ self.distance.T

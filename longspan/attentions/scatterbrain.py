@@ -1,4 +1,4 @@
-"""Scatterbrain: sparse and low-rank attention in one, exact weights for a few pairs and random features for the others.
+"""Scatterbrain: sparse plus low-rank attention, with exact weights for a few pairs and random features for the others.
 
     y_i = sum_j w_ij v_j / sum_j w_ij      w_ij = exp(q_i . k_j / sqrt(c)) for (i, j) in S, else phi(q_i) . phi(k_j)
     phi(x) = exp([W x', -W x'] - |x'|^2 / 2) / sqrt(r)    x' = x / c^(1/4)    E[phi(q) . phi(k)] = exp(q . k / sqrt(c))
@@ -8,18 +8,17 @@ over the real keys j, in causal self attention over j <= i. So w is unbiased, an
     support = "window"   S = {i - w // 2 <= j < i - w // 2 + w}, or the last w up to i when causal (SB-local)
     support = "lsh"      S = {q_i and k_j have the same hash, and k_j is one of the first w keys that have it}
 
-with w = `window`, counted in real tokens. Self attention has windows unless asked otherwise. Cross attention, where no
-query has a place among the keys, has the hash of one random rotation, argmax [x R, -x R], with so many `buckets`. As
-each token is hashed by itself, a query in causal cross attention depends on no other; causal self attention has no lsh,
-for its sums would have to leave out tokens scattered over the past. `features` is r, an even number, floor(c ln c)
-unless given; its r / 2 rows W are orthogonal in blocks of c. `scale` takes the place of 1 / sqrt(c). W and R are drawn
-once and saved with the weights. Attention dropout acts on exact weights. Exponents live as logarithms until the largest
-is taken off, and features on S are left out of the sums instead of being subtracted, so that nothing overflows,
-cancels or sees later keys. On a GPU windows go by the kernels of their two halves. No parameters of its own.
+with w = `window`, counted in real tokens. Self attention uses windows by default. Cross attention, where queries have
+no position among the keys, uses the hash of one random rotation, argmax [x R, -x R], with `buckets` buckets. As each
+token is hashed by itself, a query in causal cross attention depends on no other; causal self attention has no lsh,
+since its sums would have to leave out tokens scattered over the past. `features` is r, an even number, floor(c ln c)
+unless given; its r / 2 rows W are orthogonal in blocks of c. `scale` replaces 1 / sqrt(c). W and R are drawn once and
+saved with the weights. Attention dropout acts on the exact weights. Exponents are kept as logarithms until the largest
+is subtracted, and features on S are left out of the sums instead of being subtracted, so nothing overflows, cancels or
+sees later keys. On a GPU windows use the kernels of their two halves. There are no extra parameters.
 
-Paper: arXiv:2110.15343. Departs from the paper in: one hash with buckets of any size instead of several that are
-balanced, since balancing lets all queries decide about each; and the release's windows, which in its causal form look
-ahead.
+Paper: arXiv:2110.15343. Departs from the paper in: one hash with buckets of any size instead of several balanced ones,
+since balancing makes each query depend on all others; and the release's windows, which in its causal form look ahead.
 """
 
 import math
@@ -50,7 +49,7 @@ from longspan.kernels.lsh_attention.hash import hash_factors, hash_vectors
 from longspan.kernels.packing import fill_up, real_first
 from longspan.kernels.precision import without_autocast
 
-TILE, WIDE = 64, 64  # queries that share a block of keys; twice as many for more features, whose sums are larger
+TILE, WIDE = 64, 64  # queries per key block; twice as many with more features, as their sums are larger
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Buckets(DecodeState):
     log_scale: Float[Tensor, "b h g r"]
 
     def of(self, bucket: Int[Tensor, "b h n"]) -> "Buckets":
-        """What these buckets have."""
+        """The entries of these buckets."""
         index = {name: bucket.view(*bucket.shape, *[1] * (u.ndim - 3)) for name, u in self._tensors().items()}
         return replace(self, **{name: u.take_along_dim(index[name], dim=2) for name, u in self._tensors().items()})
 
@@ -146,7 +145,7 @@ class Scatterbrain(HeadwiseAttention):
             q, k, v = (u.take_along_dim(order[:, None, :, None], dim=2) for u in (q, k, v))
             y = self._by_window(q, k, v, key_mask.take_along_dim(order, dim=1)).to(v.dtype)
             y = torch.zeros_like(y).scatter(2, order[:, None, :, None].expand_as(y), y)
-            return y.masked_fill(~key_mask[:, None, :, None], 0)  # padding was moved to where it sees later tokens
+            return y.masked_fill(~key_mask[:, None, :, None], 0)  # padding was moved last and sees all tokens
 
     weights = HeadwiseAttention.weights_by_attending
 
@@ -184,7 +183,7 @@ class Scatterbrain(HeadwiseAttention):
         return log_features(x, torch.cat([self.projection, -self.projection]))
 
     def _scaled(self, x: Float[Tensor, "b h *n c"]) -> Float[Tensor, "b h *n c"]:
-        """Queries and keys whose product is divided by sqrt(c), as everywhere."""
+        """Queries or keys, scaled so that dividing their product by sqrt(c) as usual gives `scale`."""
         return x if self.scale is None else x * (self.scale * x.shape[-1] ** 0.5) ** 0.5
 
     def _by_window(
@@ -197,7 +196,7 @@ class Scatterbrain(HeadwiseAttention):
         """Tiles of queries, each with the keys from `left` before it to `right` after it."""
         n, causal = q.shape[2], self.pattern.causal
         left, right = (self.window - 1, 0) if causal else (self.window // 2, self.window - 1 - self.window // 2)
-        # by comparing: min() would stay a formula in a graph compiled for any length
+        # comparisons, since min() would stay symbolic in a graph for dynamic lengths
         left, right = (side if side < n else n - 1 for side in (left, right))
         if beside_window.is_faster(q, k, v, self.active_dropout):
             sides = {"left": left, "right": None if causal else right}
@@ -233,7 +232,7 @@ class Scatterbrain(HeadwiseAttention):
     def _in_buckets(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], mask: Bool[Tensor, "b m"] | None
     ) -> Buckets:
-        """The keys in blocks of one bucket each, and padding in the blocks of a bucket that none asks for."""
+        """The keys in blocks of one bucket each, and padding in the blocks of an extra bucket that is never read."""
         m, bucket = k.shape[2], self._hash(k)
         bucket = bucket if mask is None else bucket.masked_fill(~mask[:, None], self.buckets)
         size = max(self.tile, self.window)

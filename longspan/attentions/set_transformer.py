@@ -1,16 +1,16 @@
-"""Induced set attention of the Set Transformer: a few learned queries pool all tokens, and tokens attend to the pools.
+"""Induced set attention of the Set Transformer: a few learned queries pool all tokens, which attend to the pools.
 
     P_f = sum_j softmax_j(I_f . k_j / sqrt(c)) v_j      y_i = sum_f softmax_f(q_i . (A P_f) / sqrt(c)) B P_f
 
 over the real keys j, for `points` inducing points I; A and B [c, c] make keys and values of the pools, head by head. In
-causal self attention each position has the pools of its own prefix, so that the last row is that of the non-causal
-form. Decoding keeps the sums of the pools.
+causal self attention each position has the pools of its own prefix, so the last row equals that of the non-causal form.
+Decoding keeps the sums of the pools.
 
-It has points dim + 2 dim^2 / heads parameters more than softmax attention. Paper: arXiv:1810.00825. Departs from the
+It has points dim + 2 dim^2 / heads more parameters than softmax attention. Paper: arXiv:1810.00825. Departs from the
 paper in: this is the attention alone. Residuals, feed-forward layers and norms around both steps belong to a backbone
 (`authors_set_transformer` has them as released, and without them a causal form costs no more than this), A and B act
-within heads, logits are divided by the root of the width of a head and not of the whole layer, and I stands for its own
-projection, standard normal at the start. The causal form is not in the paper.
+within heads, logits are divided by the square root of the head width, not of the layer width, and I is learned directly
+in place of its projection, standard normal at the start. The causal form is not in the paper.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from longspan.kernels.precision import at_least_single, bfloat16_or_single, with
 
 @dataclass
 class Pools(DecodeState):
-    """Weighted sums of values, the sum of weights as last column, relative to the largest logit of the pool so far."""
+    """Weighted sums of values, the sum of weights as last column, relative to the pool's largest logit so far."""
 
     values: Float[Tensor, "b h r e_plus_1"]
     largest: Float[Tensor, "b h r 1"]
@@ -54,9 +54,9 @@ class SetTransformer(HeadwiseAttention):
             raise UsageError(f"set_transformer needs at least one inducing point, got points={points}.")
         self.inducing = nn.Parameter(torch.empty(points, self.inner))
         self.key_map, self.value_map = (nn.Parameter(torch.empty(heads, self.head_dim, self.head_dim)) for _ in "AB")
-        nn.init.normal_(self.inducing)  # as large as projected tokens: from small points all pools would begin alike
+        nn.init.normal_(self.inducing)  # as large as projected tokens, as small points would make all pools start alike
         for maps in (self.key_map, self.value_map):
-            nn.init.uniform_(maps, -((3 / self.head_dim) ** 0.5), (3 / self.head_dim) ** 0.5)  # Xavier's, in each head
+            nn.init.uniform_(maps, -((3 / self.head_dim) ** 0.5), (3 / self.head_dim) ** 0.5)  # Xavier, per head
 
     def attend(
         self,

@@ -1,10 +1,11 @@
-"""Sinkhorn attention: blocks of keys and values are sorted softly, and a block of queries sees what was sorted to it.
+"""Sinkhorn attention: blocks of keys and values are soft-sorted, and a block of queries sees the block sorted to it.
 
     K'_u = sum_v S_uv K_v      V'_u = sum_v S_uv V_v      y_i = softmax(q_i . [K'_u ; K_u] / sqrt(c)) [V'_u ; V_u]
 
 for a query i in block u, with K_u the `block` keys of block u. S comes from sort logits R_u = p_u W, where p_u is the
-mean key of block u: divided by `temperature`, then `iterations` times rows and columns normalised in turn, in the log
-domain (Sinkhorn normalisation), so that S tends to a doubly stochastic matrix. In training Gumbel noise is added to R.
+mean key of block u: divided by `temperature`, then with rows and columns normalised in turn `iterations` times, in the
+log domain (Sinkhorn normalisation), so that S tends to a doubly stochastic matrix. In training Gumbel noise is added to
+R.
 
     net = "linear"      R_u = p_u W, with a column of W for each block of the longest sequence: the paper's
     net = "attention"   R_uv = (mean query of u) . (mean key of v) / sqrt(c): no parameters, no bound on the length
@@ -12,14 +13,15 @@ domain (Sinkhorn normalisation), so that S tends to a doubly stochastic matrix. 
     combine = "cut"     SortCut: all queries see the first `cut` sorted blocks and nothing else
     top > 0             no normalisation: the `top` best blocks of each row, each scaled by its share in a softmax
 
-Causal self attention keeps what cannot leak: p_u is the mean of all keys up to the first of block u, only blocks v < u
-are sorted to u, and rows alone are normalised (a column sum would run over later rows). A learned null block, one key
-and one value repeated, stands before the sequence with logit 0, unless `null_block` is off. Cross attention is SortCut
-over the context whatever `combine` says, because a target has no block of its own in there.
+Causal self attention uses only what cannot leak: p_u is the mean of all keys up to the first of block u, only blocks
+v < u are sorted to u, and only rows are normalised (a column sum would run over later rows). A learned null block, one
+key and one value repeated, precedes the sequence with logit 0, unless `null_block` is off. Cross attention is SortCut
+over the context whatever `combine` says, because a target has no block of its own there.
 
-Blocks are counted from the beginning of the row. Padded tokens stay out of means, sums and normalisation, and a place
-of a sorted block is hidden where no block that may have come there has a real token. Paper: arXiv:2002.11296. Departs
-from the paper in: means of projected keys, head by head, instead of sums of the layer's input; one linear map sorts.
+Blocks are counted from the beginning of the row. Padded tokens stay out of means, sums and normalisation, and a
+position of a sorted block is hidden if no block that may be sorted there has a real token at it. Paper:
+arXiv:2002.11296. Departs from the paper in: means of projected keys, head by head, instead of sums of the layer's
+input; the sort network is one linear map.
 """
 
 from dataclasses import dataclass, replace
@@ -56,7 +58,7 @@ class Sorted(DecodeState):
 
 @dataclass
 class Past(Sorted):
-    """What was sorted to the present block of each row, and all keys and values so far, left-aligned."""
+    """What was sorted to the current block of each row, and all keys and values so far, left-aligned."""
 
     keys: Float[Tensor, "b h t c"]
     values: Float[Tensor, "b h t e"]
@@ -142,7 +144,7 @@ class Sinkhorn(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n m"]:
-        """What each token adds to each output by way of both blocks: the output when the values are unit vectors."""
+        """What each token adds to each output through both blocks: the output when the values are unit vectors."""
         units = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
         return self._read(q, k, units, self._sorted(q, k, units, None, key_mask), key_mask, 0.0)
 
@@ -155,11 +157,11 @@ class Sinkhorn(HeadwiseAttention):
         key_mask: Bool[Tensor, "b m"] | None,
         dropout: float,
     ) -> Float[Tensor, "b h n e"]:
-        """What queries see of sorted and own blocks; with SortCut all see the same."""
+        """Attention of queries to their sorted and own blocks; with SortCut all see the same."""
         if self.cut:
             all_see = key_mask is None and k.shape[2] > 0
             return groups.attend_groups(q[:, :, None], [sorted_.shown], all_see=all_see, dropout=dropout)[:, :, 0]
-        # before the first real token of a row there is nothing to see, not even nulls
+        # before the first real token of a row nothing is visible, not even nulls
         begun = key_mask.cumsum(dim=1) > 0 if self.causal and key_mask is not None else None
         return block_with_extra_keys(
             q, k, v, sorted_.k, sorted_.v, block=self._size(k.shape[2]), causal=self.causal, key_mask=key_mask,
@@ -174,9 +176,9 @@ class Sinkhorn(HeadwiseAttention):
             every_row = None if found.visible is None else found.visible.expand(len(k), -1, -1, -1)
             return replace(
                 found, visible=every_row
-            )  # without a mask it is one row for all, of which none can be chosen
+            )  # without a mask it has one row for all, from which no rows can be selected
         if self.sort is None:
-            return None  # it needs the queries of the prefix as well
+            return None  # the state would need the queries of the prefix too
         past = KeyValueCache.of(k, v, key_mask)
         return self._sorted_to_last(past.k, past.v, past.lengths)
 
@@ -212,7 +214,7 @@ class Sinkhorn(HeadwiseAttention):
         return Past(new.k, new.v, new.visible, k, v, lengths)
 
     def _size(self, m: int) -> int:
-        """A sequence shorter than a block is one block; only the null block must keep its full length."""
+        """The block size: a sequence shorter than a block is one block, but a null block must keep its full length."""
         return self.block if self.nulls or m > self.block else m
 
     def _sorted(
@@ -233,7 +235,7 @@ class Sinkhorn(HeadwiseAttention):
         if real is not None:
             some = real.any(dim=2)
             allowed = allowed & some[:, None, None, :] & (True if self.causal else some[:, None, :, None])
-        # causally, blocks before the own one are whole, and before all of them there is a null
+        # causally, blocks before the query's own are complete, and a null block precedes them all
         whole = key_mask is None and self.nulls > 0 if self.causal else real is None and self.top <= len(u)
         with without_autocast(k):  # R
             if self.sort is None and q is not None:
@@ -244,7 +246,7 @@ class Sinkhorn(HeadwiseAttention):
         return self._sort(logits, allowed, keys, values, real, null_value, whole=whole)
 
     def _by_net(self, mean: Float[Tensor, "b h u c"], blocks: int) -> Float[Tensor, "b h u v"]:
-        """How well each block v suits blocks u of this mean key."""
+        """The logits of each block v for blocks u with this mean key."""
         assert self.sort is not None
         if blocks > self.sort.shape[2]:
             raise UsageError(
@@ -265,7 +267,7 @@ class Sinkhorn(HeadwiseAttention):
         *,
         whole: bool = False,
     ) -> Sorted:
-        """The sorted blocks, several side by side with `top`; `whole` promises that nothing of them is hidden."""
+        """The sorted blocks, several side by side with `top`; `whole` promises that none of their keys is hidden."""
         if self.nulls:
             logits, allowed = F.pad(logits, (self.nulls, 0)), F.pad(allowed, (self.nulls, 0), value=True)
         if self.training and self.gumbel:
@@ -273,7 +275,7 @@ class Sinkhorn(HeadwiseAttention):
         logits = logits / self.temperature
         if self.top:
             matrix, support = top_softmax(logits, allowed, self.top)
-        else:  # S, and where it is not 0 by construction; one row for each block
+        else:  # S and its support; one row for each block
             S = row_softmax(logits, allowed) if self.causal else sinkhorn_normalize(logits, allowed, self.iterations)
             matrix, support = S[:, :, :, None], allowed[:, :, :, None]
         if self.cut:

@@ -1,19 +1,20 @@
-"""Skyformer: a Gaussian kernel in place of the softmax, rebuilt from a few drawn tokens by the Nystrom method.
+"""Skyformer: a Gaussian kernel in place of the softmax, approximated from a few sampled tokens by the Nystrom method.
 
     y_i = sum_j exp(-|q_i - k_j|^2 / 2) v_j  ~  g(q_i) W+ sum_j g(k_j)^T v_j      g_r(x) = exp(-|x - z_r|^2 / 2)
 
-with q and k divided by c^(1/4). The landmarks z_r are half of them queries and half of them keys, drawn with
-replacement; g is a sum of `accumulation` of them for each r. W_rs = g_s(z_r) + ridge [r = s], and
+with q and k divided by c^(1/4). Half of the landmarks z_r are queries and half are keys, drawn with replacement; g is a
+sum over `accumulation` of them for each r. W_rs = g_s(z_r) + ridge [r = s], and
 
     W+ = D P D      D = diag(W 1)^(-1/2)      P from `iterations` steps of Nystromformer's iteration on D W D
 
-Rows of y are not normalised. A query is a landmark of others, so nothing can be causal but cross attention whose
-landmarks are all keys, and these it has. In evaluation row by row the same share of the real tokens is drawn, kept with
-the weights; training draws anew. All of it is computed in single precision at least; there are no parameters beyond
-those of softmax attention.
+Rows of y are not normalised. Queries serve as landmarks for other queries, so the only causal form is cross attention,
+with keys as its only landmarks. In evaluation landmarks are taken at the same relative positions among the real tokens
+of every row, saved with the weights; training redraws them. Everything is computed in single precision or better; there
+are no parameters beyond those of softmax attention.
 
 Paper: arXiv:2111.00035. Departs from the paper in: evaluation draws nothing, the scale is that of the head (the
-authors' code, `authors_skyformer`, has c = 32 whatever c is), and the iteration starts from each matrix by itself.
+authors' code, `authors_skyformer`, uses c = 32 for every head width), and the starting point of the iteration is scaled
+for each matrix separately.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ WHOLE = 2**31
 
 @dataclass
 class Landmarks(DecodeState):
-    """The landmarks of a context, and what each of them adds to an output."""
+    """The landmarks of a context, and what each of them contributes to an output."""
 
     points: Float[Tensor, "b h a r c"]
     values: Float[Tensor, "b h r e"]
@@ -51,7 +52,7 @@ class Skyformer(HeadwiseAttention):
         remark="CAB's table denies cross attention; queries and keys are drawn side by side, or keys alone.",
     )
 
-    draws: Int[Tensor, "a r"]  # shares of a row, as integers below WHOLE: no change of precision moves them
+    draws: Int[Tensor, "a r"]  # relative positions, as integers below WHOLE so that dtype changes do not move them
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Skyformer(HeadwiseAttention):
         q: Float[Tensor, "b h n c"] | None = None,
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Landmarks:
-        """z, the first half from q unless there is none, and W+ g(k)^T v."""
+        """z, the first half from q if given, and W+ g(k)^T v."""
         k, v = _scaled(k, key_mask), _erased(v, key_mask)
         draws = torch.randint_like(self.draws, WHOLE) if self.training else self.draws
         flat, half = draws.flatten(), 0 if q is None else draws.numel() // 2
@@ -138,10 +139,10 @@ def _scaled(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Fl
 def _drawn(
     x: Float[Tensor, "b h n c"], draws: Int[Tensor, " s"], mask: Bool[Tensor, "b n"] | None
 ) -> Float[Tensor, "b h s c"]:
-    """The real tokens at these shares of each row."""
+    """The real tokens at these relative positions of each row."""
     n = x.shape[2]
     if mask is None:
         return x[:, :, draws * n // WHOLE]
     place = draws * mask.sum(dim=1, keepdim=True) // WHOLE
-    position = torch.searchsorted(mask.cumsum(dim=1), place + 1).clamp(max=n - 1)  # of some padding in an empty row
+    position = torch.searchsorted(mask.cumsum(dim=1), place + 1).clamp(max=n - 1)  # a padded one in an empty row
     return x.take_along_dim(position[:, None, :, None], dim=2)

@@ -1,21 +1,21 @@
-"""SOFT, softmax-free attention: a Gaussian kernel of one vector for query and key, rebuilt from a few landmarks.
+"""SOFT, softmax-free attention: a Gaussian kernel of one vector for query and key, approximated from a few landmarks.
 
     y = K A+ (K^T v) + conv(v)      K_ir = exp(-|u_i - w_r|^2 / 2)      A_rs = exp(-|w_r - w_s|^2 / 2)
 
 with u = x W / c^(1/4), for queries and keys alike, which is why there is neither causal nor cross attention. The
 landmarks are a strided convolution, w = GELU(LN(sum_s C_s m_{r ratio + s})), over the `ratio` means m of each of
-`landmarks` segments of the row. A row of at most landmarks x ratio tokens has them one by one in place of means, which
-is the plain convolution. A+ comes from `iterations` steps of Newton's method on A' = A + 0.01 I:
+`landmarks` segments of the row. A row of at most landmarks x ratio tokens uses the tokens themselves in place of means,
+which is the plain convolution. A+ comes from `iterations` steps of Newton's method on A' = A + 0.01 I:
 
     Z <- 2 Z - Z A' Z      Z_0 = 1.8 A' / (largest sum of a row of A)^2
 
 `conv` > 0 adds a depth-wise convolution of v along the tokens, with that many taps, one filter per head. Rows of y are
-not normalised: they grow with the length. All of it is computed in single precision at least. A layer has d^2 + d
-parameters less than softmax attention (no keys), and ratio c^2 + 2 c + heads conv more.
+not normalised: they grow with the length. Everything is computed in single precision or better. A layer has d^2 + d
+fewer parameters than softmax attention (no keys), and ratio c^2 + 2 c + heads conv more.
 
-Paper: arXiv:2110.11945. Departs from the paper in: tokens lie in a row, not in a picture, and the number of landmarks
-is fixed, not the stride; padding is no token; gradients go through the steps of Newton's method, where the authors'
-code (`authors_soft`) has those of an exact inverse.
+Paper: arXiv:2110.11945. Departs from the paper in: tokens form a row, not an image, and the number of landmarks is
+fixed, not the stride; padding does not count as tokens; gradients go through the steps of Newton's method, where the
+authors' code (`authors_soft`) uses those of an exact inverse.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ class SOFT(Attention):
         context_mask: Bool[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         self._source(x, context, mask, context_mask)
-        aligned, lengths = left_align(x, mask)  # so that padding has no place
+        aligned, lengths = left_align(x, mask)  # so that padding takes up no positions
         tokens = None if mask is None else real(lengths, x.shape[1])
         y = self.attend(self._split(self.query(aligned)), self._split(self.value(aligned)), tokens)
         if mask is not None:
@@ -90,14 +90,14 @@ class SOFT(Attention):
     def attend(
         self, u: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b h n c"]:
-        """The mechanism between the projections, in single precision at least."""
+        """The mechanism between the projections, in single precision or better."""
         with without_autocast(u):
             u, v = at_least_single(u) / u.shape[-1] ** 0.25, at_least_single(v)
             if mask is not None:
                 u, v = (t.masked_fill(~mask[:, None, :, None], 0) for t in (u, v))
             w, exists = self._summaries(u, mask)
             kernel, a = gaussian_kernel(u, w), gaussian_kernel(w, w)
-            if exists is not None:  # a landmark without a token is seen by none and is its own inverse
+            if exists is not None:  # an empty landmark is seen by none; its row of A is that of the identity
                 kernel = kernel.masked_fill(~exists[:, None, None], 0)
                 pairs = exists[:, None, :, None] & exists[:, None, None]
                 a = torch.where(pairs, a, torch.eye(a.shape[-1], dtype=a.dtype, device=a.device))
@@ -109,7 +109,7 @@ class SOFT(Attention):
     def _summaries(
         self, u: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b h r c"], Bool[Tensor, "b r"] | None]:
-        """The landmarks, and which of them hold a token; all do without a mask."""
+        """The landmarks, and which of them hold a token (None without a mask: all)."""
         count = min(self.landmarks, -(-u.shape[2] // self.ratio))
         means, occupied = segment_means(u, count * self.ratio, mask)
         means = rearrange(means, "b h (r s) c -> b h r s c", s=self.ratio)

@@ -2,7 +2,7 @@
 
     y_i = sum_j p_ij v_j      p_i = softmax_j(q_i . k_j / sqrt(c))
 
-over the real keys j (and j <= i when causal). A row with nothing to see gives 0. `kernel` chooses who computes it:
+over the real keys j (and j <= i when causal). A row with nothing to see outputs 0. `kernel` chooses the implementation:
 torch's fused kernels (`auto` lets torch choose, and `used` says what it chose) or `plain`, the formula itself. Paper:
 arXiv:1706.03762. Departs from the paper in: nothing.
 """
@@ -67,7 +67,7 @@ class Softmax(MaskedAttention):
     def attend_shared(
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]
     ) -> Float[Tensor, "b h n e"]:
-        """Queries stay; each process gathers all keys and values, and looks at those up to its own."""
+        """Each process keeps its queries, gathers all keys and values, and attends to those up to its own."""
         seen = first_token(q.shape[2]) + q.shape[2]
         k, v = (all_tokens(u)[:, :, :seen] for u in (k, v))
         mask = causal_lower_right(q.shape[2], seen)
@@ -81,7 +81,7 @@ class Softmax(MaskedAttention):
         *,
         key_mask: Bool[Tensor, "b m"] | None = None,
     ) -> str:
-        """Which kernel computes `attend` of these: flash, efficient, cudnn, math or plain."""
+        """Which kernel computes `attend` for these inputs: flash, efficient, cudnn, math or plain."""
         if self.kernel == "plain":
             return "plain"
         visible = None if key_mask is None else self.visible_pairs(q, k, key_mask)
@@ -123,7 +123,7 @@ class Softmax(MaskedAttention):
     def _fused(
         self, attention: Callable[..., Tensor], q: Float[Tensor, "b h n c"], *rest: Tensor, **how: Any
     ) -> Tensor:
-        """Compute with the kernel that was asked for; one that cannot is refused with a sentence."""
+        """Compute with the requested kernel; raise an error if it cannot handle these inputs."""
         if self.kernel not in BACKENDS:
             return attention(q, *rest, **how)
         try:

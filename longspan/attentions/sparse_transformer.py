@@ -6,11 +6,12 @@
     kind = "strided"   near: all j with |i - j| < l                   far: all j whose distance to i is a multiple of l
 
 with l = `stride`, over the real keys, and only those up to i when causal; a key in both sets counts once. With l near
-sqrt(n) that is n sqrt(n) pairs. Without a `stride` it is the rounded root of the greatest length named at construction,
-or the paper's 128 when none is named; it never depends on the sequence at hand. With `bands` = 4 the heads take turns
-at four neighbouring summaries, counted from the end of the block. `part` leaves one of the two sets out, for networks
-that give them to different layers. Paper: arXiv:1904.10509. Departs from the paper in: one softmax over both sets in
-every head, 8 summary tokens (the least it names, fit for short blocks), and a non-causal form, which drops j <= i.
+sqrt(n) that is n sqrt(n) pairs. By default `stride` is the rounded square root of the maximum length given at
+construction, or the paper's 128 if none is given; it never depends on the current sequence. With `bands` = 4 the heads
+alternate between four neighbouring groups of summary tokens, counted from the end of the block. `part` selects one of
+the two sets, for networks that use them in different layers. Paper: arXiv:1904.10509. Departs from the paper in: one
+softmax over both sets in every head, 8 summary tokens (the smallest number in the paper, suited to short blocks), and a
+non-causal form, which drops j <= i.
 """
 
 import math
@@ -24,7 +25,7 @@ from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, MaskedAttenti
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, sliding_window, strided
 
-STRIDE = 128  # where nothing says how long sequences may get
+STRIDE = 128  # when no maximum length is given
 
 
 class SparseTransformer(MaskedAttention):
@@ -97,15 +98,15 @@ class SparseTransformer(MaskedAttention):
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], **rules: Any
     ) -> Float[Tensor, "b h n e"]:
         n = q.shape[2]
-        block = self.stride if self.stride < n else n  # min() would stay a formula in a graph compiled for any length
+        block = self.stride if self.stride < n else n  # min() would stay symbolic in a graph for dynamic lengths
         own = (0, -1 if self.part == "far" else 0)
         summaries = None if self.part == "near" else self._summaries(n, q.device)
         cache_key = ("sparse_transformer", self.stride, self.summary, self.bands, self.part)
         return block_sparse(q, k, v, own, block=block, global_keys=summaries, cache_key=cache_key, **rules)
 
     def _summaries(self, n: int, device: torch.device) -> Int[Tensor, "1 h t"]:
-        """The positions of the summary tokens for each head, or once for all when they do not differ."""
+        """The positions of the summary tokens for each head, or a single set if they are all the same."""
         band = torch.arange(self.heads if self.bands > 1 else 1, device=device) % self.bands
-        index = torch.arange(-(-n // self.stride) * self.summary, device=device)  # torch 2.11 compiles no grid of them
+        index = torch.arange(-(-n // self.stride) * self.summary, device=device)  # torch 2.11 does not compile a grid
         block, place = index // self.summary, index % self.summary
         return (block * self.stride + self.stride - 1 - place - band[:, None] * self.summary)[None]

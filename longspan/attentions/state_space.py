@@ -1,15 +1,15 @@
 """What S4 and S4D share: GLU(W gelu(K * x + D x)), where K is the impulse response of a linear system.
 
-The system is sampled at steps Delta of each channel's own, has a diagonal part A = -exp(log_decay) + i frequency, and
-is run by `kernels/state_space`: as a convolution while training, as a recurrence while decoding. Non-causal self
-attention has a second C for a convolution from the right, which begins at the next token, so that the present is seen
-once; `bidirectional=False` leaves it out, and what is called non-causal then sees the past alone. Of the `state`
-numbers only half are kept, the rest being their conjugates.
+The system is discretised with a step Delta for each channel, has a diagonal part A = -exp(log_decay) + i frequency, and
+is run by `kernels/state_space`: as a convolution in training, as a recurrence in decoding. Non-causal self attention
+has a second C for a convolution from the right, which begins at the next token, so that the current token is seen once;
+`bidirectional=False` leaves it out, and the non-causal form then sees only the past. Of the `state` numbers only half
+are kept, since the rest are their conjugates.
 
-It mixes along the sequence, channel by channel: `heads` and `inner` have no effect. Padding is not time: a padded token
-neither enters the state nor lets it fade. The parameters of the dynamics want no weight decay and a learning rate of at
-most 1e-3, unless a recipe has a rate for them (`ssm_learning_rate`, and `dt_learning_rate` for the steps); they say so
-in their attribute `optim`.
+It mixes along the sequence, channel by channel: `heads` and `inner` have no effect. Padding takes no time step: a
+padded token neither enters the state nor decays it. The parameters of the dynamics should have no weight decay and a
+learning rate of at most 1e-3, unless a recipe sets a rate for them (`ssm_learning_rate`, and `dt_learning_rate` for the
+steps); their attribute `optim` says so.
 """
 
 import math
@@ -38,7 +38,7 @@ class Memory(DecodeState):
 class StateSpace(Attention):
     activation: Literal["gelu", "none"] = "gelu"
     output: Literal["glu", "linear", "none"] = "glu"
-    mixer_dropout: float = 0.0  # between the activation and the output map
+    mixer_dropout: float = 0.0  # between the activation and the output projection
     mixer_dropout_tied: bool = False
 
     def __init__(
@@ -66,7 +66,7 @@ class StateSpace(Attention):
         self.frequency = gently_trained(a.imag)
         self.log_step = gently_trained(torch.rand(dim) * (high - low) + low, kind="dt")
         c = torch.randn(self.directions * channels, dim, a.shape[1], dtype=torch.complex64)
-        self.c = nn.Parameter(torch.view_as_real(c))  # the second half of the channels runs backwards, if there is one
+        self.c = nn.Parameter(torch.view_as_real(c))  # with two directions, the second half runs backwards
         self.skip = nn.Parameter(torch.randn(channels, dim))
         if self.output != "none":
             self.out = nn.Linear(channels * dim, 2 * dim if self.output == "glu" else dim, bias=bias)
@@ -113,7 +113,7 @@ class StateSpace(Attention):
 
 
 def gently_trained(value: Tensor, kind: Literal["ssm", "dt"] = "ssm") -> nn.Parameter:
-    """A parameter of the dynamics, which says by its attribute `optim` how the papers want it to be trained."""
+    """A parameter of the dynamics, whose attribute `optim` says how the papers train it."""
     parameter = nn.Parameter(value.clone())
     wish = {"weight_decay": 0.0, "max_learning_rate": 1e-3, "kind": kind}
     parameter.optim = wish  # pyright: ignore[reportAttributeAccessIssue]

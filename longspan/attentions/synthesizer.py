@@ -1,8 +1,8 @@
-"""Synthesizer: the scores of attention are made without comparing tokens, from places or from one token at a time.
+"""Synthesizer: attention scores are computed without comparing tokens, from positions or from one token at a time.
 
     y_i = sum_j p_ij v_j      p_i = softmax_j(R_ij)
 
-over the real keys j (and j <= i when causal). Each head has its own R, with a column for each place:
+over the real keys j (and j <= i when causal). Each head has its own R, with a column for each position:
 
     kind = "random"              R is a matrix of parameters
     kind = "factorised_random"   R = A B^T, with A and B of `rank` columns
@@ -11,12 +11,12 @@ over the real keys j (and j <= i when causal). Each head has its own R, with a c
 
 `dot` mixes in dot products, R <- alpha R + (1 - alpha) q k^T / sqrt(c), with a learned alpha that starts at a half.
 Random scores are drawn with a variance of 1; `frozen` ones stay as they were drawn. In cross attention rows belong to
-places (or tokens) of the target and columns to places of the context. A full random matrix is far beyond Long Range
-Arena's limit of 10 % more parameters; the default stays below it for ListOps, not in the tiny networks of Pathfinder.
-Without padding random weights are the same for every row of a batch, also where they are dropped.
+positions (or tokens) of the target and columns to positions of the context. A full random matrix far exceeds Long Range
+Arena's limit of 10 % more parameters; the default stays below it for ListOps, but not in the tiny networks of
+Pathfinder. Without padding random weights are the same for every row of a batch, including which are dropped.
 
 Paper: arXiv:2005.00743. Departs from the paper in: both factors of the factorised dense kind come from one hidden
-layer, and a length that is not a product uses the first places of a longer one.
+layer, and a length that does not factorise uses the first positions of a longer one.
 """
 
 import math
@@ -37,7 +37,7 @@ from longspan.kernels.precision import at_least_single, without_autocast
 
 @dataclass
 class ContextCache(KeyValueCache):
-    """Keys and values of a context, place by place; `lengths` counts the queries so far."""
+    """Keys and values of a context, position by position; `lengths` counts the queries so far."""
 
     visible: Bool[Tensor, "b m"] | None
 
@@ -78,11 +78,11 @@ class Synthesizer(Attention):
         if dot:
             self.query, self.key = nn.Linear(dim, self.inner, bias=bias), nn.Linear(dim, self.inner, bias=bias)
             self.shares = nn.Parameter(torch.zeros(2))
-        self.rows: Any = self._longest("max_length") if "random" in kind else None  # dense ones are not counted
+        self.rows: Any = self._longest("max_length") if "random" in kind else None  # dense rows have no table
         self.columns = self._longest("max_context" if self.pattern.cross else "max_length")
         if kind == "random":
             self.scores = table(torch.randn(heads, self.rows, self.columns))
-        elif kind == "factorised_random":  # so that their products have a variance of 1 as well
+        elif kind == "factorised_random":  # so that their products have variance 1 too
             self.row_factors = table(rank**-0.25 * torch.randn(heads, self.rows, rank))
             self.column_factors = table(rank**-0.25 * torch.randn(heads, self.columns, rank))
         else:
@@ -110,7 +110,7 @@ class Synthesizer(Attention):
     def _mix(
         self, x: Float[Tensor, "b n d"], source: Float[Tensor, "b m d"], key_mask: Bool[Tensor, "b m"] | None
     ) -> Float[Tensor, "b n d"]:
-        """The outputs for the tokens x, which stand at the first places, from all tokens of the source."""
+        """The outputs for the tokens x, which are at the first positions, from all tokens of the source."""
         (k, v), n, m = self._keys_and_values(source), x.shape[1], source.shape[1]
         how = {"causal": self.pattern is Pattern.CAUSAL_SELF, "dropout": self.active_dropout}
         self._check_room(m, self.columns, "keys")
@@ -146,14 +146,14 @@ class Synthesizer(Attention):
         return self._merge(score_attention(scores, state.v, visible))[:, 0], state
 
     def _keys_and_values(self, source: Float[Tensor, "b m d"]) -> tuple[Tensor, Tensor]:
-        """Keys [b h m c], without channels where they are not compared, and values [b h m e]."""
+        """Keys [b h m c], with no channels if there are no dot products, and values [b h m e]."""
         v = self._split(self.value(source))
         return self._split(self.key(source)) if self.dot else v[..., :0], v
 
     def _scores(
         self, x: Float[Tensor, "b n d"], places: slice | Int[Tensor, " b"], k: Float[Tensor, "b h m c"]
     ) -> Float[Tensor, "#b h n m"]:
-        """R for these tokens, which stand at these places (one place for each row, or the same range for all)."""
+        """R for these tokens at these positions (one position for each row, or the same range for all)."""
         m = k.shape[2]
         if "dense" in self.kind:
             hidden = self._split(self.hidden(x).relu())
@@ -172,7 +172,7 @@ class Synthesizer(Attention):
 
 
 class ToPlaces(nn.Module):
-    """A linear map from the channels of each head to places."""
+    """A linear map from the channels of each head to positions."""
 
     def __init__(self, heads: int, channels: int, places: int):
         super().__init__()

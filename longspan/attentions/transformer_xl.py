@@ -1,15 +1,15 @@
-"""Transformer-XL: softmax attention by relative positions, over a segment and the memory of those before it.
+"""Transformer-XL: softmax attention with relative positions, over a segment and a memory of earlier segments.
 
     y_i = sum_j softmax_j(s_ij) v_j      s_ij = ((q_i + u) . k_j + (q_i + w) . r_{i-j}) / sqrt(c)      r_d = W_r rho(d)
 
 with rho(d) the sines and then the cosines of a distance, u and w learned for each head. Keys and values come from the
-segment and the `memory` tokens before it, as they came into this layer, without gradients: `carried` passes them on.
-`forward` is a segment without a memory. A language model reads a row in segments of `segment` tokens (0: whole rows).
-With `same_length` every query sees as many keys, the last `memory` up to its own. Causal self attention is the paper's;
-noncausal_self takes signed distances, as XLNet does, and a memory stands at its left. Across two sequences there is no
-distance, so there are no cross patterns. Against softmax it has W_r [dim, inner], u and w more: 8.4 % of an encoder
-block. Paper: arXiv:1901.02860. Departs from the paper in: u and w belong to each layer (the option `untie_r` of the
-released code), and a network's own positions are not taken away.
+segment and the `memory` tokens before it, which are this layer's earlier inputs, without gradients: `carried` passes
+them on. `forward` computes a segment without a memory. A language model reads a row in segments of `segment` tokens (0:
+whole rows). With `same_length` every query sees as many keys, the last `memory` up to its own. Causal self attention is
+the paper's; noncausal_self uses signed distances, as XLNet does, with the memory on the left. Two sequences have no
+distances between them, so there are no cross patterns. Compared with softmax attention it adds W_r [dim, inner], u and
+w: 8.4 % of an encoder block. Paper: arXiv:1901.02860. Departs from the paper in: u and w belong to each layer (the
+option `untie_r` of the released code), and a network's own positions are not removed.
 """
 
 from typing import Any
@@ -74,7 +74,7 @@ class TransformerXL(RelativeAttention):
         mask: Bool[Tensor, "b n"] | None = None,
         carry: Memory | None = None,
     ) -> tuple[Float[Tensor, "b n d"], Memory]:
-        """All segments at once, as rows of a batch: what one leaves to the next is its input."""
+        """All segments at once, as rows of a batch: the carry is just the input of earlier segments."""
         b, n, _ = x.shape
         length, before = self.segment or n, 0 if carry is None else carry.x.shape[1]
         each, real = segments(x, mask, length)

@@ -1,15 +1,15 @@
-"""XCiT, cross-covariance attention: channels attend to channels, by how they vary together over all tokens.
+"""XCiT, cross-covariance attention: channels attend to channels, by their covariance over all tokens.
 
     y_i = A v_i      A_ab = softmax_b(temperature q^_a . k^_b)      q^_a = q_a / |q_a|      k^_b = k_b / |k_b|
 
 where q_a is channel a of all real tokens, a vector as long as the sequence, and `temperature` is learned, one for each
 head, 1 at the start. A is c by c whatever the length, so the cost is linear. In causal self attention A_t is that of
-the tokens up to t, so that the last row is that of the non-causal form; decoding keeps the covariance and the norms.
+the tokens up to t, so the last row equals that of the non-causal form; decoding keeps the covariance and the norms.
 
-Tokens do not see one another but through these statistics: the paper's block has a local convolution and class
-attention beside it, which belong to a backbone. Queries and keys must be the same tokens, so there is no cross
-attention. It has a parameter for each head more than softmax attention. Paper: arXiv:2106.09681. Departs from the paper
-in: padding is honoured, and the causal form is not in the paper.
+Tokens see one another only through these statistics: the paper's block has a local convolution and class attention
+beside it, which belong to a backbone. Queries and keys must be the same tokens, so there is no cross attention. It has
+one more parameter per head than softmax attention. Paper: arXiv:2106.09681. Departs from the paper in: padding is
+honoured, and the causal form is not in the paper.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from longspan.kernels.running_covariance import channel_weights, running_covaria
 class Covariance(DecodeState):
     """Sums over the tokens so far."""
 
-    covariance: Float[Tensor, "b h c c"]  # of q k^T
+    covariance: Float[Tensor, "b h c c"]  # sum of q k^T
     square_q: Float[Tensor, "b h c"]
     square_k: Float[Tensor, "b h c"]
 
@@ -113,5 +113,5 @@ class XCiT(HeadwiseAttention):
 
 
 def _without_padding(x: Float[Tensor, "b h n c"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b h n c"]:
-    """0 for padding, which then adds nothing."""
+    """x, with padding set to 0 so that it adds nothing."""
     return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0)

@@ -3,21 +3,22 @@
     y_i = u_i / |u_i|      u_i = 1 / s sum_{h <= s} sum_{j : f_h(k_j) = f_h(q_i)} v_j      f_h(x) = sign(x P_h)
 
 with s = `hashes` and Gaussian P_h of `bits` columns, over the real keys j, in causal self attention over j <= i. So a
-pair weighs w_ij, the share of hashes that agree on it: a Bernoulli sample of (1 - arccos(x_ij) / pi)^bits, where x_ij
-is the cosine of the angle between q_i and k_j. The error of u falls as 1 / sqrt(s); `yoso_e` is the limit. The length
-of u takes the place of a sum of weights; where nothing collides, y is 0. A sample has no derivative by x, and that of
-its expectation has no bound, so the paper defines the gradient by a lower bound of it, sampled by the same hashes:
+pair has weight w_ij, the share of hashes that agree on it: a Bernoulli sample of (1 - arccos(x_ij) / pi)^bits, where
+x_ij is the cosine of the angle between q_i and k_j. The error of u falls as 1 / sqrt(s); `yoso_e` is the limit. The
+norm of u takes the place of a sum of weights; where nothing collides, y is 0. A sample has no derivative with respect
+to x, and that of its expectation is unbounded, so the paper defines the gradient by a lower bound of it, sampled by the
+same hashes:
 
     dw / dx := (bits / 2) w      all other derivatives are what they are
 
 `conv` > 0 adds a depth-wise convolution of v along the tokens, with that many taps, one filter per head; being centred,
-it is for noncausal self attention alone. No parameters but those of `conv`.
+it is only for noncausal self attention. It has no extra parameters but those of `conv`.
 
 Time and memory are linear in the length: values are summed for each bucket, and in the backward pass products of values
-and keys. Decoding keeps the sums of all buckets, hashes * 2^bits * c numbers a head. Hashes are taken in single
-precision also under autocast. Paper: arXiv:2111.09714. Departs from the paper in: P is drawn once, saved with the
-weights, and never redrawn, while the authors draw it at every call, in evaluation too; padding is honoured; causal and
-cross attention, which no public code has. The authors' second version, in expectation, is `authors_yoso`.
+and keys. Decoding keeps the sums of all buckets, hashes * 2^bits * c numbers per head. Hashes are computed in single
+precision even under autocast. Paper: arXiv:2111.09714. Departs from the paper in: P is drawn once, saved with the
+weights, and never redrawn, while the authors redraw it at every call, in evaluation too; padding is honoured; causal
+and cross attention, which no public code has. The authors' second version, in expectation, is `authors_yoso`.
 """
 
 from dataclasses import dataclass, replace
@@ -99,7 +100,7 @@ class YOSO(HeadwiseAttention):
         with without_autocast(q):
             q, k, values = _unit(q), _unit(k), _erase(v, key_mask)
             causal = self.pattern is Pattern.CAUSAL_SELF
-            torch._check(len(q) == len(k))  # torch 2.11 cannot compile a Function inside of which it learns this
+            torch._check(len(q) == len(k))  # torch 2.11 cannot compile a Function that establishes this inside
             u = bucket_sums(q, k, values, self.hash(q), self.hash(k), slope=self.bits / 2, causal=causal) / self.hashes
             return self._with_conv(F.normalize(u, dim=-1), at_least_single(values)).to(v.dtype)
 
@@ -147,7 +148,7 @@ class YOSO(HeadwiseAttention):
 
     @torch.no_grad()
     def hash(self, x: Float[Tensor, "b h n c"]) -> Int[Tensor, "b h n s"]:
-        """The code of each token in each hash: its signs as the digits of a number, a digit of all hashes at a time."""
+        """The code of each token in each hash: its signs as binary digits, computed digit by digit for all hashes."""
         x = at_least_single(x)
         kind = torch.int16 if self.bits < 16 else torch.int32
         codes = torch.zeros(*x.shape[:3], self.hashes, dtype=kind, device=x.device)
@@ -162,7 +163,7 @@ class YOSO(HeadwiseAttention):
         return w.tril() if self.pattern is Pattern.CAUSAL_SELF else w
 
     def _rows(self, x: Float[Tensor, "b h c"], state: Tables) -> Int[Tensor, "b h s 1 e"]:
-        """Where the buckets of a token are in the tables."""
+        """The indices of a token's buckets in the tables."""
         code = rearrange(self.hash(at_least_single(x)[:, :, None]), "b h 1 s -> b h s 1 1").long()
         return code.expand(-1, -1, -1, -1, state.sums.shape[4])
 

@@ -1,22 +1,22 @@
-"""YOSO-E, the expectation of YOSO: a pair weighs as much as it is likely that random hyperplanes do not separate it.
+"""YOSO-E, the expectation of YOSO: a pair's weight is the probability that random hyperplanes do not separate it.
 
     y_i = u_i / |u_i|      u_i = sum_j w_ij v_j      w_ij = (1 - arccos(x_ij) / pi)^bits
 
 with x_ij the cosine of the angle between q_i and k_j, over the real keys j, in causal self attention over j <= i. So w
-is the chance that q_i and k_j have the same hash of `bits` signs. The length of u takes the place of a sum of weights.
-The derivative of w by x has no bound where q and k point the same way, so the paper defines the gradient by a lower
-bound of it instead:
+is the probability that q_i and k_j have the same hash of `bits` signs. The norm of u takes the place of a sum of
+weights. The derivative of w with respect to x is unbounded where q and k point the same way, so the paper defines the
+gradient by a lower bound of it instead:
 
     dw / dx := (bits / 2) w      all other derivatives are what they are
 
 `conv` > 0 adds a depth-wise convolution of v along the tokens, with that many taps, one filter per head; being centred,
-it is for noncausal self attention alone.
+it is only for noncausal self attention.
 
-Every pair is weighed, in single precision at least, but for some queries at a time, and again in the backward pass:
+All pairs are weighted, in single precision or better, but a few queries at a time and again in the backward pass, so
 memory is linear in the length. `yoso` samples some hashes instead, which makes the cost linear too and y an estimate.
-No parameters but those of `conv`. Paper: arXiv:2111.09714. Departs from the paper in: x is kept within
-[-1, 1], beyond which rounding would give NaN; and padding is honoured, which the port of Hugging Face ignores. The
-authors' second version (`authors_yoso`) shrinks x instead.
+It has no extra parameters but those of `conv`. Paper: arXiv:2111.09714. Departs from the paper in: x is kept within
+[-1, 1], beyond which rounding would give NaN; and padding is honoured, which Hugging Face's port ignores. The authors'
+second version (`authors_yoso`) shrinks x instead.
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ class YOSOE(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         with without_autocast(q):
-            values = _erase(at_least_single(v), key_mask)  # so that it does not matter how a hidden key is weighed
+            values = _erase(at_least_single(v), key_mask)  # so the weight of a hidden key does not matter
             causal = self.pattern is Pattern.CAUSAL_SELF
             y = F.normalize(collision_attention(_unit(q), _unit(k), values, self.bits, causal=causal), dim=-1)
             if self.conv is not None:

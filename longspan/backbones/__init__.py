@@ -27,7 +27,7 @@ def names() -> list[str]:
 
 
 def describe(name: str) -> str:
-    """What the file of a backbone says of it, a plug-in path included."""
+    """The module docstring of a backbone, given by name or plug-in path."""
     import importlib
     import inspect
 

@@ -16,7 +16,7 @@ from longspan.kernels.precision import at_least_single
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """`nn.BatchNorm1d` of channels before places, its statistics those of one process with the batches of all."""
+    """`nn.BatchNorm1d` on [b d n], with the statistics that one process would compute on the batches of all."""
 
     def forward(self, input: Float[Tensor, "b d n"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
         if not self.training or (mask is None and not shared()):
@@ -27,7 +27,7 @@ class BatchNorm(nn.BatchNorm1d):
         mean = over_processes((x * real).sum(dim=(0, 2))) / size
         away = x - mean[:, None]
         var = over_processes((away.square() * real).sum(dim=(0, 2))) / size
-        with torch.no_grad():  # for evaluation, the variance unbiased
+        with torch.no_grad():  # for evaluation, with the unbiased variance
             self.get_buffer("num_batches_tracked").add_(1)
             self.get_buffer("running_mean").lerp_(mean, self.momentum or 0.0)
             self.get_buffer("running_var").lerp_(var * size / (size - 1), self.momentum or 0.0)
@@ -56,7 +56,7 @@ def over_processes(mine: Tensor) -> Tensor:
 
 
 class Total(torch.autograd.Function):
-    """A sum, and in the backward pass the sum of what every process made of it."""
+    """A sum over processes, whose backward pass sums the gradients of all processes."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, mine: Tensor) -> Tensor:

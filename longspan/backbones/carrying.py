@@ -4,7 +4,7 @@
     for block in blocks:
         y, carry = carried_by_layers(block.attention, x, layout, mask, carry)
 
-Between segments no gradient passes.
+No gradient passes between segments.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ def carried_by_layers(
     *,
     first: bool = False,
 ) -> tuple[Float[Tensor, "*rows d"], Any]:
-    """The output of a self slot, at every token or at the first of each row, and what it has for the next layer.
+    """The output of a self slot, at every token or at the first of each row, and what it carries to the next layer.
 
-    Tokens are padded [b n d], or packed [t d] with a layout. Where nothing is carried the mechanism takes its own way
-    for packed rows and first tokens.
+    Tokens are padded [b n d], or packed [t d] with a layout. If nothing is carried, the mechanism's own methods handle
+    packed rows and first tokens.
     """
     if attention.meta.carries != "layers":
         if first:
@@ -49,15 +49,15 @@ def carried_by_layers(
 def carried_by_segments(
     attention: Attention, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None, carry: Any = None
 ) -> tuple[Float[Tensor, "b n d"], Any]:
-    """The output of a causal self slot, read in segments where it carries something from one to the next, and what
-    it has for the row that follows."""
+    """The output of a causal self slot, read in segments where it carries something from one to the next, and what it
+    carries to the row that follows."""
     if attention.meta.carries != "segments":
         return attention(x, mask=mask), carry
     return attention.in_segments(x, mask=mask, carry=carry)
 
 
 def segment_of(slots: Sequence[Attention]) -> int | None:
-    """How many tokens a network of these slots is given at a time; None where whole rows."""
+    """How many tokens a network of these slots reads at a time; None for whole rows."""
     lengths = {slot.segment for slot in slots if slot.meta.carries == "segments"}
     if len(lengths) > 1:
         raise UsageError(f"The slots of a network read segments of one length, got {sorted(map(str, lengths))}.")
@@ -65,5 +65,5 @@ def segment_of(slots: Sequence[Attention]) -> int | None:
 
 
 def forget(carries: Sequence[Carry | None], rows: Bool[Tensor, " b"]) -> list[Carry | None]:
-    """Nothing is left of the past of these rows, in any layer."""
+    """Drop what these rows carry, in every layer."""
     return [None if carry is None else carry.forget(rows) for carry in carries]

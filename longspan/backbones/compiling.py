@@ -9,7 +9,7 @@ from torch import nn
 
 from longspan.kernels.precision import compile_backward_without_autocast
 
-# For graphs of any length: that analysis is not for lengths that vary, and some versions of torch fail in it.
+# For graphs of any length: this analysis does not support dynamic lengths, and fails in some versions of torch.
 ANY_LENGTH = {"triton.coalesce_tiling_analysis": False}
 
 

@@ -3,9 +3,9 @@
     frames, lengths = generate(first, state, step, Ending(longest=1_200))
     frame, stop, state = step(previous, state)      # [b f] and the logit [b] of stopping; `first` precedes the first
 
-A row ends with the first frame whose stopping is likelier than `threshold`, that frame included, and then leaves the
-state, so that it costs nothing. Rows never see one another. With `together` it is the loop of fairseq: a row that has
-ended goes on until all rows of the batch have, and what it made after its end is returned as well.
+A row ends with the first frame whose stop probability exceeds `threshold`, that frame included, and is then removed
+from the state, so that it costs nothing. Rows do not depend on one another. With `together` it is the loop of fairseq:
+a row that has ended continues until all rows of the batch have, and the frames after its end are returned as well.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Ending(NamedTuple):
 def generate(
     first: Float[Tensor, "b f"], state: Any, step: Step, ending: Ending
 ) -> tuple[Float[Tensor, "b t f"], Int[Tensor, " b"]]:
-    """Frames of all rows, and how many belong to each; zeros follow a row that left at its end."""
+    """Frames of all rows, and how many belong to each; a row that was removed at its end is followed by zeros."""
     if ending.longest < 1:
         raise UsageError(f"What is generated has 1 frame or more, got longest={ending.longest}.")
     rows = torch.arange(len(first), device=first.device)

@@ -1,4 +1,4 @@
-"""One block of the encoder: a slot and what stands beside it, each with a norm before it or behind it.
+"""One block of the encoder: a slot and the MLP beside it, each with a norm before or after it.
 
 pre     x <- x + Dropout(Attention(norm(x)))      x <- x + MLP(norm(x))
 post    x <- norm(x + Dropout(Attention(x)))      x <- norm(x + MLP(x))
@@ -54,7 +54,7 @@ class Block(nn.Module):
         first: bool = False,
         real: Bool[Tensor, "*tokens"] | None = None,
     ) -> tuple[Float[Tensor, "*rows d"], Any]:
-        """Every token, or the first of each row alone, and what the slot passes to the next layer.
+        """The output at every token, or only at the first of each row, and what the slot passes to the next layer.
 
         `real` says which tokens count in the statistics of a batch norm; None means all.
         """
@@ -62,7 +62,7 @@ class Block(nn.Module):
         y, carry = carried_by_layers(self.attention, seen, layout, mask, carry, first=first)
         if first:
             x = x[:, 0] if layout is None else x[layout.cu_seqlens[:-1].long()]
-            layout = None  # from here on there is one token of each row
+            layout = None  # from here on there is one token per row
         x = x + dropped(self.dropout, y, layout)
         if self.post:
             x = normed(self.attention_norm, x, real)

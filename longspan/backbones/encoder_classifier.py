@@ -8,9 +8,9 @@ sees [u, v] or [u, v, u * v, u - v]; no token of one text ever sees the other.
 Paper: arXiv:2011.04006, with the initialisation of its released code. Rows shorter than the batch are packed, so that
 padding is neither normalised, projected nor sent through an MLP, and `mean` pooling averages real tokens only.
 
-`hide_zeros` asks for what the release does instead: id 0 is padding, black pixels too. Every row is padded to the full
-length and computed whole; attention is told which tokens are padding; they are part of the mean, as zeros under
-`zero_rule="nystrom"`. Under `zero_rule="drop"` they are padding like any other: packing leaves them out, the others
+`hide_zeros` does what the release does instead: id 0 is padding, which includes black pixels. Every row is padded to
+the full length and computed as a whole; attention gets a padding mask; padding counts in the mean, as zeros under
+`zero_rule="nystrom"`. Under `zero_rule="drop"` it is padding like any other: packing leaves it out, the other tokens
 keep their positions, and `lengths` counts those that are left. Blocks are those of `encoder_block.py`, all settings are
 in `encoder_sizes.py`.
 """
@@ -42,7 +42,7 @@ class EncoderClassifier(nn.Module):
         super().__init__()
         self.sizes = sizes
         self._compiled = False
-        self.whole = False  # True computes every row of the last block, for probes and timing
+        self.whole = False  # True computes the last block at every token, for probes and timing
         self.cls = nn.Parameter(torch.zeros(sizes.dim)) if sizes.pooling == "cls" else None
         self.longest = length
         length = length + (self.cls is not None)
@@ -74,7 +74,7 @@ class EncoderClassifier(nn.Module):
     ) -> Float[Tensor, "b classes"]:
         """`lengths` are those of the rows; None means that all rows are full.
 
-        Of pairs, the first half of the rows are the first texts, the second half the second ones.
+        For pairs, the first half of the rows are the first texts, the second half the second ones.
         """
         pooled = self.encode(tokens, lengths)
         if self.sizes.features != "one":
@@ -85,7 +85,7 @@ class EncoderClassifier(nn.Module):
     def encode(
         self, tokens: Int[Tensor, "rows n"], lengths: Rows | list[int] | None = None
     ) -> Float[Tensor, "texts d"]:
-        """One vector for each row, but for last ones that only fill."""
+        """One vector for each row, except for filler rows at the end."""
         tokens, lengths = self.prepared(tokens, lengths)
         pooled = self._encode(tokens, lengths)
         return pooled if lengths is None else pooled[: lengths.count]
@@ -122,9 +122,9 @@ class EncoderClassifier(nn.Module):
         covered: Bool[Tensor, "rows n"] | None = None,
         cover: Float[Tensor, " d"] | None = None,
     ) -> tuple[Float[Tensor, "..."], Layout | None, Bool[Tensor, "rows n"] | None]:
-        """The outputs at all tokens (at the first ones, where nothing else is read), packed by the layout if any.
+        """The outputs at all tokens (at the first ones, if nothing else is read), packed by the layout if any.
 
-        The mask says which tokens are visible where zeros are hidden. In place of `covered` tokens the network is given
+        If zeros are hidden, the mask says which tokens are visible. The embeddings of `covered` tokens are replaced by
         the vector `cover`.
         """
         drops, counted, layout = self.sizes.zero_rule == "drop", None, None
@@ -136,7 +136,7 @@ class EncoderClassifier(nn.Module):
             layout = Layout.of_mask(visible(tokens), lengths) if drops else Layout.of_rows(lengths, tokens.shape[1])
             tokens, place = layout.pack(tokens), layout.index % tokens.shape[1]
             covered = None if covered is None else layout.pack(covered)
-            if lengths.count < len(lengths.lengths):  # the last rows only fill
+            if lengths.count < len(lengths.lengths):  # the last rows are filler
                 counted = layout.index < lengths.count * layout.mask.shape[1]
         x = self._embed(tokens)
         if covered is not None and cover is not None:
@@ -178,18 +178,19 @@ class EncoderClassifier(nn.Module):
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block; worth its half minute in a long run on a GPU.
 
-        One graph serves all blocks and any number of packed tokens. That number is its only unknown: rows and widths
-        are the same in every batch of a run, and formulas of them keep the compiler busy for minutes.
+        One graph serves all blocks and any number of packed tokens. That number is its only dynamic dimension: rows and
+        widths are the same in every batch of a run, and symbolic expressions of them keep the compiler busy for
+        minutes.
 
-        A last block of which one row is read does little and runs as it is, unless it is the only one. So does a
-        mechanism that cannot be compiled, with torch's warning.
+        A last block that is read only at the first token does little work and runs eagerly, unless it is the only one.
+        So does a mechanism that cannot be compiled, with torch's warning.
         """
         self._compiled = True
         compile_each((self._early and self.blocks[:-1]) or self.blocks, options=ANY_LENGTH)
 
     @property
     def _early(self) -> bool:
-        """Whether nothing of the last block is read but its first row; the statistics of a batch norm are over all."""
+        """Whether the last block is read only at the first token; a batch norm needs all tokens for its statistics."""
         return self.sizes.pooling in ("cls", "first") and self.sizes.norm != "batch" and not self.whole
 
     def _pool(
@@ -202,7 +203,7 @@ class EncoderClassifier(nn.Module):
                 return x[layout.cu_seqlens[1:].long() - 1]
             x, mask = layout.unpack(x), layout.mask
         match self.sizes.pooling:
-            case "mean":  # where zeros are hidden they are part of it
+            case "mean":  # hidden zeros are part of it
                 return x.mean(dim=1) if layout is None else x.sum(dim=1) / layout.mask.sum(dim=1, keepdim=True)
             case "sum_visible":
                 return (x if mask is None else x * mask[..., None]).sum(dim=1) / (self.longest + (self.cls is not None))
@@ -217,7 +218,7 @@ class EncoderClassifier(nn.Module):
                 return x[torch.arange(len(x), device=x.device), (place * mask).amax(dim=1)]
 
     def _visible(self, tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
-        """Id 0 is padding. By the release's rule the first real token decides for the class token before it."""
+        """Id 0 is padding. By the release's rule the class token is visible if the token after it is."""
         mask = tokens > 0
         if self.cls is None or self.sizes.zero_rule == "nystrom":
             return mask
@@ -225,7 +226,7 @@ class EncoderClassifier(nn.Module):
 
 
 def visible(tokens: Int[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
-    """All tokens but id 0, which is padding; of a row that has nothing else, the first."""
+    """All tokens but id 0, which is padding; in a row of nothing but zeros, the first."""
     mask = tokens > 0
     return torch.cat([mask[:, :1] | ~mask.any(dim=1, keepdim=True), mask[:, 1:]], dim=1)
 
@@ -242,7 +243,7 @@ def head(sizes: Sizes, classes: int) -> Iterator[nn.Module]:
 
 
 def initialise(module: nn.Module) -> None:
-    """The one place that decides initial weights; what a mechanism adds beyond its projections it draws itself."""
+    """The one place that decides initial weights; a mechanism initialises what it adds beyond its projections."""
     if isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight)
     elif isinstance(module, Attention):
@@ -258,7 +259,7 @@ def initialise(module: nn.Module) -> None:
 
 
 def lecun_normal_(layer: nn.Linear) -> None:
-    """Truncated normal of variance 1 / inputs, and no bias; cutting at two leaves 0.88 of a deviation of one."""
+    """Truncated normal of variance 1 / inputs, zero bias; truncation at 2 leaves a unit normal a deviation of 0.88."""
     std = layer.in_features**-0.5 / 0.87962566103423978
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
     nn.init.zeros_(layer.bias)

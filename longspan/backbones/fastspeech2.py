@@ -5,11 +5,11 @@
     y = x + alpha' P                     y <- Block(y)      four blocks over frames              noncausal_self
     mel = W y
 
-A block is post-norm: attention, then two convolutions over nine places. Three predictors say how long a phone lasts,
-as log(d + 1), how high it is, and how loud. In training the true values are embedded and repeated, later the predicted
+A block is post-norm: attention, then two convolutions of width nine. Three predictors give the duration of a phone, as
+log(d + 1), its pitch and its energy. In training the true values are embedded and repeated, at inference the predicted
 ones. Papers: arXiv:2006.04558, arXiv:2210.07661 (CAB), which runs fairseq's implementation. Departs from fairseq in:
-with `pads="hidden"` a row does not depend on how far it is padded (`speech_layers.py`), and predicted durations end at
-`longest` frames.
+with `pads="hidden"` a row does not depend on how far it is padded (`speech_layers.py`), and predicted durations are cut
+off at `longest` frames.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from longspan.backbones.speech_layers import Convolution, Pads, ScaledPositions,
 from longspan.kernels.packing import real
 from longspan.kernels.precision import at_least_single
 
-PAD = 1  # the token of padding, whose embedding is never trained
+PAD = 1  # the padding token, whose embedding is never trained
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Sizes:
 
 
 class Spoken(NamedTuple):
-    """What the network says: frames, how many of them belong to each row, and the three predictions for each phone."""
+    """The network's output: frames, how many of them belong to each row, and three predictions for each phone."""
 
     mel: Float[Tensor, "b n mels"]
     frames: Int[Tensor, " b"]
@@ -94,7 +94,7 @@ class FastSpeech2(nn.Module):
         *,
         width: int | None = None,
     ) -> Spoken:
-        """Frames of these phones, padded to `width`, or to the longest row where none is given.
+        """Frames of these phones, padded to `width`, or to the longest row if none is given.
 
         `tops` are the largest pitch and energy of the corpus, where the last bins begin. Durations, pitch and energy
         that are not given are predicted.
@@ -130,8 +130,9 @@ class FastSpeech2(nn.Module):
     def compile_parts(self) -> None:
         """Let torch.compile fuse each block, for any number of places.
 
-        That number is the only unknown of its graph, as in the encoder of Long Range Arena, where formulas of rows as
-        well kept the compiler busy for minutes. The rows are equally many in every part of a batch.
+        That number is the only dynamic dimension of its graph, as in the encoder of Long Range Arena, where symbolic
+        expressions of the rows as well kept the compiler busy for minutes. Every part of a batch has the same number of
+        rows.
         """
         self._compiled = True
         compile_each((*self.encoder, *self.decoder), options=ANY_LENGTH)
@@ -199,7 +200,7 @@ def whole_durations(log_durations: Float[Tensor, "b m"], longest: int) -> Int[Te
 
 
 def repeat_states(x: Float[Tensor, "b m d"], ends: Int[Tensor, "b m"], width: int) -> Float[Tensor, "b width d"]:
-    """The length regulator: state j of a row stands at places ends[j - 1] to ends[j] - 1, zeros follow the last.
+    """The length regulator: state j of a row goes to places ends[j - 1] to ends[j] - 1, zeros follow the last.
 
     >>> repeat_states(torch.tensor([[[5.0], [6], [7]]]), torch.tensor([[2, 2, 3]]), 4)[0, :, 0].tolist()
     [5.0, 5.0, 7.0, 0.0]

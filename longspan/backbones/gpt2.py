@@ -2,13 +2,13 @@
 
     x = sqrt(d) E[token] + sinusoid      x <- x + Attention(LN(x))      x <- x + MLP(LN(x))      logits = LN(x) E^T
 
-Paper: arXiv:2210.07661 (LM), after fairseq's `transformer_lm_gpt`. Positions are sinusoids, so there are some for any
-length: those of the Transformer's paper, or with `sinusoid="fairseq"` those of fairseq (`fairseq_sinusoid.py`). Departs
-from fairseq in: nothing else.
+Paper: arXiv:2210.07661 (LM), after fairseq's `transformer_lm_gpt`. Positions are sinusoids, which exist for any length:
+those of the Transformer's paper, or with `sinusoid="fairseq"` those of fairseq (`fairseq_sinusoid.py`). Departs from
+fairseq in: nothing else.
 
-A mechanism that carries something from segment to segment reads a row in segments, each after what the ones before
-left in its layer, without their gradients. A row begins with nothing unless `carry` says otherwise. Layer after layer
-reads all segments, for what a segment needs of those before it is in its own layer.
+A mechanism that carries something from segment to segment reads a row in segments, each with the detached carry that
+the ones before left in the same layer. A row starts without a carry unless `carry` is given. Each layer reads all
+segments before the next layer does, since a segment needs only what earlier ones left in its own layer.
 """
 
 import math
@@ -49,7 +49,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class GPT2Sizes(Sizes):
-    """The sizes of GPT-2, and which sinusoids tell positions: sines and cosines alternating from 0, or fairseq's."""
+    """The sizes of GPT-2, and which sinusoids encode positions: sines and cosines alternating from 0, or fairseq's."""
 
     sinusoid: Literal["alternating", "fairseq"] = "alternating"
 
@@ -75,7 +75,7 @@ class Decoding:
 
 @dataclass
 class SegmentDecoding:
-    """The same where a row is read in segments: what each layer carries, and the segment at hand as it came in."""
+    """The same if rows are read in segments: what each layer carries, and the current segment as embedded."""
 
     carries: list[Carry | None]
     x: Float[Tensor, "b t d"]
@@ -114,15 +114,16 @@ class GPT2(nn.Module):
     ) -> Any:
         """Logits of the token after each one; with targets, their negative log-likelihood in nats instead.
 
-        With `at`, logits at these places of each row alone; `mask` then says which tokens are real, the first ones of
-        each row. With `carry`, what each layer has from the rows before these or None, also what it has after them: a
-        pair. A target below 0 is then padding, which is not carried.
+        With `at`, logits only at these places of each row; `mask` then says which tokens are real, the first ones of
+        each row. `carry` has what each layer carries from the rows before these, or None; with it, the result is a pair
+        of the output and what each layer carries after these rows. A target below 0 is then padding, which is not
+        carried.
         """
         x = self._embed(tokens, first_token(tokens.shape[1]))
         if target is not None:
             mask = target >= 0
         if carry is None and not adds_loss(self):
-            mask = None  # padding stands at the end, where no output sees it
+            mask = None  # padding is at the end, where no output sees it
         x, after = self._through(x, [None] * len(self.blocks) if carry is None else carry, mask)
         if at is not None:
             x = x.gather(1, at[..., None].expand(-1, -1, x.shape[-1]))
@@ -133,7 +134,7 @@ class GPT2(nn.Module):
     def _through(
         self, x: Float[Tensor, "b n d"], carry: Sequence[Carry | None], mask: Bool[Tensor, "b n"] | None = None
     ) -> tuple[Float[Tensor, "b n d"], list[Carry | None]]:
-        """All blocks, and what they have for the tokens that follow."""
+        """The output of all blocks, and what they carry to the tokens that follow."""
         after: list[Carry | None] = []
         for block, own in zip(self.blocks, carry, strict=True):
             x, own = block(x, mask, own)
@@ -141,7 +142,7 @@ class GPT2(nn.Module):
         return x, after
 
     def prefill(self, tokens: Int[Tensor, "b n"]) -> tuple[Float[Tensor, "b n v"], Any]:
-        """`forward` of a prefix (which may be empty), and the state from which `step` goes on."""
+        """`forward` of a prefix (which may be empty), and the state from which `step` continues."""
         if self.segment is not None:
             return self._prefill_segments(tokens, self.segment)
         x, slots = self._embed(tokens, 0), []
@@ -178,7 +179,7 @@ class GPT2(nn.Module):
     def _step_in_segment(
         self, token: Int[Tensor, " b"], state: SegmentDecoding
     ) -> tuple[Float[Tensor, "b v"], SegmentDecoding]:
-        """By running the segment at hand again, which is right but slow."""
+        """Runs the current segment again, which is correct but slow."""
         x = torch.cat([state.x, self._embed(token[:, None], state.begun + state.x.shape[1])], dim=1)
         y, after = self._through(x, state.carries)
         if x.shape[1] == self.segment:
@@ -193,7 +194,7 @@ class GPT2(nn.Module):
 
     def _embed(self, tokens: Int[Tensor, "b n"], first: int) -> Float[Tensor, "b n d"]:
         stop = first + tokens.shape[1]
-        if stop > self.positions.shape[0]:  # longer than in training: sinusoids go on
+        if stop > self.positions.shape[0]:  # longer than in training: extend the sinusoids
             longer = self.sinusoid(max(stop, 2 * self.positions.shape[0]), self.sizes.dim)
             self.positions = longer.to(self.positions)
         scale = math.sqrt(self.sizes.dim)
@@ -220,7 +221,7 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None, carry: Any = None
     ) -> tuple[Float[Tensor, "b n d"], Any]:
-        """The block after what its slot was left by the tokens before these, and what it leaves to the next."""
+        """The output of the block, given what its slot carries from earlier tokens, and what it carries to the next."""
         y, carry = carried_by_segments(self.attention, self.attention_norm(x), mask, carry)
         return self._rest(x, y), carry
 

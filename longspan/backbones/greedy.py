@@ -2,11 +2,11 @@
 
     tokens = greedy(logits, state, step, limits)      # logits [b v] of the first token; step(token, state) gives more
 
-A row that has written its last token is frozen: what follows is padding, and the row leaves the state, so that it costs
-nothing. Rows never see one another, so the output does not depend on the rest of the batch.
+A row that has written its last token is frozen: what follows is padding, and the row is removed from the state, so that
+it costs nothing. Rows do not depend on one another, so the output does not depend on the rest of the batch.
 
-With `stop="batch"` it is the search of ParaGen, which CAB ran: a row that has written `end` goes on from it, until all
-rows want to write `end` in the same step, which is not written.
+With `stop="batch"` it is the search of ParaGen, which CAB ran: a row that has written `end` continues after it, until
+all rows predict `end` in the same step, which is not written.
 """
 
 from collections.abc import Callable

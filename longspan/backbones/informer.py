@@ -9,10 +9,10 @@ of the time features. Layers are post-norm. Between encoder layers the sequence 
 ELU, and the largest of three neighbours at every second place. Slots: noncausal self in the encoder, causal self and
 noncausal cross in the decoder.
 
-The decoder's self slot flattens its heads as the authors' code does ("mix"): [heads, places, channels] is read as if
-it were [places, heads * channels], so that a row of the output holds several places of one head. A mechanism without
-heads has nothing to flatten. The decoder is therefore not causal, whatever sits in that slot; nothing is lost by that,
-since it sees no future value.
+The decoder's self slot flattens its heads as the authors' code does ("mix"): [heads, places, channels] is read as if it
+were [places, heads * channels], so that a row of the output holds several places of one head. A mechanism without heads
+has nothing to flatten. The decoder is therefore not causal, whatever sits in that slot; this does no harm, since it
+sees no future value.
 
 Paper: arXiv:2012.07436, with the initialisation of the authors' code: torch's own, but for the value embedding, whose
 weights are normal with a variance of 2 / inputs. Departs from that code in: convolutions of width one are linear maps,
@@ -38,7 +38,7 @@ from longspan.backbones.slots import AttentionFactory, mlp_beside
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that decides the shape of the network but the lengths, which are the data's."""
+    """Everything that decides the shape of the network except the lengths, which come from the data."""
 
     dim: int = 512
     heads: int = 8
@@ -118,7 +118,7 @@ class Embedding(nn.Module):
 
 
 class Distil(nn.Module):
-    """Half the sequence: of three convolved neighbours the largest, at every second place."""
+    """Halves the sequence: a convolution, then max pooling over three neighbours with stride 2."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -180,7 +180,7 @@ def perceptron(sizes: Sizes) -> nn.Sequential:
 def mixing(attention: Attention) -> Attention:
     """The same slot with its heads flattened the authors' way, just before the output projection."""
     out = getattr(attention, "out", None)
-    if isinstance(out, nn.Linear) and hasattr(attention, "value"):  # what has values has them head by head
+    if isinstance(out, nn.Linear) and hasattr(attention, "value"):  # a mechanism with values has them head by head
         out.register_forward_pre_hook(partial(_flatten, attention.heads))
     return attention
 

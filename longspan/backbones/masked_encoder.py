@@ -34,7 +34,7 @@ class MaskedEncoder(nn.Module):
         if mask is not None:
             covered = covered & mask
         if layout is not None and lengths is not None:
-            real = layout.index < lengths.count * layout.mask.shape[1]  # a last row may only fill
+            real = layout.index < lengths.count * layout.mask.shape[1]  # the last row may be filler
             tokens, covered = layout.pack(tokens), layout.pack(covered) & real
-        known = tokens.long().clamp(max=self.predict.out_features - 1)  # the class token is never asked for
+        known = tokens.long().clamp(max=self.predict.out_features - 1)  # the class token is never predicted
         return self.predict(x), known, covered

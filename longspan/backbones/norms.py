@@ -1,4 +1,4 @@
-"""Norms of tokens, by the names that recipes give them; those of batches are over real tokens alone.
+"""Norms of tokens, by the names that recipes give them; batch norm is over real tokens only.
 
 layer   (x - mean) / std over channels      rms     x / rms over channels
 scale   g x / |x|, one number g             batch   (x - mean) / std over the real tokens of all rows and processes
@@ -16,7 +16,7 @@ from longspan.backbones.encoder_sizes import Sizes
 
 
 class ScaleNorm(nn.Module):
-    """g x / |x| with one learned length g, which begins at sqrt(d) (arXiv:1910.05895)."""
+    """g x / |x| with one learned length g, initialised to sqrt(d) (arXiv:1910.05895)."""
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()
@@ -52,5 +52,5 @@ def make_norm(sizes: Sizes) -> nn.Module:
 
 
 def normed(norm: nn.Module, x: Tensor, real: Tensor | None) -> Tensor:
-    """The normed tokens; `real` says which of them count in statistics, None that all do."""
+    """The normed tokens; `real` says which of them count in the statistics; None means all."""
     return norm(x, real) if isinstance(norm, TokenBatchNorm) else norm(x)

@@ -1,4 +1,4 @@
-"""Counting the parameters of a network, in all and by part."""
+"""Counting the parameters of a network, in total and by part."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def count(model: nn.Module) -> dict[str, Any]:
-    """Parameters in all, and by part: layers of a stack are one part."""
+    """Parameters in total and by part; the layers of a stack are one part."""
     parts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         words = [word for word in name.split(".")[:-1] or [name] if not word.isdigit()]
@@ -19,7 +19,7 @@ def count(model: nn.Module) -> dict[str, Any]:
 
 
 class Unfilled(TorchFunctionMode):
-    """Leaves out the drawing of initial weights, which shapes without numbers have no use for."""
+    """Skips the initialisation of weights, which tensors on the meta device do not need."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -28,7 +28,7 @@ class Unfilled(TorchFunctionMode):
 
 
 def count_shapes(build: Callable[[], nn.Module]) -> dict[str, Any]:
-    """The same of a network of which only the shapes are made."""
+    """The same for a network of which only the shapes are built."""
     return count(without_numbers(build))
 
 
@@ -37,5 +37,5 @@ def without_numbers(build: Callable[[], nn.Module]) -> nn.Module:
     try:
         with torch.device("meta"), Unfilled():
             return build()
-    except (NotImplementedError, RuntimeError):  # a mechanism that looks at the numbers it draws needs real ones
+    except (NotImplementedError, RuntimeError):  # a mechanism that reads its initial values needs real ones
         return build()

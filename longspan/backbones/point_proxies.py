@@ -2,8 +2,8 @@
 
     f_i <- max_j LeakyReLU(GroupNorm(W [f_j - f_i, f_i]))      over the nearest points j of i, four times
 
-The second and the fourth time only farthest points remain. W is applied before neighbours are gathered, in two halves:
-W [f_j - f_i, f_i] = W_1 f_j + (W_2 - W_1) f_i. Papers: arXiv:1801.07829, arXiv:2108.08839.
+The second and the fourth time only farthest points are kept. W is applied before neighbours are gathered, in two
+halves: W [f_j - f_i, f_i] = W_1 f_j + (W_2 - W_1) f_i. Papers: arXiv:1801.07829, arXiv:2108.08839.
 """
 
 import torch
@@ -19,7 +19,7 @@ PROXY_WIDTH = 128  # channels
 
 
 class Pointwise(nn.Linear):
-    """A linear map that the authors wrote as a convolution of width one, which they initialise otherwise."""
+    """A linear map that the authors wrote as a convolution of width one, which they initialise differently."""
 
 
 class Grouper(nn.Module):
@@ -34,7 +34,7 @@ class Grouper(nn.Module):
     def forward(
         self, points: Float[Tensor, "b n 3"], chosen: Int[Tensor, "b sample"]
     ) -> tuple[Float[Tensor, "b proxies 3"], Float[Tensor, "b proxies c"]]:
-        """`chosen` are farthest points. So are the first of them, from which the second stage needs no sampling."""
+        """`chosen` are farthest points. So is any prefix of them, which is why the second stage needs no sampling."""
         first, second, third, fourth = self.edges
         x, near = self.embedding(points), k_nearest(points, points, self.neighbours)
         x = first(x, x, near)

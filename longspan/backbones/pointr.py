@@ -8,16 +8,17 @@
     dense = coarse + Fold(grid, q) and the input      a small patch for each query
 
 Blocks are pre-norm. The first of each kind also looks at the eight nearest points: max_j LeakyReLU(W [n_j - n_i, n_i])
-is joined to what attention gives by one more map. The others have these two maps as well and never use them, as the
-authors' code has it; they count as parameters and are not trained.
+is combined with the output of attention by one more map. The others have these two maps as well and never use them, as
+in the authors' code; they count as parameters and are not trained.
 
-What is on trial as noncausal self sits in the encoder; `decoder_self` says what the decoder's self slots have, "trial"
-for the same. `qkv_bias` says which slots have biased queries, keys and values: "none" is the original's rule for every
-mechanism, "inexact" is what CAB's published counts show, whose own modules are biased beside the original's bias-free
-softmax, "all" is all. The output map of a slot is always biased.
+A noncausal self mechanism on trial fills the slots of the encoder; `decoder_self` says what the decoder's self slots
+have, "trial" for the same. `qkv_bias` says which slots have biases on queries, keys and values: "none" is the
+original's rule for every mechanism, "inexact" matches CAB's published counts, where CAB's own modules have biases and
+the original's softmax has none, "all" is all. The output map of a slot always has a bias.
 
-Maps of a concatenation are computed part by part, so that what is the same for a whole cloud is computed once, and maps
-of neighbours before they are gathered; the functions are the same. Coordinates stay in float32 under autocast.
+Linear maps of a concatenation are computed part by part, so that what is the same for a whole cloud is computed once,
+and those of neighbours are computed before gathering; the functions are the same. Coordinates stay in float32 under
+autocast.
 
 Paper: arXiv:2108.08839, in the sizes of CAB (arXiv:2210.07661), with the initialisation of the authors' code. Departs
 from that code in: neighbours are found by squared differences instead of the expanded form.
@@ -61,7 +62,7 @@ class Sizes:
     sample: int = 1536  # points that the first stage of the grouper keeps
     proxies: int = 1536  # of these, after its second stage
     queries: int = 3584
-    predicted: int = 14_336  # points in all, as near as square patches come to it
+    predicted: int = 14_336  # points in total, as closely as square patches allow
     neighbours: int = 16  # in the grouper
     geometry: int = 8  # neighbours in the first blocks
     attention_dropout: float = 0.0
@@ -82,7 +83,7 @@ class Sizes:
 
     @property
     def side(self) -> int:
-        """Of the square patch of each query.
+        """The side of the square patch of each query.
 
         >>> Sizes().side, Sizes(queries=224).side
         (2, 8)
@@ -140,7 +141,7 @@ class PoinTr(nn.Module):
         return proxies, x
 
     def ask(self, x: Float[Tensor, "b proxies d"]) -> tuple[Float[Tensor, "b q 3"], Float[Tensor, "b q d"]]:
-        """The points that are predicted first, and the query that starts from each."""
+        """The coarse points, which are predicted first, and the query that starts from each."""
         whole = self.summary(x).max(dim=1).values
         with without_autocast(x):
             centres = rearrange(self.coarse(at_least_single(whole)), "b (q xyz) -> b q xyz", xyz=3)
@@ -203,7 +204,7 @@ class DecoderBlock(nn.Module):
 
 
 class Geometry(nn.Module):
-    """What attention found, joined with max_j LeakyReLU(W [s_j - x_i, x_i]) over near places j; passed on if unused."""
+    """Attention output combined with max_j LeakyReLU(W [s_j - x_i, x_i]) over near places j; passed on if unused."""
 
     def __init__(self, dim: int, *, used: bool):
         super().__init__()
@@ -221,7 +222,7 @@ class Geometry(nn.Module):
         if not self.used:
             return y
         by_difference, by_self = self.neighbours.weight.chunk(2, dim=1)
-        nearest = take(F.linear(source, by_difference), near).max(dim=2).values  # LeakyReLU never falls
+        nearest = take(F.linear(source, by_difference), near).max(dim=2).values  # LeakyReLU is monotonic
         nearest = nearest + F.linear(x, by_self - by_difference, self.neighbours.bias)
         return of_parts(self.join, y, F.leaky_relu(nearest, SLOPE))
 
@@ -264,7 +265,7 @@ def mlp(sizes: Sizes) -> nn.Sequential:
 
 
 def of_parts(linear: nn.Linear, *parts: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The linear map of parts side by side, each of which may be one for many; coordinates are not rounded before."""
+    """The linear map of concatenated parts, each of which may broadcast; coordinates are not rounded first."""
     weights = linear.weight.split([part.shape[-1] for part in parts], dim=1)
     total, dtype = linear.bias, linear.weight.dtype
     for part, weight in zip(parts, weights, strict=True):
@@ -297,7 +298,7 @@ def grid(side: int) -> Float[Tensor, "s 2"]:
 
 
 def initialise(module: nn.Module) -> None:
-    """As the authors' code draws its transformer, linear maps inside a mechanism included."""
+    """As the authors' code initialises its transformer, linear maps inside a mechanism included."""
     if isinstance(module, Pointwise):
         nn.init.xavier_normal_(module.weight)
     elif isinstance(module, nn.Linear):

@@ -4,7 +4,7 @@
     logits = E LN(gelu(W x)) + b
 
 Paper: arXiv:2210.07661 (MLM), after fairseq's `roberta_base`. Positions are learned; their first two rows belong to
-padding in fairseq, stay unused and are counted. Departs from fairseq in: nothing else.
+padding in fairseq, stay unused but count as parameters. Departs from fairseq in: nothing else.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from longspan.backbones.slots import AttentionFactory, mlp_beside
 from longspan.core.errors import UsageError
 from longspan.kernels.chunked_cross_entropy import chunked_cross_entropy
 
-OFFSET = 2  # rows of the table of positions before that of the first token
+OFFSET = 2  # rows of the position table before that of the first token
 
 
 class RoBERTa(nn.Module):
@@ -47,7 +47,7 @@ class RoBERTa(nn.Module):
         places: Int[Tensor, "b k"] | None = None,
         target: Int[Tensor, "b k"] | None = None,
     ) -> Float[Tensor, "b k v"] | Float[Tensor, "b k"]:
-        """Logits of the tokens at these places of each row (all of them unless given); `mask` is True on real tokens.
+        """Logits of the tokens at these places of each row (by default all); `mask` is True on real tokens.
 
         With targets, their negative log-likelihood in nats instead, 0 where a target is negative.
         """
@@ -100,7 +100,7 @@ class Block(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """Normal weights of deviation 0.02 and no bias; what a mechanism adds beyond its projections it draws itself."""
+    """Normal weights of deviation 0.02, zero biases; a mechanism initialises what it adds beyond its projections."""
     if isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
         return

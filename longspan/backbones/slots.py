@@ -1,9 +1,9 @@
-"""Slots: which mechanism comes into which place of a network.
+"""Slots: which mechanism goes into which place of a network.
 
     model = Backbone(Slots(attentions.get("abc"), frozenset({Pattern.CAUSAL_SELF})), ...)
 
 The backbone calls one factory for every slot with that slot's pattern. Slots of the patterns on trial get the mechanism
-on trial; the others get what the protocol has there, softmax unless it says otherwise.
+on trial; the others get what the protocol has there, softmax by default.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,27 +37,27 @@ class Slots:
 
 
 def mlp_beside(*slots: Attention) -> bool:
-    """Whether a layer with these slots has an MLP as well, which a mechanism that owns its block takes the place of."""
+    """Whether a layer with these slots has an MLP as well; a mechanism that owns its block replaces it."""
     return not any(slot.meta.owns_block for slot in slots)
 
 
 def adds_loss(model: nn.Module) -> bool:
-    """Whether a slot of a network in training adds a loss of its own, which must be told what is padding."""
+    """Whether the network is training and a slot adds a loss of its own, which needs the padding mask."""
     return model.training and any(slot.meta.auxiliary_loss for slot in slots_of(model))
 
 
 def filled(model: nn.Module) -> dict[str, str]:
-    """What sits in every slot of a network, by the name of the module: {"blocks.0.attention": "Abc (causal_self)"}."""
+    """The mechanism in every slot of a network, by module name: {"blocks.0.attention": "Abc (causal_self)"}."""
     return {name: f"{type(slot).__name__} ({slot.pattern})" for name, slot in _by_name(model).items()}
 
 
 def slots_of(model: nn.Module) -> list[Attention]:
-    """What sits in every slot of a network, in the order of its layers."""
+    """The mechanism in every slot of a network, in the order of its layers."""
     return list(_by_name(model).values())
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The layers of a network, in their order: the members of the lists of which one at least has a slot."""
+    """The layers of a network, in order: the members of every `nn.ModuleList` that contains a slot."""
     found: list[nn.Module] = []
     for name, stack in model.named_modules():
         inside = any(isinstance(model.get_submodule(name[:end]), Attention) for end in _ends(name))
@@ -68,7 +68,7 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def _ends(name: str) -> list[int]:
-    """Where the names of the modules end that a module lies in."""
+    """Where the names of the enclosing modules end in the name of a module."""
     return [place for place, letter in enumerate(name) if letter == "."]
 
 

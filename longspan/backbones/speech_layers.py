@@ -1,10 +1,10 @@
-"""What the two speech networks share: scaled positions, convolutions over places, fairseq's first weights.
+"""What the two speech networks share: scaled positions, convolutions over places, fairseq's initialisation.
 
     x + alpha P      P fairseq's sinusoids, zeros at padding; alpha is learned and starts at 1
 
 `Pads` says what a convolution sees beyond the end of a row. In fairseq, which masks padding in attention only, it sees
-whatever stands there ("seen"), so that a row depends on how far its batch is padded; with "hidden" it sees zeros, as it
-does beyond the end of a row that is alone.
+whatever is there ("seen"), so that a row depends on how far its batch is padded; with "hidden" it sees zeros, as if the
+row were alone.
 """
 
 from typing import Literal
@@ -47,7 +47,7 @@ class ScaledPositions(nn.Module):
 class Convolution(nn.Conv1d):
     """`nn.Conv1d` over the places of rows [b n d], of odd width and centred.
 
-    It runs as a two-dimensional one of height 1, for which [b n d] is a layout of its own: nothing is transposed.
+    It runs as a 2D convolution of height 1, for which [b n d] is the channels-last layout: nothing is transposed.
     """
 
     def __init__(self, inputs: int, outputs: int, width: int, *, gain: float = 2**0.5):
@@ -55,16 +55,16 @@ class Convolution(nn.Conv1d):
         nn.init.xavier_uniform_(self.weight, gain=gain)
 
     def forward(self, input: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n e"]:
-        """With a mask, zeros are seen in place of what it hides."""
+        """With a mask, hidden places are read as zeros."""
         x = input if mask is None else input * mask[..., None]
         y = F.conv2d(x.mT.unsqueeze(2), self.weight.unsqueeze(2), self.bias, padding=(0, *self.padding))  # type: ignore[arg-type]
         return y.squeeze(2).mT
 
 
 def initialise_attention(module: nn.Module) -> None:
-    """The projections of attention as fairseq draws them: Xavier, of half the variance for all but the last.
+    """The projections of attention as fairseq initialises them: Xavier, of half the variance for all but the last.
 
-    Only the last one has no bias at first; the others keep torch's.
+    Only the last one starts with a zero bias; the others keep torch's.
     """
     if isinstance(module, Attention):
         for projection in module.projections():

@@ -13,9 +13,9 @@ the first convolution, of every block on the way down and of every convolution o
 noise level is the root of alpha-bar, embedded by sines and cosines of `dim` / 2 frequencies and two linear maps.
 
 Paper: arXiv:2104.07636, with the sizes of CAB (arXiv:2210.07661), whose 21 slots are at sides 128 to 16 and in the
-middle. `bias=False` leaves the biases out of queries, keys and values, as the code base CAB builds on has it; the map
-after attention then has one of its own. Every convolution and linear map starts orthogonal with zero biases. Departs
-from that code in: nothing.
+middle. `bias=False` leaves the biases out of queries, keys and values, as in the code base that CAB builds on; the map
+after attention then has a bias of its own. Every convolution and linear map is initialised orthogonal with zero biases.
+Departs from that code in: nothing.
 """
 
 from collections.abc import Iterator
@@ -108,7 +108,7 @@ class SR3(nn.Module):
         noisy: Float[Tensor, "b 3 side side"],
         level: Float[Tensor, " b"],
     ) -> Float[Tensor, "b 3 side side"]:
-        """The noise that `noisy` is expected to have, as alpha-bar is `level` squared."""
+        """The noise that `noisy` is expected to contain, where alpha-bar is `level` squared."""
         embedded = self.level(level)
         x = self.first(torch.cat([upsampled, noisy], dim=1))
         skips = [x]
@@ -175,9 +175,9 @@ class Block(nn.Module):
 
 
 class Norm(nn.GroupNorm):
-    """Group norm that answers in the precision it is asked in; its sums are in single precision at least.
+    """Group norm whose output has the dtype of its input; its sums are in single precision at least.
 
-    Autocast would widen pictures to single precision here, and the convolution that follows narrow them again.
+    Autocast would cast pictures to single precision here, and the convolution that follows would cast them back.
     """
 
     def forward(self, input: Float[Tensor, "b c side side"]) -> Float[Tensor, "b c side side"]:
@@ -226,7 +226,7 @@ class Upsample(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """The one place that decides initial weights; what a mechanism adds beyond its projections it draws itself."""
+    """The one place that decides initial weights; a mechanism initialises what it adds beyond its projections."""
     for layer in _layers(module):
         nn.init.orthogonal_(layer.weight)
         if layer.bias is not None:
@@ -234,7 +234,7 @@ def initialise(module: nn.Module) -> None:
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Conv2d | nn.Linear]:
-    """The maps right below a module that is no slot, and the projections of a slot."""
+    """The maps directly inside a module that is not a slot, and the projections of a slot."""
     if isinstance(module, Attention):
         yield from module.projections()
     elif isinstance(module, (SR3, NoiseLevel, Block, NormSwishConv, Upsample)):

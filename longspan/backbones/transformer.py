@@ -1,15 +1,16 @@
-"""The encoder-decoder Transformer that CAB summarises with: post-norm blocks, three kinds of slots.
+"""The encoder-decoder Transformer of CAB's summarization: post-norm blocks, three kinds of slots.
 
     encoder   x <- LN(x + Self(x))      x <- LN(x + MLP(x))                                noncausal_self
     decoder   y <- LN(y + Self(y))      y <- LN(y + Cross(y, x))      y <- LN(y + MLP(y))   causal_self, causal_cross
 
-Tokens come in as LN(sqrt(d) embedding + learned position), go out through a linear map without bias, and nothing is
-tied: source, target and output have a matrix each. Dropout acts on what comes in and on every sublayer. Papers:
+Tokens enter as LN(sqrt(d) embedding + learned position), logits come from a linear map without bias, and nothing is
+tied: source, target and output have a matrix each. Dropout acts on the inputs and on every sublayer. Papers:
 arXiv:1706.03762, arXiv:2210.07661 (CAB), which runs ParaGen's implementation. As there, embeddings, positions and the
-output are drawn with deviation d^-1/2 and MLPs as torch draws a linear map; projections of attention are those of CAB's
-modules (Xavier, of half the variance for queries, keys and values). ParaGen's table of positions takes row 1 for that
-of padding and never trains it, which is `untrained_place=1`. Departs from it in: the padding of a source is neither
-computed nor seen. Unverified: how CAB initialised the backbones with its own modules, which it has not released.
+output are initialised with deviation d^-1/2 and MLPs with torch's default for a linear map; projections of attention
+are initialised as in CAB's modules (Xavier, of half the variance for queries, keys and values). ParaGen's position
+table treats row 1 as that of padding and never trains it, which is `untrained_place=1`. Departs from it in: the padding
+of a source is neither computed nor seen. Unverified: how CAB initialised the backbones with its own modules, which it
+has not released.
 """
 
 from dataclasses import dataclass
@@ -32,10 +33,10 @@ from longspan.kernels.packing import Layout
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that decides the shape of the network, and how it writes.
+    """Everything that decides the shape of the network, and how it decodes.
 
-    `longest` and `shortest` count the tokens of what is written, which `stop`s row by row or all rows at once. The
-    position `untrained_place` of source and target gets no gradient.
+    `longest` and `shortest` count generated tokens; generation `stop`s row by row or for all rows at once. The position
+    `untrained_place` of source and target gets no gradient.
     """
 
     dim: int = 512
@@ -102,8 +103,8 @@ class Transformer(nn.Module):
         begin: int = 0,
         limits: Limits | None = None,
     ) -> Float[Tensor, "b n v"] | Float[Tensor, "t v"] | Int[Tensor, "b t"]:
-        """With a target: the logits of what follows each of its tokens (of the real ones alone, where lengths are
-        given). Without: what is written greedily within `limits` after the token `begin`.
+        """With a target: the logits of what follows each of its tokens (only of the real ones, if lengths are given).
+        Without: what is decoded greedily within `limits` after the token `begin`.
 
         Lengths are those of the rows, known on the host; None means that all rows are full.
         """
@@ -124,7 +125,7 @@ class Transformer(nn.Module):
     def encode(
         self, source: Int[Tensor, "b m"], lengths: list[int] | None = None
     ) -> tuple[Float[Tensor, "b m d"], Bool[Tensor, "b m"] | None]:
-        """What the decoder looks into, and which of it is real; None where all is."""
+        """What the decoder attends to, and which of it is real; None if all is."""
         layout = carry = None
         if lengths is not None and min(lengths) < source.shape[1]:
             layout = Layout.of_lengths(lengths, source.shape[1], source.device)
@@ -136,7 +137,7 @@ class Transformer(nn.Module):
     def prefill(
         self, target: Int[Tensor, "b n"], memory: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None = None
     ) -> tuple[Float[Tensor, "b v"], Writing]:
-        """The logits of what follows a beginning of at least one token, and the state from which `step` goes on."""
+        """The logits of what follows a prefix of at least one token, and the state from which `step` continues."""
         y, slots = self.target(target), []
         for layer in self.decoder:
             y, states = layer.prefill(y, memory, mask)  # type: ignore[operator]
@@ -215,7 +216,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Its slots are causal_self and causal_cross.
 
-    The padding of a target stands at its end, where nothing that is real sees it: no mask is needed.
+    The padding of a target is at its end, where no real token sees it: no mask is needed.
     """
 
     def __init__(self, attention: AttentionFactory, sizes: Sizes):
@@ -237,7 +238,7 @@ class DecoderLayer(nn.Module):
         mask: Bool[Tensor, "b m"] | None,
         written: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b n d"]:
-        """`mask` belongs to the memory; `written` to y, whose padding stands at the end, where no output sees it."""
+        """`mask` belongs to the memory; `written` to y, whose padding is at the end, where no output sees it."""
         y = self.attention_norm(y + self.dropout(self.attention(y, mask=written)))
         y = self.cross_norm(y + self.dropout(self.cross(y, memory, mask=written, context_mask=mask)))
         return self._rest(y)
@@ -277,7 +278,7 @@ class MLP(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """The projections of attention; what else a mechanism has it draws itself."""
+    """The projections of attention; a mechanism initialises everything else it has."""
     if isinstance(module, Attention):
         for projection in module.projections():
             last = projection is getattr(module, "out", None)

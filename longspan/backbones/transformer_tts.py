@@ -6,12 +6,12 @@
     out       step = W LN(y)      stop = w LN(y)      mel = step + postnet(step)
 
 A step is `packed` frames side by side. The two dropouts of the pre-net are on at inference too: what is fed back is
-blurred, and the decoder must look at the text. Outside of training they are drawn for (row, step), so that they do not
-depend on the batch, and are the same whether steps are computed one by one or all at once.
+blurred, and the decoder must attend to the text. Outside of training their masks are drawn for (row, step), so that
+they do not depend on the batch, and are the same whether steps are computed one by one or all at once.
 
 Papers: arXiv:1809.08895, arXiv:2210.07661 (CAB), which runs fairseq's implementation. Departs from fairseq in: with
 `pads="hidden"` convolutions and batch norms see no padding (`speech_layers.py`), and with `together=False` a row ends
-by itself and what follows its end does not come to the post-net.
+by itself and what follows its end does not reach the post-net.
 """
 
 import itertools
@@ -36,12 +36,12 @@ from longspan.kernels.packing import real
 from longspan.kernels.row_noise import row_noise
 
 PAD = 1
-MOST_STEPS = 1 << 20  # of a row, for the numbers of its noise
+MOST_STEPS = 1 << 20  # of a row, to index its noise
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that decides the shape of the network, and how it speaks; `longest` counts steps."""
+    """Everything that decides the shape of the network, and how it generates; `longest` counts steps."""
 
     dim: int = 512
     heads: int = 4
@@ -74,7 +74,7 @@ class Sizes:
 
 
 class Steps(NamedTuple):
-    """What is said after each given step: before and after the post-net, and the logit of stopping."""
+    """The prediction after each given step: before and after the post-net, and the logit of stopping."""
 
     before: Float[Tensor, "b s f"]
     after: Float[Tensor, "b s f"]
@@ -90,7 +90,7 @@ class Generated(NamedTuple):
 
 @dataclass(frozen=True)
 class Speaking:
-    """Rows being spoken: what the slots of each decoder layer remember, whose rows, and the place of the next step."""
+    """Rows being generated: what the slots of each decoder layer remember, row numbers, the place of the next step."""
 
     slots: tuple[tuple[DecodeState, DecodeState], ...]
     rows: Int[Tensor, " b"]
@@ -134,7 +134,7 @@ class TransformerTTS(nn.Module):
         rows: Int[Tensor, " b"] | None = None,
         ending: Ending | None = None,
     ) -> Steps | Generated:
-        """With a target: what is said after each of its steps but the last. Without: what is spoken freely.
+        """With a target: the prediction after each of its steps but the last. Without: free-running synthesis.
 
         Outside of training `rows` seed the dropout of the pre-net, the same for all rows unless they are given.
         """
@@ -158,7 +158,7 @@ class TransformerTTS(nn.Module):
     def encode(
         self, tokens: Int[Tensor, "b m"], lengths: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "b m d"], Bool[Tensor, "b m"]]:
-        """What the decoder looks into, and which of it is real."""
+        """What the decoder attends to, and which of it is real."""
         mask = real(lengths, tokens.shape[1])
         x = self.convolutions(self.embedding(tokens), mask if self.sizes.pads == "hidden" else None)
         x = self.dropout(self.source_positions(self.source(x), mask))
@@ -174,7 +174,7 @@ class TransformerTTS(nn.Module):
         mask: Bool[Tensor, "b m"],
         rows: Int[Tensor, " b"],
     ) -> tuple[Float[Tensor, "b s f"], Float[Tensor, "b s"], Speaking]:
-        """What follows each of the first steps (there may be none), and the state from which `step` goes on."""
+        """What follows each of the first steps (there may be none), and the state from which `step` continues."""
         y, slots = self._enter(previous, rows), []
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
@@ -208,7 +208,7 @@ class TransformerTTS(nn.Module):
 
 
 class Prenet(nn.Module):
-    """Two linear maps with ReLU and a dropout that never sleeps."""
+    """Two linear maps with ReLU and a dropout that is always on."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -229,7 +229,7 @@ class Prenet(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Convolutions over places, each with a batch norm, a function and dropout."""
+    """Convolutions over places, each with a batch norm, an activation and dropout."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Pre-norm; its slots are causal_self and causal_cross.
 
-    The padding of a target stands at its end, where nothing that is real sees it: no mask is needed.
+    The padding of a target is at its end, where no real step sees it: no mask is needed.
     """
 
     def __init__(self, attention: AttentionFactory, sizes: Sizes):
@@ -302,7 +302,7 @@ class DecoderLayer(nn.Module):
         mask: Bool[Tensor, "b m"],
         spoken: Bool[Tensor, "b s"] | None = None,
     ) -> Float[Tensor, "b s d"]:
-        """`spoken` says which of y is real, to a slot with a loss of its own."""
+        """`spoken` says which steps of y are real, for a slot with a loss of its own."""
         y = y + self.dropout(self.attention(self.attention_norm(y), mask=spoken))
         y = y + self.dropout(self.cross(self.cross_norm(y), memory, mask=spoken, context_mask=mask))
         return self._rest(y)

@@ -1,4 +1,4 @@
-"""At length: causality, decoding and derivatives where a mechanism has left its small case.
+"""At length: causality, decoding and derivatives past the short lengths that a mechanism may treat specially.
 
 That is about 1,100 tokens, or beyond its own window, block or chunk where that is larger.
 """
@@ -17,12 +17,12 @@ from longspan.conformance.subject import Batch, Subject
 from longspan.conformance.surrogate import compared, gradients_of
 from longspan.core.registry import own_options
 
-FAR, FARTHEST = 1100, 2300  # the second bounds what a large window may ask for
+FAR, FARTHEST = 1100, 2300  # the second caps the length for a large window
 STEPS = 4  # decoded after a long prefix
 
 
 def far(subject: Subject) -> int:
-    """A length beyond every number among the mechanism's options, within reason."""
+    """A length beyond every integer option of the mechanism, at most FARTHEST."""
     given = subject.mechanism.options
     values = [given.get(option.name, option.default) for option in own_options(subject.mechanism.cls, SHELL)]
     largest = max((value for value in values if type(value) is int), default=0)
@@ -117,12 +117,12 @@ def derivative_at_length(subject: Subject) -> Outcome:
 
 
 SLOPE = 1e-5
-# a choice (the best keys, a sorted order) may change within a step, in a shorter one hardly; rounding grows instead
+# a selection (top keys, a sorted order) may change within a step, rarely in a shorter one, but rounding errors grow
 STEPS_ALONG = (1e-6, 1e-8, 1e-9)
 
 
 def _moved(subject: Subject, layer: torch.nn.Module, batch: Batch, direction: dict[str, Tensor], step: float) -> float:
-    """The projection of the output whose gradient was taken, a step away along the direction."""
+    """The projected output that `gradients_of` differentiates, after a step along the direction."""
     leaves = {name: u + step * direction[name] for name, u in batch.leaves().items()}
     parameters = {name: p + step * direction[name] for name, p in layer.named_parameters() if name in direction}
     with torch.no_grad():

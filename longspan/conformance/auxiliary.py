@@ -11,7 +11,7 @@ from longspan.conformance.report import Outcome, broken, kept
 from longspan.conformance.subject import LONG, Batch, Subject
 from longspan.core.seeding import derive, seed_everything
 
-SEGMENTS = 10  # by which a memory of a thousand tokens is full
+SEGMENTS = 10  # enough to fill a memory of a thousand tokens
 
 
 @promise("auxiliary loss")
@@ -40,7 +40,7 @@ def auxiliary_loss(subject: Subject) -> Outcome:
 
 
 def reached(subject: Subject, layer: Attention, batch: Batch) -> list[str]:
-    """The parameters that have a gradient by the auxiliary loss of a layer, where it declares one."""
+    """The parameters that get a gradient from the auxiliary loss of a layer, where it declares one."""
     if not subject.meta.auxiliary_loss:
         return []
     training, layer.auxiliary_terms = layer.training, []
@@ -57,7 +57,7 @@ def _parameters_of(term: Tensor, layer: Attention) -> list[str]:
 
 
 def _term(subject: Subject, batch: Batch, *, training: bool) -> tuple[Tensor | None, Attention]:
-    """What a new layer adds to the loss of the first of a few segments in a row for which it adds anything."""
+    """What a new layer adds to the loss, at the first of a few consecutive segments where it adds anything."""
     layer = subject.layer(training=training)
     seed_everything(derive(subject.seed, "auxiliary"))
     layer.auxiliary_terms = []

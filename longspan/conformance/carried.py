@@ -1,4 +1,4 @@
-"""Carried: the path that passes something on begins like any other, with nothing."""
+"""Carried: with nothing carried `carried` equals `forward`, and what is carried reaches the next layer or segment."""
 
 from dataclasses import replace
 from typing import Any
@@ -62,7 +62,7 @@ def _trials(
     passed: Carry,
     expected: Float[Tensor, "b n d"],
 ):
-    """What must not change the output: its name, what was found, and what it was before."""
+    """Changes that must leave the output as it was: name, output found, output expected."""
     assert second.mask is not None
     rows = torch.tensor([2, 0], device=second.x.device)
     found, _ = _carried(subject, layer, second.each(lambda part: part[rows]), passed.select(rows))

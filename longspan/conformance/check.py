@@ -1,4 +1,4 @@
-"""The check itself: every promise put to a mechanism in every pattern it declares."""
+"""The check itself: every promise tested on a mechanism in every pattern it declares."""
 
 import contextlib
 import inspect
@@ -32,9 +32,9 @@ def check(
     profile: str = "full",
     seed: int = 0,
 ) -> list[Report]:
-    """Hold a mechanism to its promises: one report per pattern, all declared patterns unless some are named.
+    """Check the promises of a mechanism: one report per pattern, for all declared patterns unless some are named.
 
-    Random states, the default dtype and the number of threads are left as they were found.
+    Random states, the default dtype and the number of threads are restored afterwards.
     """
     if dtype not in DTYPES:
         raise UsageError(f"A check runs in {' or '.join(DTYPES)}, got {dtype!r}; choose one of them.")
@@ -63,7 +63,7 @@ def _report(subject: Subject) -> Report:
 
 @contextlib.contextmanager
 def _as_found() -> Iterator[None]:
-    """Random states and the default dtype return to what they were, whatever a mechanism does to them."""
+    """Restore random states and the default dtype, whatever a mechanism does to them."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     dtype, python, numpy = torch.get_default_dtype(), random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
@@ -76,7 +76,7 @@ def _as_found() -> Iterator[None]:
 
 
 def _find(promise: Promise, subject: Subject) -> PromiseResult:
-    """Put one promise to the test; whatever the mechanism raises is a broken promise, said in a sentence."""
+    """Test one promise; any exception the mechanism raises is a broken promise, reported in one sentence."""
     try:
         verdict = promise.test(subject)
     except (KeyboardInterrupt, GeneratorExit):

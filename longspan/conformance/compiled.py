@@ -1,4 +1,4 @@
-"""Compiled and captured: on a GPU a layer is one graph for torch.compile, and its training step a CUDA graph."""
+"""Compiled and captured: on a GPU a layer compiles to one graph, and its training step is captured as a CUDA graph."""
 
 from dataclasses import replace
 
@@ -25,9 +25,9 @@ def compiled(subject: Subject) -> Outcome:
 
 
 def compiled_by(subject: Subject, backend: str) -> Outcome:
-    """What `torch.compile` says; a backend that generates no code will do where only the graph is in question."""
+    """The outcome under `torch.compile`; a backend that generates no code suffices where only the graph is tested."""
     layer, eager = subject.layer(), subject.layer()
-    rearrange(nn.Parameter(torch.zeros(1)), "n -> n")  # einops caches each type it meets, which would retrace
+    rearrange(nn.Parameter(torch.zeros(1)), "n -> n")  # einops caches each type it meets, which would cause a retrace
     torch._dynamo.reset()
     compile_backward_without_autocast()
     worst = 0.0
@@ -76,7 +76,7 @@ def captured(subject: Subject) -> Outcome:
 
 
 def _outputs_and_gradients(subject: Subject, layer: Attention, batch: Batch, direction: Tensor) -> dict[str, Tensor]:
-    """What a step computes; it must take nothing from the host, or it could not be captured."""
+    """What a step computes; it must copy nothing from the host, or it could not be captured."""
     leaves = batch if batch.x.requires_grad else batch.requiring_grad()
     y = subject.run(layer, leaves)
     if batch.mask is not None:
@@ -88,7 +88,7 @@ def _outputs_and_gradients(subject: Subject, layer: Attention, batch: Batch, dir
 
 
 def _apart(found: Tensor, expected: Tensor, others: dict[str, Tensor]) -> float:
-    """Against the largest of all gradients, since some are zero but for rounding."""
+    """The difference relative to the largest of all gradients, since some are zero up to rounding."""
     size = max(float(value.abs().max()) for name, value in others.items() if name != "the output")
     if others["the output"] is expected:
         return difference(found, expected)

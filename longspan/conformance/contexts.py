@@ -1,4 +1,4 @@
-"""Contexts: x and a context have a greatest length each."""
+"""Contexts: x and the context each have their own maximum length."""
 
 from longspan.conformance.difference import difference, finite, spell
 from longspan.conformance.promise import promise

@@ -1,11 +1,11 @@
 """Cost: operations and memory of training grow with the length no faster than declared.
 
-Both are counted at lengths that double. From f = a + b n^p the constant a falls out of the differences, and
+Both are counted at lengths that double. With f = a + b n^p the constant a cancels in the differences, and
 p = log2((f(4n) - f(2n)) / (f(2n) - f(n))), so that weights and workspaces of fixed size hide nothing. Each operator of
-each pass is held to the declaration too: next to the projections, log n rounds of a cheap one would not show.
+each pass is checked against the declaration too: next to the projections, log n rounds of a cheap one would not show.
 
 Work that torch does not see (in numpy, in Python, in a foreign operator) cannot be counted. Its processor time is a
-coarse sign: only growth far above the declaration is called broken, and only when it shows again and again.
+coarse sign: only growth far above the declaration is called broken, and only when repeated measurements show it.
 """
 
 import math
@@ -19,11 +19,11 @@ from longspan.conformance.subject import Subject
 # the exponent allowed for a declared cost; a logarithm adds 0.13 at these lengths, a few blocks cut short add less
 ALLOWED = {"n": 1.2, "n log n": 1.3, "n sqrt n": 1.65, "n^2": 2.1}
 ALLOWED_OPERATOR = ALLOWED | {"n": 1.06}  # counted alone, a linear operator is linear to the last digit
-ALLOWED_HIDDEN = {"n": 1.6, "n log n": 1.65, "n sqrt n": 1.8}  # nobody hides more than n^2
-SHARE = 0.01  # of all operations; an operator with less is let alone
-FALLING, LONGER = 0.97, 32  # how far an exponent has to fall, and a length to grow, for one more doubling
-# Seconds, their share of all, and how often they are measured before they are believed. What torch does around its
-# operators is a fifth of the time and noisy; hidden work that outgrows a declaration soon is nearly all of it.
+ALLOWED_HIDDEN = {"n": 1.6, "n log n": 1.65, "n sqrt n": 1.8}  # none for n^2: hidden work grows no faster
+SHARE = 0.01  # of all operations; an operator with less is ignored
+FALLING, LONGER = 0.97, 32  # double again if the exponent falls by this factor, up to this multiple of the start
+# Hidden seconds, their share of the total, and how often they are measured before a verdict. Overhead of torch around
+# its operators is a fifth of the time and noisy; hidden work that outgrows a declaration is soon nearly all of it.
 NOTICEABLE, MOST, ROUNDS = 0.01, 0.5, 3
 
 Counts = dict[int, CostCount]
@@ -88,7 +88,7 @@ def _growth(counts: Counts, declared: str) -> tuple[_Growth, _Growth]:
 
 
 def _operators(counts: Counts, declared: str) -> list[_Growth]:
-    """How the operations of each operator grow, where they are more than a trifle."""
+    """How the operations of each operator grow, where they are a noticeable share."""
     last = [counts[n] for n in sorted(counts)[-3:]]
     shares = {name: number / last[-1].operations for name, number in last[-1].by_operator.items()}
     return [
@@ -115,7 +115,7 @@ def _named(fastest: _Growth, counts: Counts, declared: str) -> str:
 
 
 def _may_be_a_step(exponent: float, before: float) -> bool:
-    """Between two regimes the exponent looks too high and then falls, which further doublings tell from real growth."""
+    """Between two regimes the exponent looks too high and then falls; further doublings tell this from real growth."""
     return exponent > ALLOWED["n^2"] or exponent < FALLING * before
 
 
@@ -127,9 +127,9 @@ def _exponent(values: list[int] | list[float]) -> float:
 
 
 def _hidden(subject: Subject, counts: Counts, masked: bool) -> str:
-    """How time out of torch's sight grows, where that is faster than declared; empty where it is not.
+    """How time outside torch's operators grows, where that is faster than declared; empty where it is not.
 
-    A first suspicion is tried again at the same lengths and at twice these, each time with the least of several runs.
+    A first suspicion is measured again at the same lengths and at twice these, taking the minimum of several runs.
     """
     if subject.meta.cost not in ALLOWED_HIDDEN or not subject.on_cpu:
         return ""
@@ -149,7 +149,7 @@ def _hidden(subject: Subject, counts: Counts, masked: bool) -> str:
 
 
 def _suspicious(subject: Subject, runs: list[CostCount]) -> bool:
-    """Whether the hidden time of three lengths grows too fast, and is more than what surrounds torch's operators."""
+    """Whether the hidden time of three lengths grows too fast, and is more than torch's own overhead."""
     seconds = [run.hidden_seconds for run in runs]
     grows = seconds[2] - seconds[1] > NOTICEABLE and _exponent(seconds) > ALLOWED_HIDDEN[subject.meta.cost]
     return grows and seconds[2] > MOST * runs[2].seconds

@@ -1,7 +1,7 @@
 """Counting: operations and live bytes of a computation, exactly and the same on every machine.
 
 An operation is a multiplication or addition of a matrix product, or one number written by anything else. What numpy,
-Python or an operator that torch does not know do is not counted; for them there is the time spent out of sight.
+Python or an operator that torch does not know do is not counted; their time is reported as hidden seconds.
 """
 
 import weakref
@@ -28,13 +28,13 @@ class CostCount:
     by_operator: dict[str, int]  # operations of each, named like "forward of aten.bmm"
     peak_at: str  # the operator that made the largest tensor alive at the peak, named likewise
     seconds: float  # of processor time
-    hidden_seconds: float  # of these, outside of the operators that are counted
+    hidden_seconds: float  # of these, outside the counted operators
 
 
 def count(compute: Callable[[], Any], backward: Callable[[Any], Any] | None = None) -> CostCount:
     """Run `compute`, then `backward` on its result, and count what they do.
 
-    Bytes are the most held at once by tensors made inside.
+    Bytes are the peak held at once by tensors made inside.
     """
     memory, operations, result = _LiveBytes(), Counter(), None
     passes = {"forward": lambda _: compute(), "backward": backward}
@@ -55,7 +55,7 @@ def count(compute: Callable[[], Any], backward: Callable[[Any], Any] | None = No
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Follows every storage from the operation that makes it until it is freed, and how long operations take."""
+    """Tracks every storage from the operation that makes it until it is freed, and times the operations."""
 
     def __init__(self):
         super().__init__()

@@ -52,6 +52,6 @@ def dropout_declaration(subject: Subject) -> Outcome:
 
 
 def _trained(subject: Subject, layer: Attention, batch: Batch) -> Float[Tensor, "b n d"]:
-    """The output in training mode; the seed makes what else is random there the same for every layer."""
+    """The output in training mode; the seed makes all other randomness the same for every layer."""
     torch.manual_seed(subject.seed)
     return subject.run(layer.train(), batch)

@@ -26,7 +26,7 @@ def extreme_inputs(subject: Subject) -> Outcome:
     extremes = _extremes(subject)
     for precision, bfloat16 in precisions.items():
         if subject.quick and not _not_finite(subject, layer, _together(list(extremes.values())), bfloat16):
-            continue  # at once, in rows that do not mix; one by one only to name what is not finite
+            continue  # all at once, since rows do not mix; one by one only to name what is not finite
         for name, batch in extremes.items():
             wild = _not_finite(subject, layer, batch, bfloat16)
             if wild:
@@ -69,7 +69,7 @@ def _extremes(subject: Subject) -> dict[str, Batch]:
 
 
 def _together(batches: list[Batch]) -> Batch:
-    """All rows of these batches as one."""
+    """All rows of these batches as one batch."""
 
     def rows(parts: list[Tensor | None]) -> Tensor | None:
         there = [part for part in parts if part is not None]

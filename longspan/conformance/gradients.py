@@ -18,8 +18,8 @@ from longspan.conformance.surrogate import compared, gradients_of
 from longspan.core.registry import own_options
 from longspan.core.spec import Spec
 
-REFERENCES = ("plain", "reference", "naive")  # choices of an option that mean: the formula itself
-SMALL = 1e-4  # a step that hardly any choice notices
+REFERENCES = ("plain", "reference", "naive")  # values of an option that mean the formula itself
+SMALL = 1e-4  # a step so small that it changes hardly any choice
 
 
 @promise("gradients")
@@ -53,7 +53,7 @@ def _matters(subject: Subject, layer: Attention, batch: Batch, name: str) -> boo
 
 
 def _moves(subject: Subject, layer: Attention, batch: Batch, name: str) -> bool:
-    """Whether most of the output changes with a small step of this parameter, as it does not where it chooses."""
+    """Whether most of the output changes with a small step of this parameter; not so where it decides by a choice."""
     after, before = _changed(subject, layer, batch, name, SMALL)
     rows = (after != before).any(dim=-1)
     return bool((rows if batch.mask is None else rows[batch.mask]).float().mean() > 0.5)
@@ -122,7 +122,7 @@ def gradcheck(subject: Subject) -> Outcome:
 
 
 def _mismatch(error: GradcheckError, names: list[str]) -> str:
-    """The first sentence of torch's complaint, with the input called by its name."""
+    """The first sentence of torch's error, with the input called by its name."""
     complaint = " ".join(str(error).split()).split(" The above quantities")[0]
     return re.sub(r"input (\d+)", lambda found: names[int(found[1])], complaint)[:200]
 
@@ -154,7 +154,7 @@ def reference_agreement(subject: Subject) -> Outcome:
                 gaps = [gradient, expected]
                 if gradient is not None and expected is not None:
                     gaps = [gradient - expected]
-                # against the largest of all gradients: some are zero but for rounding; one that is missing counts as 0
+                # relative to the largest of all gradients: some are zero up to rounding; a missing one counts as 0
                 apart = max((float(gap.abs().max()) for gap in gaps if gap is not None), default=0.0) / (size or 1.0)
                 worst = max(worst, apart)
                 if not apart <= subject.tolerance:

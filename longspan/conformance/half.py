@@ -49,7 +49,7 @@ def within_5_percent(subject: Subject, fine: Attention, run, dtype: torch.dtype)
         y = run(leaf)
         assert leaf.mask is not None
         found = y[leaf.mask]
-        loss = found.float().square().mean()  # a mean, whose gradient float16 holds
+        loss = found.float().square().mean()  # a mean, whose gradient fits float16
         gradients = torch.autograd.grad(loss, list(leaf.leaves().values()), allow_unused=True)
         if not finite(found, *gradients):
             return broken(f"the output or the gradient of an input is not finite at length {n}")

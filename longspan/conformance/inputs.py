@@ -1,4 +1,4 @@
-"""Inputs: they may lie in memory in any way and on any device, and belong to the caller."""
+"""Inputs: they may have any memory layout and any device, and are never written to."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def strided_inputs(subject: Subject) -> Outcome:
             "sliced": (batch, _sliced),
             "expanded": (same, lambda u: u[:1].expand(3, *u.shape[1:])),
         }.items():
-            # in bfloat16 another matrix product, for another layout, rounds otherwise and may tip a choice of keys
+            # in bfloat16 the matrix product for another layout rounds differently and may tip a choice of keys
             expected, found = (subject.run(layer, one, bfloat16=False) for one in (given, given.each(lie)))
             worst = max(worst, apart := difference(found, expected))
             if apart > subject.tolerance:
@@ -37,7 +37,7 @@ def strided_inputs(subject: Subject) -> Outcome:
 
 
 def _sliced(u: Tensor) -> Tensor:
-    """The same numbers as every second one of a larger tensor."""
+    """The same numbers as every second element of a larger tensor."""
     return torch.stack([u, torch.zeros_like(u)], dim=-1)[..., 0]
 
 
@@ -88,7 +88,7 @@ def _calls(
     layout = Layout.of_mask(batch.mask.clone())
     for mask in (batch.mask, batch.context_mask):
         if mask is not None:
-            mask[0] = False  # a row without tokens tempts one to show it some
+            mask[0] = False  # an implementation may be tempted to unmask an empty row in place
     masks, context = {"mask": batch.mask}, {}
     if batch.context is not None and batch.context_mask is not None:
         masks, context = masks | {"context_mask": batch.context_mask}, {"context": batch.context}

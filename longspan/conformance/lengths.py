@@ -41,7 +41,7 @@ def length_independence(subject: Subject) -> Outcome:
         if found := _bound(subject):
             return kept(f"bound to the greatest length, as declared: {found}")
         usual = replace(subject, mechanism=Mechanism(subject.mechanism.cls, {}, subject.mechanism.target))
-        if not subject.mechanism.options or not _bound(usual):  # an option such as a stride may free it
+        if not subject.mechanism.options or not _bound(usual):  # an option such as a stride may lift the bound
             return broken("declared to be bound to a length, yet neither parameters nor outputs depend on max_length")
     free = subject.layer(longest=None)
     worst = 0.0

@@ -44,13 +44,13 @@ def exact_limit(subject: Subject) -> Outcome:
 
 
 def _rows(subject: Subject, n: int) -> tuple[Batch, Batch]:
-    """Rows without a mask and padded ones; one each in a quick check of long ones, as pairs of tokens take its time."""
+    """Rows without a mask and padded rows; only one of each in a quick check at long lengths, to save time."""
     whole, padded = subject.batch(2, n, dtype=subject.dtype_asked), subject.padded_batch(n, dtype=subject.dtype_asked)
     return (whole.row(0), padded.row(1)) if subject.quick and n > LONG else (whole, padded)
 
 
 def _covered(meta: AttentionMeta) -> int:
-    """The longest length to compare at: what a window of the declared size covers on one side, within reason."""
+    """The longest length to compare at: what a window of the declared size covers on one side, at most FAR."""
     if meta.exact:
         return FAR
     sizes = [value for value in Spec.parse(f"limit({meta.limit})").options.values() if type(value) is int and value > 1]

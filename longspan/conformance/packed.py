@@ -1,4 +1,4 @@
-"""Packed rows: real tokens alone give the gradients of the padded batch, cost no more, and a row may have none."""
+"""Packed rows: real tokens alone give the gradients of the padded batch, cost no more, and a row may be empty."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from longspan.conformance.subject import DIM, LONG, SHORT, Subject
 from longspan.kernels.packing import Layout
 
 NOT_PACKED = "packing is for self patterns"
-LONG_ROW, SHORT_ROW, SHORT_ROWS = 128, 8, 31  # a rectangle of these is ten times as large as its rows
-DEARER = 3.0  # room for windows and blocks that a short row alone would cut
+LONG_ROW, SHORT_ROW, SHORT_ROWS = 128, 8, 31  # padded to a rectangle they are ten times as large
+DEARER = 3.0  # room for windows and blocks that a short row by itself cuts short
 
 
 @promise("packed gradients")
@@ -33,14 +33,14 @@ def packed_gradients(subject: Subject) -> Outcome:
             layout, mask = Layout.of_mask(batch.mask), batch.mask
             pairs: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]]
             pairs = {"packed": (layer.packed, lambda x, layout=layout, mask=mask: layout.pack(layer(x, mask=mask)))}
-            if where == "at the right":  # where the first token of a row is its first place
+            if where == "at the right":  # there the first token of a row is at its first position
                 pairs["first_packed"] = (layer.first_packed, lambda x, mask=mask: layer(x, mask=mask)[:, 0])
             for name, (packed, padded) in pairs.items():
                 found = _gradients(subject, layer, batch.x, lambda x, f=packed, at=layout: f(at.pack(x), at))
                 expected = _gradients(subject, layer, batch.x, padded)
                 size = max(float(g.abs().max()) for g in expected.values()) or 1.0
                 for leaf, gradient in expected.items():
-                    # against the largest of all gradients: some are zero but for rounding
+                    # relative to the largest of all gradients: some are zero up to rounding
                     apart = difference(found[leaf], gradient) * float(gradient.abs().max() or 1.0) / size
                     worst = max(worst, apart)
                     if not apart <= subject.tolerance:
@@ -83,7 +83,7 @@ def packed_cost(subject: Subject) -> Outcome:
 
 @contextlib.contextmanager
 def _default_paths() -> Iterator[list[str]]:
-    """The default packed paths that were taken meanwhile, which pad to the longest row."""
+    """Collect the names of default packed paths that are taken in the block; these pad to the longest row."""
     taken: list[str] = []
 
     def noting(cls: type, name: str) -> contextlib.AbstractContextManager:

@@ -101,10 +101,10 @@ def holes(subject: Subject) -> Outcome:
 
 
 def _alone(subject: Subject, where: str, *, takes_places: bool) -> Outcome:
-    """Rows padded there against the same rows alone; what takes places by declaration must show so at some length.
+    """Rows padded there against the same rows alone; padding declared to take places must change them at some length.
 
-    A declaration is made for the default options, so under others it may be more than is needed, and what it changes
-    may be less than bfloat16 resolves.
+    A declaration is made for the default options, so under others it may be more than is needed, and the change may be
+    less than bfloat16 resolves.
     """
     lengths, worst = (SHORT, LONG, FAR) if takes_places else (SHORT, LONG), 0.0
     for n in lengths:
@@ -131,7 +131,7 @@ def _from_rows_alone(subject: Subject, layer: Attention, batch: Batch) -> float:
 
 
 def _order_counts(subject: Subject, layer: Attention, n: int) -> bool:
-    """Whether what a query sees gives something else in another order, as under a window, a decay or a convolution."""
+    """Whether the order of what a query sees changes its output, as under a window, a decay or a convolution."""
     batch, generator = subject.batch(2, n), torch.Generator().manual_seed(subject.seed)
     before = subject.run(layer, batch)
     if batch.context is not None:

@@ -19,7 +19,7 @@ from longspan.core.threads import share_compilers
 def check_each(
     asked: Sequence[tuple[Mechanism, Pattern]], *, jobs: int = 1, **how: Any
 ) -> Iterator[tuple[int, Report]]:
-    """The reports as they are found, each with its place in `asked`; `how` is what `check` takes."""
+    """Yield reports as they finish, each with its index in `asked`; `how` are the keyword arguments of `check`."""
     if jobs == 1 or len(asked) <= 1:
         for place, (mechanism, pattern) in enumerate(asked):
             (report,) = check(mechanism, [pattern], **how)
@@ -51,7 +51,7 @@ def _begin(environment: dict[str, str]) -> None:
 
 
 def _named(mechanism: Mechanism) -> str:
-    """What another process finds it by: a file with its folder, which the name leaves out."""
+    """The name by which another process finds it: a file with its folder, which the plain name leaves out."""
     if ".py:" not in mechanism.target:
         return str(mechanism)
     return str(Spec(f"{inspect.getfile(mechanism.cls)}:{mechanism.cls.__name__}", mechanism.options))

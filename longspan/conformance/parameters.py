@@ -2,8 +2,8 @@
 
 Long Range Arena compares models of equal size, within 10 %. The rule is about whole models, so it is applied to an
 encoder block (attention and a feed-forward part four times as wide) at width 512 with 8 heads and length 2048. A
-mechanism bound to a length owns parameters by declaration, as many as the length asks for: its ratio is reported, and
-called broken only where it is above 10 % at length 1 too. One that owns its block is compared with all of a block.
+mechanism declared as bound to a length has parameters that depend on it: its ratio is reported, and called broken only
+where it is above 10 % at length 1 too. One that owns its block is compared with a whole block.
 """
 
 from longspan import attentions

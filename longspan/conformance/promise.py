@@ -1,4 +1,4 @@
-"""A promise: a short stable name, a sentence, and a function that puts a mechanism to the test."""
+"""A promise: a short stable name, a sentence, and a function that tests a mechanism."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Promise:
 
 
 def promise(name: str) -> Callable[[Callable[[Subject], Outcome]], Promise]:
-    """Make a promise of a function; the first paragraph of its docstring is the sentence."""
+    """Turn a function into a promise; the first paragraph of its docstring is the sentence."""
 
     def made(test: Callable[[Subject], Outcome]) -> Promise:
         sentence = " ".join((test.__doc__ or "").strip().split("\n\n")[0].split())

@@ -1,8 +1,8 @@
-"""Reach: an output is made of what the pattern lets it see, and not of its own token alone.
+"""Reach: an output depends on what the pattern lets it see, and not on its own token alone.
 
-The token at a position is held fixed while everything else it may see is drawn anew several times. The output must
+The token at a position is held fixed while everything else it may see is redrawn several times. The output must
 move, and in more directions than there are heads: a memory that holds only the current token can still be rescaled
-by the past, head by head, but it cannot turn.
+by the past, head by head, but its direction cannot change.
 """
 
 import math
@@ -68,7 +68,7 @@ def _movement(y: Float[Tensor, "draws d"]) -> tuple[float, float]:
 def _verdict(subject: Subject, moved: list[tuple[float, float]], what: str, reading: str) -> Outcome:
     """Most positions must be reached: the first of a block may rightly see nothing but itself.
 
-    Of what declares that it mixes nothing, none may be.
+    If a mechanism declares that it mixes nothing, none may be.
     """
     if wild := sum(math.isnan(size) for size, _ in moved):
         return broken(f"the output is not finite at {wild} of {len(moved)} positions")

@@ -46,7 +46,7 @@ class Report:
     profile: str
     ok: bool
     results: tuple[PromiseResult, ...]
-    code: Mapping[str, Any] | None = None  # which code was checked, as cards say it, where the caller knows
+    code: Mapping[str, Any] | None = None  # which code was checked, as on cards, if the caller knows it
 
     @property
     def broken(self) -> tuple[PromiseResult, ...]:

@@ -1,9 +1,9 @@
 """What half precision may change: the one rule by which outputs in bfloat16 and float16 are compared with exact ones.
 
 Both precisions start from the same numbers, inputs rounded to bfloat16. What is left is the rounding inside. A
-mechanism that chooses (the best keys, a bucket) may choose otherwise after any rounding, in float32 too: it may be
-twice as far off as its exact output moves when weights and inputs move by one rounding. A choice is moved by few of the
-ways in which they can move, so several are tried.
+mechanism that chooses (the best keys, a bucket) may choose differently after any rounding, in float32 too: its error
+may be twice as large as the change of its exact output when weights and inputs move by one rounding. Few such moves
+change a choice, so several are tried.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from longspan.conformance.subject import Batch, Subject
 
 COARSE = 5e-2  # of the norm of the output: bfloat16 keeps 8 bits, and a layer rounds about five times
 DRAWS = 8  # of the direction in which each number moves
-CHOICES = 2  # times as far as one rounding moves a choice: projections and scores are rounded one after the other
+CHOICES = 2  # times the change that one rounding makes: projections and scores are rounded one after the other
 
 
 def beyond_rounding(
     subject: Subject, layer: Attention, batch: Batch, *, found: Tensor, exact: Tensor, dtype: torch.dtype
 ) -> tuple[float, float | None]:
-    """How far `found` in `dtype` is from `exact`, which `layer` made of `batch`; and, if too far, what is explained.
+    """How far `found` in `dtype` is from `exact`, the output of `layer` for `batch`; if too far, what is explained.
 
     Both are in the norm of the output over real tokens.
     """

@@ -1,4 +1,4 @@
-"""Shapes: a layer can be built, gives what it was given in shape, dtype and device, and rows do not see one another."""
+"""Shapes: a layer can be built, keeps the shape, dtype and device of its input, and rows do not see one another."""
 
 import torch
 

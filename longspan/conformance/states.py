@@ -1,4 +1,4 @@
-"""States: one may be kept, branched and thinned out, as beam search and batched serving do."""
+"""States: a state can be kept, branched and reduced to some rows, as beam search and batched serving do."""
 
 import torch
 from jaxtyping import Float
@@ -49,7 +49,7 @@ def state_used_again(subject: Subject) -> Outcome:
         expected = [_afresh(subject, layer, batch, branch) for branch in branches]
         states = [prefill(subject, layer, batch)[1]] * 2
         outputs: list[list[Tensor]] = [[], []]
-        for t in range(3):  # in turn
+        for t in range(3):  # alternating
             for i, branch in enumerate(branches):
                 y, states[i] = steps(subject, layer, branch[:, t : t + 1], states[i])
                 outputs[i].append(y)

@@ -1,7 +1,7 @@
 """The subject of a check: one mechanism in one pattern, on one device, with layers and inputs to test it with.
 
 Properties that must hold exactly (leaks, padding, decoding...) are tested in float64 on a CPU. On a GPU, where fast
-kernels have no float64, they are tested in the precision asked for, with the tolerance stated here.
+kernels have no float64, they are tested in the requested precision, with the tolerance stated here.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from longspan.attentions import Attention, Mechanism, Pattern
 from longspan.core.seeding import derive
 from longspan.kernels.packing import real
 
-DIM, HEADS = 16, 2  # small enough to be quick, and with more channels per head than one
+DIM, HEADS = 16, 2  # small enough to be quick, with more than one channel per head
 SHORT, LONG = 20, 133  # below and above the usual window, chunk and number of landmarks; LONG is a multiple of none
 LONGEST = 160  # the fixed length of mechanisms that need one, unless a promise asks for another
 
@@ -58,7 +58,7 @@ class Batch:
         return replace(self, x=x, context=context)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with all tokens and masks changed alike."""
+        """The batch with `change` applied to all tokens and masks."""
         context, mask, context_mask = (
             None if part is None else change(part) for part in (self.context, self.mask, self.context_mask)
         )
@@ -103,7 +103,7 @@ class Subject:
 
     @property
     def dtype_asked(self) -> torch.dtype:
-        """The dtype of weights and inputs where precision itself is tested; bfloat16 has its weights in float32."""
+        """The dtype of weights and inputs where precision itself is tested; for bfloat16 the weights are in float32."""
         return torch.float64 if self.dtype == "float64" else torch.float32
 
     @property
@@ -114,12 +114,12 @@ class Subject:
     def tolerance(self) -> float:
         """How far two results that must be equal may differ, relative to the largest of them."""
         if self.on_cpu:
-            return 1e-9  # float64, and room for the rounding of a transform
-        return 5e-2 if self.exact_in_bfloat16 else 5e-4  # a GPU orders its sums by shape
+            return 1e-9  # float64, with room for the rounding of a transform
+        return 5e-2 if self.exact_in_bfloat16 else 5e-4  # on a GPU the order of summation depends on the shape
 
     @property
     def huge(self) -> float:
-        """A token so large that a stabiliser shared with the past shows, within what the dtype resolves."""
+        """A scale at which a stabiliser shared with the past shows, still within what the dtype resolves."""
         return 1e3 if self.on_cpu else 10.0
 
     def layer(
@@ -134,7 +134,7 @@ class Subject:
         draw: int = 0,
         **shell: Any,
     ) -> Attention:
-        """A layer of the mechanism; `draw` names the random numbers of its construction.
+        """A layer of the mechanism; `draw` selects the random numbers of its initialisation.
 
         A context may be as long as x, unless `longest_context` says otherwise.
         """
@@ -154,7 +154,7 @@ class Subject:
         scale: float = 1.0,
         dtype: torch.dtype | None = None,
     ) -> Batch:
-        """Random tokens, and for a cross pattern a context (of another length unless `m` says so)."""
+        """Random tokens, and for a cross pattern a context (of n + 5 tokens unless `m` is given)."""
         x = self.noise(rows, n, dim, draw=(draw, "x"), dtype=dtype) * scale
         if not self.pattern.cross:
             return Batch(x)

@@ -1,8 +1,8 @@
-"""Surrogate gradients: what is compared where a paper defines the gradient, and calculus does not.
+"""Surrogate gradients: how gradients are checked where the paper defines them, and calculus does not.
 
 Such a mechanism declares `surrogate_gradient` and has a method `surrogate` with the signature of `attend` (`forward`,
-if it is not headwise): a function of any value, written in plain PyTorch, whose derivative is the gradient that the
-paper defines. YOSO's, for instance, takes its weights for constants and adds their bound times q k^T.
+if it is not headwise): a function in plain PyTorch whose derivative is the gradient that the paper defines; its value
+does not matter. YOSO's, for instance, treats its weights as constants and adds their bound times q k^T.
 """
 
 import copy
@@ -31,7 +31,7 @@ def gradients_of(subject: Subject, layer: Attention, batch: Batch) -> dict[str, 
 
 
 def by_definition(layer: Attention) -> Attention:
-    """A layer with the same outputs and, by its surrogate, the gradients that it should have."""
+    """A layer with the same outputs, whose gradients are those of its surrogate."""
     if not hasattr(layer, "surrogate"):
         raise PluginError(
             f"{type(layer).__name__} declares a surrogate gradient but has no method surrogate; write one with the "
@@ -70,14 +70,14 @@ def _with_own_backward(s: Tensor) -> str | None:
 
 
 def apart_from_definition(subject: Subject, layer: Attention, batch: Batch) -> tuple[float, str]:
-    """The largest difference of a gradient from its definition, relative to the largest gradient, and whose it is."""
+    """The largest difference of a gradient from its definition, relative to the largest gradient, and its name."""
     found, expected = (gradients_of(subject, one, batch) for one in (layer, by_definition(layer)))
     size = max((float(g.abs().max()) for g in expected.values() if g is not None), default=0.0) or 1.0
     worst, whose = 0.0, "x"
     for name, gradient in found.items():
         other = expected[name]
         gaps = [g for g in (gradient, other) if g is not None]
-        gap = gaps[0] - gaps[1] if len(gaps) == 2 else gaps[0] if gaps else None  # one that is missing counts as 0
+        gap = gaps[0] - gaps[1] if len(gaps) == 2 else gaps[0] if gaps else None  # a missing one counts as 0
         if gap is not None and not (apart := float(gap.abs().max()) / size) <= worst:
             worst, whose = apart, name
     return worst, whose

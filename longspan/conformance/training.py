@@ -1,7 +1,7 @@
 """Training: what holds in evaluation holds while a layer trains, and nothing but declared randomness differs.
 
-Every run is that of a new layer under the same seed, so that what is random in it is the same before and after a
-change, and figures that training keeps (the running mean of a norm) start anew.
+Every run uses a new layer with the same seed, so that its random numbers are the same before and after a change, and
+statistics that training keeps (the running mean of a norm) start afresh.
 """
 
 from dataclasses import replace
@@ -64,7 +64,7 @@ def rows_in_training(subject: Subject) -> Outcome:
 
 
 def _others_anew(subject: Subject, batch: Batch, i: int) -> Batch:
-    """The same row i among rows of other tokens, larger ones."""
+    """The same row i among rows of other, larger tokens."""
     anew = {name: 3 * subject.noise(*u.shape, draw=("others", name, i)) for name, u in batch.leaves().items()}
     for name, tokens in batch.leaves().items():
         anew[name][i] = tokens[i]

@@ -1,4 +1,4 @@
-"""Weights: the matrix that a mechanism shows is the one it attends with."""
+"""Weights: the matrix that `weights` returns is the one a mechanism attends with."""
 
 from dataclasses import replace
 

@@ -71,7 +71,7 @@ class Member(io.RawIOBase):
 
 
 def members(archive: Path | str | IO[bytes], wanted: Wanted, *, where: str = "the stream") -> Iterator[Member]:
-    """The wanted members of an archive (a path, or a stream of a tar, compressed or not), in its order.
+    """The wanted members of an archive (a path, or a stream of a tar, compressed or not), in archive order.
 
     `wanted` is a collection of names, each the end of one member's path: reading stops when all are found, and a
     missing one is an error. Or it is a function from a member's path to True or False.
@@ -185,7 +185,7 @@ def _opened(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
 
 
 def _safe(name: str, where: str, what: str = "", *, folder: bool = False) -> str:
-    """A member's name, normalised; one that points outside the archive is refused, and a file without one."""
+    """A member's name, normalised; refused if it points outside the archive, or is missing for a file."""
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or (len(name) > 1 and name[1] == ":"):
         raise CorruptFile(f"{where} holds {what}{_shown(name)!r}, which points outside the archive; refused.")
@@ -198,7 +198,7 @@ def _safe(name: str, where: str, what: str = "", *, folder: bool = False) -> str
 
 
 def _shown(name: str) -> str:
-    """A name as a sentence can quote it: neither long nor steering a terminal."""
+    """A name that is safe to quote in a message: short and printable."""
     return shortened(name if name.isprintable() else ascii(name)[1:-1])
 
 
@@ -207,7 +207,7 @@ def _no_link(name: str, where: str) -> IO[bytes]:
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is valid or refused: tarfile takes a damaged or missing one, after the first, for the end."""
+    """A header that is valid or refused: tarfile treats a damaged or missing one, after the first, as the end."""
 
     @classmethod
     def frombuf(cls, buf, encoding, errors):
@@ -228,7 +228,7 @@ class _Header(tarfile.TarInfo):
         return super()._proc_member(tar)  # type: ignore[misc]
 
     def _proc_pax(self, tar):
-        """Records that are well-formed or refused: what tarfile takes for others is found in quadratic time."""
+        """Records that are well-formed or refused: tarfile needs quadratic time for others."""
         stream = tar.fileobj
         content = stream.read(self._block(self.size))  # type: ignore[attr-defined]
         if len(content) < self.size:
@@ -259,7 +259,7 @@ def _check_records(content: bytes) -> None:
 
 
 class _Again:
-    """A stream whose last piece is read once more."""
+    """A stream whose last piece can be read again."""
 
     def __init__(self, piece: bytes, stream: Any):
         self.piece, self.stream = piece, stream
@@ -351,10 +351,10 @@ def _corruption(what: str) -> Iterator[None]:
         raise CorruptFile(f"{what} has a compression that cannot be read ({error}); unpack it yourself.") from error
     except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # the disk, not the content; an impossible offset is the content's
+            raise  # an error of the disk; an impossible offset is one of the content
         told = shortened(" ".join(str(error).split()), 200)
         raise CorruptFile(f"{what} is damaged or cut short ({told}); get the archive again.") from error
 
 
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError, struct.error)
-_DAMAGE += (RuntimeError, ValueError, OverflowError, MemoryError)  # of tarfile and zipfile, for impossible headers
+_DAMAGE += (RuntimeError, ValueError, OverflowError, MemoryError)  # by tarfile and zipfile, for impossible headers

@@ -84,7 +84,7 @@ def hidden(path: Path, suffix: str, *, folder: bool = False) -> Iterator[Path]:
             temporary = Path(name)
         with locked(temporary) as held:
             if held is False:
-                continue  # another process took it for litter before it was locked
+                continue  # another process removed it as litter before it was locked
             try:
                 yield temporary
             finally:
@@ -94,9 +94,9 @@ def hidden(path: Path, suffix: str, *, folder: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[bool | None]:
-    """Lock a file or a folder, so that others see that its process is alive; a killed process lets go of it.
+    """Lock a file or a folder, so that others see that its process is alive; the lock of a killed process is released.
 
-    True if the lock is held; False if another process holds it, or nothing is there; None where there are no locks.
+    True if the lock is held; False if another process holds it, or nothing is there; None if locks are unsupported.
     """
     try:
         import fcntl

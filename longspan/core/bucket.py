@@ -1,13 +1,13 @@
-"""A shared store that is no disk: objects under an address that fsspec knows, such as s3://bucket/folder.
+"""A shared store that is not a disk: objects under an address that fsspec knows, such as s3://bucket/folder.
 
     bucket = Bucket("s3://bucket/folder")
-    bucket.create("cards/a.json", content)        # False where it was there already: of two who create it one does
+    bucket.create("cards/a.json", content)        # False if it exists already: of two that create it one succeeds
     bucket.put("runs/x/checkpoint.pt", path)      # whole or absent, never half
     bucket.sizes("cards")                         # {"cards/a.json": 812}
 
-A store that cannot be reached is tried again for two minutes, then it is an error of storage, as a full disk is. On S3
-and Google's stores `create` is decided by the server. Where fsspec has no such request, it looks first: two who create
-the same object in the same moment may then both believe that they did. Needs fsspec, and s3fs for S3: the extra `s3`.
+Requests to an unreachable store are retried for two minutes, then it is a storage error, like a full disk. On S3 and
+Google's stores `create` is decided by the server. Where fsspec has no such request, it looks first: two that create
+the same object at the same moment may then both believe that they did. Needs fsspec, and s3fs for S3: the extra `s3`.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from longspan.core.atomic import temporary_beside
 from longspan.core.errors import StorageError, UsageError
 
 T = TypeVar("T")
-PATIENCE = 120.0  # seconds for which a store that cannot be reached is tried again
+PATIENCE = 120.0  # seconds for which requests to an unreachable store are retried
 PAUSE = 1.0  # seconds before the second try, then twice as many each time
 LONGEST_PAUSE = 10.0
 ONE_REQUEST = 8 * 2**20  # bytes that are sent at once; more are sent in parts, which appear together at the end
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://.+")
-FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError)  # what another try does not change
+FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError)  # errors that a retry does not change
 
 
 def is_address(place: object) -> bool:
@@ -59,7 +59,7 @@ class Bucket:
         self.files, self.root = _file_system(self.address)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Put an object unless there is one; whether this process did. A lost answer is asked for again."""
+        """Put an object unless there is one; returns whether this process did, even if the first response was lost."""
         try:
             self._try(name, lambda path: self.files.pipe_file(path, content, mode="create"))
         except FileExistsError:
@@ -67,7 +67,7 @@ class Bucket:
         return True
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Put an object, whether there is one or not; those who read it see all of it or the one before."""
+        """Put an object, replacing any; readers see all of it or the previous one."""
         if isinstance(content, Path) and content.stat().st_size > ONE_REQUEST:
             self._try(name, lambda path: self.files.put_file(str(content), path))
         else:
@@ -103,7 +103,7 @@ class Bucket:
             self._try(name, self.files.rm_file)
 
     def _try(self, name: str, do: Callable[[str], T]) -> T:
-        """Do something with an object; where the store cannot be reached, again and again."""
+        """Do something with an object, with retries while the store cannot be reached."""
         deadline, pause, told = time.monotonic() + PATIENCE, PAUSE, False
         while True:
             try:
@@ -139,7 +139,7 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 @functools.cache
 def _failures() -> tuple[type[BaseException], ...]:
-    """What may pass: errors of the network and of the store."""
+    """Errors that may be temporary: those of the network and of the store."""
     try:
         from botocore.exceptions import BotoCoreError  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError:

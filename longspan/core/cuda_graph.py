@@ -6,7 +6,7 @@ from typing import Any
 
 
 def record(compute: Callable[[], Any], **how: Any) -> tuple[Callable[[], None], Any]:
-    """Capture `compute`: the function that replays it, and its static output tensors; nothing is computed yet.
+    """Capture `compute`; returns the function that replays it and its static output tensors. Nothing is computed yet.
 
     `how` is passed to `torch.cuda.graph`. If the capture fails, torch's error is raised and the random number generator
     is usable again.

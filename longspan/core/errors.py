@@ -30,7 +30,7 @@ class PluginError(UsageError):
 
 
 class UntrustedCode(UsageError):
-    """A card names code that is not part of this package, and nobody said that it may run."""
+    """A card names code that is not part of this package, and the user has not allowed it to run."""
 
 
 class CorruptFile(LongspanError):
@@ -38,7 +38,7 @@ class CorruptFile(LongspanError):
 
 
 class DataDamaged(CorruptFile):
-    """Data on this machine are not those of their manifest."""
+    """Data on this machine do not match their manifest."""
 
     exit_code = 3
 
@@ -68,7 +68,7 @@ class RunFailed(LongspanError):
 
 
 class Crowded(RunFailed):
-    """A run was out of memory on a device that others use as well, which says nothing of its mechanism."""
+    """A run ran out of memory on a device that others use too, which says nothing about its mechanism."""
 
 
 class WrongShape(RunFailed):
@@ -76,7 +76,7 @@ class WrongShape(RunFailed):
 
 
 class Reported(LongspanError):
-    """An error of another process, as it was explained there."""
+    """An error of another process, with the explanation given there."""
 
     def __init__(self, sentence: str, exit_code: int):
         super().__init__(sentence)
@@ -98,11 +98,11 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 
 def shortened(text: str, length: int = 80) -> str:
-    """A text of any length as a sentence can quote it."""
+    """A text of any length, shortened so that a sentence can quote it."""
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
-_COMPARABLE = 200  # characters; comparing takes the square of the length
+_COMPARABLE = 200  # characters; comparing is quadratic in the length
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,10 +1,10 @@
-"""Leases: of many machines that share a folder one at a time holds something, and is relieved when it is dead.
+"""Leases: of many machines that share a folder one at a time holds the lease, which is taken over when it is dead.
 
 The lease of `lock` is a file beside it, `.lock.3.lease`; the highest number counts. Its holder rewrites it every few
-seconds. One who waits takes over when the file has not changed for a while *by its own clock*, so that clocks that
-disagree do no harm; it creates the next number, which only one can. A holder that was merely slow then finds that its
-lease is lost, and must stop. A dead process of this machine is relieved at once. Of a folder that mirrors a bucket
-(`mirror.py`), the lease is an object in the bucket.
+seconds. A waiting process takes over when the file has not changed for a while *by its own clock*, so that clocks that
+disagree do no harm; it creates the next number, which only one process can. A holder that was merely slow then finds
+that its lease is lost, and must stop. The lease of a dead process of this machine is taken over at once. For a folder
+that mirrors a bucket (`mirror.py`), the lease is an object in the bucket.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from longspan.core.errors import LongspanError, StorageError
 from longspan.core.machine import LONG_AGO, machine, seconds_since_written
 from longspan.core.mirror import in_bucket
 
-BEAT = 15.0  # seconds between two signs of life
+BEAT = 15.0  # seconds between two heartbeats
 PATIENCE = 150.0  # without one: a store may be unreachable for a minute, and NFS may show a file as it was a minute ago
 
 
 class LeaseLost(LongspanError):
-    """Another took over, since no sign of life had come for long."""
+    """Another process took over, since there had been no heartbeat for long."""
 
     exit_code = 4
 
@@ -42,7 +42,7 @@ class Lease:
     locked: bool  # its holder has the kernel's lock too, which it loses only by dying
 
     def check(self) -> None:
-        """Raise LeaseLost where another has taken over."""
+        """Raise LeaseLost if another process has taken over."""
         found = _newest(_lock_of(self.path))
         if found is None or found[0] != self.path or not found[1].startswith(self.token.encode()):
             by = "no one" if found is None else holder(found[1])
@@ -50,7 +50,7 @@ class Lease:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Give signs of life until the block ends, then give the lease back."""
+        """Send heartbeats until the block ends, then give the lease back."""
         ended = threading.Event()
         beating = threading.Thread(target=self._beat, args=(ended,), daemon=True)
         beating.start()
@@ -59,12 +59,12 @@ class Lease:
         finally:
             ended.set()
             beating.join()
-            with contextlib.suppress(OSError, StorageError):  # a store that is gone: the next one waits
+            with contextlib.suppress(OSError, StorageError):  # the store is unreachable: the next process has to wait
                 if _read(self.path).startswith(self.token.encode()):
                     _remove(self.path)
 
     def content(self, beat: int) -> bytes:
-        """Always of one length, so that it can be written over."""
+        """Always of one length, so that it can be overwritten in place."""
         who = {"host": socket.gethostname(), "machine": machine(), "pid": os.getpid(), "locked": self.locked}
         return f"{self.token} {beat:012d}\n{json.dumps(who)}\n".encode()
 
@@ -77,12 +77,12 @@ class Lease:
 
 
 class Watch:
-    """What one who wants a lease has seen of it so far."""
+    """What a process that wants a lease has seen of it so far."""
 
     def __init__(self, lock: Path):
         self.lock = lock
         self._seen: tuple[Path, bytes] | None = None
-        self._silent = self._looked = 0.0  # seconds without a sign of life, and when that was asked last
+        self._silent = self._looked = 0.0  # seconds without a heartbeat, and when that was last checked
 
     @property
     def holder(self) -> str | None:
@@ -97,24 +97,24 @@ class Watch:
         `alone_here`: no other process of this machine has the kernel's lock; None where that cannot be known.
         """
         found, now = _newest(self.lock), time.monotonic()
-        # While this process was stopped, or waited for the store, a sign of life could not be seen, or not be given.
+        # While this process was stopped, or waited for the store, a heartbeat could not be seen, or not be sent.
         self._silent = self._silent + min(now - self._looked, BEAT) if found == self._seen else 0.0
         self._seen, self._looked = found, now
         if found is None:
-            return alone_here is not False  # who has the lock is about to take the lease, or has just given it back
+            return alone_here is not False  # the lock's holder is about to take the lease, or has just given it back
         if self._silent > PATIENCE:
             return True
         words = _words(found[1])
         if words.get("machine") == machine():
-            # Two users of this machine have a mirror each: in a bucket the kernel's lock tells nothing of the other.
+            # Two users of this machine have a mirror each: for a bucket the kernel's lock says nothing about the other.
             left = bool(alone_here and words["locked"]) and in_bucket(self.lock) is None
             return left or _is_dead(words["pid"])
         return bool(alone_here) and seconds_since_written(found[0]) > LONG_AGO
 
     def take(self, *, locked: bool) -> Lease | None:
-        """The lease, unless another was quicker, or its holder has given a sign of life in the last moment.
+        """The lease, unless another process was quicker or its holder has sent a heartbeat at the last moment.
 
-        `locked`: with the kernel's lock.
+        `locked`: this process has the kernel's lock too.
         """
         old = self._seen
         path = _place(self.lock, 1 if old is None else _number(old[0]) + 1)
@@ -139,7 +139,7 @@ def holder(content: bytes) -> str:
 
 
 def _words(content: bytes) -> dict[str, object]:
-    """What a lease says of its holder; nothing where it is damaged."""
+    """What a lease says about its holder; empty if it is damaged."""
     try:
         words = json.loads(content.split(b"\n")[1])
         return {name: words[name] for name in ("host", "machine", "pid")} | {"locked": words.get("locked", True)}
@@ -201,7 +201,7 @@ def _read(path: Path) -> bytes:
 
 
 def _create(path: Path, content: bytes) -> None:
-    """Create a lease, or FileExistsError: of several who try one does."""
+    """Create a lease, or FileExistsError: of several processes that try, one succeeds."""
     if (shared := in_bucket(path)) is not None:
         if not shared[0].create(shared[1], content):
             raise FileExistsError(path)
@@ -216,9 +216,9 @@ def _create(path: Path, content: bytes) -> None:
 
 
 def _rewrite(path: Path, token: bytes, content: bytes) -> None:
-    """Write over the lease of this token; one that was removed stays so, or in a bucket a higher number counts.
+    """Overwrite the lease of this token; one that was removed stays removed, or in a bucket a higher number counts.
 
-    After a long sleep, all may have been cleared away, and another may hold a new lease of the same number.
+    After a long sleep, all may have been cleared away, and another process may hold a new lease of the same number.
     """
     if (shared := in_bucket(path)) is not None:
         if (shared[0].get(shared[1]) or b"").startswith(token):
@@ -235,7 +235,7 @@ def _remove(path: Path) -> None:
 
 
 def _write(path: Path, content: bytes, flags: int, *, over: bytes = b"") -> None:
-    """Write a file, unless it does not begin with what is to be written over."""
+    """Write a file; with `over`, only if it begins with these bytes."""
     handle = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         if not over or os.pread(handle, len(over), 0) == over:

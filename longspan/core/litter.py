@@ -1,7 +1,7 @@
 """What killed processes leave behind: temporaries and replaced folders, removed or put back by the next one.
 
 Nothing of a live process is touched: it holds a lock on what it is writing. Locks of another machine may not be seen
-here, so that what it left is removed an hour later.
+here, so what it left is removed an hour later.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ def sweep(folder: Path) -> None:
 
 
 def _clear(path: Path, kind: str, target: Path) -> None:
-    lost = kind == "old" and not target.exists()  # perhaps in this very moment: then its process is waited for
-    with contextlib.suppress(OSError), locked(path, wait=lost) as held:  # a disk for reading only keeps its litter
+    lost = kind == "old" and not target.exists()  # perhaps right now: then wait for its process
+    with contextlib.suppress(OSError), locked(path, wait=lost) as held:  # a read-only disk keeps its litter
         if held is not True:
             return
         if kind == "old" and not target.exists() and (path / "content").exists():
@@ -39,7 +39,7 @@ def _clear(path: Path, kind: str, target: Path) -> None:
 
 @contextlib.contextmanager
 def announced(card: Path) -> Iterator[None]:
-    """Say on disk that files are being put beside a card that is written last; without the card they are litter."""
+    """Note on disk that files are being put beside a card that is written last; without the card they are litter."""
     with hidden(card, ".adding") as note:
         note.write_text(card.name)
         try:
@@ -49,7 +49,7 @@ def announced(card: Path) -> Iterator[None]:
 
 
 def _remove_companions(card: Path) -> None:
-    """Files named after a card that never appeared."""
+    """Remove files named after a card that never appeared."""
     if not card.exists():
         for path in card.parent.iterdir():
             if path.name.startswith(f"{card.stem}."):

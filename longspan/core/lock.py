@@ -1,7 +1,7 @@
 """A lock between processes, of one machine or of several that share the folder.
 
-Between processes of one machine the kernel holds it, so that it is released even after kill -9; between machines a
-lease does (`lease.py`), so that it also works where files cannot be locked. The kernel's lock belongs to the open file,
+Between processes of one machine it is a kernel lock, so that it is released even after kill -9; between machines it is
+a lease (`lease.py`), so that it also works where files cannot be locked. The kernel's lock belongs to the open file,
 which a forked child would share and keep locked after its parent has died; a child therefore closes what it inherits.
 The holder writes its process id into the file, for those who wait to read.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from longspan.core.lease import Lease, Watch
 from longspan.core.printable import printable
 
-POLL, POLL_AFAR = 0.1, 2.0  # seconds between two tries for what this machine holds, and for what another one does
+POLL, POLL_AFAR = 0.1, 2.0  # seconds between two tries while this machine, or another one, holds it
 _held: set[int] = set()
 
 
@@ -32,7 +32,7 @@ class Busy(Exception):
 def only_one(path: Path, what: str, *, wait: bool = True) -> Iterator[Lease]:
     """Hold the lock file `path`. While another process holds it, wait, with a line on stderr, or raise Busy.
 
-    Whoever holds it for long asks the lease now and then whether it is still theirs.
+    A process that holds it for long checks now and then that the lease is still its own.
     """
     told, watch = False, Watch(path)
     while True:
@@ -60,7 +60,7 @@ def only_one(path: Path, what: str, *, wait: bool = True) -> Iterator[Lease]:
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:  # as it also is if it was removed in the same moment
+    except FileExistsError:  # also raised if it was removed at the same moment
         if any(os.path.lexists(one) and not one.is_dir() for one in (folder, *folder.parents)):
             raise  # a file, or a link to nothing
 
@@ -86,7 +86,7 @@ def _locked_here(path: Path) -> Iterator[tuple[int | None, bool | None]]:
 
 
 def _try(handle: int) -> bool | None:
-    """Whether the kernel's lock is ours now; None where there is none to be had."""
+    """Whether this process has the kernel's lock now; None where locking is not supported."""
     try:
         import fcntl
     except ImportError:  # not on this system
@@ -106,7 +106,7 @@ def _holder(handle: int) -> str:
 
 
 def _is_still(handle: int, path: Path) -> bool:
-    """Whether the file that was locked is the one of this name: its last holder may have removed it."""
+    """Whether the locked file is still the one at this path: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which machine this is, to others that share its folders, and how old their files are by the clock of the store."""
+"""How others that share its folders know this machine, and how old their files are by the clock of the store."""
 
 import functools
 import hashlib
@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-LONG_AGO = 3600.0  # seconds after which what another machine has not written to is taken for abandoned
+LONG_AGO = 3600.0  # seconds without a write after which what another machine left counts as abandoned
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def tag() -> str:
 
 
 def seconds_since_written(path: Path) -> float:
-    """By the clock that stamps the files of this folder, whatever that of this machine says; 0 where none can be."""
+    """By the clock that stamps the files of this folder, not by that of this machine; 0 if that is impossible."""
     try:
         with tempfile.TemporaryFile(dir=path.parent) as now:
             return os.fstat(now.fileno()).st_mtime - path.stat().st_mtime

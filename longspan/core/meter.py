@@ -82,7 +82,7 @@ class Neighbours:
 
 
 def gpu_name() -> str | None:
-    """The name of the first GPU, asked of its driver and not of torch; None where there is none."""
+    """The name of the first GPU, from its driver and not from torch; None if there is none."""
     name = _ask(_first_gpu(), lambda nvml, gpu: nvml.nvmlDeviceGetName(gpu))
     return name.decode() if isinstance(name, bytes) else name
 

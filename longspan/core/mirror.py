@@ -1,11 +1,11 @@
-"""Folders of this machine that mirror a shared store: what is in one of them is also in the bucket, or soon is.
+"""Folders of this machine that mirror a shared store: what is in one of them is also in the bucket, or soon will be.
 
     out = local("s3://bucket/out")               # a folder in the cache; a path is itself
     address_of(out)                              # "s3://bucket/out"
     push(out / "cards" / "a.json")               # nothing for a path that mirrors no bucket
 
 All code works on plain files, and calls this where many machines must see them. Cards are never changed, so that a copy
-is as good as the original; checkpoints are pushed when they are saved and pulled by whoever goes on with the run.
+is as good as the original; checkpoints are pushed when they are saved and pulled by the process that continues the run.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from longspan.core.bucket import Bucket, is_address, open_bucket
 from longspan.core.cache import cache_folder
 
 ADDRESS = ".address"  # in a folder that mirrors a bucket: which one
-UNSENT = ".unsent"  # beside a file, with this at the end of its hidden name: it is not in the bucket yet
+UNSENT = ".unsent"  # suffix of the hidden file that marks a file beside it as not in the bucket yet
 
 
 def local(place: str | Path) -> Path:
@@ -37,18 +37,18 @@ def local(place: str | Path) -> Path:
 
 
 def address_of(folder: str | Path) -> str | None:
-    """The address that a folder, or one above it, mirrors, with what lies between."""
+    """The address that a folder mirrors, itself or through a folder above it."""
     found = _bucket_of(Path(folder))
     return None if found is None else "/".join(filter(None, (found[0].address, found[1])))
 
 
 def everywhere(place: str | Path) -> str:
-    """A place as other machines know it: an address, or the whole path."""
+    """A place as other machines know it: an address, or the absolute path."""
     return str(place) if is_address(place) else address_of(place) or str(Path(place).absolute())
 
 
 def in_bucket(path: Path) -> tuple[Bucket, str] | None:
-    """The bucket and the name of what a path mirrors; None for a plain path."""
+    """The bucket and the object name that a path mirrors; None for a plain path."""
     return _bucket_of(path)
 
 
@@ -65,7 +65,7 @@ def push_new(path: Path) -> bool:
 
 
 def push_folder(folder: Path, last: str) -> None:
-    """Put all files of a folder into the bucket, the one called `last` when the others are there."""
+    """Put all files of a folder into the bucket, the one called `last` after the others."""
     if _bucket_of(folder) is not None:
         for path in sorted(folder.rglob("*"), key=lambda path: (path.name == last, path)):
             if path.is_file():
@@ -79,7 +79,7 @@ def pull(path: Path) -> None:
 
 
 def pull_folder(folder: Path, last: str) -> None:
-    """Fetch a folder of which `last` was put at the end: all of it or nothing, unless it is here."""
+    """Fetch a folder that was pushed with `last` at the end, unless it is here: all of it or nothing."""
     found = _bucket_of(folder)
     if found is None or (folder / last).exists():
         return
@@ -93,7 +93,7 @@ def pull_folder(folder: Path, last: str) -> None:
 
 
 def pull_files(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    """Fetch the files below a folder that are in the bucket and not here, or of another size."""
+    """Fetch the files below a folder that are in the bucket and not here, or here with another size."""
     if (found := _bucket_of(folder)) is None:
         return
     bucket, under = found
@@ -104,14 +104,14 @@ def pull_files(folder: Path, wanted: Callable[[str], bool] = lambda name: True) 
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Remove files from the bucket; whoever has them here removes them here."""
+    """Remove files from the bucket; local copies stay."""
     for path in paths:
         if (found := _bucket_of(path)) is not None:
             found[0].remove(found[1])
 
 
 def drop_folder(folder: Path) -> None:
-    """Remove everything below a folder from the bucket, leases aside, which their holders remove."""
+    """Remove everything below a folder from the bucket except leases, which their holders remove."""
     if (found := _bucket_of(folder)) is not None:
         for name in found[0].sizes(found[1]):
             if not name.endswith(".lease"):
@@ -120,7 +120,7 @@ def drop_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def unsent(path: Path):
-    """Note on disk that a file is about to be put into the bucket, for the case that this process is killed."""
+    """Note on disk that a file is about to be put into the bucket, in case this process is killed."""
     if _bucket_of(path) is None:
         yield
         return

@@ -9,7 +9,7 @@ _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Have the kernel kill this process when its parent dies; `parent` is who that was when it was started."""
+    """Have the kernel kill this process when its parent dies; `parent` is the id of its parent when it was started."""
     _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL if sys.platform == "linux" else 0)
     if parent is not None and os.getppid() != parent:  # it died before it could be watched
         os._exit(1)

@@ -1,8 +1,8 @@
-"""The source of a class: its file, and for a plug-in every other file of its author's that this one imports.
+"""The source of a class: its file, and for a plug-in every other file of the same author that it imports.
 
     source_hash(Mine)        # changes with mine.py, and with the helper.py beside it
 
-Installed libraries are left out, except the package that the class itself belongs to; so is what `longspan` has.
+Installed libraries are left out, except the package that the class itself belongs to; so is `longspan` itself.
 """
 
 import ast
@@ -27,13 +27,13 @@ def source_hash(cls: type) -> str:
 
 @functools.cache
 def sources(cls: type) -> tuple[bytes, ...]:
-    """The file of the class first, then the others by name. What was read once is not read again: it is what runs."""
+    """The file of the class first, then the others by name. Read once and cached, since that is the code that runs."""
     own = inspect.getsource(sys.modules[cls.__module__]).encode()
     return sources_of(cls.__module__, own, [base.__module__ for base in cls.__mro__])
 
 
 def sources_of(module: str, own: bytes, others: Iterable[str] = ()) -> tuple[bytes, ...]:
-    """The text of a module, and that of its author's other files that it or `others` import, as they are on disk."""
+    """The text of a module, and of the same author's other files that it or `others` import, as they are on disk."""
     found: dict[str, bytes] = {}
     waiting = [*_imports(own, module), *others]
     while waiting:
@@ -79,5 +79,5 @@ def _is_own(name: str, path: Path, module: str) -> bool:
 
 
 def _is_installed(path: Path) -> bool:
-    """Whether a file is of a library: of this interpreter, or in a folder of packages that it was told to look in."""
+    """Whether a file is of an installed library: of this interpreter, or in some other package folder."""
     return not PACKAGES.isdisjoint(path.parts) or any(path.is_relative_to(at) for at in LIBRARIES)

@@ -1,4 +1,4 @@
-r"""Text that cannot steer a terminal, whoever wrote it: cards, file names, servers, plug-ins.
+r"""Text that cannot control a terminal, whatever its source: cards, file names, servers, plug-ins.
 
     printable("a\x1b[2Jb")             # 'a�[2Jb'
     with plain_streams(): ...          # whatever is printed inside goes through it
@@ -16,7 +16,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def printable(text: str, keep: str = "\n") -> str:
-    """The text with what is not printable replaced, but for the letters of `keep`."""
+    """The text with non-printable characters replaced, except those of `keep`."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in keep else REPLACEMENT for letter in text)
@@ -28,7 +28,7 @@ def shown(text: str) -> str:
 
 
 class PlainStream:
-    """A text stream that shows everything as text. Rich, which knows `rich_proxied_file`, writes past it."""
+    """A text stream that shows everything as text. Rich knows `rich_proxied_file` and bypasses it."""
 
     def __init__(self, stream: TextIO):
         self.rich_proxied_file = stream

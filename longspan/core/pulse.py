@@ -1,4 +1,4 @@
-"""How far a run is, for those who watch it from outside: a small file that is rewritten every few seconds."""
+"""The progress of a run, to be watched from outside: a small file that is rewritten every few seconds."""
 
 import json
 import time
@@ -13,7 +13,7 @@ EVERY = 5.0  # seconds
 
 @dataclass(frozen=True)
 class Pace:
-    """Steps done of all, and steps per second since the run began or went on here."""
+    """Steps done, steps in all, and steps per second since the run was started or resumed here."""
 
     step: int
     steps: int
@@ -45,7 +45,7 @@ class Pulse:
 
 
 def pace_of(folder: Path) -> Pace | None:
-    """What was written last; None where nothing sound was."""
+    """The last pace written; None if there is none or it is not sound."""
     try:
         found = json.loads((folder / PULSE).read_text())
         pace = Pace(int(found["step"]), int(found["steps"]), None if found["rate"] is None else float(found["rate"]))

@@ -36,7 +36,7 @@ def printed(content: Any) -> str:
 
 
 def finite(content: Any) -> Any:
-    """The same with None for numbers that are NaN or infinite: a ratio of numbers on cards may be too large for one."""
+    """The same with None for numbers that are NaN or infinite: a ratio of numbers on cards may overflow."""
     if isinstance(content, dict):
         return {name: finite(value) for name, value in content.items()}
     if isinstance(content, list | tuple):

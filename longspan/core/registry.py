@@ -37,9 +37,9 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None
 
 @contextlib.contextmanager
 def builtins_only(*others: str) -> Iterator[None]:
-    """Inside, no name makes code run that is not part of this package, but for these targets.
+    """Inside, no name can run code that is not part of this package, except these targets.
 
-    For names that come from a card, which is data: a plug-in path in it would be an import of whatever it says.
+    For names that come from a card, which is data: a plug-in path in it would import whatever it says.
     """
     token = _allowed.set(frozenset(others))
     try:
@@ -95,7 +95,7 @@ class Registry:
         return name in self._own()
 
     def find(self, target: str) -> type:
-        """The class that a target names; an unknown one is answered with the nearest name."""
+        """The class that a target names; the error for an unknown one suggests the nearest name."""
         if ":" not in target and (own := self._own().get(target)):  # an installed package cannot replace a built-in
             return self._only_class(importlib.import_module(own))
         if (allowed := _allowed.get()) is not None and target not in allowed:
@@ -108,7 +108,7 @@ class Registry:
         raise UnknownName(f"No {self.kind} named {shortened(target)!r}.{did_you_mean(target, self.names())}")
 
     def _refuse(self, target: str) -> None:
-        """Say that a plug-in is not imported here; a name that nothing has goes on to its own sentence."""
+        """Raise UntrustedCode for a plug-in; an unknown name gets its own error later."""
         if ":" in target or any(point.name == target for point in entry_points(group=self.group)):
             raise UntrustedCode(
                 f"The card names code of its own ({self.kind} {target!r}), which is not run unless you say so: pass "
@@ -208,7 +208,7 @@ def _import_file(path: Path) -> types.ModuleType:
     name = f"longspan_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     source = path.read_bytes()
     if (loaded := sys.modules.get(name)) is not None and getattr(loaded, _SOURCES, None) == sources_of(name, source):
-        return loaded  # once for each content, so that its classes are the same objects for everyone
+        return loaded  # loaded once per content, so that its classes are the same objects for everyone
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

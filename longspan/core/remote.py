@@ -1,7 +1,7 @@
 """A file on a web server, read like a local one: if the connection drops, the next read resumes.
 
 `ask` sends a HEAD request and returns what the server says about the file; `Body` is its content as a stream, which
-ends at the known or announced size, whatever the server goes on sending. A request that fails raises DataMissing, with
+ends at the known or announced size, even if the server goes on sending. A request that fails raises DataMissing, with
 the address, the size and how to import the file by hand; one that cannot lead to the file raises CorruptFile.
 """
 
@@ -25,8 +25,8 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.request import Refused, Response, Unreachable, words
 
 MIRROR = "LONGSPAN_MIRROR"  # the address of a folder with all files that are downloaded
-PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each retry; starts again after request.LEAST bytes that arrive
-LARGEST = 16 << 30  # bytes of a file of which neither publisher nor server tells the size
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each retry; reset after request.LEAST bytes have arrived
+LARGEST = 16 << 30  # bytes of a file whose size neither publisher nor server tells
 LATER = {408, 425, 429, 500, 502, 503, 504}  # status codes worth a retry
 
 
@@ -178,7 +178,7 @@ class Body(io.RawIOBase):
         super().close()
 
     def _connect(self, first: bool = False) -> None:
-        """Request the bytes from `position` on; a resumed server that sends the whole file is read up to there."""
+        """Request the bytes from `position` on; if the server resumes with the whole file, skip to there."""
         headers = {}
         if self.position:
             headers["Range"] = f"bytes={self.position}-"
@@ -218,7 +218,7 @@ class Body(io.RawIOBase):
         self.response = response
 
     def _restart(self) -> None:
-        """Ask for the whole file, of a server that does not send the rest of it."""
+        """Request the whole file from a server that does not send the rest of it."""
         assert self.position, "a file is asked for as a whole only once"
         self.position = self.failed_at = 0
         self._connect(first=True)
@@ -242,7 +242,7 @@ class Body(io.RawIOBase):
             raise _page(self.source)
 
     def _refuse_more(self) -> None:
-        """A file of which only the publisher tells the size ends there; a server that goes on has another file."""
+        """A file whose size only the publisher tells must end there; a server that sends more has another file."""
         assert self.response is not None
         if self.response.length is not None:
             return
@@ -296,11 +296,11 @@ def _read_headers(source: Source, headers: Message) -> Remote:
     return Remote(source, size, digests.get("md5"), digests.get("crc32c"), _validator(headers))
 
 
-_PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz")}  # some servers call the packing of the file itself so
+_PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz")}  # some servers report the file's own packing this way
 
 
 def _number(text: str | None) -> int | None:
-    """A size in bytes; 0 tells nothing, since some servers announce it for files that they have."""
+    """A size in bytes; 0 counts as unknown, since some servers announce it for files that they have."""
     found = re.fullmatch(r"\s*([0-9]{1,18})\s*", text or "")
     return int(found[1]) or None if found else None
 

@@ -1,8 +1,8 @@
 """One HTTP request, to a server that may be slow, broken or hostile.
 
-Only http and https are spoken, also after a redirect, and never plain http after https. What arrives has a minimum
+Only http and https are used, also after a redirect, and never plain http after https. The response must keep a minimum
 speed, headers included: LEAST bytes in each WINDOW_S seconds of waiting. Headers and the framing of a body have a
-maximum size. No credentials are sent but those of a proxy, to the proxy.
+maximum size. No credentials are sent except those of a proxy, to the proxy.
 """
 
 import http.client
@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 TIMEOUT_S = 30.0  # without a single byte
 WINDOW_S = 60.0
-LEAST = 60_000  # bytes in a window; also the progress after which failures count anew
+LEAST = 60_000  # bytes in a window; also the progress that resets the count of failures
 REDIRECTS = 5
 FRAMING = 1 << 20  # bytes of headers, or of chunk sizes and trailers around one piece of a body
 
@@ -38,7 +38,7 @@ class TooSlow(ConnectionError):
 
 
 class Response(http.client.HTTPResponse):
-    """An answer whose headers were read and whose body is to be taken piece by piece."""
+    """A response whose headers have been read and whose body is read piece by piece."""
 
     def __init__(self, sock: Any, *more: Any, **names: Any):
         super().__init__(sock, *more, **names)
@@ -52,7 +52,7 @@ class Response(http.client.HTTPResponse):
 
 
 class _Wire(io.RawIOBase):
-    """All that arrives on a connection, counted. Time between reads is the reader's own, and not the server's."""
+    """Counts all that arrives on a connection. Time between reads is the reader's, not the server's."""
 
     def __init__(self, socket: Any):
         super().__init__()
@@ -156,7 +156,7 @@ def request(address: str, method: str, headers: dict[str, str] | None = None) ->
 
 
 def _answer(code: int) -> str:
-    """In our words: what a server says of itself may be long, and may steer a terminal."""
+    """The status in our words: those of a server may be long, and may control a terminal."""
     if 300 <= code < 400:
         return f"answered {code}, and redirects more than {REDIRECTS} times or nowhere"
     known = {status.value: status.phrase for status in HTTPStatus}

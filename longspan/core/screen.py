@@ -1,4 +1,4 @@
-"""A rich console on which texts cannot steer the terminal: only rich itself writes control sequences.
+"""A rich console on which texts cannot control the terminal: only rich itself writes control sequences.
 
 Every table, sentence and progress bar of the package is drawn on one of these.
 """

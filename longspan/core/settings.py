@@ -22,7 +22,7 @@ def override(settings: S, changes: Mapping[str, Any]) -> S:
 
 
 def _replace(owner: Any, changes: list[tuple[str, list[str], Any]]) -> Any:
-    """`owner` with values by name, each with what is left of its path."""
+    """`owner` with these changes: full name, rest of the dotted path, value."""
     fields: dict[str, Any] = {f.name: f for f in dataclasses.fields(owner)} if _is_group(owner) else {}
     values: dict[str, Any] = {}
     inside: dict[str, list[tuple[str, list[str], Any]]] = {}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
-SAME = 1.0  # seconds within which a signal repeated is the same request: schedulers signal every process of a job
+SAME = 1.0  # seconds within which a repeated signal is the same request: schedulers signal every process of a job
 
 
 class Stopped(KeyboardInterrupt):
@@ -63,7 +63,7 @@ class Deferred:
 def deferred(pass_on: Callable[[int], None] | None = None) -> Iterator[Deferred]:
     """Inside the block a signal sets `asked`; a second one stops at once. Signals that are ignored stay ignored.
 
-    With `pass_on` every signal is given to it, and those who receive it decide when to stop.
+    With `pass_on` every signal is passed to it, and its receivers decide when to stop.
     """
     request = Deferred(pass_on)
     with _handled(request._ask) as request._before:
@@ -72,7 +72,7 @@ def deferred(pass_on: Callable[[int], None] | None = None) -> Iterator[Deferred]
 
 @contextlib.contextmanager
 def raised(numbers: tuple[int, ...] = SIGNALS) -> Iterator[None]:
-    """Inside the block a signal raises Stopped, which tells it from a KeyboardInterrupt that a plug-in raises."""
+    """Inside the block a signal raises Stopped, which distinguishes it from a KeyboardInterrupt of a plug-in."""
 
     def stop(number: int, frame: Any) -> None:
         raise Stopped(number)

@@ -1,7 +1,7 @@
 """Strings with a name and options: `performer(features=128)`, `my_file.py:Mine(window=4)`.
 
-The same string is used on the command line, in cards and on boards. It is parsed as a literal, never evaluated. Each
-character is looked at a fixed number of times, and text beyond MAX_LENGTH is refused unread.
+The same string is used on the command line, in cards and on boards. It is parsed as a literal, never evaluated. Parsing
+takes linear time, and text beyond MAX_LENGTH is refused unread.
 """
 
 import ast
@@ -61,7 +61,7 @@ def literal(text: str) -> Value:
 
 
 def _read(parse: Callable[[], T]) -> T:
-    """What Python's parser makes of a text; whatever it raises for hostile ones is a ValueError."""
+    """What Python's parser makes of a text; whatever it raises for a hostile one becomes a ValueError."""
     try:
         return parse()
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:

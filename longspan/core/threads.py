@@ -10,9 +10,9 @@ COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
 def share_compilers(processes: int) -> dict[str, str]:
-    """What the environment of each of so many processes must say, so that together they start a compiler per core.
+    """The environment variables for each of that many processes, so that together they start one compiler per core.
 
-    Left to themselves ten processes on sixteen cores start 160, each of which imports torch.
+    By default ten processes on sixteen cores start 160, each of which imports torch.
     """
     if processes <= 1 or COMPILERS in os.environ:
         return {}
@@ -22,7 +22,7 @@ def share_compilers(processes: int) -> dict[str, str]:
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Tiny operations are faster on one thread, and sums are the same on any number of cores."""
-    import torch  # not with the package: who reads cards needs none
+    import torch  # not at module level: reading cards needs no torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -18,7 +18,7 @@ registry = Registry(
 
 
 class Use(NamedTuple):
-    """One setting of a dataset, and who uses it: `longspan/full`, with the task in front where it has another name."""
+    """One setting of a dataset and its users: `longspan/full`, after the task's name if it is not the dataset's."""
 
     dataset: Dataset
     data: Any
@@ -26,12 +26,12 @@ class Use(NamedTuple):
 
 
 def names() -> list[str]:
-    """All datasets by name."""
+    """The names of all datasets."""
     return registry.names()
 
 
 def get(name: str) -> Dataset:
-    """The dataset called `name`; an unknown one is answered with the nearest name."""
+    """The dataset called `name`; the error for an unknown name suggests the nearest one."""
     return registry.find(name)()
 
 
@@ -48,7 +48,7 @@ def uses(name: str | None = None) -> Iterator[Use]:
 
 
 def examples_of(name: str) -> tuple[Dataset, Any]:
-    """A dataset with its default settings; by the name of a task, the dataset with the full settings of that task."""
+    """A dataset with its default settings; given the name of a task, its dataset with the task's full settings."""
     if name not in names():
         for dataset in map(get, names()):
             if name in dataset.presets:

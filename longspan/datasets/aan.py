@@ -48,7 +48,7 @@ RELEASE = Source(
     dataset="aan",
     licence="no licence is stated for the texts; for research, cite Radev et al. 2013 and arXiv:2011.04006.",
 )
-FILES = {"train": "train", "valid": "eval", "test": "test"}  # our names of the splits, and those in file names
+FILES = {"train": "train", "valid": "eval", "test": "test"}  # our split names, and those in file names
 STANDIN_SHARD = 500
 
 
@@ -214,10 +214,10 @@ def plain(written: bytes) -> bytes:
     if not _LITERAL.fullmatch(written):
         return written
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # of a backslash that means itself
+        warnings.simplefilter("ignore", SyntaxWarning)  # about a backslash that stands for itself
         try:
             return ast.literal_eval(written.decode("ascii"))
-        except (SyntaxError, ValueError):  # such as \x without two digits: no literal after all
+        except (SyntaxError, ValueError):  # such as \x without two digits: not a literal after all
             return written
 
 
@@ -228,7 +228,7 @@ _LITERAL = re.compile(rb"""b'(?:[^'\\\n]|\\.)*'|b"(?:[^"\\\n]|\\.)*\"""")
 
 
 def _tables(source: Path | Remote) -> Iterator[tuple[str, Iterator[Pair]]]:
-    """The pairs of each split, in the order in which the source has them."""
+    """The pairs of each split, in the order of the source."""
     names = {f"tsv_data/new_aan_pairs.{word}.tsv": split for split, word in FILES.items()}
     if isinstance(source, Remote) or source.is_file():
         for member in stream(source, names) if isinstance(source, Remote) else members(source, names):
@@ -262,7 +262,7 @@ _LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 
 
 def _pairs(rows: Iterable[tuple[bytes, str]], texts: "_Texts | None") -> Iterator[Pair]:
-    """Rows of five columns, or of the first three if the texts are in files of their own. There is no quoting."""
+    """Rows of five columns, or of the first three if the texts are in separate files. There is no quoting."""
     for line, where in rows:
         columns = line.removesuffix(b"\r").split(b"\t")
         if columns[0] not in _LABELS or len(columns) not in (3, 5):

@@ -1,8 +1,8 @@
-"""Texts as characters in place of bytes: ids by a vocabulary that is read from the training split, as S4 has them.
+"""Texts as characters instead of bytes: ids come from a vocabulary of the training split, as in S4.
 
-Id 0 is whatever the vocabulary lacks; the others are the characters that training texts have at least so many times, in
-the order of their code points. An id is a byte, so there are at most 255; of more, the most frequent are kept. Texts
-are truncated to so many characters before they are counted.
+Id 0 is any character outside the vocabulary; the others are the characters that occur at least `least` times in the
+training texts, in the order of their code points. An id is a byte, so there are at most 255; if there are more, the
+most frequent are kept. Texts are truncated to `length` characters before counting.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def _decoded(split: Split, length: int) -> Split:
 
 
 def _codes(text: np.ndarray) -> np.ndarray:
-    """A text that was cut within a character ends with the sign for a damaged one."""
+    """Code points; a text that was cut within a character ends with the replacement character."""
     return np.frombuffer(text.tobytes().decode(errors="replace").encode("utf-32-le"), np.uint32)
 
 

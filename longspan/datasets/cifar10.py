@@ -3,8 +3,9 @@
     gray = floor(255.5 * (0.2989 R + 0.5870 G + 0.1140 B) / 255)      in float32, cut to 0 .. 255
 
 as TensorFlow computes it, so that pixels are those of the Long Range Arena. Departs from it in: which 5,000 of the
-50,000 training pictures are held out, since LRA's follow a record order that the archive does not have. They are those
-of a published file: `longspan` (500 of each class) or `seed42` (torch's random_split, as in S4's loader).
+50,000 training pictures are held out, since LRA's follow a record order that the archive does not have. The held-out
+pictures are listed in a published file: `longspan` (500 of each class) or `seed42` (torch's random_split, as in S4's
+loader).
 """
 
 import csv
@@ -111,7 +112,7 @@ class Cifar10(Corpus):
         generated=False,
     )
     sizes = {"train": 45_000, "valid": 5_000, "test": 10_000}
-    generator = 2  # of stand-ins: shapes differ in brightness too
+    generator = 2  # for stand-ins: shapes differ in brightness too
 
     def key(self, data: Data) -> str:
         counts = "-".join(str(count) for count in self.counts(data).values())
@@ -209,7 +210,7 @@ def to_gray(rgb: np.ndarray) -> np.ndarray:
     """
     red, green, blue = (rgb[..., plane].astype(np.float32) * np.float32(1 / 255) for plane in range(3))
     light = np.float32(0.2989) * red + np.float32(0.5870) * green + np.float32(0.1140) * blue
-    return np.minimum(light * np.float32(255.5), np.float32(255)).astype(np.uint8)  # the cast cuts towards zero
+    return np.minimum(light * np.float32(255.5), np.float32(255)).astype(np.uint8)  # the cast truncates towards zero
 
 
 def _split(tokens: np.ndarray, labels: np.ndarray) -> Split:
@@ -217,7 +218,7 @@ def _split(tokens: np.ndarray, labels: np.ndarray) -> Split:
 
 
 def _held_out(labels: np.ndarray, index: np.ndarray | None, split: str) -> np.ndarray:
-    """Which training pictures validate, as booleans."""
+    """A boolean mask of the training pictures that are held out for validation."""
     if index is not None:
         return np.isin(index, published(f"cifar10-{split}")["valid"])
     if split != "longspan":

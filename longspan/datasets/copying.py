@@ -1,10 +1,10 @@
-"""Copying: k random symbols, a long pause, a separator, and k places where the symbols are to be told in their order.
+"""Copying: k random symbols, a long pause, a separator, and k places where the symbols are to be repeated in order.
 
     c a d . . . . . . | ??c ??a ??d          selective: . c . . a . . d . | ??c ??a ??d
 
 The symbols stand at the front, or with `selective` at random places among the blanks, where a mechanism must know what
-to keep. Our definition, after the literature on state spaces (arXiv:2111.00396, arXiv:2312.00752): 16 symbols, and at
-the places to answer always the same token, so that nothing is told by what was answered before.
+to keep. Our definition, after the literature on state space models (arXiv:2111.00396, arXiv:2312.00752): 16 symbols,
+and the same input token at every place to answer, so that earlier answers give nothing away.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ VOCAB = SYMBOLS + 4  # with padding
 
 @dataclass(frozen=True)
 class Data:
-    """Settings. Rows for training and validation have `length` tokens; those of the test the lengths of `tested`."""
+    """Settings. Training and validation rows have `length` tokens, test rows the lengths in `tested`."""
 
     train: int = 20_000
     valid: int = 500

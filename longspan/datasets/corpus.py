@@ -69,7 +69,7 @@ class Corpus(Dataset):
         return made
 
     def shown(self, example: Any) -> str | np.ndarray:
-        """One example as a person sees it."""
+        """One example for display."""
         return example.tobytes().decode(errors="replace")
 
     # What callers use
@@ -166,14 +166,14 @@ class Corpus(Dataset):
         return self.obtain(downloads, progress=progress)
 
     def _made_once(self, data: Any, root: Path | str | None, fill: Callable[[Path], dict]) -> Splits:
-        """A stand-in, which `fill` writes where it is not on disk yet."""
+        """A stand-in, which `fill` writes if it is not on disk yet."""
         target = self.folder(data, root)
         if not (target / "manifest.json").exists():
             self._publish(target, fill, replace=False)
         return self._viewed(*self._open(target, data), data)
 
     def _drawn(self, rows: int, count: int, seed: int) -> list[int]:
-        """A few of so many rows, to be shown to people."""
+        """The indices of a few of `rows` rows, for display."""
         rng = np.random.Generator(np.random.PCG64(derive(seed, self.name, "samples")))
         return rng.choice(rows, min(count, rows), replace=False).tolist()
 

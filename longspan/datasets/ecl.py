@@ -1,9 +1,9 @@
-"""ECL: what 321 clients of an electricity supplier consume, hour by hour for three years (Informer, AAAI 2021).
+"""ECL: the consumption of 321 clients of an electricity supplier, hour by hour for three years (Informer, AAAI 2021).
 
 The target is client 320, called `MT_320` in the original and `OT` in a copy that others use; the names of the other
-columns do not matter. A table with some of the clients, the target among them, serves univariate forecasts. The first
-70 % of the rows are to learn from, the last 20 % for the test. It lies in the archive of several forecasting tables
-that the authors of S4 keep, for which no digest is published.
+columns do not matter. A table with only some of the clients, including the target, can be used for univariate
+forecasts. The first 70 % of the rows are for training, the last 20 % for the test. The table is in the archive of
+several forecasting tables kept by the authors of S4, for which no digest is published.
 """
 
 from longspan.core.remote import Source

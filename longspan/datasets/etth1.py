@@ -1,7 +1,7 @@
 """ETTh1: load and oil temperature of an electricity transformer, hour by hour for two years (Informer, AAAI 2021).
 
-Seven columns, of which the oil temperature `OT` is the target; twelve months of 30 days to learn from, four to validate
-on, four for the test. The 3,020 rows after that are not used, as in the original.
+Seven columns, of which the oil temperature `OT` is the target; twelve months of 30 days for training, four for
+validation, four for the test. The 3,020 rows after that are not used, as in the original.
 """
 
 from longspan.core.remote import Source

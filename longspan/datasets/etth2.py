@@ -1,6 +1,6 @@
 """ETTh2: load and oil temperature of a second transformer, hour by hour for two years (Informer, AAAI 2021).
 
-Columns and parts are those of ETTh1: seven columns, `OT` the target, months 1 to 12, 13 to 16 and 17 to 20.
+Columns and splits are those of ETTh1: seven columns, `OT` the target, months 1 to 12, 13 to 16 and 17 to 20.
 """
 
 from longspan.core.remote import Source

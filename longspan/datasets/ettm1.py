@@ -1,6 +1,6 @@
 """ETTm1: the transformer of ETTh1, every quarter of an hour for two years (Informer, AAAI 2021).
 
-Columns and months are those of ETTh1, with four times the rows. The time features tell the hour and not the quarter, as
+Columns and months are those of ETTh1, with four times the rows. The time features give the hour and not the quarter, as
 in the original's scripts.
 """
 

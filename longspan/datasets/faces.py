@@ -1,12 +1,13 @@
-"""Faces at two resolutions: FFHQ to train on, CelebA-HQ to be tested on, each 16 x 16 and 128 x 128 in colour.
+"""Faces at two resolutions: FFHQ for training, CelebA-HQ for the test, each 16 x 16 and 128 x 128 in colour.
 
-An example is a picture three times, in bytes: low, high, and the low one enlarged by the bicubic filter, which is what
-a network is given. Made by Pillow as in SR3's code (`super_resolution/pairs.py`); which files are whose is in
-`super_resolution/layouts.py`. Neither set can be downloaded without a login or a drive's quota, so both are imported:
+An example is one picture in three versions, in bytes: low, high, and the low one enlarged by the bicubic filter, which
+is the network's input. They are made by Pillow as in SR3's code (`super_resolution/pairs.py`); which files belong to
+which split is in `super_resolution/layouts.py`. Neither dataset can be downloaded without a login or hitting a drive's
+quota, so both are imported:
 
     longspan data import faces FFHQ_FOLDER CELEBA_HQ_FOLDER
 
-Every tenth part of the training pictures at most, evenly spaced, validates: kept out of training, unless `held_out` is
+At most a tenth of the training pictures, evenly spaced, is for validation: kept out of training, unless `held_out` is
 False, as in CAB, which trains on all. On disk: `{train,test}.{low,upsampled,high}.npy`, bytes [count side side 3].
 Papers: arXiv:1812.04948, arXiv:1710.10196.
 """
@@ -35,14 +36,14 @@ from longspan.datasets.super_resolution.pairs import Pair, pair_of, read_pair
 
 LOW, HIGH, COLOURS = 16, 128, 3
 PARTS = Pair._fields
-IMPORT_SHARD = 200  # pictures; an import that is interrupted loses at most so many for each thread
+IMPORT_SHARD = 200  # pictures; an interrupted import loses at most this many per thread
 
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: the two sides in pixels, how many pictures (None is all), and whether validation is kept from training.
+    """Settings: the two sides in pixels, how many pictures (None is all), and whether training leaves out validation.
 
-    Fewer pictures than there are lie at equal distances. `seed` is for stand-ins alone.
+    If not all pictures are taken, they are evenly spaced. `seed` is only for stand-ins.
     """
 
     low: int = LOW
@@ -90,7 +91,7 @@ class Pictures:
         return Pair(*(np.asarray(getattr(self, part)[self.rows[i]]) for part in PARTS))
 
     def resized(self, low: int, high: int) -> "Pictures":
-        """The same pictures at other sides, made from the high ones now, in memory."""
+        """The same pictures at other sizes, made in memory from the high ones."""
         from PIL import Image
 
         pairs = [pair_of(Image.fromarray(np.asarray(self.high[row])), low, high) for row in self.rows]
@@ -232,7 +233,7 @@ def _whole_split(arrays: Mapping[str, np.ndarray], split: str) -> Pictures:
 
 
 def _identity(files: Sequence[Path]) -> str:
-    """Of an import: the same files, unchanged, are gone on with."""
+    """Identifies an import, which is resumed if the files are the same and unchanged."""
     facts = [[str(file), (stat := file.stat()).st_size, stat.st_mtime_ns] for file in files if file.exists()]
     return hashlib.sha256(canonical(facts).encode()).hexdigest()[:16]
 
@@ -276,7 +277,7 @@ def _made_up(rng: np.random.Generator, data: Data) -> Pair:
 
 
 def _size_in_words(file: Path) -> str:
-    """Which resolution the pictures had: FFHQ's thumbnails were made by another filter than the pictures here."""
+    """Which resolution the pictures had: FFHQ's thumbnails were made with a different filter."""
     from PIL import Image
 
     with Image.open(file) as image:

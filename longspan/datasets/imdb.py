@@ -2,8 +2,8 @@
 
 An example is the unprocessed UTF-8 text, one token per byte, `<br />` included; label 1 is a positive review. The
 archive has no validation split: `held-out` takes the published tenth of the training texts (negatives by number, then
-positives by number, as many of each), `test` validates on the test texts as the Long Range Arena does. Departs from it
-in: nothing.
+positives by number, equally many of each), `test` validates on the test texts as the Long Range Arena does. Departs
+from it in: nothing.
 """
 
 import csv
@@ -45,14 +45,14 @@ FOLDERS = ("neg", "pos")  # by label
 PER_CLASS = 12_500
 TEXT_BYTES = {("train", 0): 16_289_992, ("train", 1): 16_842_831, ("test", 0): 16_067_328, ("test", 1): 16_283_357}
 STANDIN_SHARD = 500
-LEAST = 15  # times that a character occurs in the training texts, to be read as such
+LEAST = 15  # occurrences in the training texts that give a character an id
 
 
 @dataclass(frozen=True)
 class Data:
     """Settings: how many tokens of a text are read, how many texts are taken (None is all), and the validation split.
 
-    Tokens are bytes, or characters that the training texts have at least 15 times.
+    Tokens are bytes, or characters that occur at least 15 times in the training texts.
 
     `seed` is only for stand-ins; the held-out texts are always the same.
     """

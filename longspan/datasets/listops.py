@@ -2,7 +2,7 @@
 
     [MAX 2 9 [MIN 4 7 ] 0 ]   ->   9
 
-Operators MIN, MAX, MED (median, cut to an integer) and SM (sum modulo 10), drawn uniformly. A node is an operator
+Operators MIN, MAX, MED (median, truncated to an integer) and SM (sum modulo 10), drawn uniformly. A node is an operator
 with probability 1/4, with 2 .. max_args arguments; the root has depth 1 and nodes at max_depth are digits. A tree is
 kept when longer_than < length < shorter_than, where an operator counts 2 (its name and its closing bracket); no tree
 appears twice. Rules as in LRA's released generator; departs from it in: every draw is seeded, ids are sorted.
@@ -135,7 +135,7 @@ class ListOps(Dataset):
     ) -> Splits:
         """Download the three tables; if they are not available, read them from the archive of 8.2 GB.
 
-        Of the archive nothing is kept, and reading stops at the third table.
+        Nothing of the archive is kept, and reading stops at the third table.
         """
         data = cast(Data, self._settings(data))
         if (ready := self._official(data, root)) is not None:
@@ -309,7 +309,7 @@ def _grow(rng, tokens, lengths, labels, attempts, longer_than, shorter_than, max
                     value = low
                 elif operator[depth] == SM:
                     value = total % 10
-                else:  # the two middle ranks (one and the same when count is odd), averaged and cut
+                else:  # the two middle ranks (one and the same when count is odd), averaged and truncated
                     passed, middle = 0, 0
                     for digit in range(10):
                         for _ in range(digits[depth, digit]):
@@ -339,7 +339,7 @@ def value_of(ids: np.ndarray) -> int:
 
 
 def _value(ids):
-    """A stack of open operators, each with how often every digit was seen among its arguments."""
+    """A stack of open operators, each with a count of every digit among its arguments."""
     operator = np.zeros(len(ids) + 1, np.int64)
     seen = np.zeros((len(ids) + 1, 10), np.int64)
     depth, result = 0, -1

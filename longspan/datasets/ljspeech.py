@@ -1,11 +1,11 @@
 """LJSpeech: 13,100 sentences read aloud by one speaker, 24 hours, for text to speech (keithito.com, public domain).
 
-An example is a clip: its phones and its log mel. What FastSpeech 2 reads is `phones="aligned"`: phones without word
-boundaries, each with its duration, pitch and energy. Durations are those of the TextGrids that CAB uses
-(`durations="mfa"`: clips are cut to the speech, silences inside are tokens), else those of our own aligners (`"hmm"`,
-Gaussians, or `"ctc"`, a network that learns from them: nothing is cut, and commas and the like are tokens `sp`). What
-Transformer-TTS reads is `phones="text"`: phones of the whole text with `|` between words and marks. Clips with fewer
-than two voiced frames are left out where pitch is needed.
+An example is a clip: its phones and its log mel. FastSpeech 2 reads `phones="aligned"`: phones without word boundaries,
+each with its duration, pitch and energy. Durations are those of the TextGrids that CAB uses (`durations="mfa"`: clips
+are cut to the speech, silences inside are tokens), else those of our own aligners (`"hmm"`, Gaussians, or `"ctc"`, a
+network that learns from them: nothing is cut, and commas and the like are tokens `sp`). Transformer-TTS reads
+`phones="text"`: phones of the whole text with `|` between words and marks. Clips with fewer than two voiced frames are
+left out where pitch is needed.
 
 Features as in fairseq and CAB: 80 log mels of 22,050 Hz every 256 samples; the network normalises them with the mean
 and the standard deviation of all clips. Split by book, or by `clips.tsv`, or by a hash of the text (8 % each are held
@@ -62,14 +62,14 @@ ALLISON = {
 }
 
 
-# Frames. No clip of LJSpeech has more (10.1 s), but some of a substitute have: two prompts of 20 s would be two fifths
-# of the test of `allison`, and the few in its training set teach no one to speak that long.
+# Frames. No clip of LJSpeech has more (10.1 s), but some of a substitute do: two prompts of 20 s would be two fifths of
+# the test split of `allison`, and the few in its training split are not enough to learn clips of that length.
 LONGEST = 880
 
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: which phones, from where their durations (`auto`: TextGrids if there are any), and how many clips.
+    """Settings: which phones, where their durations come from (`auto`: TextGrids if any), and how many clips.
 
     Clips of more than `longest` frames are left out.
     """
@@ -99,7 +99,7 @@ def _presets(phones: Literal["aligned", "text"], published: Literal["auto", "mfa
     return by_tier(
         full={"longspan": Data(phones, longest=LONGEST), "cab-2023": Data(phones, published)},
         smoke=smoke,
-        other_smoke={"cab-2023": smoke},  # whatever there is: a smoke test compares nothing with the paper
+        other_smoke={"cab-2023": smoke},  # with any durations: a smoke test is not compared with the paper
     )
 
 
@@ -108,7 +108,7 @@ PRESETS = {"tts_fastspeech2": _presets("aligned", "mfa"), "tts_transformer": _pr
 
 @dataclass(frozen=True)
 class _Files:
-    """What `convert` reads: the user's files, what is to be made of them, and where unfinished work is kept."""
+    """What `convert` reads: the user's files, what to make of them, and where unfinished work is kept."""
 
     path: Path
     data: Data
@@ -195,7 +195,7 @@ class LJSpeech(Corpus):
         return ("mfa" if copy.textgrids else "hmm") if data.durations == "auto" else data.durations
 
     def _variant(self, path: Path, copy: Copy) -> str:
-        """`official` and `allison` are known by their digests; clips of the latter have theirs in clips.tsv."""
+        """`official` and `allison` are recognised by their digests; clips of the latter have theirs in clips.tsv."""
         if path.is_file() and path.stat().st_size == ARCHIVE.size and hash_file(path) == ARCHIVE.sha256:
             return "official"
         found = {name: hashlib.sha256(copy.tables[name]).hexdigest() for name in ALLISON if name in copy.tables}
@@ -315,7 +315,7 @@ def load(data: Data | None = None, *, root: Path | str | None = None) -> Splits:
 
 
 def _lacks(manifest: dict, data: Data) -> str:
-    """What the corpus on disk does not have of what the settings ask for, in words."""
+    """What the settings ask for and the corpus on disk lacks, in words."""
     there = manifest.get("durations")
     if data.phones == "text" or manifest["variant"] == "standin" or there == data.durations:
         return ""

@@ -1,4 +1,4 @@
-"""Multi-News: several newspaper articles about one event in, the summary an editor wrote of them out (ACL 2019).
+"""Multi-News: from several newspaper articles about one event to the summary that an editor wrote of them (ACL 2019).
 
 An example is a pair of texts: the articles, stripped and joined by ` ||||| `, and the summary. The published line files
 write a line break as the word NEWLINE_CHAR; here it is a line break again. A pair is kept as text, for the score, and
@@ -11,9 +11,9 @@ first one for the summary.
 The second is what CAB ran: the tokenizer adds `</s>`, and ParaGen one more to articles.
 
 `vocabulary="own"` trains that BPE on the articles of the training split, with `size` entries at most; `"bart-base"`
-takes the 50,265 entries of facebook/bart-base, which is what CAB uses, from files the user has. Tokens are made when
-they are first asked for, and kept. Departs from CAB in: articles are joined by the separator alone (how CAB joined them
-is not known), and the cleaned revision of the articles is used.
+takes the 50,265 entries of facebook/bart-base, which is what CAB uses, from the user's files. Texts are tokenized when
+the tokens are first needed, and the tokens are kept. Departs from CAB in: articles are joined by the separator alone
+(how CAB joined them is not known), and the cleaned revision of the articles is used.
 """
 
 import hashlib
@@ -81,9 +81,9 @@ FILES = (
 
 @dataclass(frozen=True)
 class Data:
-    """Settings: after how many tokens texts are cut, which vocabulary, how many pairs (None is all).
+    """Settings: how many tokens texts are cut to, which vocabulary, how many pairs (None is all).
 
-    Fewer pairs than there are lie at equal distances. `seed` is for stand-ins alone.
+    If not all pairs are taken, they are evenly spaced. `seed` is only for stand-ins.
     """
 
     source: int = 4_096
@@ -243,7 +243,7 @@ class MultiNews(Corpus):
         return self._problems(folder) if (folder / "manifest.json").exists() else []
 
     def tokens_folder(self, texts: Splits, data: Data, root: Path | str | None = None) -> Path:
-        """The folder of these texts as tokens."""
+        """The folder with the tokens of these texts."""
         short = hashlib.sha256(canonical([texts.sha256, self.generator]).encode()).hexdigest()[:8]
         return data_root(root) / self.name / f"{data.vocabulary}-{short}"
 

@@ -4,8 +4,8 @@
 
 Our definition. Tokens are bytes. The sentence stands at a relative depth from 0 (the start) to 1 (just before the
 question), moved back to the start of a word; `distractors` are sentences of other names with other numbers at random
-places. All but the last digit are also read, each before the next is asked for, so that all are right just where
-decoding one after the other is. The text is prose of a small grammar (`standins/novels.py`), which can be made at any
+places. All digits but the last are also inputs, each before the next is asked for, so that all are right exactly when
+decoding them one by one is. The text is prose of a small grammar (`standins/novels.py`), which can be made at any
 length.
 """
 
@@ -115,7 +115,7 @@ class Needle(PlacedAnswers):
 
 
 def make_row(data: Data, length: int, depth: float, prose: bytes, rng: np.random.Generator) -> bytes:
-    """A row of `length` bytes and the last digit behind it."""
+    """A row of `length` bytes, followed by the last digit."""
     names = [NAMES[i] for i in rng.permutation(len(NAMES))[: data.distractors + 1]]
     numbers = ["".join(str(digit) for digit in rng.integers(0, 10, data.digits)) for _ in names]
     sentences = [f"The number of {name} is {number}. ".encode() for name, number in zip(names, numbers, strict=True)]
@@ -134,7 +134,7 @@ _LIBRARIES: dict[int, bytes] = {}
 
 
 def _library(seed: int) -> bytes:
-    """Prose without line ends, made once for every seed."""
+    """Prose without line ends, made once per seed."""
     if seed not in _LIBRARIES:
         rng = np.random.default_rng(derive(seed, "needle", "prose"))
         books = [make_novel(rng, LIBRARY // 32) for _ in range(32)]

@@ -5,7 +5,7 @@ is Path-X; `hard` (14 paddles per curve) is what LRA reports. Sides 12 and 14 wi
 others in the image are our own: a small network learns them in seconds, partly from where the discs lie. An example is
 the image row by row, one byte per pixel. Drawn by the rules in `drawing/`, or the release's own images. Departs from
 the release in: the split is a published list of numbers in `splits/`, since the official one follows a record order
-that the PNG files do not tell.
+that the PNG files do not record.
 """
 
 from collections.abc import Callable
@@ -63,9 +63,9 @@ class Data:
     """Settings; the defaults are those of the Long Range Arena.
 
     `split` says how the release's images are divided: by our list, or as S4 and its successors do (seed 42 of torch).
-    With `fresh` all training images are new ones after so many epochs, and `symmetries` flips and rotates each one at
-    random whenever it is used, which keeps its label. With `curriculum` contours grow during so many epochs, from three
-    paddles and no distractors to those of the difficulty. Validation and test images stay those on disk.
+    All training images are redrawn every `fresh` epochs, and `symmetries` flips and rotates each one at random whenever
+    it is used, which keeps its label. With `curriculum` contours grow over that many epochs, from three paddles and no
+    distractors to those of the difficulty. Validation and test images stay those on disk.
     """
 
     size: int = 32
@@ -140,7 +140,7 @@ PRESETS["pathfinder_cls"] = {key: data for key, data in PRESETS["pathfinder"].it
 
 @dataclass(frozen=True, eq=False)
 class Drawn(Split):
-    """Training images that are drawn again as the settings say; without a curriculum, those on disk are the first."""
+    """Training images that are redrawn as the settings say; without a curriculum, the first set is that on disk."""
 
     data: Data
 
@@ -182,7 +182,7 @@ class Pathfinder(Dataset):
         return replace(splits, train=train, manifest=splits.manifest | {"settings": settings_of(data)})
 
     def stored(self, data: Data) -> Data:
-        """What is on disk knows nothing of how training images are drawn again."""
+        """The data on disk does not depend on how training images are redrawn."""
         return replace(data, fresh=0, symmetries=False, curriculum=0)
 
     def key(self, data: Data) -> str:
@@ -240,8 +240,8 @@ class Pathfinder(Dataset):
     ) -> Splits:
         """Read the images from the published archive while it is downloaded; the archive is not stored.
 
-        It has no table of contents, so that up to 8.2 GB pass; a dropped connection is taken up again, a killed
-        command begins anew. Who wants to keep the archive downloads it by hand and imports it.
+        It has no table of contents, so that up to 8.2 GB are streamed; a dropped connection is resumed, a killed
+        command starts over. To keep the archive, download it by hand and import it.
         """
         data = cast(Data, self._settings(data))
         if (ready := self._official(data, root)) is not None:
@@ -266,7 +266,7 @@ class Pathfinder(Dataset):
     def _take(
         self, data: Data, root: Path | str | None, read: Callable[[Path], Images], variant: str, **facts: Any
     ) -> Splits:
-        """Divide images into splits and write them; `read` may use a scratch folder. Callable facts are asked last."""
+        """Divide images into splits and write them; `read` may use a scratch folder. Callable facts are called last."""
 
         def fill(temporary: Path) -> dict:
             images = read(temporary)

@@ -1,13 +1,13 @@
 """PCN: what a depth camera sees of a shape from one side, and the whole shape as 16,384 points (arXiv:1808.00671).
 
 An example is a model of ShapeNet in one of eight categories: its surface as points, and partial views of it, eight for
-training, one for validation and for test. Coordinates are used as they are stored: the middle of the box around a model
-is the origin, its diagonal is 1, y is up.
+training, one for validation and for test. Coordinates are used as they are stored: the centre of the bounding box of a
+model is the origin, its diagonal is 1, y is up.
 
-PCN cannot be downloaded by a program. In its place stand any folders of shapes (`clouds/layouts.py` says which): with
-the name of a known substitute as variant, `furniture` or `airplanes`, or else as `imported`. What comes without views
-gets them from a virtual camera. True clouds keep their number of points, 8,192 in both substitutes; the distances that
-score a completion take clouds of different size.
+PCN cannot be downloaded by a program. Other folders of shapes can take its place (`clouds/layouts.py` says which): the
+variant is then the name of a known substitute, `furniture` or `airplanes`, or else `imported`. Models without views get
+them from a virtual camera. True clouds keep their number of points, 8,192 in both substitutes; the distances that score
+a completion accept clouds of different sizes.
 
 On disk, for each split: `complete` [models points 3], `partial` [.. 3] with all views one after another, `edges`
 [models * views + 1] between them, `labels` [models], numbers of categories, and `ids` [models width], UTF-8; and
@@ -52,7 +52,7 @@ COUNTS = {"train": 28_974, "valid": 800, "test": 1_200}
 class Data:
     """Settings: how many points of a view the network sees, how many points a true cloud has, and how many models.
 
-    None is all. `validation="test"` puts the test split in its place, as CAB's code did.
+    None is all. `validation="test"` validates on the test split, as CAB's code did.
     """
 
     partial: int = 2_048
@@ -93,7 +93,7 @@ class Clouds:
     partial: np.ndarray  # the same dtype [.. 3]
     partial_edges: np.ndarray  # int64 [count views+1]
     category: np.ndarray  # int64 [count]
-    index: np.ndarray  # int64 [count], the place in the whole split
+    index: np.ndarray  # int64 [count], the index in the whole split
     ids: list[str]
     categories: list[str]
     training: bool
@@ -315,7 +315,7 @@ def _texts(rows: np.ndarray) -> list[str]:
 
 
 def _read(found: Plan, split: str) -> Iterator[Shape]:
-    """The models in order, a few at a time; a bar on a terminal tells how far it is."""
+    """The models in order, a few at a time, with a progress bar on a terminal."""
     models = found.models[split]
     with Bar(f"pcn {split}", len(models), show=True) as advance, ThreadPoolExecutor(available_cpus()) as pool:
         for first in range(0, len(models), AHEAD):
@@ -331,7 +331,7 @@ def _again(file: Any, dtype: str) -> Iterator[np.ndarray]:
 
 
 def _unpacked(archive: Path, scratch: Path) -> Path:
-    """The shapes and split lists of an archive, in a folder; names that lead elsewhere are refused."""
+    """The shapes and split lists of an archive, in a folder; names that lead outside it are refused."""
     if not is_archive(archive):
         raise DataMissing(f"{archive} is neither a folder of shapes nor an archive of one; check the path.")
     for member in members(archive, lambda name: ending(Path(name)) in (*ENDINGS, ".json", ".tsv")):

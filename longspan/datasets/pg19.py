@@ -65,7 +65,7 @@ METADATA = Source(
     dataset="pg19",
     licence="the books are in the public domain in the USA; the metadata is under Apache-2.0.",
 )
-FOLDERS = {"train": "train", "valid": "validation", "test": "test"}  # our names of the splits, and those in addresses
+FOLDERS = {"train": "train", "valid": "validation", "test": "test"}  # our split names, and those in URLs
 BOOKS = {"train": 28_602, "valid": 50, "test": 100}
 TEXT_BYTES = {"train": 11_680_635_853, "valid": 17_733_002, "test": 41_289_101}
 BYTES_PER_TOKEN = 4  # about, for estimates before anything is on disk
@@ -84,8 +84,9 @@ GET_GPT2 = (
 class Data:
     """Settings: `length` tokens per row, what ends a row, the tokenizer, and how many books are taken (None is all).
 
-    `vocabulary` counts tokens with the four special ones; if the text has fewer, ids stay unused; more are refused.
-    `scored` names the split that is the test split; `seed` is for stand-ins and for the fixed masks of evaluation.
+    `vocabulary` counts tokens, including the four special ones; if the text has fewer, ids stay unused; more are
+    refused. `scored` names the split used as the test split; `seed` is for stand-ins and for the fixed masks of
+    evaluation.
     """
 
     length: int = 8_192
@@ -174,7 +175,7 @@ class Pg19(Corpus):
         generated=False,
     )
     sizes = BOOKS
-    encoding = 1  # raised when the same text and settings give other tokens
+    encoding = 1  # raised when the same text and settings give different tokens
 
     def counts(self, data: Data) -> dict[str, int]:
         """About how many rows each split has, before anything is on disk."""
@@ -426,7 +427,7 @@ class Pg19(Corpus):
             total = np.zeros(data.vocabulary, np.int64)
             tokens[split] = sum(len(np.load(path, mmap_mode="r")) for path in raw[split])
             stream = (_counted(dictionary.numbers[np.load(path)], total) for path in raw[split])
-            contents = {  # in this order: the counts are whole when the stream is written
+            contents = {  # in this order: the counts are complete only once the stream is written
                 f"{split}.tokens": (dtype, (tokens[split],), stream),
                 f"{split}.counts": (np.int64, total.shape, [total]),
             }
@@ -445,7 +446,7 @@ class Pg19(Corpus):
 
 
 def _is_of(manifest: dict, arrays: Mapping[str, np.ndarray], text: tuple[dict[str, Split], dict], data: Data) -> bool:
-    """Whether streams are those of these books under these settings."""
+    """Whether streams were made from these books with these settings."""
     books, told = text
     chosen = {s: np.asarray(books[s].labels)[spread(len(books[s]), getattr(data, s))].tolist() for s in SPLITS}
     return (
@@ -511,7 +512,7 @@ class Cutter:
 
 
 def _books(source: Path | Downloads) -> Iterator[Book]:
-    """Every book of a source, in the order in which it has them."""
+    """Every book of a source, in its order."""
     if isinstance(source, Downloads):
         for split, numbers in source.numbers.items():
             for number in numbers:
@@ -568,7 +569,7 @@ def _checked(book: Book) -> bytes:
 def _write_text(
     folder: Path, lengths: dict[str, dict[int, int]], books: Callable[[], Iterator[Book]]
 ) -> dict[str, dict]:
-    """The books of each split by their numbers; they come in any order and are put where they belong."""
+    """The books of each split, sorted by number; they may come in any order."""
     arrays: dict[str, dict] = {}
     split_of = {number: split for split, of in lengths.items() for number in of}
     place = {number: int(edge) for of in lengths.values() for number, edge in zip(sorted(of), _edges(of), strict=False)}
@@ -632,7 +633,7 @@ def _source(split: str, number: int, known: dict[str, dict[str, digests.Digest]]
     return Source(f"{BUCKET}/{name}", name, size=size, sha256=sha256, dataset="pg19", licence=METADATA.licence)
 
 
-# Rows and pieces
+# Rows and tokens
 
 
 def _rows(tokens: np.ndarray, length: int, breaks: str, *, whole: bool = False) -> dict[str, np.ndarray]:
@@ -681,6 +682,6 @@ def _count(paths: list[Path], size: int) -> np.ndarray:
 
 
 def _counted(stream: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """The stream, counted into `total` on the way."""
+    """The stream itself, after adding the counts of its tokens to `total`."""
     total += np.bincount(stream, minlength=len(total))
     return stream

@@ -1,7 +1,7 @@
 """Generated rows with questions at some of their places: what `recall`, `copying` and `needle` share.
 
 On disk a row of n tokens is followed by n answers, 0 where nothing is asked, so that it is 2n numbers long. Its label
-says of which kind it is: the place of its name among `names`. No row occurs twice.
+is its kind, as an index into `names`. No row occurs twice.
 """
 
 from abc import abstractmethod
@@ -17,12 +17,12 @@ from longspan.datasets.base import SPLITS, Dataset, Sample
 from longspan.datasets.generation.shards import Shard
 
 AT_ONCE = 1_000  # rows drawn together
-ATTEMPTS = 20  # draws of what is still lacking, before settings are called impossible
+ATTEMPTS = 20  # draws of the rows still missing, before settings are called impossible
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows that are alike: what tells them from others in words, their share of a split, and the settings of a draw."""
+    """Rows that are alike: the name of the kind, its share of a split, and the settings of a draw."""
 
     name: str
     share: float
@@ -40,7 +40,7 @@ def counts_of(kinds: Sequence[Kind], count: int) -> list[int]:
 
 
 class PlacedAnswers(Dataset):
-    """A dataset whose rows come from a rule; the whole of it is one shard."""
+    """A dataset whose rows come from a rule; all of it is one shard."""
 
     dtype: type = np.uint8  # of a token on disk
 
@@ -50,14 +50,14 @@ class PlacedAnswers(Dataset):
 
     @abstractmethod
     def draw(self, data: Any, kind: Kind, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and answers of so many rows, each [count n]; 0 is no token and no answer."""
+        """Tokens and answers of `count` rows, each [count n]; 0 is no token and no answer."""
 
     def words(self, data: Any, tokens: np.ndarray) -> list[str]:
-        """Tokens as a person reads them."""
+        """Tokens in readable form."""
         return [str(token) for token in tokens]
 
     def names(self, data: Any) -> list[str]:
-        """The names of all kinds, those of training first; the label of a row is a place in this list."""
+        """The names of all kinds, those of training first; the label of a row is an index into this list."""
         return list(dict.fromkeys(kind.name for split in SPLITS for kind in self.kinds(data, split)))
 
     def shard_size(self, data: Any) -> int:
@@ -83,13 +83,13 @@ class PlacedAnswers(Dataset):
         return [Sample(self.text(data, *row), 0) for row in zip(*self.draw(data, kind, count, rng), strict=True)]
 
     def text(self, data: Any, tokens: np.ndarray, answers: np.ndarray) -> str:
-        """A row in words, `?answer` behind each place where one is asked for."""
+        """A row in words, `?answer` after each place where one is asked for."""
         replies = self.words(data, answers)
         words = zip(self.words(data, tokens), answers, replies, strict=True)
         return " ".join(f"{word}?{reply}" if answer else word for word, answer, reply in words)
 
     def _distinct(self, data: Any, kind: Kind, count: int, rng: np.random.Generator, seen: set[bytes]) -> np.ndarray:
-        """So many rows that were not seen before, as they lie on disk."""
+        """`count` rows that were not seen before, in the layout on disk."""
         found: list[np.ndarray] = []
         have = 0
         for _ in range(ATTEMPTS + -(-count // AT_ONCE)):

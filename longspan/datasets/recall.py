@@ -1,12 +1,12 @@
-"""Multi-query associative recall: key, value, key, value, ..., and later each key again, whose value is to be told.
+"""Multi-query associative recall: key, value, key, value, ..., and later each key again, to be answered with its value.
 
     k3 v9 k1 v4 | v7 k1?v4 v2 v5 k3?v9 v6
 
-Keys are drawn without repetition from 1 .. V/2 - 1, values from V/2 .. V - 1, `pairs` of each. Behind the context every
-other place may be that of a query; `pairs` of these are drawn without repetition, the i-th with a weight of i^(a - 1),
-and the first key stands at the first one drawn. Everything else is filled with random tokens, `fillers="values"` with
-values alone, so that a key occurs exactly twice. Rules as in zoology (arXiv:2312.04927, multiquery_ar); departs from it
-in: fillers are never 0, which is padding, no row occurs twice, and every draw is seeded.
+Keys are drawn without replacement from 1 .. V/2 - 1, values from V/2 .. V - 1, `pairs` of each. After the context every
+other place can hold a query; `pairs` of these are drawn without replacement, the i-th with weight i^(a - 1), and the
+first key goes to the first one drawn. All other places are filled with random tokens, with `fillers="values"` only with
+values, so that a key occurs exactly twice. Rules as in zoology (arXiv:2312.04927, multiquery_ar); departs from it in:
+fillers are never 0, which is padding, no row occurs twice, and every draw is seeded.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from longspan.datasets.placed_answers import Kind, PlacedAnswers
 class Data:
     """Settings; the defaults are those of the Based paper (arXiv:2402.18668).
 
-    `trained` has (length, pairs, share) of the rows for training and validation, `tested` (length, pairs) of those of
-    the test, as many of each.
+    `trained` has (length, pairs, share) for training and validation rows, `tested` (length, pairs) for test rows,
+    equally many of each.
     """
 
     train: int = 180_000
@@ -122,9 +122,9 @@ class Recall(PlacedAnswers):
 
 
 def first_drawn(times: np.ndarray, count: int) -> np.ndarray:
-    """The columns with the smallest times of each row, in their order: draws without repetition.
+    """The columns with the smallest times in each row, in order of time: draws without replacement.
 
-    Where times are exponential with rates w, they are those of one draw after another with weights w.
+    If times are exponential with rates w, these are successive draws with weights w.
     """
     first = np.argpartition(times, count - 1, axis=1)[:, :count]
     order = np.take_along_axis(times, first, axis=1).argsort(axis=1)

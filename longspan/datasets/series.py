@@ -49,7 +49,8 @@ class Data:
     """Settings: how long a window is, which variables it has, how many windows are taken (None is all).
 
     The decoder reads the last `prefix` rows of the past once more. `variables="target"` leaves only the target, for
-    univariate forecasts. `whole_batches` keeps as many validation and test windows as fill batches of that size.
+    univariate forecasts. `whole_batches` keeps only the validation and test windows that fill whole batches of that
+    size.
     """
 
     past: int = 336

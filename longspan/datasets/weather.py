@@ -1,8 +1,8 @@
 """Weather (WTH): readings of one weather station, hour by hour from 2010 to 2013 (Informer, AAAI 2021).
 
-Twelve columns, of which the wet-bulb temperature in Celsius is the target. The first 70 % of the rows are to learn
-from, the last 20 % for the test. Missing readings were filled in by its makers. It lies in the archive of several
-forecasting tables that the authors of S4 keep, for which no digest is published; copies that a spreadsheet has saved
+Twelve columns, of which the wet-bulb temperature in Celsius is the target. The first 70 % of the rows are for training,
+the last 20 % for the test. Missing readings were filled in by its makers. The table is in the archive of several
+forecasting tables kept by the authors of S4, for which no digest is published; copies that a spreadsheet has saved
 differ from the original in a few last digits and are taken as they are.
 """
 

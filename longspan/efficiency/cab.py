@@ -4,8 +4,8 @@
 
 One noncausal self attention with its projections, batch 4, 8 heads of 64, fp32, 256 to 8,192 tokens. CAB's vanilla
 attention stores its matrix, which is `softmax(kernel="plain")`; today's softmax is measured beside it. Departs from CAB
-in: dropout is off, the device is waited for, and ProbSparse has the factor of CAB's tasks, since the adaptive one of
-another repository is not described. Paper: arXiv:2210.07661.
+in: dropout is off, clocks synchronise with the device, and ProbSparse has the factor of CAB's tasks, since the adaptive
+one of another repository is not described. Paper: arXiv:2210.07661.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def as_measured(names: Sequence[str]) -> list[str]:
-    """The mechanisms as CAB measured them, a name without options with CAB's; all of them where none is named.
+    """The mechanisms as CAB measured them: a name without options gets CAB's options; no names mean all of them.
 
     Exact attention is always among them, in both forms.
     """

@@ -4,7 +4,7 @@
     workload.work().state_bytes
 
 A call is `step`, projections included, for one token of every row, always from the state after the whole context, so
-that every reading is of the same length. In causal cross attention the length is that of the context it looks into.
+that every reading is at the same length. In causal cross attention the length is that of the context.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class DecodeWorkload:
         return TimedCalls(calls, held, calls[0], state_bytes=state.nbytes)
 
     def sample(self, dtype: torch.dtype | None = None) -> Float[Tensor, "b d"]:
-        """The token after the first row: as it is timed, or with weights and inputs in the precision named."""
+        """The output for the token after the first row: as it is timed, or with weights and inputs in `dtype`."""
         layer, (tokens, token) = self.layer, self.row
         if dtype is not None:
             layer, tokens, token = finer(layer, dtype), tokens.to(dtype), token.to(dtype)

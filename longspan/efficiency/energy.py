@@ -1,6 +1,6 @@
 """Energy of a call, from the GPU's own energy counter, over seconds of repeating the same call.
 
-The counter moves in steps of some hundredths of a second, so a window lasts at least two seconds. It counts the whole
+The counter is updated every few hundredths of a second, so a window lasts at least two seconds. It covers the whole
 board, idle power included.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from longspan.core.meter import EnergyMeter, Stopwatch
 
 WINDOW = 2.0  # seconds
-LOOKS = 10  # at the clock within a window; each look waits for the device
+LOOKS = 10  # clock readings within a window; each one synchronises with the device
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Roofline floors: the least time in which a device could do what a mechanism asks for.
+"""Roofline floors: the least time in which a device could do the work of a mechanism.
 
     at = floor(mechanism, pattern, batch=4, heads=8, dim=64, length=16384, mode="forward", dtype=torch.bfloat16)
     at.seconds(ceilings("cuda", torch.bfloat16)), at.bound(...)
@@ -11,11 +11,11 @@ Bytes that must move, counting each tensor once for each time it has to be read 
     layer, train    the same; then read dy, x, the context and the weights again, and write a gradient of each
     decode          the token in and out; the keys and values it looks at, or the state once; a layer's weights
 
-An ablation in which tokens never meet need not even look at them: it writes y, and in training a gradient of x.
+An ablation that does not mix tokens need not even read them: it writes y, and in training a gradient of x.
 
 Intermediate results need not leave the chip. Operations come from the formulas in `least_work.py` or, without one, from
-the count of the call itself (`counted`). Both are compared with what this device reached in the same run: a large copy
-and a large matrix product.
+the count of the call itself (`counted`). Bytes and operations are compared with the rates this device reached in the
+same run, on a large copy and a large matrix product.
 """
 
 import math
@@ -37,7 +37,7 @@ Module = Literal["core", "layer", "block"]
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The best that was measured on a device: bandwidth and arithmetic rate."""
+    """The highest rates measured on a device: bandwidth and arithmetic."""
 
     bytes_per_second: float
     operations_per_second: float
@@ -161,7 +161,7 @@ SIDE = {"cuda": 8192, "cpu": 1024}  # of the matrices
 
 
 def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
-    """Bytes and operations a second of this device, each the median of several runs of the simplest large work."""
+    """Bytes and operations per second of this device, each the median of several large copies or products."""
     kind = torch.device(device).type
     kind = kind if kind in COPIED else "cpu"
     nbytes, side = COPIED[kind], SIDE[kind]

@@ -4,8 +4,8 @@
     agreement(workload)                                              # relative error against finer arithmetic
 
 The mechanism is its own reference: the same module on the same inputs in float64 (beyond 4,096 tokens, or where it has
-no float64, in float32), which takes the plain path wherever a fast kernel has no such precision. One row of the batch
-is compared; that rows do not depend on one another is a promise of its own.
+no float64, in float32), which takes the plain path wherever a fast kernel does not support that precision. One row of
+the batch is compared; that rows do not depend on one another is a promise of its own.
 """
 
 import math
@@ -55,7 +55,7 @@ def conformance(
     dtype: str,
     trusted: Sequence[Mapping[str, Any]] = (),
 ) -> GateVerdict:
-    """The quick check, unless a report of an earlier one is trusted: what `longspan check --json` printed."""
+    """The quick check, unless a trusted report (printed by `longspan check --json`) already answers it."""
     question = {"mechanism": str(mechanism), "pattern": pattern.value, "device": device, "dtype": dtype}
     for report in trusted:
         if all(report[word] == answer for word, answer in question.items()):
@@ -114,7 +114,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 def disagreement(error: float | None, dtype: str) -> str | None:
-    """The sentence with which a shape is refused; None where it passes."""
+    """Why a shape is refused, in a sentence; None where it passes."""
     if error is None or error <= TOLERANCE[dtype]:
         return None
     if not math.isfinite(error):

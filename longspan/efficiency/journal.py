@@ -5,7 +5,7 @@
     journal.find((4096, "train", "graph"))
 
 A journal belongs to one mechanism in one pattern with one setup, code and machine: its folder is named after a hash of
-all that, so that any change starts another journal. A line that was cut short is ignored.
+all that, so that any change starts another journal. A truncated line is ignored.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Journal:
             self._read()
 
     def find(self, key: Key, *, energy: bool = False) -> dict[str, Any] | None:
-        """The point of a cell, if it was measured before, and with energy where that is asked for."""
+        """The point of a key, if it was measured before, and with energy if that is requested."""
         line = self._points.get(key)
         return None if line is None or (energy and not line["energy"]) else line["point"]
 

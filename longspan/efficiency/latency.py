@@ -4,8 +4,8 @@
     Spread.of(time_calls(step, "cuda", count=affordable(cost, 20, seconds=10))).median
     time_call(step, "cuda", repeats=20, seconds=0.3, warmup=3).spread.median      # all of it, also for short calls
 
-On a GPU two events, stamped by the device itself, enclose each call, so that the host's own pauses between calls do not
-count. A CPU has finished when the call returns, so there the clock of the process is read around it.
+On a GPU each call lies between two CUDA events, so that the host's own pauses between calls are not measured. A CPU has
+finished when the call returns, so there the process clock is read around it.
 """
 
 import math
@@ -18,10 +18,10 @@ import torch
 
 from longspan.core.meter import Stopwatch, synchronize
 
-LEAST = 3  # readings below which a median and its quartiles say nothing
-READING = 1e-3  # seconds that a reading lasts at least, so that neither the clock's resolution nor its own cost counts
-WARM = 0.03  # seconds of work before the first reading, in which a GPU leaves its resting frequency
-FENCE = 3.0  # interquartile ranges beyond a quartile, from which on a reading is an outlier
+LEAST = 3  # with fewer readings a median and its quartiles say nothing
+READING = 1e-3  # least seconds of a reading, so that neither the clock's resolution nor its own cost matters
+WARM = 0.03  # seconds of work before the first reading, so that a GPU leaves its idle clock frequency
+FENCE = 3.0  # a reading more than this many interquartile ranges beyond a quartile is an outlier
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Spread:
         return cls(low, median, high, len(readings))
 
     def rate(self) -> "Spread":
-        """Per second, where the readings are seconds; what was slow becomes low."""
+        """Rates per second from readings in seconds; `low` and `high` change places."""
         return Spread(1 / self.high, 1 / self.median, 1 / self.low, self.count)
 
 
@@ -63,7 +63,7 @@ def time_call(
 ) -> Timing:
     """Time a run that consists of `calls` calls: up to `repeats` readings within the seconds, but at least `least`.
 
-    Where a run is short, a reading is of several in a row.
+    Where a run is short, a reading covers several in a row.
     """
     cost = warm_up(run, device, calls=warmup, seconds=WARM)
     together = max(1, math.ceil(READING / cost))
@@ -90,7 +90,7 @@ def without_outliers(readings: Sequence[float]) -> list[float]:
 
 
 def warm_up(compute: Callable[[], Any], device: str, *, calls: int, seconds: float = 0.0) -> float:
-    """Call it until kernels are chosen, compiled and cached and the time is over; seconds of the fastest call."""
+    """Call it until kernels are chosen, compiled and cached and the time is up; returns seconds of the fastest call."""
     whole, taken = Stopwatch(device), []
     while len(taken) < calls or whole.elapsed() < seconds:
         taken.append(_seconds(compute, device))
@@ -109,7 +109,7 @@ def affordable(cost: float, wanted: int, *, seconds: float, least: int = LEAST) 
 
 
 def time_calls(compute: Callable[[], Any], device: str, *, count: int) -> list[float]:
-    """Seconds of each of `count` calls, by the device's own events where it has them."""
+    """Seconds of each of `count` calls, by CUDA events on a GPU."""
     if not device.startswith("cuda"):
         return [_seconds(compute, device) for _ in range(count)]
     marks = []

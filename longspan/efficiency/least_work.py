@@ -1,13 +1,13 @@
 """The least work of a mechanism: the operations its formula needs at a given size, in any implementation.
 
-A formula says how many operations one head of one row needs, in four parts that differ in the cost of their backward:
+A formula says how many operations one head of one row needs, in four parts that differ in the cost of backward:
 
     pairs        a query and a key under a softmax: 4 c operations each; backward 10 c, scores recomputed
     products     every other matrix product; backward twice as much
     fixed        Fourier transforms and products with a matrix that is not learned; backward as much again
     choices      hashing, sampling, sorting: no gradient, so no backward
 
-Only products count; elementwise work is left out. For a mechanism without a formula here, the counted operations of its
+Only products are counted, not elementwise work. For a mechanism without a formula here, the counted operations of its
 own call are used. Options that were not given have the values of a layer built for this length.
 """
 
@@ -24,7 +24,7 @@ from longspan.kernels.flops import causal_pairs, transform
 
 @dataclass(frozen=True)
 class ProblemSize:
-    """One head of one row: n queries and m keys of c channels, and what the mechanism was asked to be."""
+    """One head of one row: n queries and m keys of c channels, with the pattern and options of the mechanism."""
 
     n: int
     m: int
@@ -62,7 +62,7 @@ class Work:
 @dataclass(frozen=True)
 class Step:
     work: Work
-    keys: int | None  # that it looks at, where it looks at keys
+    keys: int | None  # how many it attends to, where it attends to keys
 
 
 def core(mechanism: Mechanism, size: ProblemSize) -> Work | None:
@@ -121,7 +121,7 @@ def _bigbird(s: ProblemSize) -> np.ndarray:
     before, after = np.maximum(u - 2, 0), 0 if s.causal else np.maximum(last - u - 2, 0)
     random = np.minimum(s["random"], before + after)
     if s.causal:
-        return (np.minimum(u, 2) + random) * block + i % block + 1  # block 0, the one before, random ones; the own
+        return (np.minimum(u, 2) + random) * block + i % block + 1  # block 0, the one before, random ones; its own
     whole = np.minimum(u, 2) + 1 + np.minimum(last - u, 2) + random
     return np.where((u == 0) | (u == last), s.n, np.minimum(whole * block, s.n))
 
@@ -154,7 +154,7 @@ def _etc(s: ProblemSize) -> np.ndarray:
     i, radius = np.arange(s.n), s["radius"]
     stride = s["stride"] or -(-s.n // max(s["global_tokens"], 1))
     is_global = (i % stride == 0) & (i < s["global_tokens"] * stride)
-    upto = np.concatenate([[0], is_global.cumsum()])  # global tokens before each place
+    upto = np.concatenate([[0], is_global.cumsum()])  # global tokens before each position
     left, end = np.maximum(i - radius, 0), i + 1 if s.causal else np.minimum(i + radius + 1, s.n)
     far = upto[left] if s.causal else upto[left] + upto[-1] - upto[end]
     return np.where(is_global, i + 1 if s.causal else s.n, end - left + far)
@@ -202,7 +202,7 @@ def _performer(s: ProblemSize) -> Work:
 
 
 def _scatterbrain(s: ProblemSize) -> Work:
-    """Features for all, exact weights for the pairs near each other, by lsh if all buckets are of one size."""
+    """Features for all, exact weights for nearby pairs; with lsh, as if all buckets were of one size."""
     features = s["features"] or max(2, int(s.c * math.log(s.c)) // 2 * 2)  # in pairs, of which one is projected
     far = replace(_kernel(s, features, projected=False), fixed=(s.n + s.m) * s.c * features)
     if s["support"] == "lsh" or s.pattern.cross:
@@ -242,7 +242,7 @@ def _nystromformer(s: ProblemSize) -> Work:
     if min(s.n, s.m) <= r:
         return Work(pairs=s.n * s.m, products=taps)
     inverse = s["iterations"] * 4 * 2 * r**3
-    beside = 4 * r * (s.n + s.m) * c  # softmax over few, whose weights can be kept: nothing is made again
+    beside = 4 * r * (s.n + s.m) * c  # softmax over few, whose weights can be kept: nothing is recomputed
     return Work(products=beside + 2 * r * r * c * 2 + inverse + taps)
 
 
@@ -268,14 +268,14 @@ def _sinkhorn(s: ProblemSize) -> Work | None:
 
 
 def _probsparse(s: ProblemSize) -> Work:
-    """The queries that are chosen see everything; every query draws as many keys to be chosen by."""
+    """The chosen queries see everything; to choose them, every query is scored against a sample of keys."""
     chosen, drawn = (min(s["factor"] * max(1, math.ceil(math.log(x))), x) for x in (s.n, s.m))
     seen = chosen * s.m / (2 if s.causal else 1)
     return Work(pairs=seen, choices=2 * s.n * drawn * s.c)
 
 
 def _relative(s: ProblemSize) -> Work:
-    """Every pair once more by its distance; the maps of distances are those of all rows, and left out."""
+    """Every pair once more by its distance; projections of distances are shared by all rows, and left out."""
     seen = _all_keys(s)
     if s.options.get("same_length"):
         i, w = np.arange(s.n), s["memory"]
@@ -284,7 +284,7 @@ def _relative(s: ProblemSize) -> Work:
 
 
 def _set_transformer(s: ProblemSize) -> Work:
-    """Tokens into pools, queries against pools; maps of pools, which in causal form can be part of the projections."""
+    """Tokens into pools, queries against pools; maps of pools, which if causal can be part of the projections."""
     r, c = s["points"], s.c
     return Work(products=4 * r * c * (s.n + s.m) + (0 if s.pattern.causal else 4 * r * c * c))
 
@@ -301,7 +301,7 @@ def _yoso(s: ProblemSize) -> Work:
 
 
 def _yoso_e(s: ProblemSize) -> Work:
-    """A cosine for every pair, and its value; weights are no softmax and can be kept."""
+    """A cosine for every pair, and its value; weights are not a softmax and can be kept."""
     pairs = causal_pairs(s.n, s.m) if s.causal else s.n * s.m
     return Work(products=4 * s.c * pairs + 2 * s.m * s.c * s["conv"])
 
@@ -341,7 +341,7 @@ def _fnet(s: ProblemSize, batch: int) -> Work:
 
 
 def _s4d(s: ProblemSize, batch: int) -> Work:
-    """The kernel, its transform and that of the tokens, and one back; then the map out."""
+    """The kernel, its transform and that of the tokens, and an inverse one; then the output projection."""
     d, points = s.c * s.heads, 2 * s.n
     rows = batch * d + s["channels"] * d + batch * s["channels"] * d
     directions = 2 if s["bidirectional"] and not s.causal else 1
@@ -352,7 +352,7 @@ def _s4d(s: ProblemSize, batch: int) -> Work:
 
 
 def _luna(s: ProblemSize, batch: int) -> Work:
-    """Its maps; every key into the slots and every query from them, causally by two sums of c times slots each."""
+    """Projections; every key into the slots and every query from them, causally by two sums of c times slots each."""
     d, l, values = s.c * s.heads, s["slots"], 1 if s["tied"] else 2  # noqa: E741  the paper's letter
     if s.causal:
         mapped = 2 * batch * s.n * d * d * (3 + values)
@@ -362,7 +362,7 @@ def _luna(s: ProblemSize, batch: int) -> Work:
 
 
 def _flash(s: ProblemSize, batch: int) -> Work:
-    """Its maps; the pairs of each group, which no softmax needs twice; sums over groups and queries against them."""
+    """Projections; the pairs of each group, which no softmax needs twice; sums over groups and queries against them."""
     d, z, g = s.c * s.heads, s["features"], min(s["group"], s.n)
     width, whole = int(s["expansion"] * d), s.n // g
     tokens = whole * g
@@ -397,12 +397,12 @@ def _poolingformer(s: ProblemSize, batch: int) -> Work:
 
 
 def _around(i: np.ndarray, reach: int, places: np.ndarray) -> np.ndarray:
-    """How many of these places, in rising order, lie within reach of each i."""
+    """How many of these positions, in ascending order, lie within reach of each i."""
     return np.searchsorted(places, i + reach, side="right") - np.searchsorted(places, i - reach)
 
 
 def _funnel(s: ProblemSize, batch: int) -> Work:
-    """The maps of pools in and out and of keys and values; every pair once more by its distance, where there is one."""
+    """Projections of pools in and out and of keys and values; every pair once more by its distance, if it has one."""
     d, apart = s.c * s.heads, int(s["separate_cls"])
     pools, keys = (apart + -(-(x - apart) // s["stride"]) for x in (s.n, s.m))
     keys = s.m if s["pool_q_only"] else keys
@@ -419,7 +419,7 @@ def _soft(s: ProblemSize, batch: int) -> Work:
 
 
 def _axial(s: ProblemSize, batch: int) -> Work:
-    """The maps of every axis (keys and values of shared ones once), and each token with those of its lines."""
+    """The projections of every axis (keys and values of shared ones once), and each token with those of its lines."""
     columns = max(1, round(math.sqrt(s.n)))
     shape = s["shape"] or (-(-s.n // columns), columns)
     after, seen = 1, 0
@@ -434,7 +434,7 @@ def _axial(s: ProblemSize, batch: int) -> Work:
 
 
 def _routing_transformer(s: ProblemSize, batch: int) -> Work:
-    """The maps, s of every token, and the pairs within clusters; causally if all clusters are of one size."""
+    """Projections, the scores s of every token, and pairs within clusters; causally as if all were of one size."""
     d, clusters = s.c * s.heads, s["clusters"] or max(1, round(math.sqrt(s.n)))
     window = min(s["window"] or -(-s.n // clusters), s.n)
     keys = min(s["context_window"] or -(-s.m // clusters), s.m) if s.pattern.cross else window
@@ -449,7 +449,7 @@ def _routing_transformer(s: ProblemSize, batch: int) -> Work:
 
 
 def _cluster_former(s: ProblemSize, batch: int) -> Work:
-    """The maps, the distances to all centroids, and windows of sorted tokens; causally if clusters are of one size."""
+    """Projections, distances to all centroids, and windows of sorted tokens; causally as if all were of one size."""
     d, clusters = s.c * s.heads, s["clusters"] or min(64, max(1, s.n // 16))
     i = np.arange(s.n)
     if s.causal or s["strict"]:
@@ -467,7 +467,7 @@ def _cluster_former(s: ProblemSize, batch: int) -> Work:
 
 
 def _sac(s: ProblemSize, batch: int) -> Work:
-    """The maps, the predictor and its scores of all pairs, and the edges."""
+    """The projections, the predictor and its scores of all pairs, and the edges."""
     d, r = s.c * s.heads, s["width"]
     allowed = np.arange(1, s.n + 1) if s.causal else np.full(s.n, s.n)
     seen = np.minimum(allowed, s["edges"] + 1).sum()

@@ -3,11 +3,11 @@
     cards = measure(["performer", "linear"], LraSetup(lengths=(1000, 2000)), device="cuda")
 
 The network is the encoder of the arena with 4 layers, 8 heads and 128 channels, on batches of 32 rows of exactly 1000,
-2000, 3000 and 4000 bytes. A step is measured three times: by the wall clock with everything a real step does (choosing
-rows, making and moving the batch, updating the weights), by the device's own clock on one fixed batch, and by the most
-memory it holds. What runs out of memory or cannot run is a point on the card too. Paper: arXiv:2011.04006. Departs from
-the paper in: one device holds the whole batch; the widths that the paper leaves open for training are those of
-inference; the MLP, which it does not give, is four times as wide as the model.
+2000, 3000 and 4000 bytes. A step has three measurements: wall-clock time with everything a real step does (choosing
+rows, making and moving the batch, updating the weights), time by the device's own clock on one fixed batch, and peak
+memory. What runs out of memory or cannot run is a point on the card too. Paper: arXiv:2011.04006. Departs from the
+paper in: one device holds the whole batch; the widths that the paper leaves open for training are those of inference;
+the MLP, whose width it does not give, is four times as wide as the model.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ from longspan.training.order import ExampleOrder
 PROCEDURE = "lra-efficiency"
 BASELINE = "softmax"  # every ratio is to this one
 VOCABULARY, CLASSES = 257, 2  # a byte is its value + 1, so that 0 can mean padding
-FEED_BATCHES = 8  # rows in the feed, in batches
+FEED_BATCHES = 8  # size of the feed, in batches
 TIMED_PARTS = ("kernels", "backbones/encoder_classifier.py", "attentions/base.py", "tasks/token_feed.py")
 TIMED_PARTS += (
     "tasks/classification.py",
@@ -62,7 +62,7 @@ SIZES = Sizes(dim=128, heads=8, layers=4, mlp=512)
 
 @dataclass(frozen=True)
 class LraSetup:
-    """All that decides a measurement but the mechanism and the machine."""
+    """All settings of a measurement, except the mechanism and the machine."""
 
     lengths: tuple[int, ...] = (1000, 2000, 3000, 4000)
     modes: tuple[Mode, ...] = MODES
@@ -71,7 +71,7 @@ class LraSetup:
     realistic_steps: int = 50  # by the wall clock
     repeats: int = 20  # by the device's clock
     warmup: int = 3
-    seconds: float = 20.0  # each clock stops after so long, with three readings at least
+    seconds: float = 20.0  # limit for each clock, which takes at least three readings
     compile: bool = False
     seed: int = 0
 
@@ -99,9 +99,9 @@ def measure(
     again: bool = False,
     watch: Callable[[str], None] | None = None,
 ) -> list[cards.Card]:
-    """One card per mechanism in `out/cards/measurements`, softmax first; what has its card is not measured again.
+    """One card per mechanism in `out/cards/measurements`, softmax first; one that has its card is not measured again.
 
-    `watch` is told what is measured next. A point that fails, whatever the reason, leaves the others.
+    `watch` is called with what is measured next. A point that fails, whatever the reason, does not stop the others.
     """
     chosen = {str(mechanism): mechanism for mechanism in map(attentions.get, (BASELINE, *mechanisms))}
     device = environment.choose_device(device)
@@ -183,7 +183,7 @@ class Workload:
 
 
 def byte_rows(length: int, count: int, seed: int) -> Split:
-    """Random bytes in rows of exactly this length: their content decides no cost here."""
+    """Random bytes in rows of exactly this length: their content does not change the cost."""
     tokens = np.random.default_rng(derive(seed, "bytes", length)).integers(0, 256, count * length, dtype=np.uint8)
     return Split.of_rows(tokens, np.arange(count + 1, dtype=np.int64) * length, np.arange(count) % CLASSES)
 
@@ -220,7 +220,7 @@ def measure_point(mechanism: Mechanism, setup: LraSetup, length: int, mode: Mode
         if is_out_of_memory(error):
             point["status"] = "oom"
             point["reason"] = f"out of memory on {device} with {setup.batch} rows of length {length}"
-    release(device)  # only now: the error kept the frames alive that hold its tensors
+    release(device)  # only now: the error kept alive the frames that hold its tensors
     return point | numbers
 
 
@@ -252,7 +252,7 @@ def _numbers(mechanism: Mechanism, setup: LraSetup, length: int, mode: Mode, dev
 
 
 def _memory_is_counted(setup: LraSetup, device: str) -> bool:
-    """On a CPU, memory is counted by following tensors, which compiled code hides."""
+    """On a CPU, memory is measured by tracking tensors, which compiled code hides."""
     return not (setup.compile and device == "cpu")
 
 
@@ -295,7 +295,7 @@ def _settings(setup: LraSetup, device: str) -> dict[str, Any]:
 
 
 def _measured_before(store: Store, mechanism: Mechanism, setup: LraSetup, device: str) -> cards.Card | None:
-    """The newest card with the same settings, code and machine that holds every point asked for."""
+    """The newest card with the same settings, code and machine that holds every requested point."""
     asked = {(length, mode) for length in setup.lengths for mode in setup.modes}
     settings, machine = _common(_settings(setup, device)), environment.describe()
     code = source_hash(mechanism.cls)
@@ -308,7 +308,7 @@ def _measured_before(store: Store, mechanism: Mechanism, setup: LraSetup, device
 
 
 def _common(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings but for the choice of points: a card that holds more of them is as good."""
+    """Settings without the choice of points: a card that holds more of them is as good."""
     return {name: value for name, value in settings.items() if name not in ("lengths", "modes")}
 
 

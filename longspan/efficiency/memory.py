@@ -1,7 +1,7 @@
-"""Memory of a computation: the most bytes that tensors hold at one moment of a call, and what a forward pass keeps.
+"""Memory of a computation: the peak bytes that tensors hold during a call, and what a forward pass keeps.
 
-A GPU's allocator keeps that count itself and sees everything. On a CPU the tensors that operations give out are
-followed one by one; scratch space inside an operation stays unseen, so the two methods are never compared.
+A GPU's allocator keeps that count itself and sees everything. On a CPU the tensors that operations return are
+tracked one by one; scratch space inside an operation stays unseen, so the two methods are never compared.
 """
 
 import gc
@@ -19,7 +19,7 @@ METHODS = {"cuda": "allocator", "cpu": "live tensors"}
 
 
 def peak_bytes(compute: Callable[[], Any], device: str, *, held: Iterable[Tensor] = ()) -> int:
-    """Most bytes held during one call; `held` are the tensors that exist before it and outlive it."""
+    """Peak bytes held during one call; `held` are the tensors that exist before it and outlive it."""
     if device.startswith("cuda"):
         synchronize(device)
         reset_peak_memory(device)
@@ -31,10 +31,10 @@ def peak_bytes(compute: Callable[[], Any], device: str, *, held: Iterable[Tensor
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of one call, with what it is given and the weights; `activations` are what a forward pass leaves behind."""
+    """Bytes of one call, inputs and weights included; `activations` are what a forward pass leaves behind."""
 
     allocated: int
-    reserved: int | None  # by the allocator, in the pieces it asks the device for; a CPU has no such thing
+    reserved: int | None  # by the allocator, in the segments it requests from the device; None on a CPU
     activations: int | None
     method: str
 
@@ -42,9 +42,9 @@ class MemoryUse:
 def memory_of(
     compute: Callable[[], Any], device: str, *, held: Iterable[Tensor] = (), forward: Callable[[], Any] | None = None
 ) -> MemoryUse:
-    """The most that one call holds; where `forward` is given, also what stays alive after it for the backward pass.
+    """The peak memory of one call; where `forward` is given, also what stays alive after it for the backward pass.
 
-    Other tensors on the device, such as inputs of other calls, do not count.
+    Other tensors on the device, such as inputs of other calls, are not counted.
     """
     held = list(held)
     if not device.startswith("cuda"):
@@ -65,7 +65,7 @@ def memory_of(
 
 
 def _kept_for_backward(forward: Callable[[], Any], held: Iterable[Tensor]) -> int:
-    """Bytes of the tensors that autograd stores, and of the output, but for what was there before."""
+    """Bytes of the tensors that autograd saves, and of the output, except what was there before."""
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -79,12 +79,12 @@ def _kept_for_backward(forward: Callable[[], Any], held: Iterable[Tensor]) -> in
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Size by place, so that two views of one tensor count once."""
+    """Size by data pointer, so that two views of one tensor count once."""
     return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; libraries below torch say it only in words."""
+    """Whether an error says that memory ran out; libraries below torch say it only in the message."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()

@@ -1,11 +1,11 @@
-"""Operations of a computation: what its products, transforms and running sums do, a multiply-add being two.
+"""Operations of a computation: those of its products, transforms and running sums; a multiply-add is two.
 
     count_operations(lambda: layer(x))
 
-Counted by running it once under torch's counter, with formulas for kernels that it does not know; what works number by
-number is left out, as is usual where operations per second are quoted. Compiled code and a replayed graph do not show
-what they do, so the plain call is counted, which computes the same. A kernel of one's own that is an operator of torch
-is counted once `torch.utils.flop_counter.register_flop_formula` knows its formula.
+Counted by running it once under torch's FLOP counter, with formulas for kernels that it does not know; elementwise work
+is left out, as is usual where operations per second are quoted. The counter cannot see into compiled code and replayed
+graphs, so the plain call is counted, which computes the same. A custom operator is counted once
+`torch.utils.flop_counter.register_flop_formula` knows its formula.
 """
 
 from collections.abc import Callable

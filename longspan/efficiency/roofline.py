@@ -1,4 +1,4 @@
-"""How near to the device's limits a call came: operations, the floor under its time, and what was achieved."""
+"""How close to the device's limits a call came: operations, the floor under its time, and what was achieved."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from longspan.efficiency.setup import Mode, Setup
 
 
 def measure_ceilings(device: str, dtype: str) -> dict[str, Any]:
-    """Bytes and operations a second that this device reaches, and how that was found."""
+    """Bytes and operations per second that this device reaches, and how they were measured."""
     return asdict(floors.ceilings(device, getattr(torch, dtype)))
 
 
@@ -39,7 +39,7 @@ def against_floor(
     parameters: int,
     state_bytes: int | None,
 ) -> dict[str, Any]:
-    """The fields `floor` and `achieved` of a point; `bytes_per_second` is of the bytes that had to move."""
+    """The fields `floor` and `achieved` of a point; `bytes_per_second` is for the bytes that must move."""
     rate = None if operations is None else operations / seconds
     try:
         found = floors.floor(
@@ -51,7 +51,7 @@ def against_floor(
             length=length,
             mode=mode,
             dtype=getattr(torch, setup.dtype),
-            module="layer" if mode == "decode" else setup.module,  # a step has its projections around it
+            module="layer" if mode == "decode" else setup.module,  # a step includes the projections
             counted=operations,
             parameters=parameters,
             state_bytes=state_bytes,

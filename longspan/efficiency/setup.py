@@ -1,6 +1,6 @@
-"""What is measured, and how: all that decides the measurement of a core, a layer or a block but mechanism and machine.
+"""What is measured, and how: all settings of measuring a core, a layer or a block, except mechanism and machine.
 
-Setup.usual("cuda", lengths=(1024, 4096))      # the defaults of a device, but for what is named
+Setup.usual("cuda", lengths=(1024, 4096))      # the defaults of a device, except what is given
 """
 
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ MODES: tuple[Mode, ...] = ("forward", "train", "decode")
 VARIANTS: tuple[Variant, ...] = ("eager", "graph", "compiled")
 MODULES: tuple[Module, ...] = ("core", "layer", "block")
 DTYPES = ("float32", "bfloat16")
-POINTS = ("lengths", "modes", "variants", "energy")  # these choose points; the rest decides what each of them is
+POINTS = ("lengths", "modes", "variants", "energy")  # these choose the points; the rest defines each of them
 
 USUAL: dict[str, dict[str, Any]] = {
     "cuda": {"dtype": "bfloat16", "lengths": tuple(2**i for i in range(8, 17)), "variants": ("eager", "graph")},
@@ -45,7 +45,7 @@ class Setup:
 
     @classmethod
     def usual(cls, device: str, **chosen: Any) -> "Setup":
-        """What is usual on a device; what is chosen, and not None, takes its place."""
+        """The defaults of a device; whatever is given, and not None, overrides them."""
         return cls(**USUAL[device] | {name: value for name, value in chosen.items() if value is not None})
 
     def __post_init__(self):

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def source_hash(cls: type, parts: Sequence[str]) -> str:
-    """Of the mechanism's files, and of the parts (files or folders) of the package that its speed depends on."""
+    """Hash of the mechanism's files and of the parts (files or folders) of the package that its speed depends on."""
     digest = hashlib.sha256(b"".join(plugin_source.sources(cls)))
     for part in parts:
         place = PACKAGE / part
@@ -24,6 +24,6 @@ def source_hash(cls: type, parts: Sequence[str]) -> str:
 
 
 def timed_code(cls: type, whole: str) -> dict[str, str]:
-    """What a card says of the code that was timed: the hash of all of it, and that of a plug-in by itself."""
+    """What a card says about the timed code: the hash of all of it, and that of a plug-in by itself."""
     builtin = cls.__module__.startswith("longspan.")
     return {"source_sha256": whole} | ({} if builtin else {"mechanism_sha256": plugin_source.source_hash(cls)})

@@ -5,8 +5,8 @@
 
 One card per mechanism and pattern. A point is a length, a mode (forward, train, decode) and a variant (eager, graph,
 compiled). No point has a time unless the mechanism passed the gate at that length. What runs out of memory or cannot
-run is a point too, and after a length that does not fit no longer one is tried. Every point is in a journal
-before the next one begins, so that a sweep goes on where it stopped; a card is made of its journal and nothing else.
+run is a point too, and after a length that does not fit, longer ones are not tried. Every point is in a journal
+before the next one begins, so that a sweep resumes where it stopped; a card is made from its journal alone.
 """
 
 import math
@@ -63,10 +63,10 @@ def measure(
     watch: Tell | None = None,
     remark: Tell | None = None,
 ) -> Sweep:
-    """One card per mechanism and pattern in `out/cards/measurements`; points that are in a journal are not measured.
+    """One card per mechanism and pattern in `out/cards/measurements`; points in a journal are not measured again.
 
     `trusted` are reports of `longspan check --json` that replace the quick check; `budget` is in seconds;
-    `watch` is told which point comes next, `remark` what cannot be measured here.
+    `watch` is called with the next point, `remark` with what cannot be measured here.
     """
     device = environment.choose_device(device)
     if setup.energy and not energy.can_count(device) and remark is not None:
@@ -90,7 +90,7 @@ def pairs_of(
     *,
     narrow: bool = False,
 ) -> list[tuple[Mechanism, Pattern]]:
-    """Every mechanism in every pattern; with `narrow` only in those that it declares, which is an error otherwise."""
+    """Every mechanism in every pattern; an undeclared pattern is an error, or with `narrow` left out."""
     wanted = list(dict.fromkeys(map(Pattern.parse, patterns)))
     pairs = []
     for name, mechanism in {str(one): one for one in map(attentions.get, mechanisms)}.items():
@@ -111,7 +111,7 @@ def ranked() -> list[str]:
 
 
 class _Budget:
-    """Seconds for a whole sweep; a point is begun only if one like the last of its kind would still fit."""
+    """Seconds for a whole sweep; a point is begun only if one as long as the last of its kind would still fit."""
 
     def __init__(self, seconds: float | None):
         self.seconds, self.begun = math.inf if seconds is None else seconds, time.monotonic()
@@ -152,7 +152,7 @@ class _Sheet:
         self.journal = Journal(runs, self.identity)
 
     def fill(self, budget: _Budget, watch: Tell) -> int:
-        """Measure what is not in the journal, as far as the budget goes; gives the number of points left."""
+        """Measure what is not in the journal, as far as the budget goes; returns the number of points left."""
         workload = _Workloads(self.mechanism, self.pattern, self.setup, self.device)
         left = 0
         for key in self.setup.asked():
@@ -196,7 +196,7 @@ class _Sheet:
             reason = f"out of memory on {self.device} with {self.setup.batch} rows of length {length}"
         workloads.drop()
         if is_sound(self.device):
-            release(self.device)  # only now: the error kept the frames alive that hold its tensors
+            release(self.device)  # only now: the error kept alive the frames that hold its tensors
         return point | {"status": status, "reason": reason}
 
     def _numbers(self, key: Key, workloads: "_Workloads") -> dict[str, Any]:
@@ -251,7 +251,7 @@ class _Sheet:
         return energy.energy_of(runner.run, self.device, cost=seconds * runner.calls, calls=runner.calls)
 
     def _memory(self, work: TimedCalls, mode: Mode, variant: Variant) -> dict[str, Any] | None:
-        """Of one eager call, also where captured calls are timed."""
+        """Memory of one call that is not captured, also where captured calls are timed."""
         if variant == "compiled" and self.device == "cpu":  # compiled code hides its tensors from the counter
             return None
         call = work.counted if self.device == "cpu" else work.calls[0]
@@ -342,7 +342,7 @@ _measured_ceilings: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 def _ceilings_of(device: str, dtype: str) -> dict[str, Any]:
-    """Once for all mechanisms of a process."""
+    """Measured once for all mechanisms of a process."""
     if (device, dtype) not in _measured_ceilings:
         _measured_ceilings[device, dtype] = roofline.measure_ceilings(device, dtype)
     return _measured_ceilings[device, dtype]
@@ -352,7 +352,7 @@ def _ceilings_of(device: str, dtype: str) -> dict[str, Any]:
 
 
 class _NotThisWay(RuntimeError):
-    """A mechanism that cannot be recorded or compiled, though it runs."""
+    """A mechanism that cannot be captured or compiled, though it runs."""
 
 
 def why_unsupported(pattern: Pattern, setup: Setup, mode: Mode, variant: Variant, device: str) -> str | None:
@@ -369,7 +369,7 @@ def why_unsupported(pattern: Pattern, setup: Setup, mode: Mode, variant: Variant
 
 
 def runner_of(work: TimedCalls, variant: Variant, device: str) -> tuple[Runner, bool]:
-    """How the calls are run, and whether they were recorded: compiled ones are too, where they can be."""
+    """How the calls are run, and whether they were captured: compiled ones are too, where possible."""
     if variant == "eager" or device == "cpu":
         return variants.eager(work.calls), False
     try:
@@ -384,7 +384,7 @@ def runner_of(work: TimedCalls, variant: Variant, device: str) -> tuple[Runner, 
 
 
 def _first_call(work: TimedCalls, variant: Variant) -> None:
-    """Kernels are loaded and workspaces made; compiled code is compiled."""
+    """Load kernels and allocate workspaces; in the compiled variant, compile."""
     try:
         work.calls[0]()
     except Exception as error:
@@ -416,7 +416,7 @@ def _figures(number: float) -> float:
 
 
 class _Workloads:
-    """The module and inputs of the length at hand, kept while its modes and variants are measured, and no longer."""
+    """The module and inputs of the current length, kept only while its modes and variants are measured."""
 
     def __init__(self, mechanism: Mechanism, pattern: Pattern, setup: Setup, device: str):
         self._of = (mechanism, pattern, setup)
@@ -441,7 +441,7 @@ class _Workloads:
         return self._bench, self._error
 
     def operations(self, mode: Mode, work: TimedCalls) -> int | None:
-        """Counted once for all variants of a mode, since they do the same."""
+        """Counted once for all variants of a mode, since they compute the same."""
         if mode not in self._operations:
             self._operations[mode] = roofline.operations_of(work.counted)
         return self._operations[mode]

@@ -1,10 +1,10 @@
-"""The ways in which the same calls are run: one by one (eager), or recorded once and replayed (a CUDA graph).
+"""The ways in which the same calls are run: one by one (eager), or captured once and replayed (a CUDA graph).
 
     run = eager(work.calls)            # each run is one call, on the next inputs in turn
     run = captured(work.calls)         # each run replays a call on every set of inputs
 
-A replay launches everything at once, so that what remains is the work of the device. Recording as many calls as there
-are sets of inputs keeps the caches as cold as in eager mode, and makes a replay long against the clock's resolution.
+A replay launches everything at once, so that only the work of the device is timed. Capturing as many calls as there are
+sets of inputs keeps the caches as cold as in eager mode, and makes a replay long compared with the clock's resolution.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ import torch
 
 from longspan.core.cuda_graph import aside, record
 
-WARM_UPS = 2  # calls before recording: kernels are chosen, compiled and loaded, none of which can be recorded
+WARM_UPS = 2  # calls before capture: kernels are chosen, compiled and loaded, none of which can be captured
 
 
 @dataclass(frozen=True)
 class Runner:
-    """What the clock encloses, and how many calls that is."""
+    """What is timed, and how many calls that is."""
 
     run: Callable[[], Any]
     calls: int = 1
@@ -35,7 +35,7 @@ def eager(calls: Sequence[Callable[[], Any]]) -> Runner:
 
 
 def captured(calls: Sequence[Callable[[], Any]]) -> Runner:
-    """Record the calls into one CUDA graph; raises what torch raises where something in them cannot be recorded."""
+    """Capture the calls in one CUDA graph; raises torch's error where something in them cannot be captured."""
     with aside(torch.cuda.Stream()):
         for _ in range(WARM_UPS):
             calls[0]()
@@ -53,7 +53,7 @@ def _each(calls: Sequence[Callable[[], Any]]) -> None:
 
 @contextlib.contextmanager
 def _refusing_to_wait() -> Iterator[None]:
-    """Raise where the host waits for the device: harmless here, but during capture it may break the process."""
+    """Raise where the host synchronises with the device: harmless here, but during capture it may break the process."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that the mode is a prototype

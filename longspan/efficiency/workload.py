@@ -5,7 +5,7 @@
     for call in work.calls:      # the same work on other inputs
         call()
 
-A core is `attend` on queries, keys and values [b h n c]; of a mechanism that has no such function, and of a layer, the
+A core is `attend` on queries, keys and values [b h n c]; for a mechanism without that method, and for a layer, the
 work is `forward` on tokens [b n d]; a block adds norms, residual connections and an MLP. In bfloat16, inputs are
 bfloat16 and weights float32 under autocast, as in training. A training call is forward and backward to the inputs and
 to every parameter that takes part; it keeps no gradient.
@@ -40,12 +40,12 @@ class TimedCalls:
     calls: list[Callable[[], Any]]
     held: list[Tensor]
     counted: Callable[[], Any]  # a call, in a form that an operation counter can follow
-    forward: Callable[[], Tensor] | None = None  # the first half of a call, whose output keeps what the second needs
-    state_bytes: int | None = None  # while decoding
+    forward: Callable[[], Tensor] | None = None  # the forward pass of a call, whose output keeps what backward needs
+    state_bytes: int | None = None  # in decode mode
 
 
 class ModuleWorkload:
-    """A mechanism in its module at one length, with its inputs; made once for all modes but decoding."""
+    """A mechanism in its module at one length, with its inputs; made once for all modes except decode."""
 
     def __init__(self, mechanism: Mechanism, pattern: Pattern, setup: Setup, length: int, device: str):
         seed_everything(setup.seed)
@@ -60,7 +60,7 @@ class ModuleWorkload:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     def apply(self, *inputs: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The forward pass; of a workload with queries, keys and values that of the core alone."""
+        """The forward pass; with queries, keys and values as inputs, that of the core alone."""
         return apply_to(self.module, *inputs)
 
     def work(self, mode: Mode, *, compiled: bool = False) -> TimedCalls:
@@ -77,7 +77,7 @@ class ModuleWorkload:
         while len(self.directions) < len(self.sets):
             with torch.no_grad(), precision(self.device, self.setup.dtype):
                 y = self.apply(*self.sets[len(self.directions)])
-            self.directions.append(torch.randn_like(y))  # laid out in memory as the output is
+            self.directions.append(torch.randn_like(y))  # in the memory layout of the output
         leaves = [[x.detach().requires_grad_() for x in inputs] for inputs in self.sets]
 
         def forward() -> Tensor:
@@ -94,7 +94,7 @@ class ModuleWorkload:
         return TimedCalls(calls, [*held, self.directions[0]], counted, forward)
 
     def sample(self, dtype: torch.dtype | None = None) -> Float[Tensor, "..."]:
-        """The output for the first row: as it is timed, or with weights and inputs in the precision named."""
+        """The output for the first row: as it is timed, or with weights and inputs in `dtype`."""
         module, inputs = self.module, [x[:1] for x in self.sets[0]]
         if dtype is not None:
             module, inputs = finer(module, dtype), [x.to(dtype) for x in inputs]
@@ -107,7 +107,7 @@ class ModuleWorkload:
         return self.setup.module == "core" and core_of(type(self.module)) == "attend"
 
     def _weights(self) -> list[Tensor]:
-        """Parameters and buffers, but for the projections where these have no part in the call."""
+        """Parameters and buffers, without the projections where the call does not use them."""
         around = ("query.", "key.", "value.", "out.") if self._is_attend else ()
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         return [tensor for name, tensor in named if not name.startswith(around)]
@@ -185,7 +185,7 @@ def precision(device: str, dtype: str) -> contextlib.AbstractContextManager:
 
 
 def sets_needed(nbytes: int, device: str) -> int:
-    """How many sets of inputs of this size exceed every cache: twice what it holds.
+    """How many sets of inputs of this size exceed every cache: twice its size.
 
     >>> sets_needed(30 * 2**20, "cpu"), sets_needed(2**30, "cpu"), sets_needed(0, "cpu")
     (3, 1, 16)

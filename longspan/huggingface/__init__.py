@@ -8,7 +8,7 @@
     AutoModel.from_config(config, attn_implementation=huggingface.register("linear"))   # or by name
 
 Any mechanism that works between projected queries, keys and values can be used, in the patterns it declares. Padding
-and dynamic caches are right; what a mechanism cannot honour is refused with a sentence. Needs `longspan[huggingface]`.
+and dynamic caches work; what a mechanism cannot honour is refused with a sentence. Needs `longspan[huggingface]`.
 """
 
 from longspan.huggingface.attention import register, use

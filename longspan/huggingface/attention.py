@@ -1,8 +1,8 @@
 """The attention function and the mask function that transformers calls, for one mechanism.
 
-Queries, keys and values come projected, with rotary positions turned already, and with the cache in front of the keys.
-A mechanism lives in its layer as `longspan_core`, so that what it has of its own (random projections, parameters) is
-trained, moved and saved with the model.
+Queries, keys and values arrive projected, with rotary embeddings applied, and with the cache in front of the keys.
+A mechanism lives in its layer as `longspan_core`, so that its own state (random projections, parameters) is trained,
+moved and saved with the model.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ REFUSED = {  # arguments of the interface that no mechanism here honours, and wh
 def register(mechanism: str) -> str:
     """Make a mechanism known to transformers and return its name there, for `attn_implementation`.
 
-    A mechanism that has parameters of its own needs `use`, since it would be made after the optimizer.
+    A mechanism with parameters of its own needs `use`, since otherwise they would be created after the optimizer.
     """
     transformers = _transformers()
     found = _headwise(mechanism)
@@ -92,7 +92,7 @@ def _function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, None]]:
 
 
 def _attended(core: Any, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
-    """What the mechanism gives; queries that follow a cache are the last ones of their row."""
+    """The mechanism's output; queries that follow a cache are the last ones of their row."""
     n, m = q.shape[2], k.shape[2]
     if core.pattern.cross or n == m:
         return core.attend(q, k, v, key_mask=real, query_mask=None if core.pattern.cross else real).to(q.dtype)
@@ -108,12 +108,12 @@ def _attended(core: Any, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -
         raise UsageError(
             f"{core.made_from} needs more of the past than the keys and values that a cache holds; set use_cache=False."
         )
-    padded = F.pad(q, (0, 0, m - n, 0))  # rows stand for themselves, so that earlier queries may hold anything
+    padded = F.pad(q, (0, 0, m - n, 0))  # rows are independent, so that earlier queries may hold anything
     return core.attend(padded, k, v, key_mask=real, query_mask=real)[:, :, m - n :].to(q.dtype)
 
 
 def _state(core: Any, k: Tensor, v: Tensor, real: Tensor | None, past: int) -> Any:
-    """The decoding state after the cache; None where keys and values do not make it, or a new token is padding."""
+    """The decoding state after the cache; None if keys and values do not determine it, or a new token is padding."""
     if type(core).prefill is not HeadwiseAttention.prefill:  # it counts something that a cache does not hold
         return None
     if real is not None and not bool(real[:, past:].all()):
@@ -201,7 +201,7 @@ def _headwise(name: str) -> Mechanism:
 
 
 def _is_self_attention(module: nn.Module) -> bool:
-    """Layers of transformers say whether they are causal, and have the configuration of their model."""
+    """Attention layers of transformers have `is_causal`, `scaling` and the `config` of their model."""
     asks = hasattr(module, "is_causal") and hasattr(module, "config") and hasattr(module, "scaling")
     return asks and not _is_cross(module)
 

@@ -32,7 +32,7 @@ def bf16x3_matmul(x: Float[Tensor, "t d"], w: Float[Tensor, "d m"]) -> Float[Ten
 @operator(
     "bf16x3_matmul",
     fake=lambda x, w: x.new_empty(x.shape[0], w.shape[1], dtype=torch.float32),
-    flops=lambda x, w: 2 * math.prod(x) * w[1],  # one product, in however many parts
+    flops=lambda x, w: 2 * math.prod(x) * w[1],  # counted as one product, whatever the number of parts
 )
 def by_parts(x: Tensor, w: Tensor) -> Tensor:
     """The same for a bfloat16 x; an operator, since torch.compile cannot lower `out_dtype`."""

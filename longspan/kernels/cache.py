@@ -12,7 +12,7 @@ from torch import Tensor
 def append(
     tokens: Shaped[Tensor, "b h t c"], new: Shaped[Tensor, "b h c"], lengths: Int[Tensor, " b"]
 ) -> Shaped[Tensor, "b h t_plus_1 c"]:
-    """The cache with the new token of each row behind its last one."""
+    """The cache with the new token of each row after its last one."""
     tokens = torch.cat([tokens, torch.zeros_like(new)[:, :, None]], dim=2)
     place = lengths[:, None, None, None].expand_as(new[:, :, None])
     return tokens.scatter_(2, place, new[:, :, None].to(tokens.dtype))  # in place: the tensor is new
@@ -21,7 +21,7 @@ def append(
 def fill_ring(tokens: Float[Tensor, "b h m c"], lengths: Int[Tensor, " b"], slots: int) -> Float[Tensor, "b h s c"]:
     """The ring after these left-aligned tokens, 0 in slots that none has reached."""
     rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
-    tokens = F.pad(tokens, (0, 0, 1, 0)).transpose(1, 2)  # a zero in front stands for every token that is not there
+    tokens = F.pad(tokens, (0, 0, 1, 0)).transpose(1, 2)  # a zero in front stands in for every missing token
     return tokens[rows, ring_positions(lengths - 1, slots).clamp(min=-1) + 1].transpose(1, 2)
 
 
@@ -35,5 +35,5 @@ def put_in_ring(
 
 
 def ring_positions(last: Int[Tensor, " b"], slots: int) -> Int[Tensor, "b s"]:
-    """The position of the token in each slot when that at `last` is the newest; negative where there is none."""
+    """The position of the token in each slot when the one at `last` is the newest; negative where there is none."""
     return last[:, None] - (last[:, None] - torch.arange(slots, device=last.device)) % slots

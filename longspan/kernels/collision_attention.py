@@ -4,8 +4,8 @@ its length.
     u_i = sum_j w_ij v_j      w_ij = (1 - arccos(q_i . k_j) / pi)^bits      when causal over j <= i
     dw / dx := (bits / 2) w  for x = q . k, a bound of the derivative, which has none itself
 
-for unit vectors q and k. Some queries at a time are weighed, and again in the backward pass, so that memory is linear
-in the length. One operator for torch.compile, whatever the length. Deterministic.
+for unit vectors q and k. Weights are computed for some queries at a time, and recomputed in the backward pass, so that
+memory is linear in the length. One operator for torch.compile, whatever the length. Deterministic.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 from longspan.kernels.operator import differentiate, operator
 from longspan.kernels.query_blocks import count_pairs, query_blocks
 
-QUERIES = 256  # that are weighed at a time
+QUERIES = 256  # whose weights are computed at a time
 
 
 def collision_attention(
@@ -33,7 +33,7 @@ def collision_attention(
 
 
 def collision(cosine: Float[Tensor, "*b n m"], bits: int) -> Float[Tensor, "*b n m"]:
-    """w, written over the cosine; kept within [-1, 1], beyond which rounding would give NaN."""
+    """w, written over the cosine, which is clamped to [-1, 1]: rounding beyond that would give NaN."""
     return cosine.clamp_(-1, 1).acos_().div_(-torch.pi).add_(1).pow_(bits)
 
 
@@ -62,7 +62,7 @@ def _weights(q: Tensor, k: Tensor, bits: int, causal: bool, some: slice, seen: i
 
 
 def _flops(q: tuple[int, ...], k: tuple[int, ...], causal: bool, widths: int) -> int:
-    """Products of so many channels, for all pairs that are weighed."""
+    """Products of `widths` channels, for all pairs whose weights are computed."""
     return 2 * math.prod(q[:2]) * count_pairs(q[2], k[2], QUERIES, causal=causal) * widths
 
 

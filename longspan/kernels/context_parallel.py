@@ -5,7 +5,7 @@
         all_tokens(k)        # the keys of all processes, [b h n c] -> [b h processes*n c]
         sum_before(state)    # the sum of the states of the processes before this one
 
-Gradients flow through both to the process whose tokens they are of.
+Gradients flow through both to the process that holds the tokens.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-_place: tuple[int, int] | None = None  # a plain variable, which torch.compile can look at
+_place: tuple[int, int] | None = None  # a plain variable, which torch.compile can read
 
 
 @contextmanager
 def shared(rank: int, processes: int) -> Iterator[None]:
-    """Rows in the block are parts of rows that so many processes share."""
+    """Within the block rows are parts of rows that `processes` processes share."""
     global _place
     before, _place = _place, (rank, processes) if processes > 1 else None
     try:
@@ -36,7 +36,7 @@ def is_shared() -> bool:
 
 
 def first_token(length: int) -> int:
-    """The place in the whole row of the first of the tokens here; 0 where rows are whole."""
+    """The place in the whole row of the first local token; 0 where rows are whole."""
     return 0 if _place is None else _place[0] * length
 
 
@@ -46,7 +46,7 @@ def all_tokens(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h m c"]:
 
 
 def sum_before(state: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The sum of what the processes before this one have; 0 in the first."""
+    """The sum of the states of the processes before this one; 0 in the first."""
     return _SumBefore.apply(state, *_where())  # type: ignore[return-value]
 
 

@@ -3,12 +3,13 @@
     S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T      y_t = S_t^T q_t
 
 `step` is one token. `delta_rule` takes a chunk at a time: what the tokens of a chunk write, u_t = beta_t (v_t -
-S_{t-1}^T k_t), solves a triangular system, since u_t depends on the u_s before it alone,
+S_{t-1}^T k_t), solves a triangular system, since u_t depends only on earlier u_s,
 
     u_t + beta_t sum_{s < t} (k_t . k_s) u_s = beta_t (v_t - S^T k_t)      S the memory at the start of the chunk
 
-so that chunks follow one another and the tokens of each go together. Time O(n (C (C + r + e) + r e)), memory O(n (C + r
-+ e) + (n / C) r e) for chunks of C tokens. Keys no longer than 1 keep the memory bounded. In float32 or better.
+so that chunks are computed one after another and the tokens of each together. Time O(n (C (C + r + e) + r e)), memory
+O(n (C + r + e) + (n / C) r e) for chunks of C tokens. Keys no longer than 1 keep the memory bounded. In float32 or
+better.
 """
 
 import torch
@@ -26,11 +27,11 @@ def delta_rule(
     v: Float[Tensor, "b h t e"],
     beta: Float[Tensor, "b h t"],
 ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b h r e"]]:
-    """The output and the memory after all tokens; a token of which beta is 0 writes nothing."""
+    """The output and the memory after all tokens; a token whose beta is 0 writes nothing."""
     length, state = v.shape[2], v.new_zeros(*k.shape[:2], k.shape[3], v.shape[3])
     if length == 0:
         return v, state
-    chunk = length if length < CHUNK else CHUNK  # min() would stay a formula in a compiled graph
+    chunk = length if length < CHUNK else CHUNK  # min() would stay symbolic in a compiled graph
     chunks = -(-length // chunk)
     q, k, v, beta = (
         F.pad(x, (0, 0, 0, chunks * chunk - length)).unflatten(2, (chunks, chunk)) for x in (q, k, v, beta[..., None])

@@ -2,7 +2,7 @@
 
     impl = choose(impl, "favor", q, unsupported_reason)      # why the kernel cannot take these tensors, or ""
 
-Asked for by name, the kernel also takes tensors of a CPU, by Triton's interpreter, and says why it cannot.
+Requested by name, the kernel also takes CPU tensors, by Triton's interpreter, and an error says why it cannot run.
 """
 
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ HAS_TRITON = find_spec("triton") is not None and torch.version.hip is None
 
 
 def unsupported_inputs(*qkv: Float[Tensor, "..."]) -> str:
-    """What keeps a kernel for float32 and bfloat16 from q, k and v, if anything."""
+    """Why a kernel for float32 and bfloat16 cannot take q, k and v, or ""."""
     dtypes = [x.dtype for x in qkv]
     if len(set(dtypes)) > 1 or dtypes[0] not in (torch.float32, torch.bfloat16):
         return f"it takes q, k and v all in float32 or all in bfloat16, got {', '.join(map(str, dtypes))}"
@@ -28,7 +28,7 @@ def unsupported_inputs(*qkv: Float[Tensor, "..."]) -> str:
 
 
 def lack_of_room(x: Shaped[Tensor, "..."], needed: int) -> str:
-    """What keeps a kernel from x whose programs need so many bytes on chip, more than small GPUs have, if anything."""
+    """Why a kernel whose programs need this much shared memory, more than small GPUs have, cannot take x, or ""."""
     if x.device.type != "cuda":
         return ""
     found = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin

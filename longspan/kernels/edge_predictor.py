@@ -1,12 +1,12 @@
 """A predictor that scores all pairs of tokens: which keys it would choose for each query, and how far its scores are
-from what exact attention looks at. No scores of all pairs are ever stored.
+from the weights of exact attention. The scores of all pairs are never stored.
 
     s_ij = (a_i . o_j + d_{i, j-i}) / sqrt(r)      when causal for j <= i
     loss = mean_i -sum_j p_ij log softmax_j(s_ij)      p_ij = mean over heads of softmax_j(q_i . k_j / sqrt(c))
 
-over the real tokens. d has a column for each distance up to some, the outer two also for all beyond. Some queries are
-scored at a time. The loss has its gradients by a, o and d alone, which are found with it, while the scores are at hand.
-Each function is one operator for torch.compile, whatever the length. Deterministic. In float32 or better.
+over the real tokens. d has a column for each distance up to a limit, the outer two also for all beyond. Some queries
+are scored at a time. The loss has gradients only with respect to a, o and d, computed along with it, while the scores
+are at hand. Each function is one operator for torch.compile, whatever the length. Deterministic. In float32 or better.
 """
 
 import math
@@ -32,7 +32,7 @@ def best_edges(
     *,
     causal: bool,
 ) -> Bool[Tensor, "b n n"]:
-    """For each query itself and the `edges` keys with the largest s."""
+    """For each query its own position and the `edges` keys with the largest s."""
     return _best_edges(a.detach(), o.detach(), d.detach(), mask, edges, causal)
 
 
@@ -65,7 +65,7 @@ def find(a: Tensor, o: Tensor, d: Tensor, mask: Tensor, edges: int, causal: bool
 def compare(
     a: Tensor, o: Tensor, d: Tensor, q: Tensor, k: Tensor, mask: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss, and its gradients by a, o and d."""
+    """The loss, and its gradients with respect to a, o and d."""
     kinds = [x.dtype for x in (a, o, d)]
     a, o, d, q, k = (at_least_single(x) for x in (a, o, d, q, k))
     loss, count = a.new_zeros(()), mask.sum().clamp(min=1)
@@ -103,7 +103,7 @@ def _scores(a: Tensor, o: Tensor, d: Tensor, lag: Tensor, some: slice, seen: int
 
 
 def _by_distance(ds: Tensor, lag: Tensor, farthest: int, some: slice) -> Tensor:
-    """The sum over keys at each distance; without scattered additions, which a GPU makes in any order."""
+    """The sum over keys at each distance; without scatter-add, whose order on a GPU is arbitrary."""
     near = torch.arange(1 - farthest, farthest, device=ds.device)
     key = torch.arange(some.start, some.stop, device=ds.device)[:, None] + near
     there = (key >= 0) & (key < ds.shape[2])
@@ -113,7 +113,7 @@ def _by_distance(ds: Tensor, lag: Tensor, farthest: int, some: slice) -> Tensor:
 
 
 def _flops(a: tuple[int, ...], causal: bool, channels: int) -> int:
-    """Products of so many channels, for all pairs that are scored."""
+    """Products of `channels` channels, for all pairs that are scored."""
     return 2 * a[0] * channels * count_pairs(a[1], a[1], QUERIES, causal=causal)
 
 

@@ -3,8 +3,8 @@
     score_attention     y = softmax(R) v
     factor_attention    y = softmax(A B^T) v      A: a row of `rank` numbers for each query, B: one for each key
 
-With A for queries and B for keys torch's fused kernel computes it, and no weight is stored. That kernel wants queries,
-keys and values of one width. A and B are far narrower, and the columns that fill them up are put to use:
+With A as queries and B as keys torch's fused kernel computes it without storing weights. That kernel wants queries,
+keys and values of one width. A and B are far narrower, and the columns that pad them are put to use:
 
     precision   where v is of half precision A and B are split into what that holds and the rest, A = A1 + A2, and
                 A B^T = (A1, A1, A2) (B1, B2, B1)^T but for A2 B2^T: about 2^-16 of it is lost instead of 2^-8
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from longspan.kernels.precision import without_autocast
 
-HIDDEN = -1e4  # which float16 holds
+HIDDEN = -1e4  # which float16 can represent
 WIDEST = 256  # of torch's flash kernel
 FEW_ROWS = 4  # of a batch, on a CPU
 FEW_WEIGHTS = 2**23  # in single precision on a GPU
@@ -30,10 +30,11 @@ MOST_WEIGHTS = 2**29  # that are kept
 
 
 def is_faster(rows: Float[Tensor, "h n r"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None) -> bool:
-    """Whether the fused kernel is better than to compute all weights, once for all rows if none is padded.
+    """Whether the fused kernel is faster than computing all weights, once for all rows if none is padded.
 
-    In half precision on a GPU it is; elsewhere if every row would have weights of its own, if there are few rows (on a
-    GPU: few weights), or more weights than memory is for; not for a single query. Float64 has no fused kernel on a GPU.
+    In half precision on a GPU it is; elsewhere if every row would need its own weights, if there are few rows (on a
+    GPU: few weights), or if the weights would take too much memory; not for a single query. Float64 has no fused kernel
+    on a GPU.
     """
     if rows.shape[1] == 1:
         return False
@@ -56,9 +57,9 @@ def factor_attention(
     dropout: float = 0.0,
     impl: Literal["auto", "weights", "fused"] = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """softmax(rows columns^T) v over the real keys (up to the own place when causal: n = m); 0 if there is none.
+    """softmax(rows columns^T) v over the real keys (up to position i when causal: n = m); 0 if there is none.
 
-    By weights that are computed once, or by torch's fused kernel, which drops none of them.
+    By weights that are computed once, or by torch's fused kernel if there is no dropout.
     """
     if dropout or impl == "weights" or (impl == "auto" and not is_faster(rows, v, key_mask)):
         with without_autocast(v):
@@ -80,8 +81,8 @@ def factor_attention(
 def _factors(
     rows: Float[Tensor, "h n r"], columns: Float[Tensor, "h m r"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "h n c"], Float[Tensor, "h m c"]]:
-    """Tables of this type with the product of these. Gradients go by the first parts, each of which meets both parts of
-    the other table, so that nothing is counted twice."""
+    """Tables of this type with the same product. Gradients flow through the first parts, each of which is multiplied by
+    both parts of the other table, so that nothing is counted twice."""
     a, b = rows.to(dtype), columns.to(dtype)
     if rows.element_size() <= a.element_size():
         return a, b
@@ -92,8 +93,8 @@ def _factors(
 def _of_each_row(
     table: Float[Tensor, "h n c"], column: Shaped[Tensor, "b n"] | None, batch: int, least: int
 ) -> Float[Tensor, "b h n w"]:
-    """The table once for each row of a batch, with this column beside it. It lies in memory as projected tokens do: not
-    every kernel takes rows that share their memory (github.com/pytorch/pytorch/pull/175764)."""
+    """The table once for each row of a batch, with this column appended, laid out in memory as projected tokens are:
+    not every kernel takes rows that share their memory (github.com/pytorch/pytorch/pull/175764)."""
     x = rearrange(table, "h n c -> 1 n h c").expand(batch, -1, -1, -1)
     if column is not None:
         x = torch.cat([x, column[:, :, None, None].to(x.dtype).expand(*x.shape[:3], 1)], dim=-1)
@@ -101,7 +102,7 @@ def _of_each_row(
 
 
 def _filled(x: Float[Tensor, "*rows c"], least: int) -> Float[Tensor, "*rows w"]:
-    """With columns of zeros up to a width of at least this, and a multiple of 8, which kernels ask for."""
+    """Padded with columns of zeros to a width of at least `least` and a multiple of 8, as kernels require."""
     width = -(-max(least, x.shape[-1]) // 8) * 8
     return F.pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x
 
@@ -114,7 +115,7 @@ def score_attention(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b h n e"]:
-    """softmax(scores) v over the real keys (up to the own place when causal: n = m); 0 if there is none.
+    """softmax(scores) v over the real keys (up to position i when causal: n = m); 0 if there is none.
 
     Scores without a batch are exponentiated once for all rows, unless padding makes the rows differ.
     """

@@ -1,13 +1,13 @@
-"""FLOP formulas for torch's counter, which knows torch's own operators alone, and some of them too roughly.
+"""FLOP formulas for torch's counter, which knows only torch's own operators, and some of them too roughly.
 
     @counts(torch.ops.longspan.lsh_attention)
     def _(z, v, order, *rest, **options): ...          # gets shapes in place of tensors; a multiply-add is two
 
     with FlopCounterMode(custom_mapping=formulas()): ...
 
-A fused attention that is causal or has a window counts the pairs it sees, where torch counts all. A Fourier transform
-of N points counts 5 N log2 N, of real numbers half of that; a running sum or maximum one operation a number. Other
-operators are added by torch's `register_flop_formula`.
+For fused attention that is causal or has a window only visible pairs are counted, where torch counts all. A Fourier
+transform of N points is 5 N log2 N operations, of real numbers half of that; a running sum or maximum is one operation
+per element. Other operators are added by torch's `register_flop_formula`.
 """
 
 import math
@@ -21,7 +21,7 @@ FORMULAS: dict[Any, Callable[..., int]] = {}
 
 
 def counts(operation: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Enter a formula for an operator; given its arguments, with shapes for tensors, it returns the operations."""
+    """Register a formula for an operator; given its arguments, with shapes for tensors, it returns the operations."""
 
     def enter(formula: Callable[..., int]) -> Callable[..., int]:
         FORMULAS[operation] = formula
@@ -31,7 +31,7 @@ def counts(operation: Any) -> Callable[[Callable[..., int]], Callable[..., int]]
 
 
 def formulas() -> dict[Any, Callable[..., int]]:
-    """Those of torch's operators, and of ours whose files are loaded: a layer that exists has loaded what it calls."""
+    """Those of torch's operators, and of ours whose modules are imported, as those that a layer calls always are."""
     return FORMULAS
 
 
@@ -84,7 +84,7 @@ def _attention(operation: Any, *, backward: bool) -> Callable[..., int]:
 
 
 def transform(numbers: int, points: int, *, real: bool) -> int:
-    """Fourier transforms of so many points each, on so many numbers in all.
+    """FLOPs of Fourier transforms of `points` points each, over `numbers` elements in all.
 
     >>> transform(2048, 1024, real=False)
     102400
@@ -93,7 +93,7 @@ def transform(numbers: int, points: int, *, real: bool) -> int:
 
 
 def _fourier(x: Any, dims: Any, *rest: Any, real: bool = True, out_shape: Any = None, **options: Any) -> int:
-    numbers = max(x, out_shape, key=math.prod)  # the real side, for the other has half of it
+    numbers = max(x, out_shape, key=math.prod)  # the real side: the other one has half as many
     return transform(math.prod(numbers), math.prod(numbers[dim] for dim in dims), real=real)
 
 

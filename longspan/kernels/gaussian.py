@@ -1,6 +1,6 @@
-"""Gaussian kernels between vectors, and what the Nystrom method needs of them: inverses of small matrices of them.
+"""Gaussian kernels between vectors, and what the Nystrom method needs: inverses of small kernel matrices.
 
-Plain PyTorch; what is long is written once for each of a few landmarks.
+Plain PyTorch; along a long sequence only the kernels with a few landmarks are stored.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def newton_inverse(
 
 
 def sketched_kernel(x: Float[Tensor, "*b n c"], points: Float[Tensor, "*b a r c"]) -> Float[Tensor, "*b n r"]:
-    """Of each x with each of r sums of `a` Gaussians around points."""
+    """The kernel of each x with each of r sums of `a` Gaussians around points."""
     a, r, _ = points.shape[-3:]
     return gaussian_kernel(x, points.flatten(-3, -2)).unflatten(-1, (a, r)).sum(dim=-2)
 
@@ -48,7 +48,7 @@ def sketch_inverse(
 ) -> Float[Tensor, "b h r r"]:
     """D pinv(D W D) D for W = the kernel of the sums with one another + ridge I, and D = diag(W 1)^(-1/2).
 
-    `norm` gives the scale of the first step from the matrix; that of each matrix by itself is the default.
+    `norm` gives the scale of the first step from the matrix; by default each matrix has its own.
     """
     a, r, _ = points.shape[-3:]
     w = sketched_kernel(points.flatten(-3, -2), points).unflatten(-2, (a, r)).sum(dim=-3)

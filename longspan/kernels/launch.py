@@ -1,4 +1,4 @@
-"""How tensors are laid out and cut into the tiles of Triton kernels, on the side of whoever launches them."""
+"""How tensors are laid out and cut into the tiles of Triton kernels: the host side of a launch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,17 +29,17 @@ def ceil(a: int, b: int) -> int:
 
 
 def strides(*tensors: Float[Tensor, "..."]) -> list[int]:
-    """From row to row, head to head and token to token, of one tensor after the other."""
+    """The strides from row to row, head to head and token to token, of each tensor in turn."""
     return [stride for x in tensors for stride in x.stride()[:3]]
 
 
 def readable(x: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
-    """Any order of rows, heads and tokens will do, while the channels of a token lie side by side."""
+    """x in any order of rows, heads and tokens, but with contiguous channels."""
     return x if x.stride(3) == 1 else x.contiguous()
 
 
 def empty_like(x: Float[Tensor, "b h n c"], width: int, dtype: torch.dtype) -> Float[Tensor, "b h n width"]:
-    """Room for a tensor laid out as readable x is: head by head, or token by token as a projection leaves it."""
+    """An empty tensor laid out as readable x is: head by head, or token by token as a projection leaves it."""
     b, h, n, _ = x.shape
     if x.stride(3) == 1 and x.stride(1) < x.stride(2):
         return x.new_empty(b, n, h, width, dtype=dtype).transpose(1, 2)
@@ -55,11 +55,11 @@ def as_bytes(mask: Bool[Tensor, "b n"] | None) -> UInt8[Tensor, "b n"] | None:
 class Shape:
     """What a launch is compiled for, and into how many parts each row is cut.
 
-    It depends on the sizes of the tensors alone, so that a call is deterministic on every device, and torch.compile
-    can ask it for sizes that are not known yet.
+    It depends only on the sizes of the tensors, so that a call is deterministic on every device, and torch.compile can
+    use it with symbolic sizes.
     """
 
-    STEP: ClassVar[int] = 64  # tokens of a part are a multiple of it, and it is one of every tile
+    STEP: ClassVar[int] = 64  # tokens of a part are a multiple of it, and it is a multiple of every tile
     SHORTEST: ClassVar[int] = 256  # tokens of a part: shorter ones cost more to merge than to compute
     PROGRAMS: ClassVar[int] = 512  # about as many as the largest GPUs hold at once
 

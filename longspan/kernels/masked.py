@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.kernels import landmark
 from longspan.kernels.precision import at_least_single
 
-LONG = 1024  # keys from which a row is split: below, a launch takes longer than what it saves
+LONG = 1024  # keys from which a row is split: below, a launch costs more than it saves
 
 
 def masked_attention(
@@ -27,9 +27,9 @@ def masked_attention(
 ) -> Float[Tensor, "b h n e"]:
     """softmax(scale q k^T) v over the visible keys, by torch's fused kernels; the scale is 1 / sqrt(c) unless given.
 
-    Kernels disagree about rows with nothing to see, in value and in gradient. Such a row sees everything here, which is
-    finite, and is then set to 0. A key that no query sees is 0 too: torch 2.11 lets scores of 1e5 through a mask in
-    half precision. And fused kernels refuse a mask whose keys do not lie side by side.
+    Kernels disagree about rows that see no key, in value and in gradient. Here such a row attends to everything, to
+    stay finite, and is then set to 0. A key that no query sees is set to 0 too: torch 2.11 lets scores of 1e5 through a
+    mask in half precision. And fused kernels refuse a mask whose keys are not contiguous.
     """
     blind = ~visible.any(dim=-1, keepdim=True)
     k = k.masked_fill(~visible.any(dim=(1, 2))[:, None, :, None], 0)
@@ -51,7 +51,7 @@ def biased_attention(
     bias = bias.to(q.dtype)
     if visible is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-    blind = ~visible.any(dim=-1, keepdim=True)  # which sees everything, so that all is finite, and is set to 0
+    blind = ~visible.any(dim=-1, keepdim=True)  # attends to everything, to stay finite, and is set to 0
     bias = bias.masked_fill(~(visible | blind), -torch.inf)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout).masked_fill(blind, 0)
 
@@ -84,7 +84,7 @@ def attend_once(
     if k.shape[2] < LONG or not landmark.is_faster(q[:, :, None], k, v):
         return masked_attention(q[:, :, None], k, v, visible[:, :, None], scale=scale)[:, :, 0]
     b, h, _ = q.shape
-    if visible.shape[1] > 1:  # heads that see different keys are rows of their own
+    if visible.shape[1] > 1:  # heads that see different keys become rows of their own
         q, k, v, visible = (u.flatten(0, 1)[:, None] for u in (q, k, v, visible))
     y, _ = landmark.landmark_pool(at_least_single(q)[:, :, None] / _divisor(q, scale), k, v, key_mask=visible[:, 0])
     return y.reshape(b, h, -1).to(v.dtype)
@@ -105,8 +105,8 @@ def lowered_attention(
 ) -> Float[Tensor, "*b n e"]:
     """softmax(q k^T / sqrt(c) + by [hidden]) v.
 
-    Written out, because the backward of fused kernels starts from the log-sum-exp, which is lost beside 1e10: the
-    gradients of a row that sees nothing would be too large by the number of its keys.
+    Written out, because the backward of fused kernels starts from the log-sum-exp, which loses its digits beside 1e10:
+    the gradients of a row that sees nothing would be too large by a factor of the number of its keys.
     """
     scores = (q @ k.mT / q.shape[-1] ** 0.5).to(torch.promote_types(q.dtype, torch.float32))
     p = torch.softmax(torch.where(visible, scores, scores + by), dim=-1)
@@ -114,6 +114,6 @@ def lowered_attention(
 
 
 def tile_heads_first(mask: Bool[Tensor, "b m"], heads: int) -> Bool[Tensor, "b h m"]:
-    """A mask for each head, laid out heads first and read as if it were batch first: a bug of released code, by which
-    head h of row b gets the mask of row (b heads + h) mod batch."""
+    """A mask for each head, laid out heads first and read as if it were batch first: a bug of released code that gives
+    head h of row b the mask of row (b heads + h) mod batch."""
     return mask.repeat(heads, 1).unflatten(0, (len(mask), heads))

@@ -1,4 +1,4 @@
-"""Triton kernels as torch operators, which torch.compile takes into its graph unopened: fake shapes, gradients, FLOPs.
+"""Triton kernels as torch operators, opaque to torch.compile: fake shapes, gradients, FLOPs.
 
     @operator("running_mean", fake=like, flops=lambda x, *rest: math.prod(x))
     def forward(x: Tensor, mask: Tensor | None) -> Tensor: ...
@@ -8,7 +8,7 @@
 
     differentiate(forward, backward)
 
-torch reads the signatures of operators and knows tensors but no shapes there; the public functions state the shapes.
+torch parses the signatures of operators, where it knows tensors but no shapes; the public functions state the shapes.
 """
 
 from collections.abc import Callable
@@ -51,9 +51,10 @@ def differentiate(
 ) -> None:
     """Make `forward` differentiable by `backward(dy, *outputs, *inputs)`: the gradients of the first inputs.
 
-    `outputs` are those of `forward` named by `saved` (none of a lone output, all of several, unless given; or what a
-    function of the inputs says); only the first output has a gradient. An input that is None gets none, whatever
-    `backward` returned for it. Inputs named by `unneeded` are not kept: `backward` gets None in their place.
+    `outputs` are those of `forward` whose indices are in `saved`, which may be a function of the inputs (by default
+    none of a single output, all of several); only the first output has a gradient. An input that is None gets none,
+    whatever `backward` returns for it. Inputs whose indices are in `unneeded` are not saved: `backward` gets None in
+    their place.
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -62,7 +62,7 @@ class Layout:
 
     @classmethod
     def of_mask(cls, mask: Bool[Tensor, "b n"], rows: Rows | None = None) -> "Layout":
-        """From the mask alone, for which the device is waited for, or with row lengths known on the host."""
+        """From the mask alone, which synchronises with the device, or with row lengths known on the host."""
         if rows is not None:
             cu_seqlens = F.pad(rows.lengths.cumsum(0), (1, 0)).int()
             return cls(mask, _true_places(mask.flatten(), rows.total), cu_seqlens, rows.max_seqlen, together=False)
@@ -91,13 +91,13 @@ class Layout:
 
 
 def _true_places(mask: Bool[Tensor, " n"], count: int) -> Int[Tensor, " count"]:
-    """Where a mask is True, of which `count` is known to be the number; the device is not waited for.
+    """Where a mask is True, known to be in `count` places; no device synchronisation.
 
     >>> _true_places(torch.tensor([False, True, False, True]), 2)
     tensor([1, 3])
     """
     place = torch.arange(len(mask), device=mask.device)
-    rank = torch.where(mask, mask.cumsum(0) - 1, count)  # those that are False meet in one place too many
+    rank = torch.where(mask, mask.cumsum(0) - 1, count)  # places that are False share one extra slot
     return place.new_zeros(count + 1).scatter(0, rank, place)[:count]
 
 
@@ -117,9 +117,9 @@ def real_first(mask: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
 def last_before(
     x: Shaped[Tensor, "b n d"], mask: Bool[Tensor, "b n"], ends: Int[Tensor, "b s"], size: int
 ) -> tuple[Shaped[Tensor, "b s size d"], Int[Tensor, "b s size"]]:
-    """The last `size` of the first `ends` real tokens of each row, at the right, and which of the real tokens they are.
+    """The last `size` of the first `ends` real tokens of each row, right-aligned, and their indices among these.
 
-    Where there are not so many, the number of a token is negative, and it is some other one.
+    Where there are fewer, the index is negative and the token arbitrary.
     """
     rank = ends[..., None] + torch.arange(-size, 0, device=x.device)
     place = real_first(mask).gather(1, rank.flatten(1).clamp(min=0))
@@ -138,7 +138,7 @@ def left_align(
 
 
 def turn(x: Shaped[Tensor, "b ..."], by: Int[Tensor, " b"], dim: int) -> Shaped[Tensor, "b ..."]:
-    """Turn each row along an axis, so that what stood at place `by` of the row stands first.
+    """Roll each row along an axis, so that its element at `by` comes first.
 
     >>> turn(torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([0, 1]), dim=1)
     tensor([[1, 2, 3],
@@ -161,7 +161,7 @@ def unsqueeze_like(mask: Shaped[Tensor, "..."], x: Shaped[Tensor, "..."]) -> Sha
 
 
 def fill_up(x: Float[Tensor, "b h n c"], length: int) -> Float[Tensor, "b h length c"]:
-    """Zeros behind the last token, up to `length` tokens."""
-    # Contiguous first: where nothing is missing, padding only copies, strides and all, while a compiled graph for any
-    # length takes its result to be contiguous.
+    """Zeros appended after the last token, up to `length` tokens."""
+    # Contiguous first: where nothing is missing, padding only copies and keeps the strides, while a graph compiled for
+    # any length expects a contiguous result.
     return F.pad(x.contiguous(), (0, 0, 0, length - x.shape[2]))

@@ -21,7 +21,7 @@ def bfloat16_or_single(x: Tensor) -> Tensor:
 
 
 def as_operand(x: Tensor, weight: Tensor) -> Tensor:
-    """The tensor as a product with `weight` takes it: in its type, unless autocast takes what is smaller as it is."""
+    """The tensor as an operand beside `weight`: in its type, except that under autocast a narrower type is kept."""
     if x.element_size() < weight.element_size() and torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(weight.dtype)
@@ -29,14 +29,14 @@ def as_operand(x: Tensor, weight: Tensor) -> Tensor:
 
 def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
     """A context on the device of `x` in which operations keep the precision of their operands."""
-    kind = x.device.type  # asking torch whether the device has autocast would break a compiled graph
+    kind = x.device.type  # asking torch whether the device has autocast would cause a graph break
     return contextlib.nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
 
 
 def compile_backward_without_autocast() -> None:
-    """From here on, what torch compiles has the backward pass of what it does not compile.
+    """From here on, compiled code has the same backward pass as eager code.
 
-    Left to itself it compiles one that runs under the autocast of the forward pass, and so rounds products that are
-    kept in single precision here: by 7 % of a gradient that comes through the inverse of a kernel.
+    By default torch compiles one that runs under the autocast of the forward pass, and so rounds products that are kept
+    in single precision here: by 7 % of a gradient that comes through the inverse of a kernel.
     """
     torch._functorch.config.backward_pass_autocast = "off"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 
 def query_blocks(n: int, m: int, size: int, *, causal: bool) -> Iterator[tuple[slice, int]]:
-    """Up to `size` of n queries after the others, and how many of m keys they may see.
+    """Consecutive slices of up to `size` of n queries, and how many of m keys each may see.
 
     >>> list(query_blocks(5, 5, 3, causal=True))
     [(slice(0, 3, None), 3), (slice(3, 5, None), 5)]
@@ -15,5 +15,5 @@ def query_blocks(n: int, m: int, size: int, *, causal: bool) -> Iterator[tuple[s
 
 
 def count_pairs(n: int, m: int, size: int, *, causal: bool) -> int:
-    """Of queries and keys, in all blocks."""
+    """Pairs of queries and keys, in all blocks."""
     return sum((some.stop - some.start) * seen for some, seen in query_blocks(n, m, size, causal=causal))

@@ -38,7 +38,7 @@ def chosen(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> str | None:
-    """The kernel that torch chooses for this call when `kernel` is asked for; None when that one cannot compute it.
+    """The kernel that torch chooses for this call when `kernel` is requested; None if that one cannot compute it.
 
     >>> chosen(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8), kernel="math")
     'math'

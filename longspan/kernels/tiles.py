@@ -1,8 +1,8 @@
-"""Pieces that Triton kernels are made of; only files called triton.py import them, for Triton is not everywhere.
+"""Building blocks of Triton kernels; only files called triton.py import them, since Triton is not everywhere.
 
-Tiles are rows of c channels, filled up with 0 to a power of two C. In products tiles of bfloat16 meet in tensor cores,
-and those of float32 are not rounded. What is single precision beside bfloat16 goes in as two tiles, its rounded self
-and the rest, and so keeps its precision.
+Tiles are rows of c channels, padded with 0 to a power of two C. Products of bfloat16 tiles use tensor cores, and those
+of float32 are not rounded. An operand in single precision beside bfloat16 enters as two tiles, its rounded value and
+the remainder, and so keeps its precision.
 """
 
 import inspect
@@ -14,7 +14,7 @@ import triton.language as tl
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """`triton.jit` without what checks types at run time: a Triton function's annotations are not Python types."""
+    """`triton.jit` without type checks at run time: a Triton function's annotations are not Python types."""
     return triton.jit(inspect.unwrap(function))
 
 
@@ -56,7 +56,7 @@ def load(x, tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
 
 @jit
 def load_visible(x, mask, tokens, last, stride, c: tl.constexpr, C: tl.constexpr, MASKED: tl.constexpr):
-    """The same of real tokens; the mask comes last, for then what is stored at these tokens can share the rest."""
+    """The same for real tokens only; the mask comes last, so that stores to these tokens can share the rest."""
     at, real = tile(tokens, stride, tokens < last, c, C)
     if MASKED:
         real = real & visible(mask, tokens, last, MASKED)[:, None]
@@ -65,14 +65,14 @@ def load_visible(x, mask, tokens, last, stride, c: tl.constexpr, C: tl.constexpr
 
 @jit
 def store(x, rows, tokens, stride, there, c: tl.constexpr, C: tl.constexpr):
-    """Rows [T, C] to where these tokens lie, in the type of what is there."""
+    """Rows [T, C] to where these tokens lie, in the type of the destination."""
     at, real = tile(tokens, stride, there, c, C)
     tl.store(x + at, rows.to(x.dtype.element_ty), mask=real)
 
 
 @jit
 def load_matrix(x, place, r: tl.constexpr, c: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """One of several matrices [r, c] that lie without gaps, as a tile [R, C]."""
+    """One of several contiguous matrices [r, c], as a tile [R, C]."""
     rows, channels = tl.arange(0, R), tl.arange(0, C)
     real = (rows < r)[:, None] & (channels < c)[None, :]
     return tl.load(x + place * (r * c) + rows[:, None] * c + channels[None, :], mask=real, other=0.0)
@@ -113,7 +113,7 @@ def dot_single(a, b, sums):
 
 @jit
 def halves(x, like):
-    """x rounded to the type of what `like` points at, and the rest, of which float32 has none."""
+    """x rounded to the type of what `like` points at, and the remainder, of which float32 has none."""
     rounded = x.to(like.dtype.element_ty)
     return rounded, (x - rounded.to(tl.float32)).to(like.dtype.element_ty)
 

@@ -1,4 +1,4 @@
-"""Many cells: each runs in a worker process, so that none can harm another or the command that was given.
+"""Many cells: each runs in a worker process, so that none can harm another or the command that started it.
 
 for cell, outcome in launch(cells, launcher="ray", address="head:6379", out="/shared/out"):
     print(cell.mechanism, outcome.card["score"] if outcome.card else outcome.sentence)
@@ -24,7 +24,7 @@ def launch(
     budget: float | None = None,
     **how: Any,
 ) -> Iterator[tuple[Cell, Outcome]]:
-    """Run cells and give each with what became of it, as they end; a wrong one is refused before anything is trained.
+    """Run cells and yield each with its outcome, as they end; a wrong one is refused before anything is trained.
 
     `budget` is in seconds, for all of them together. `how` are options of the launcher (`address`, `settings`, `share`)
     and arguments of `longspan.runs.run` (`out`, `device`, `real`).

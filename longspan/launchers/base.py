@@ -1,4 +1,4 @@
-"""What every launcher does: it refuses a wrong request, then runs cells where it runs them until there is none left.
+"""What every launcher does: it refuses a wrong request, then runs cells in its own place until none are left.
 
 with open_launcher("local", Limits.parse(None, None), Budget(1500.0), out="out", device="auto") as launcher:
     launcher.plan(cells)
@@ -24,10 +24,10 @@ Take = Callable[[float | None], Cell | None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its card, or a sentence and an exit code.
+    """The outcome of a cell: its card, or a sentence and an exit code.
 
-    `unfinished`: its time was up. `storage`: its files could not be read or written, and may be elsewhere or later.
-    `crowded`: it was out of memory beside others, and may fit alone.
+    `unfinished`: its time was up. `storage`: its files could not be read or written, which may work elsewhere or later.
+    `crowded`: it ran out of memory beside others, and may fit alone.
     """
 
     card: dict[str, Any] | None = None
@@ -65,7 +65,7 @@ def until_stopped(
     budget: Budget,
     cancel: Callable[[], Iterable[tuple[Cell, Outcome]]],
 ) -> Iterator[tuple[Cell, Outcome]]:
-    """What every turn brings. A signal, or the end of the budget, takes the next turn's place and cancels the rest."""
+    """The outcomes of every turn. A signal, or the end of the budget, replaces the next turn and cancels the rest."""
     with deferred() as stop:
         while True:
             left = budget.left()
@@ -80,7 +80,7 @@ def until_stopped(
 
 
 class Launcher(Protocol):
-    """Where cells run. What stops it, a signal or an error, stops its cells with their states saved."""
+    """Runs cells. A signal or an error that stops it stops its cells too, with their states saved."""
 
     several: bool  # whether cells run at the same time
     slowdown: float  # how many times longer a cell is expected to take among the others than alone
@@ -94,5 +94,5 @@ class Launcher(Protocol):
         ...
 
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
-        """Each cell with what became of it, as they end."""
+        """Each cell with its outcome, as they end."""
         ...

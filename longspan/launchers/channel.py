@@ -1,7 +1,7 @@
-"""Messages between a supervisor and its worker: one JSON object a line, through a socket of their own.
+"""Messages between a supervisor and its worker: one JSON object per line, through a socket of their own.
 
 What a worker sends is untrusted, since a plug-in may have written it: it is parsed as data, its size is bounded, and
-whoever uses it checks what it says.
+the receiver checks what it says.
 """
 
 import json
@@ -13,7 +13,7 @@ MAX_BYTES = 64 * 2**20
 
 
 class Garbled(Exception):
-    """What came is not a message."""
+    """What was received is not a message."""
 
 
 class Closed(Exception):

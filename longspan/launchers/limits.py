@@ -1,7 +1,7 @@
 """How long a cell may take and how much memory its processes may use.
 
-Built-in mechanisms and tasks have no time limit unless one is asked for; code of others has a day, and a few minutes to
-be imported. All have nine tenths of the memory of the machine, or of the container.
+Built-in mechanisms and tasks have no time limit unless one is set; plug-ins have a day, and a few minutes to be
+imported. All may use nine tenths of the memory of the machine, or of the container.
 """
 
 import os
@@ -26,9 +26,9 @@ _CONTAINER = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_i
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one cell; None is no limit."""
+    """Limits of one cell; None is no limit."""
 
-    seconds: float | None = None  # as asked for
+    seconds: float | None = None  # as requested
     memory_bytes: int | None = None
 
     @classmethod
@@ -53,7 +53,7 @@ def parse_seconds(text: str, option: str) -> float:
 
 
 def parse_file_size(text: str, option: str) -> int:
-    """`15MB` as bytes: powers of 1,000, as those count who limit the size of files; `15MiB` has powers of 1,024.
+    """`15MB` as bytes: powers of 1,000, as limits on file sizes are given; `15MiB` has powers of 1,024.
 
     >>> parse_file_size("15MB", "--part-size"), parse_file_size("1 KiB", "--part-size")
     (15000000, 1024)

@@ -4,7 +4,7 @@
         launcher.plan(cells)
         for cell, outcome in launcher.run(take):     # take(seconds left) is the next cell, or None
 
-Small networks leave most of a large GPU idle. Their scores do not depend on who shares it; their times do.
+Small networks leave most of a large GPU idle. Their scores do not depend on what else runs there; their times do.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from longspan.launchers.tree import Adopted
 
 
 class Local:
-    """A supervisor for each cell that runs at once: `share` on each group of `devices` GPUs, or on the CPU.
+    """One supervisor per concurrent cell: `share` on each group of `devices` GPUs, or on the CPU.
 
     `how` are the arguments of `runs.run`.
     """
@@ -40,7 +40,7 @@ class Local:
         self.limits, self.budget, self.share, self.debug, self.how = limits, budget, share, debug, how
         self.several, self.slowdown = share > 1, float(share)
         self.supervisors: list[Supervisor] = []
-        self._crowded: list[Cell] = []  # out of memory beside others
+        self._crowded: list[Cell] = []  # cells that ran out of memory beside others
         self._adopted = Adopted()
         self._open = contextlib.ExitStack()
         self._stopped: int | None = None
@@ -58,7 +58,7 @@ class Local:
         self._open.__exit__(*error)
 
     def plan(self, cells: Sequence[Cell]) -> None:
-        """Refuse a wrong request before anything is trained; then each further group of GPUs has its supervisors."""
+        """Refuse a wrong request before anything is trained; then start supervisors for each further group of GPUs."""
         first = self.supervisors[0]
         first.plan(cells)
         each = self.how.get("devices", 1)
@@ -71,7 +71,7 @@ class Local:
             self._add([{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in further for _ in range(self.share)])
 
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
-        """Each cell with what became of it, as they end."""
+        """Each cell with its outcome, as they end."""
         if len(self.supervisors) == 1:
             while (cell := self._next(take)) is not None:
                 yield cell, self.supervisors[0].run(cell)
@@ -117,7 +117,7 @@ class Local:
         return None if self._stopped is not None or (left is not None and left <= 0) else take(left)
 
     def _work(self, supervisor: Supervisor, take: Take, turn: threading.Lock, ended: queue.Queue) -> None:
-        """One lane: one cell after another, then the end, or the error that ended it."""
+        """One lane: run one cell after another, then report the end, or the error that caused it."""
         try:
             while True:
                 with turn:
@@ -130,13 +130,13 @@ class Local:
                     self._crowded.append(cell)
                 else:
                     ended.put((cell, outcome))
-        except BaseException as error:  # of another thread: it is raised where the cells are waited for
+        except BaseException as error:  # in another thread: it is raised where the cells are awaited
             ended.put(error)
         else:
             ended.put(None if self._stopped is None else Stopped(self._stopped))
 
     def _run_alone(self) -> Iterator[tuple[Cell, Outcome]]:
-        """What was out of memory beside others, one cell after another, with all memory of the device."""
+        """Cells that ran out of memory beside others, now one after another with all memory of the device."""
         if self._crowded:
             for one in self.supervisors:
                 one.rest()

@@ -1,4 +1,4 @@
-"""A matrix of cells as it is being run: what its command notes of each, and what the runs say of themselves.
+"""A matrix of cells in progress: what its command writes down about each, and what the runs report themselves.
 
     with noted(out, "ray", cells) as journal:
         journal.note(cell, "done", seconds=12.5)
@@ -42,14 +42,14 @@ class Row:
 
 
 class Journal:
-    """What one command notes; lines are appended by it alone."""
+    """What one command writes down; only that command appends lines."""
 
     def __init__(self, path: Path):
         self.path = path
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, **what: Any) -> None:
-        with contextlib.suppress(OSError):  # cells go on while the disk cannot be reached; those who watch see less
+        with contextlib.suppress(OSError):  # cells go on while the disk cannot be reached; the journal has a gap
             self._file.write(json.dumps(what) + "\n")
             self._file.flush()
 
@@ -62,7 +62,7 @@ class Journal:
 
 @contextlib.contextmanager
 def noted(out: Path, launcher: str, cells: Sequence[Cell]) -> Iterator[Journal]:
-    """A journal of these cells, all of them queued; it stays for those who read it later."""
+    """A journal of these cells, all of them queued; it is kept for later reading."""
     folder = out / FOLDER
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def noted(out: Path, launcher: str, cells: Sequence[Cell]) -> Iterator[Journal]:
 
 
 def rows(out: Path) -> list[Row]:
-    """The cells of all commands that are running; of the last one where none is."""
+    """The cells of all commands that are running; if none is, those of the last one."""
     journals = [found for path in sorted((out / FOLDER).glob("*.jsonl")) if (found := _read(path)) is not None]
     chosen = [found for alive, found in journals if alive] or [found for _, found in journals[-1:]]
     merged: dict[str, Row] = {}
@@ -94,7 +94,7 @@ def rows(out: Path) -> list[Row]:
 
 
 def seconds_left(found: Sequence[Row]) -> float | None:
-    """Until all are done, at as many at once as are running now; None while too little is known."""
+    """Seconds until all are done, with as many at once as are running now; None while too little is known."""
     running = [row for row in found if row.state == "running"]
     queued = sum(row.state == "queued" for row in found)
     known = [row.pace.seconds_left for row in running if row.pace and row.pace.seconds_left is not None]
@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[bool, dict[str, Row]] | None:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     for line in lines[1:]:
-        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # half a line, as yet
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # a half-written line
             change = json.loads(line)
             if change.get("ended"):
                 alive = False
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[bool, dict[str, Row]] | None:
 
 
 def _paces(out: Path) -> dict[str, Pace]:
-    """How far the runs are that some process is at, by the key of their cell."""
+    """How far the runs are that a process is working on, by the key of their cell."""
     found = {}
     for folder, key in _begun(out):
         if any(folder.glob(".lock.*.lease")) and (pace := pace_of(folder)) is not None:
@@ -139,13 +139,13 @@ def _paces(out: Path) -> dict[str, Pace]:
 
 
 def folders_of(out: Path, cells: Sequence[Cell]) -> list[Path]:
-    """The folders of those runs of these cells that were begun and have no card yet."""
+    """The folders of runs of these cells that were begun and have no card yet."""
     wanted = set(map(_key, cells))
     return [folder for folder, key in _begun(out) if key in wanted]
 
 
 def _begun(out: Path) -> Iterator[tuple[Path, str]]:
-    """Folders of unfinished runs with the keys of their cells; those that cannot be read are passed over."""
+    """Folders of unfinished runs with the keys of their cells; those that cannot be read are skipped."""
     for path in (out / "runs").glob("*/cell.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             yield path.parent, _key(Cell(**json.loads(path.read_text())["cell"]))

@@ -22,7 +22,7 @@ PATIENCE = 60.0  # seconds for the service to start or to end
 def multi_process_service(wanted: bool = True) -> Iterator[bool]:
     """Processes started in the block share the GPU through the service; False where this machine has none.
 
-    One that the user has started is used and left running.
+    A service that the user has started is used and left running.
     """
     control = shutil.which(CONTROL)
     if not wanted or control is None:

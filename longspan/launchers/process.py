@@ -1,4 +1,4 @@
-"""One worker process as its supervisor sees it: asked, watched, stopped, ended."""
+"""One worker process as its supervisor sees it: how it is sent requests, watched, stopped and ended."""
 
 import contextlib
 import json
@@ -16,11 +16,11 @@ from longspan.launchers import tree
 from longspan.launchers.channel import Channel, Closed, Garbled
 from longspan.launchers.limits import spell_bytes, spell_seconds
 
-TICK = 0.2  # seconds between two looks at the clock and at the memory
-GRACE = 30.0  # seconds for a worker to save its state; schedulers give as many
-SENT = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")  # by others, as opposed to its own faults
+TICK = 0.2  # seconds between two checks of the clock and the memory
+GRACE = 30.0  # seconds for a worker to save its state; schedulers give as much
+SENT = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")  # from others, as opposed to its own faults
 # Slurm announces the end of a job's time to all its processes, by a signal that would end a worker before it has saved
-# its state; the supervisor hears it too, and has the worker save.
+# its state; the supervisor receives it too, and has the worker save.
 _PROGRAM = """
 import json, signal, sys
 if hasattr(signal, "SIGUSR2"): signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -31,9 +31,9 @@ main()
 
 
 class Died(Exception):
-    """The worker did not answer; `reason` says what became of it, `resumable` whether its run may go on later.
+    """The worker did not answer; `reason` says what became of it, `resumable` whether its run may resume later.
 
-    One that was `killed` may be the victim of another: of the system where memory ran out, of a scheduler, or of a
+    One that was `killed` may have been ended from outside: by the system when memory ran out, by a scheduler, or by a
     person.
     """
 
@@ -64,7 +64,7 @@ class Worker:
             self.channel.send(request)
 
     def receive(self, seconds: float | None) -> dict[str, Any]:
-        """The answer to the last request, which must come in this time and within the memory limit, or Died."""
+        """The answer to the last request; raises Died if it does not come in this time and within the memory limit."""
         begun = time.monotonic()
         while True:
             try:
@@ -93,7 +93,7 @@ class Worker:
             os.killpg(self.process.pid, number)
 
     def save(self) -> None:
-        """Stop the worker and come back when it has answered, its state saved, or is given up."""
+        """Stop the worker and return when it has answered, with its state saved, or GRACE has passed."""
         self.stop(signal.SIGTERM)
         select.select([self.channel.end], [], [], GRACE)
 

@@ -4,8 +4,8 @@
         launcher.plan(cells)
         for cell, outcome in launcher.run(take):
 
-Every node has this package and sees the folder `out`. A process of Ray's supervises its cells as `local` does. A cell
-whose node dies is run again elsewhere from its last checkpoint, three times at the most. Needs the extra `ray`.
+Every node has this package and sees the folder `out`. A Ray process supervises its cells as `local` does. A cell whose
+node dies is run again elsewhere from its last checkpoint, in at most three tries. Needs the extra `ray`.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ from longspan.launchers.process import GRACE, Died
 from longspan.launchers.supervisor import Supervisor
 
 TRIES = 3  # of a cell whose process or node dies
-PAUSE = 30.0  # seconds in which a node whose files cannot be written takes no other cell
-TICK = 0.5  # seconds between two looks at the clock
+PAUSE = 30.0  # seconds for which a node whose files cannot be written takes no other cell
+TICK = 0.5  # seconds between two checks of the clock
 AHEAD = 2  # cells handed to Ray for each that can run, so that no node waits for this process
 
 
@@ -45,14 +45,14 @@ class Request:
     how: dict[str, Any]
     folder: str  # in which relative names of plug-ins are looked up
     data: str
-    marker: str  # a file in `out` that shows that it is shared; none of a bucket, which is
+    marker: str  # a file in `out` that shows that it is shared; empty for a bucket, which is
     code: str
 
 
 class Ray:
     """`address` is that of a running cluster, else one is started here; `cpus` are processor cores for each cell.
 
-    `share` cells have one GPU, or `devices` GPUs, together. `how` are the arguments of `runs.run`.
+    `share` cells together use one GPU, or `devices` GPUs. `how` are the arguments of `runs.run`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Ray:
             raise Reported(*answer)
 
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
-        """Each cell with what became of it, as they end."""
+        """Each cell with its outcome, as they end."""
         flying: dict[Any, tuple[Cell, int]] = {}
         return until_stopped(self._turns(take, flying), self.budget, lambda: self._cancel(flying))
 
@@ -133,27 +133,27 @@ class Ray:
                     ended.append((cell, outcome))
                 elif tries == TRIES:
                     flying[self._task(fail_here).remote(cell, outcome, self.request)] = cell, tries + 1
-                else:  # nor could its card be written
+                else:  # its card could not be written either
                     sentence = f"{cell.task} {cell.mechanism} failed: {outcome}"
                     ended.append((cell, Outcome(sentence=sentence, code=4)))
             yield ended
 
     def _outcome(self, reference: Any) -> Outcome | str:
-        """What became of a cell, or why its process is dead."""
+        """The outcome of a cell, or why its process is dead."""
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
             return f"its process on the cluster died {TRIES} times, at last: {str(error).splitlines()[0][:200]}"
 
     def _needs(self) -> dict[str, float]:
-        """What a cell takes of the cluster; the device is decided for all cells."""
+        """The resources of the cluster that a cell takes; the device is chosen for all cells."""
         there, how = self.ray.cluster_resources(), self.request.how
         if how["device"] == "cuda" and not there.get("GPU"):
             raise UsageError("cuda was asked for, but the Ray cluster has no GPU; use --device cpu, or see ray status.")
         how["device"] = "cuda" if there.get("GPU") and how["device"] != "cpu" else "cpu"
         gpus = how.get("devices", 1) / self.share if how["device"] == "cuda" else 0.0
         if gpus == 0 or self.share > 1:
-            how["shared"] = True  # a node runs several cells, and their times say little
+            how["shared"] = True  # a node runs several cells, and their times mean little
         if not any(_has(node, self.cpus, gpus) for node in self.ray.nodes()):
             print(f"No node of the cluster has {self.cpus} cores and {gpus:g} GPUs; waiting for one.", file=sys.stderr)
         return {"num_cpus": float(self.cpus), "num_gpus": gpus}
@@ -162,7 +162,7 @@ class Ray:
         return self.ray.remote(function).options(max_retries=0, **self._resources)
 
     def _room(self) -> int:
-        """How many cells Ray is given at once: more than can run, so that a cluster that grows by itself does."""
+        """How many cells Ray is given at once: more than can run, so that an autoscaling cluster grows."""
         there = self.ray.cluster_resources()
         rooms = [there.get("CPU", 0) / self._resources["num_cpus"]]
         if self._resources["num_gpus"]:
@@ -174,7 +174,7 @@ class Ray:
         return self.ray.wait(list(flying), num_returns=len(flying), timeout=0)[0] if first else []
 
     def _cancel(self, flying: dict[Any, tuple[Cell, int]]) -> Iterator[tuple[Cell, Outcome]]:
-        """Have the cells at hand save their states; those that end meanwhile count."""
+        """Have the running cells save their states; those that end meanwhile keep their outcomes."""
         for reference in flying:
             self.ray.cancel(reference)
         deadline = time.monotonic() + GRACE
@@ -187,7 +187,7 @@ class Ray:
 
 
 def _has(node: dict[str, Any], cpus: int, gpus: float) -> bool:
-    """Whether a node is there that can ever run a cell."""
+    """Whether a node is alive and can ever run a cell."""
     has = node["Resources"]
     return node["Alive"] and has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus
 
@@ -231,7 +231,7 @@ def fail_here(cell: Cell, reason: str, request: Request) -> Outcome:
 
 
 def _supervise(request: Request) -> Supervisor:
-    """The supervisor of this process, which is one of Ray's and serves one command."""
+    """The supervisor of this Ray process, which serves one command."""
     global _supervisor
     if _supervisor is None:
         _check_node(request)
@@ -243,7 +243,7 @@ def _supervise(request: Request) -> Supervisor:
 
 
 def _check_node(request: Request) -> None:
-    """The node sees the folder of the command and has its code."""
+    """Check that the node sees the folder of the command and has its code."""
     node, shared = socket.gethostname(), Path(request.marker).parent
     if request.marker and not Path(request.marker).exists():
         raise UsageError(

@@ -1,10 +1,10 @@
-"""Cells as jobs of Slurm: arrays of jobs with one cell or several each, requeued when pre-empted or out of time.
+"""Cells as Slurm jobs: arrays of jobs with one cell or several each, requeued when pre-empted or out of time.
 
     with Slurm(Limits.parse(None, None), Budget(), settings={"partition": "gpu"}, out="/shared/out") as launcher:
         launcher.plan(cells)
         for cell, outcome in launcher.run(take):
 
-Jobs see the folder `out` and this package. Before its time is up a job saves its state and is queued again; it goes on
+Jobs see the folder `out` and this package. Before its time is up a job saves its state and is queued again; it resumes
 from there. submitit writes the job scripts and their logs, in `out/slurm`. Needs the extra `slurm`.
 """
 
@@ -29,8 +29,8 @@ from longspan.launchers.matrix import folders_of
 from longspan.launchers.process import Died
 from longspan.launchers.supervisor import Supervisor
 
-TICK = 1.0  # seconds between two looks for results
-ASK = 15.0  # seconds between two questions to Slurm, which serves many
+TICK = 1.0  # seconds between two checks for results
+ASK = 15.0  # seconds between two queries to Slurm, which serves many users
 SETTLING = 60.0  # seconds after a job has left the queue for its result to show on a shared disk
 PAUSE = 30.0  # seconds before a cell whose files could not be written is tried again
 TRIES = 3  # of a cell whose job ends without a result
@@ -40,7 +40,7 @@ DEFAULTS = {"job_name": "longspan", "time": 240, "signal_delay_s": 120, "stderr_
 
 
 class Stuck(Exception):
-    """The time of a job was up again, and its cell has come no further."""
+    """A job ran out of time again, and its cell has come no further."""
 
 
 class Slurm:
@@ -92,12 +92,12 @@ class Slurm:
         pass
 
     def plan(self, cells: Sequence[Cell]) -> None:
-        """Refuse a wrong request here, where no GPU is needed for it."""
+        """Refuse a wrong request here, since that needs no GPU."""
         with self._supervise() as supervisor:
             supervisor.plan(cells)
 
     def run(self, take: Take) -> Iterator[tuple[Cell, Outcome]]:
-        """Each cell with what became of it, as their jobs end."""
+        """Each cell with its outcome, as their jobs end."""
         flying: list[Flying] = []
         return until_stopped(self._turns(take, flying), self.budget, lambda: self._cancel(flying))
 
@@ -135,7 +135,7 @@ class Slurm:
             yield ended
 
     def _parameters(self, settings: dict[str, Any], cpus: int) -> dict[str, Any]:
-        """What submitit has a name for, and the rest for sbatch as it is."""
+        """Settings that submitit knows by name; the rest is passed on to sbatch unchanged."""
         known = self.executor._valid_parameters()
         rest = {name: settings.pop(name) for name in list(settings) if name not in known}
         gpus = {"gpus_per_node": self.job.how.get("devices", 1)} if self.job.how["device"] == "cuda" else {}
@@ -149,7 +149,7 @@ class Slurm:
         for at in range(0, len(groups), LARGEST_ARRAY):
             try:
                 jobs += self.executor.map_array(self.job, groups[at : at + LARGEST_ARRAY])
-            except Exception as error:  # submitit raises its own kinds; what sbatch said is in them
+            except Exception as error:  # submitit raises its own errors, with sbatch's message in them
                 for job in jobs:
                     _scancel("TERM", [job.job_id])
                 said = " ".join(str(error).split())[-300:]
@@ -163,7 +163,7 @@ class Slurm:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             return None
-        return {job.removesuffix("_N/A") for job in done.stdout.split()}  # as a job that is alone has no place
+        return {job.removesuffix("_N/A") for job in done.stdout.split()}  # a job outside an array has no index
 
     def _lost(self, cell: Cell, job: Any) -> Outcome:
         """The card of a cell whose jobs end without a result each time."""
@@ -171,7 +171,7 @@ class Slurm:
         return self._fail(cell, reason)
 
     def _carded(self, cell: Cell, outcome: Outcome | Stuck) -> Outcome:
-        """An outcome as it is; a cell that its jobs had too little time for has a card that says so."""
+        """An outcome, unchanged; a cell whose jobs had too little time for it gets a card that says so."""
         if isinstance(outcome, Outcome):
             return outcome
         minutes = self.executor.parameters["time"]
@@ -186,7 +186,7 @@ class Slurm:
             return supervisor.fail(cell, Died(reason, resumable=True))
 
     def _cancel(self, flying: Sequence[Flying]) -> Iterator[tuple[Cell, Outcome]]:
-        """Jobs that wait are taken back, those that run save their state and end."""
+        """Cancel pending jobs; running ones save their state and end."""
         identities = [job.job_id for job, _, _ in flying]
         _scancel("PENDING", identities)
         _scancel("TERM", identities)
@@ -195,14 +195,14 @@ class Slurm:
 
 
 def _scancel(what: str, jobs: Sequence[str]) -> None:
-    """Take back jobs that wait, or send those that run a signal."""
+    """Cancel pending jobs, or send a signal to running ones."""
     how = ["--state=PENDING"] if what == "PENDING" else ["--state=RUNNING", f"--signal={what}"]
     for at in range(0, len(jobs), 500):
         subprocess.run(["scancel", *how, *jobs[at : at + 500]], capture_output=True, check=False)
 
 
 def _outcomes(job: Any, group: list[Cell]) -> "list[Outcome | Stuck | None]":
-    """What a job has left: an outcome for each cell it came to, or an error for all of them."""
+    """The results of a job: an outcome for each cell it came to, or an error for all of them."""
     if (error := job.exception()) is None:
         return job.result()
     said = " ".join(str(error).split())[-300:]
@@ -217,18 +217,18 @@ _supervisor: Supervisor | None = None
 class Job:
     """Cells of one job, one after another; those that ended before the job was queued again are answered from cards.
 
-    `seconds` are those after which the end of the job's time may be announced.
+    `seconds` is the time after which the end of the job's time may be announced.
     """
 
     def __init__(self, limits: Limits, debug: bool, how: dict[str, Any], folder: str, data: str, seconds: float = 0.0):
         self.limits, self.debug, self.how, self.folder, self.data = limits, debug, how, folder, data
         self.seconds = seconds
-        self.reached = (0, 0, 0)  # cells ended, steps saved, shards of data made, at the most
-        self.standing = 0  # how often the time was up with no more than before
+        self.reached = (0, 0, 0)  # the most so far: cells ended, steps saved, shards of data made
+        self.standing = 0  # how often the time was up without progress
         self._ended, self._began = 0, 0.0
 
     def __call__(self, cells: Sequence[Cell]) -> list[Outcome | Stuck | None]:
-        """What became of each cell; None of those that a stuck one left no time for."""
+        """The outcome of each cell; None for those that a stuck one left no time for."""
         global _supervisor
         os.chdir(self.folder)
         os.environ["LONGSPAN_DATA"] = self.data
@@ -243,7 +243,7 @@ class Job:
         except Stuck as stuck:
             outcomes.append(stuck)
         except Stopped:
-            if _is_pre_empted():  # a job that ends by itself before its grace is over has failed for Slurm
+            if _is_pre_empted():  # to Slurm, a job that ends by itself during its grace period has failed
                 _scontrol("requeue")
             raise
         return outcomes + [None] * (len(cells) - len(outcomes))
@@ -258,15 +258,15 @@ class Job:
         return outcome
 
     def checkpoint(self, cells: Sequence[Cell]) -> Any:
-        """Called before the job's time is up: save the state, and be queued again as it was.
+        """Called by submitit before the job's time is up: save the state and queue the job again unchanged.
 
-        Not for ever: a limit that is shorter than what comes before the first checkpoint would never let it end.
+        Not forever: with a time limit too short to reach the first checkpoint, the job would never end.
         """
         from submitit.helpers import DelayedSubmission  # pyright: ignore[reportMissingImports]
 
         if _supervisor is not None:
             _supervisor.save()
-        if time.monotonic() - self._began >= self.seconds:  # else it is pre-empted, which says nothing
+        if time.monotonic() - self._began >= self.seconds:  # else it is pre-empted, which says nothing about progress
             reached = self._reached(cells)
             self.standing = 0 if reached > self.reached else self.standing + 1
             self.reached = max(reached, self.reached)
@@ -275,7 +275,7 @@ class Job:
         return DelayedSubmission(self, cells)
 
     def _reached(self, cells: Sequence[Cell]) -> tuple[int, int, int]:
-        """How far these cells are; data that others prepare for them count."""
+        """How far these cells are; data that is being prepared for them counts too."""
         runs = folders_of(local(self.how["out"]), cells)
         saved = [path.stem.partition("-")[2] for folder in runs for path in folder.rglob("checkpoint-*.pt")]
         shards = sum(1 for _ in local(self.data).glob("*/*.work/*.npz"))
@@ -283,11 +283,11 @@ class Job:
 
 
 def _is_pre_empted() -> bool:
-    """Whether Slurm wants the node of this job for another, as opposed to a person who wants the job to end."""
+    """Whether Slurm wants the node of this job for another job, as opposed to a person ending this one."""
     return re.search(r"\bPreemptTime=\d", _scontrol("show", "--oneliner", "job")) is not None
 
 
 def _scontrol(*words: str) -> str:
-    """What Slurm says of this job, or when asked to do something with it."""
+    """What scontrol prints when it is called for this job."""
     command = ["scontrol", *words, os.environ["SLURM_JOB_ID"]]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout

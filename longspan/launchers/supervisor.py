@@ -38,10 +38,11 @@ TRIES = 3  # of a cell whose worker is killed
 
 
 class Supervisor:
-    """Asks, watches and ends workers; `how` are the arguments of `runs.run`, `environment` is added to the workers'.
+    """Sends requests to workers, watches and ends them; `how` are the arguments of `runs.run`.
 
-    At the `deadline` (of the clock `time.monotonic`) the cell at hand is stopped with its state saved. Supervisors in
-    one process know the same `adopted` processes, so that none takes the workers of another for orphans.
+    `environment` is added to that of the workers. At the `deadline` (of the clock `time.monotonic`) the current cell is
+    stopped with its state saved. Supervisors in one process share the same `adopted` processes, so that none takes the
+    workers of another for orphans.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Supervisor:
     ):
         self.limits, self.debug, self.how = limits, debug, how | {"out": everywhere(how["out"])}
         self.deadline, self.environment = deadline, dict(environment or {})
-        self.gpus: list[str] = []  # that its workers can use, known once a request is planned
+        self.gpus: list[str] = []  # GPUs that its workers can use, known once a request is planned
         self._shared: Worker | None = None
         self._waiting: dict[tuple[str, str], Worker] = {}  # plug-ins that are imported, paused until their first cell
         self._dead: dict[tuple[str, str], Died] = {}
@@ -98,7 +99,7 @@ class Supervisor:
                 self._waiting[code] = worker
 
     def run(self, cell: Cell) -> Outcome:
-        """Run one cell to its card; if its worker is killed it goes on in another, three times at the most."""
+        """Run one cell to its card; if its worker is killed it resumes in another, for at most three tries."""
         if (died := self._dead.get(_code(cell))) is not None:
             return self.fail(cell, died)
         for _ in range(TRIES - 1):
@@ -115,7 +116,7 @@ class Supervisor:
             return self.fail(cell, Died(f"{died.reason}, {TRIES} times") if died.killed else died)
 
     def _run(self, cell: Cell) -> Outcome:
-        """One try; Died where its worker is, which is dropped."""
+        """One try; if its worker dies, that is dropped and Died is raised."""
         plugin = is_plugin(cell)
         worker = self._own(_code(cell)) if plugin else self._clean()
         worker.deadline = self.deadline
@@ -130,7 +131,7 @@ class Supervisor:
                 raise
             self._drop(worker)
             return Outcome(sentence=f"{cell.task} {cell.mechanism} seed {cell.seed}: time is up.", unfinished=True)
-        if plugin or outcome.code:  # what failed may have left anything behind
+        if plugin or outcome.code:  # a failure may have left anything behind
             self._drop(worker)
         return outcome
 
@@ -210,25 +211,25 @@ class Supervisor:
             self._shared = None
 
     def rest(self) -> None:
-        """End the worker that waits for the next cell, and with it what it holds of the device."""
+        """End the worker that waits for the next cell, which frees the memory it holds on the device."""
         if self._shared is not None:
             self._drop(self._shared)
 
     def stop(self, number: int) -> bool:
-        """Pass a signal on to the worker at hand; False where there is none."""
+        """Pass a signal on to the busy worker; False where there is none."""
         if (busy := self._busy) is None:
             return False
         busy.stop(number)
         return True
 
     def save(self) -> None:
-        """Have the worker at hand save its state, and wait until it has: for the handler of a signal."""
+        """Have the busy worker save its state, and wait until it has: for use in a signal handler."""
         if (busy := self._busy) is not None:
             busy.save()
 
     @contextlib.contextmanager
     def forwarding(self) -> Iterator[None]:
-        """Signals go to the worker at hand; where there is none, they stop this process."""
+        """Signals go to the busy worker; where there is none, they stop this process."""
 
         def forward(number: int, frame: Any) -> None:
             if not self.stop(number):

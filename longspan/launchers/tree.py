@@ -1,6 +1,6 @@
-"""A process with all that descend from it: who they are, how much memory they use, how to stop and end them.
+"""A process with all its descendants: which they are, how much memory they use, how to stop and end them.
 
-Linux tells all of it in /proc; a descendant whose parent has died is found because this process adopts it. Elsewhere
+Linux shows all of it in /proc; a descendant whose parent has died is found because this process adopts it. Elsewhere
 only the process group of the root is known, and its memory is not.
 """
 
@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 
 def children(pid: int) -> set[int]:
-    """The direct children of a process; none where the system does not tell."""
+    """The direct children of a process; none where the system does not list them."""
     found: set[int] = set()
     for thread in _listed(PROC / str(pid) / "task"):
         found.update(map(int, _read(thread / "children").split()))
@@ -38,7 +38,7 @@ def descendants(roots: set[int]) -> set[int]:
 
 
 def memory_bytes(pids: set[int], limit: int) -> int:
-    """What processes hold, mapped files aside; pages they share are counted once if it seems to be over the limit."""
+    """Memory of processes, without mapped files; if it seems to be over the limit, shared pages are counted once."""
     total = sum(_fields(_read(PROC / str(pid) / "status"), ("RssAnon:", "RssShmem:")) for pid in pids)
     if total <= limit or len(pids) == 1:
         return total
@@ -52,7 +52,7 @@ def send(pids: set[int], number: int) -> None:
 
 
 def end(root: int, adopted: "Adopted", patience: float = 10.0) -> None:
-    """Kill a process group and everything below it, and come back when it is gone."""
+    """Kill a process group and everything below it, and return when it is gone."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         found = {pid for pid in descendants({root} | adopted.now()) if _is_alive(pid)}
@@ -69,7 +69,7 @@ def end(root: int, adopted: "Adopted", patience: float = 10.0) -> None:
 
 
 class Adopted:
-    """The children that this process has besides those it had before, and those it started itself.
+    """The children of this process, except those it had before and those it started itself.
 
     A child is started and noted under a lock, so that no other thread takes it for an orphan.
     """
@@ -79,7 +79,7 @@ class Adopted:
         self._noting = threading.Lock()
 
     def start(self, command: list[str], **how: Any) -> subprocess.Popen:
-        """A child of this process' own."""
+        """Start a child that is not taken for an orphan."""
         with self._noting:
             process = subprocess.Popen(command, **how)
             self.own.add(process.pid)

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any], memory_bytes: int = 0) -> dict[str, Any]:
-    """Do what is asked; a failure is a sentence and an exit code."""
+    """Handle a request; a failure is a sentence and an exit code."""
     try:
         with signals.raised():
             return _DO[request["do"]](request, memory_bytes)
@@ -74,7 +74,7 @@ def _run(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
     try:
         return {"card": runs.run(_cell(request["cell"]), **request["how"])}
     finally:
-        release(choose_device(request["how"]["device"]))  # what torch keeps for later is of use to others who share it
+        release(choose_device(request["how"]["device"]))  # memory that torch caches is of use to others on the device
 
 
 def _fail(request: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _be_the_one_to_die() -> None:
 
 def _refuse_what_does_not_fit(memory_bytes: int) -> None:
     """An allocation beyond the limit raises, so that the cell has a card that says so. CUDA reserves far more than it
-    uses, so that this works on a CPU alone."""
+    uses, so that this works on a CPU only."""
     try:
         import resource
     except ImportError:  # not on this system

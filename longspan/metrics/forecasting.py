@@ -1,6 +1,6 @@
 """Forecasting errors: squared and absolute errors of standardised values, averaged over all windows.
 
-Every window has as many values as every other, so that the mean of the windows' means is the mean of all values.
+All windows have equally many values, so that the mean of the windows' means is the mean of all values.
 """
 
 import numpy as np

@@ -17,11 +17,11 @@ def mean_nats(nats: Float[np.ndarray, " n"], tokens: Integer[np.ndarray, " n"]) 
 
 
 def perplexity(loss: float) -> float:
-    """Of a mean loss in nats; e^345 where that is larger than a number on a card can be."""
+    """Perplexity of a mean loss in nats; at most e^345, since larger numbers do not fit on a card."""
     return math.exp(min(loss, LARGEST_LOSS))
 
 
 def unigram_perplexity(seen: Integer[np.ndarray, " v"], met: Integer[np.ndarray, " v"]) -> float:
-    """Unigram perplexity of tokens with these counts, by the counts of the training text with add-one smoothing."""
+    """Unigram perplexity of tokens with the counts `met`, under the training counts `seen` with add-one smoothing."""
     share = (seen.astype(np.float64) + 1) / (float(seen.sum()) + len(seen))
     return perplexity(float(-(met * np.log(share)).sum() / met.sum()))

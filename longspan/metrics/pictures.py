@@ -1,11 +1,11 @@
-"""How alike two pictures are: PSNR and SSIM of bytes in colour, each picture by itself (CAB, arXiv:2210.07661).
+"""How alike two pictures are: PSNR and SSIM of 8-bit colour pictures, one value each (CAB, arXiv:2210.07661).
 
     PSNR = 20 log10(255 / sqrt(MSE))      over all pixels and colours together, in decibels; infinite for equal pictures
     SSIM = mean of (2 m n + C1) (2 cov + C2) / ((m^2 + n^2 + C1) (var + var' + C2))
 
-with means m, n, variances and covariance under a Gaussian window of 11 x 11 (sigma 1.5), for each colour by itself, at
+with means m, n, variances and covariance under a Gaussian window of 11 x 11 (sigma 1.5), for each colour separately, at
 the pixels whose window lies inside the picture; C1 = (0.01 * 255)^2, C2 = (0.03 * 255)^2. Variances are weighted means,
-not unbiased. No border is cut off and no brightness computed. NumPy in double precision.
+not unbiased. No border is cropped and no luminance computed. NumPy in double precision.
 """
 
 import numpy as np
@@ -54,7 +54,7 @@ def _windowed(x: np.ndarray) -> np.ndarray:
 
 
 def to_bytes(x: np.ndarray) -> np.ndarray:
-    """Colours from -1 to 1 as bytes: cut off outside, rounded half to even.
+    """Colours from -1 to 1 as bytes: clipped to that range, rounded half to even.
 
     >>> to_bytes(np.array([-1.2, -1, 0, 0.5, 1])).tolist()
     [0, 0, 128, 191, 255]

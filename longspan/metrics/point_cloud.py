@@ -4,9 +4,9 @@
     CD-l2   mean_a |a - B|^2 + mean_b |b - A|^2
     F       2 p r / (p + r)      p, r: shares of predicted and of true points closer than 0.01 to the other cloud
 
-All are differentiable but F, and unscaled; tables print Chamfer distances times 1,000. Rows that stand for no point can
-be left out: `removed` is "zero_rows", or "zero_sums" as the code that CAB builds on has it, which takes a point for
-padding when its coordinates add up to 0, such as (1, -1, 0). F counts all rows, as there. A cloud without points is
+All but F are differentiable, and all are unscaled; tables print Chamfer distances times 1,000. Padding rows can be left
+out: `removed` is "zero_rows", or "zero_sums" as in the code that CAB builds on, which takes a point for padding when
+its coordinates add up to 0, such as (1, -1, 0). F counts all rows, as in that code. A cloud without points is
 infinitely far from one with points.
 """
 
@@ -72,7 +72,7 @@ def real_points(cloud: Float[Tensor, "b n 3"], removed: Removed) -> Bool[Tensor,
 def _both_ways(
     a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"], removed: Removed
 ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b m"]]:
-    """Squared distances from each row to the nearest real point of the other cloud, 0 for rows that are none."""
+    """Squared distances from each row to the nearest real point of the other cloud, 0 for padding rows."""
     return nearest_both_ways(a, b, a_mask=real_points(a, removed), b_mask=real_points(b, removed))
 
 

@@ -9,9 +9,9 @@ shares of the hypothesis and of the reference that match, the score is F = 2 P R
 
 Counting is rouge-score's. Sentences are split here by a rule of our own, since only ROUGE-L needs them and the usual
 splitter needs data files: a sentence ends at a line feed, and after . ! or ?, with the quotation marks and brackets
-that close there, where white space and then anything but a small letter follows; not after a single capital letter
+that close there, where white space and then anything but a lower-case letter follows; not after a single capital letter
 ("J. Smith") nor after one of a few abbreviations ("Mr."). Paper: ROUGE, aclanthology.org/W04-1013. Departs from CAB in:
-that rule in place of NLTK's splitter, and an empty hypothesis scores 0 in place of that of some fixed words.
+that rule in place of NLTK's splitter, and an empty hypothesis scores 0 instead of the score of some fixed words.
 """
 
 import re
@@ -33,7 +33,7 @@ _ABBREVIATION = re.compile(  # just before a full stop
 def rouge(
     hypotheses: Sequence[str], references: Sequence[str], names: Sequence[str] = tuple(NAMES)
 ) -> dict[str, Float[np.ndarray, " texts"]]:
-    """F for each text, from 0 to 1, by name: rouge1, rouge2 and rougeL, or those of them that are asked for.
+    """F for each text, from 0 to 1, by name: rouge1, rouge2 and rougeL, or only those in `names`.
 
     >>> rouge(["the gunman was killed"], ["police killed the gunman"], ["rouge1"])["rouge1"].round(2)
     array([0.75])
@@ -47,7 +47,7 @@ def rouge(
 
 
 def rouge_scorer(names: Sequence[str] = tuple(NAMES)):
-    """rouge-score's counter; where that package is absent, the sentence that says so."""
+    """rouge-score's counter; if that package is absent, an error that says so."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:

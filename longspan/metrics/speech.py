@@ -1,9 +1,9 @@
-"""How far made speech is from true speech: mel-cepstral (MCD) and mel-spectral (MSD) distortion along the best warping.
+"""Distance of generated from true speech: mel-cepstral (MCD) and mel-spectral (MSD) distortion along the best warping.
 
-Both compare the frames of two waves by the root of the mean squared difference, align them by dynamic time warping
-and add up the distances on the path. MCD takes 13 cepstral coefficients, the first included, MSD 80 log mel powers.
-There is no factor 10 sqrt(2) / ln 10: these are not decibels. Over a corpus the sum of costs is divided by a sum of
-frames: those of the made speech in CAB's test, those of the reference in fairseq's validation.
+Both compare the frames of two waves by the root of the mean squared difference, align them by dynamic time warping and
+add up the distances on the path. MCD takes 13 cepstral coefficients, the first included, MSD 80 log mel powers. There
+is no factor 10 sqrt(2) / ln 10: these are not decibels. Over a corpus the sum of costs is divided by a sum of frames:
+those of the generated speech in CAB's test, those of the reference in fairseq's validation.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ CELLS = 2**26  # of the skewed matrices in memory at a time
 
 @dataclass(frozen=True)
 class Distortion:
-    """One number a clip: the cost of each path, its steps, and the frames on either side."""
+    """One number per clip: the cost of each path, its steps, and the frames on either side."""
 
     mcd: Float[Tensor, " b"]
     msd: Float[Tensor, " b"]
@@ -40,7 +40,7 @@ def mcd_msd(
     made_lengths: Int[Tensor, " b"] | None = None,
     rate: int = 22_050,
 ) -> Distortion:
-    """The distortion of each clip; the lengths are in samples, what lies behind them is padding."""
+    """The distortion of each clip; the lengths are in samples, samples beyond them are padding."""
     logs, frames = [], []
     for wave, given in (reference, reference_lengths), (made, made_lengths):
         samples = torch.full((len(wave),), wave.shape[1]) if given is None else given
@@ -61,7 +61,7 @@ def over_corpus(costs: Shaped[np.ndarray, " clips"], frames: Shaped[np.ndarray, 
 
 
 def frame_distances(x: Float[Tensor, "b n c"], y: Float[Tensor, "b m c"]) -> Float[Tensor, "b n m"]:
-    """sqrt(mean (x_i - y_j)^2), by differences: through products equal frames would not be at distance 0."""
+    """sqrt(mean (x_i - y_j)^2), from differences: with products, equal frames would not be at distance 0."""
     x, y = at_least_single(x), at_least_single(y)
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist") / x.shape[-1] ** 0.5
 
@@ -73,9 +73,9 @@ def dtw(
 ) -> tuple[Float[Tensor, " b"], Int[Tensor, " b"]]:
     """The cost of the cheapest path from the first cell to the last, both included, and its number of cells.
 
-    Moves go one row, one column or both ahead. Of equal costs the path comes from the left, then from the diagonal,
-    then from above. All cells of an anti-diagonal are computed at once, for all clips; `rows` and `columns` are the
-    sizes of each clip's matrix.
+    A move advances one row, one column or both. On ties the path comes from the left, then from the diagonal, then from
+    above. All cells of an anti-diagonal are computed at once, for all clips; `rows` and `columns` are the sizes of each
+    clip's matrix.
 
     >>> dtw(torch.tensor([[[1.0, 1.0], [1.0, 1.0]]]))
     (tensor([2.]), tensor([2]))

@@ -1,4 +1,4 @@
-"""The commands as people use them in Python: what they return shows itself in a notebook and becomes a data frame.
+"""The commands in Python: what they return displays itself in a notebook and converts to a data frame.
 
     longspan.board("starter", tier="smoke")           # ranks; .rows, .to_pandas(), .plot()
     longspan.card("out/cards/listops/....json")       # one record; card.score.value, card.plot()
@@ -146,7 +146,7 @@ def advise(
     cards: Folders = None,
     out: str | Path = "out",
 ) -> AnswerView:
-    """Which mechanism to use at a length: what each costs and scores, which of them nothing beats, what is unknown.
+    """Which mechanism to use at a length: what each costs and scores, which are unbeaten, what is unknown.
 
     Answered from the cards in `out` and those that come with the package, or from `cards` alone.
 
@@ -165,7 +165,7 @@ def advise(
 def analyze(question: str, *, shipped: bool = False, cards: Folders = None, out: str | Path = "out") -> AnswerView:
     """The answer that cards and published tables give to a question of `longspan analyze`.
 
-    With `shipped`, the cards that come with the package count too.
+    With `shipped`, the cards that come with the package are used too.
 
         longspan.analyze("crossover", shipped=True).to_pandas()
     """

@@ -36,7 +36,7 @@ class AnswerView:
         return frame(self.finding.to_json()["rows"], columns=[column.title for column in self.finding.columns])
 
     def plot(self, x: str | None = None, y: str | None = None) -> Any:
-        """One column against another, the first two that hold numbers unless named; the first column names points."""
+        """One column against another, the first two that hold numbers unless named; the first column labels points."""
         from longspan.notebook.figure import scatter
 
         numbers = [column.title for column in self.finding.columns if column.kind != "text"]
@@ -50,7 +50,7 @@ class AnswerView:
         return scatter(points, x=x, y=y, title=self.finding.title, best=self._unbeaten() or list(points))
 
     def _unbeaten(self) -> list[str]:
-        """The names that a column of the answer marks as beaten by nothing."""
+        """The names that a column of the answer marks as unbeaten."""
         titles = [column.title for column in self.finding.columns]
         if UNBEATEN not in titles:
             return []

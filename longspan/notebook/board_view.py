@@ -1,4 +1,4 @@
-"""A board that shows itself in a notebook: `results.board.Board` with a data frame and a plot."""
+"""A board that displays itself in a notebook: `results.board.Board` with a data frame and a plot."""
 
 from collections.abc import Sequence
 from typing import Any

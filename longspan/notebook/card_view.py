@@ -9,7 +9,7 @@ from longspan.notebook.measured_view import measured_points, times_drawn
 
 
 class Fields(dict):
-    """An object of JSON, by key and by attribute; a field that a method of dict hides is there by key."""
+    """An object of JSON, by key and by attribute; a field hidden by a method of dict is found by key."""
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Figures of matplotlib that show themselves in a notebook, whatever its backend, and once."""
+"""Matplotlib figures that display themselves in a notebook once, whatever its backend."""
 
 import io
 from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ class FrameError(LongspanError):
 
 
 def frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Any:
-    """A pandas data frame, or a sentence that says how to get pandas."""
+    """A pandas data frame, or an error that says how to get pandas."""
     try:
         import pandas
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Questions asked of a trained model, one per file; `ask.py` puts them and keeps the answers as cards."""
+"""Questions asked of a trained model, one per file; `ask.py` asks them and saves the answers as cards."""
 
 import importlib
 from typing import Protocol, runtime_checkable
@@ -20,7 +20,7 @@ QUESTIONS = {
 class Question(Protocol):
     """A file of this folder."""
 
-    SAMPLES: int | None  # examples looked at unless told otherwise; None means all there are
+    SAMPLES: int | None  # examples looked at by default; None means all
 
     def ask(self, trained: TrainedModel, *, samples: int | None, seed: int) -> Answer: ...
 

@@ -1,4 +1,4 @@
-"""Put a question to the trained model behind a run card, and keep the answer as a probe card.
+"""Ask a question of the trained model behind a run card, and save the answer as a probe card.
 
     card, path = ask("span", trained, samples=100)       # longspan.ask("span", "out/cards/listops/....json")
     card["results"]["mean"]

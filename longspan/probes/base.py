@@ -20,7 +20,7 @@ from longspan.tasks.base import Feed
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model in evaluation mode, the protocol it was trained by, and the card of its run."""
+    """A trained model in evaluation mode, the protocol it was trained under, and the card of its run."""
 
     task: Task
     mechanism: Mechanism
@@ -72,7 +72,7 @@ class Answer:
 
 
 def choose(count: int, samples: int | None, seed: int) -> np.ndarray:
-    """Row numbers of a random sample without repetition, in order; all rows where there are no more."""
+    """Sorted row numbers of a random sample without replacement; all rows where there are no more."""
     if samples is None or samples >= count:
         return np.arange(count)
     return np.sort(np.random.default_rng(derive(seed, "probe")).choice(count, size=samples, replace=False))

@@ -1,7 +1,7 @@
 """Embedding similarity: which intensities, and which positions, look alike to a model of images? (figure 4 of LRA)
 
 Cosines between the embeddings of the 256 intensities, and between the learned position of every pixel and those of all
-others, which, drawn as a tile for each pixel, show what the model has learned of the second dimension.
+others. Drawn as a tile for each pixel, the latter show what the model has learned of the second dimension.
 """
 
 import numpy as np

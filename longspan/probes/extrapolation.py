@@ -1,8 +1,8 @@
 """Interpolation and extrapolation: the perplexity of a language model at other lengths than in training (CAB, 3c).
 
 The test text is cut into blocks of each length, none overlapping, and a token sees nothing before its own block. All
-lengths read the same tokens: as many as fill whole blocks of each. Beyond the length of training the network is
-rebuilt for the longer one and loads the weights; where they do not fit, the point says why.
+lengths read the same tokens: as many as fill whole blocks of each. Beyond the training length the network is rebuilt
+for the longer sequence and loads the weights; where they do not fit, the point says why.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Who looks at whom inside a model: the attention matrix of every slot, or gradients where there is no matrix.
+"""Which token attends to which inside a model: the attention matrix of every slot, or gradients where there is none.
 
 with listening(model) as heard:
     model(tokens)
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from longspan.attentions.base import Attention, HeadwiseAttention
 
-SHORTCUTS = ("packed", "first", "first_packed")  # as the base class has them they go through `forward`, and its hook
+SHORTCUTS = ("packed", "first", "first_packed")  # the base class's versions call `forward`, and so its hook
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What one slot was given: the tokens, and which of them are real (None: all)."""
+    """The input of one slot: the tokens, and which of them are real (None: all)."""
 
     slot: Attention
     x: Float[Tensor, "b n d"]
@@ -43,7 +43,7 @@ class Heard:
 
 @contextmanager
 def listening(model: nn.Module) -> Iterator[list[Heard]]:
-    """Everything the slots of a model are given inside the block, in the order in which they are called."""
+    """Record the inputs of a model's slots inside the block, in the order in which they are called."""
     heard: list[Heard] = []
 
     def note(slot: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def listening(model: nn.Module) -> Iterator[list[Heard]]:
 
 
 def slots_of(module: nn.Module) -> Iterator[Attention]:
-    """The attention modules of a network from its input to its output; what one is made of does not count."""
+    """The attention modules of a network from its input to its output, without those nested inside another."""
     for child in module.children():
         if isinstance(child, Attention):
             yield child
@@ -73,7 +73,7 @@ def slots_of(module: nn.Module) -> Iterator[Attention]:
 
 
 def matrix(heard: Heard) -> Float[Tensor, "b h n n"] | None:
-    """The weights with which the slot mixed these tokens, where it has weights."""
+    """The attention weights of the slot on these tokens, None where it has none."""
     slot = heard.slot
     if not isinstance(slot, HeadwiseAttention):
         return None
@@ -84,8 +84,8 @@ def matrix(heard: Heard) -> Float[Tensor, "b h n n"] | None:
 def attribution(heard: Heard, queries: Int[Tensor, " q"], *, seed: int) -> Float[Tensor, "q n"]:
     """How much each token moves the output at each query: |d (u . y_i) / d x_j|, scaled so that a row sums to 1.
 
-    u is a random vector of signs, for which the squared norm is on average that of the whole derivative. The one row
-    of the batch is repeated for every query, so that a single backward pass answers for all of them.
+    u is a random vector of signs, so that the squared norm is on average that of the whole derivative. The one row of
+    the batch is repeated for every query, so that a single backward pass covers all of them.
     """
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, (len(queries), heard.x.shape[-1]), generator=generator).to(heard.x) * 2 - 1

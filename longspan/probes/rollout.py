@@ -89,14 +89,14 @@ def _with_residual(weights: Float[Tensor, "h n n"]) -> Float[Tensor, "n n"]:
 
 
 def pixel_map(mixed: Float[Tensor, "n n"], pooling: str) -> Float[Tensor, " pixels"]:
-    """What reaches the answer from each pixel; the class token is no pixel."""
+    """How much each pixel contributes to the answer; the class token is not a pixel."""
     if pooling == "mean":
         return fold(mixed, "n m -> m", "mean")
     return mixed[0, 1:] if pooling == "cls" else mixed[0]
 
 
 def _both_labels(labels: np.ndarray, samples: int, seed: int) -> list[int]:
-    """A random few of every label in turn."""
+    """Random rows, one of every label in turn, `samples` in all."""
     order = np.random.default_rng(seed).permutation(len(labels))
     piles = [[int(row) for row in order if labels[row] == label] for label in np.unique(labels)]
     turns = [pile[turn] for turn in range(max(map(len, piles))) for pile in piles if turn < len(pile)]

@@ -1,10 +1,10 @@
-"""Required attention span: how far from a token lies, on average, what it attends to? (arXiv:2011.04006, section 2.3)
+"""Required attention span: how far away, on average, is what a token attends to? (arXiv:2011.04006, section 2.3)
 
     span(l, h) = 1/n sum_i sum_j A_ij |i - j|
 
 over the n real tokens of an example, the class token left out of both sums, then the mean over layers, heads and
-examples of the validation set. Distances are counted along the sequence, in images too; of a pair of texts the first
-is taken. A mechanism without a matrix A gets |d y_i / d x_j|, scaled to rows that sum to 1, at some random queries.
+examples of the validation set. Distances are counted along the sequence, in images too; for a pair of texts the first
+is used. Without a matrix A, |d y_i / d x_j| takes its place, with rows scaled to sum to 1, at some random queries.
 """
 
 import statistics
@@ -21,7 +21,7 @@ from longspan.probes.matrices import Heard, attribution, listening, matrix
 
 SAMPLES = 1000
 BACKBONE = "encoder_classifier"  # every layer of which mixes the tokens of one whole text
-QUERIES = 32  # rows of the derivative looked at in each example and layer
+QUERIES = 32  # rows of the derivative computed for each example and layer
 
 BY_WEIGHTS = "Mean of |i - j| under the attention weights, over real tokens, layers, heads and validation examples."
 BY_GRADIENTS = (

@@ -1,7 +1,7 @@
 """Path-X transfer: does a model trained on Pathfinder's small images answer the large ones? (appendix A.3.1 of LRA)
 
-The network is rebuilt for the longer sequence, with the sizes of the run, and loads its weights. Sinusoid
-positions go on beyond what training has seen; learned ones end there, and so do mechanisms bound to a length.
+The network is rebuilt for the longer sequence, with the sizes of the run, and loads its weights. Sinusoidal positions
+extend beyond the training length; learned ones do not, and neither do mechanisms bound to a length.
 """
 
 from dataclasses import replace

@@ -70,7 +70,7 @@ def for_suite(suite: str) -> dict[str, str]:
 
 
 def for_tasks(tasks: Collection[str], metric: str) -> list[PublishedTable]:
-    """What was printed of these tasks one by one, for boards that no suite describes: a table for each pattern.
+    """The printed scores of single tasks, for boards that no suite describes: a table for each pattern.
 
     >>> [table.row("ABC").scores for table in for_tasks(["forecasting_etth1"], "mse")]
     [{'forecasting_etth1': 1.332}]

@@ -37,7 +37,7 @@ def bibtex(paper: str) -> str:
 
 
 def key(paper: str) -> str:
-    """What a text cites a paper by.
+    """The BibTeX key of a paper.
 
     >>> key("arXiv:1706.03762")
     'vaswani2017attention'

@@ -13,12 +13,12 @@ from longspan.published.index_audit import CONSTANTS, UNIT, index_checks, known,
 from longspan.published.index_constants import IndexPattern, Measure, index_constants
 from longspan.published.measurement import half_unit
 
-FIGURE = 0.3  # to which perplexities can be read off Figure 3c
+FIGURE = 0.3  # how exactly perplexities can be read off Figure 3c
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Printed numbers that cannot all be right, in a sentence; under which patterns they stand."""
+    """Printed numbers that cannot all be right, in a sentence, and the patterns they are printed under."""
 
     patterns: tuple[str, ...]
     text: str
@@ -69,7 +69,7 @@ def _wrong_means() -> Iterator[Contradiction]:
 
 
 def _wrong_constants() -> Iterator[Contradiction]:
-    """Released constants that are not those of the scores, and printed ones that are not the released."""
+    """Released constants that do not follow from the scores, and printed ones that differ from the released."""
     for pattern in index_constants().patterns.values():
         for measure in pattern.measures:
             scale = measure.scales[CONSTANTS]
@@ -90,7 +90,7 @@ def _pool_values(pattern: IndexPattern, measure: Measure, pool: tuple[str, ...])
 
 
 def fitting_pool(pattern: IndexPattern) -> tuple[str, ...]:
-    """The mechanisms whose scores give the constants best: the pool of the paper, or one without a member of it."""
+    """The mechanisms whose scores reproduce the constants best: the paper's pool, or that pool without one member."""
     names = [row.title for row in score_rows(pattern) if row.title in index_constants().pool]
     pools = [tuple(names), *(tuple(name for name in names if name != out) for out in names)]
     return min(pools, key=lambda pool: _misfit(pattern, pool))
@@ -117,7 +117,7 @@ def _pools() -> Iterator[Contradiction]:
 
 
 def _printed_twice() -> Iterator[Contradiction]:
-    """Scores of vanilla attention, which is one run whatever the pattern on trial."""
+    """Scores of vanilla attention, which is one run whatever pattern is tested."""
     printed: dict[str, dict[str, list[str]]] = {}
     for pattern in index_constants().patterns.values():
         for column, cell in published.measured(pattern.table).row("vanilla").printed.items():
@@ -144,7 +144,7 @@ def _figure() -> Iterator[Contradiction]:
 
 
 def _benefit() -> Iterator[Contradiction]:
-    """Table 12 beside the scores of Table 6 that it repeats; of two tasks no constants were published."""
+    """Table 12 beside the scores of Table 6 that it repeats; for two tasks no constants were published."""
     scores, benefit = published.measured("cab-task-scores"), published.measured("cab-benefit")
     efficient = [title for title in index_constants().pool if title != "vanilla"]
     for column in benefit.columns:

@@ -1,8 +1,8 @@
-"""CAB's compositional index counted again from its own tables.
+"""CAB's compositional index recomputed from its own tables.
 
     [check for check in index_checks() if check.kind == "error"]        # what no rounding explains
 
-A task's score is the mean z of its metrics, an index the mean of its tasks. Each is counted twice, from the scores as
+A task's score is the mean z of its metrics, an index the mean of its tasks. Each is computed twice, from the scores as
 printed and with what other sources have: more digits, single settings of forecasting, or another number.
 """
 
@@ -25,10 +25,10 @@ SLACK = 5e-5  # what the digits of the constants leave open
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """A printed index or task score, counted again; `reach` is how far it can be off as scores are rounded or cut off.
+    """A printed index or task score, recomputed; `reach` is how far off it can be since scores are rounded or cut off.
 
-    `kind`: printed (the printed scores give it), sources (they do not, but those of other sources do), rounding (digits
-    that nobody printed may give it) or error (nothing does, or only another number than the one printed).
+    `kind`: printed (the printed scores give it), sources (they do not, but those of other sources do), rounding
+    (unprinted digits may give it) or error (nothing gives it, or only a score other than the one printed).
     """
 
     pattern: str
@@ -47,7 +47,7 @@ def score_rows(pattern: IndexPattern) -> tuple[MeasuredRow, ...]:
 
 
 def known(row: MeasuredRow, measure: Measure) -> float | None:
-    """The best value there is of a printed score: of a mean of settings, the mean; None where the run failed."""
+    """The best value available for a printed score, recomputed if it is a mean of settings; None if the run failed."""
     if measure.name not in row.printed:
         return None
     if len(measure.settings) == 1:
@@ -79,7 +79,7 @@ def _checks(pattern: IndexPattern) -> Iterator[IndexCheck]:
 def check(
     pattern: IndexPattern, row: MeasuredRow, task: str | None, printed: str, tasks: dict[str, tuple[Measure, ...]]
 ) -> IndexCheck:
-    """One printed number: of a task, or without one the index over all of them."""
+    """Check one printed number: the score of a task, or without a task the index over all of them."""
     counted = _index(row, tasks, as_printed=True)
     sourced = _index(row, tasks, as_printed=False)
     reach = statistics.fmean(statistics.fmean(_reach(row, m) for m in measures) for measures in tasks.values())

@@ -1,4 +1,4 @@
-"""The constants of CAB's compositional index: what each metric's z-score is counted from, by pattern.
+"""The constants of CAB's compositional index: what each metric's z-score is computed from, by pattern.
 
     known = index_constants()
     known.patterns["causal_self"].measure("lm_perplexity").scales["cab-2023"]       # Scale(mean=22.26, std=8.29944)
@@ -27,9 +27,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric of a task, as its mean over the settings in which the task is run: a column of a board.
+    """One metric of a task, averaged over the settings in which the task is run: a column of a board.
 
-    `scales` are what an index counts it by, under the name of the constants, in the unit in which scores are shown.
+    `scales` are the means and deviations of its z-scores, by name of the constants, in the unit of the scores shown.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Measure:
     task: str
     scales: Mapping[str, Scale] = field(default_factory=dict)
     printed: tuple[str, str] | None = None  # mean and deviation as the paper prints them, where legible
-    released: Scale | None = None  # as the released script has them, where that is another
+    released: Scale | None = None  # as the released script has them, where that differs
 
     @property
     def factor(self) -> int:
-        """From a score, as cards have it, to the number that is shown."""
+        """The factor from a score as cards store it to the number that is shown."""
         return 100 if self.unit == "percent" else 1
 
     def z(self, score: float, constants: str) -> float:
@@ -75,7 +75,7 @@ class IndexPattern:
 
 @dataclass(frozen=True)
 class IndexConstants:
-    """`pool`: the mechanisms over which, by the paper, means and deviations are; `about` and `versions` by name."""
+    """`pool`: the mechanisms that the paper says means and deviations are over; `about` and `versions` are by name."""
 
     paper: str
     source: str

@@ -28,15 +28,15 @@ class PublishedRow:
     printed_average: float | None = None
     also_printed: tuple[tuple[float, str], ...] = ()
     printed_over: int = 5
-    mechanism: str | None = None  # what computes this attention here
+    mechanism: str | None = None  # the name of this attention here
     paper: str | None = None
     deviations: tuple[str, ...] = ()  # from the rules of the benchmark, in words
     confirmed: str | None = None  # where a number from outside the benchmark's paper was looked up
-    printed: Mapping[str, str] = field(default_factory=dict)  # digit by digit, where no form of scores gives them
+    printed: Mapping[str, str] = field(default_factory=dict)  # exact digits, where formatting `scores` gives others
     printed_index: str | None = None  # the compositional index
 
     def average(self, tasks: tuple[str, ...] = FIVE, fail_as: Mapping[str, float] | None = None) -> float | None:
-        """The mean over the tasks, in percent; None where a score is missing or FAIL counts for nothing."""
+        """The mean over the tasks, in percent; None where a score is missing or FAIL has no value."""
         values = [(fail_as or {}).get(t, "FAIL") if self.scores[t] == "FAIL" else self.scores[t] for t in tasks]
         numbers = [value for value in values if not isinstance(value, str)]
         return statistics.fmean(numbers) if len(numbers) == len(values) else None
@@ -59,8 +59,7 @@ class PublishedRow:
 class PublishedTable:
     """A snapshot of a leaderboard. Where `comparable` is false its rows follow rules of their own.
 
-    `pattern` is that of the slots the models of the table have filled; `doubts` are sentences on cells that cannot be
-    right.
+    `pattern` is that of the slots that the table's models fill; `doubts` are sentences on cells that cannot be right.
     """
 
     name: str
@@ -84,7 +83,7 @@ class PublishedTable:
         return known[title]
 
     def counterpart(self, mechanism: str) -> PublishedRow | None:
-        """The row of the same attention; a bug-compatible twin (`lra_local`) has the one of its original.
+        """The row of the same attention; a bug-compatible twin (`lra_local`) gets that of its original.
 
         >>> from longspan import published
         >>> published.load("lra-v1").counterpart("softmax(kernel='flash')").title
@@ -94,7 +93,7 @@ class PublishedTable:
         return next((row for row in self.rows if row.mechanism == name), None) if name else None
 
     def over(self, tasks: Collection[str]) -> "PublishedTable":
-        """The columns of these tasks alone, without what was printed over more of them: averages and their spread.
+        """The columns of these tasks alone, without averages and spreads that were printed over more of them.
 
         >>> from longspan import published
         >>> published.load("lra-v1").over(["listops"]).row("Chance").printed_average is None

@@ -1,7 +1,7 @@
 """A table of measurements as a paper prints it: speed, memory, steps or accuracies, with the ratios printed beside.
 
-Every cell is kept as printed (`9.2 (1.1x)`). A ratio is divided again from the printed values of its column; `flags`
-names those that are not the rounded quotient, and the cells that cannot be right for another reason.
+Every cell is kept as printed (`9.2 (1.1x)`). A ratio is recomputed from the printed values of its column; `flags` names
+those that are not the rounded quotient, and the cells that cannot be right for another reason.
 """
 
 import re
@@ -43,7 +43,7 @@ class MeasuredRow:
         return float(_parts(self.printed[column])[0])
 
     def known(self, column: str) -> float:
-        """The value of the other source where there is one: it has more digits, or others bear it out."""
+        """The value of the other source where there is one: it has more digits, or others confirm it."""
         return float(self.elsewhere[column][0]) if column in self.elsewhere else self.value(column)
 
     def is_contradicted(self, column: str) -> bool:
@@ -62,8 +62,8 @@ class MeasuredRow:
 class Flag:
     """Something wrong with a printed cell.
 
-    `kind`: error (no rounding explains it), rounding (the digits that were printed give another quotient, those that
-    were measured may not) or doubt (it contradicts another cell or the text).
+    `kind`: error (no rounding explains it), rounding (the printed digits give another quotient, the unrounded values
+    may not) or doubt (it contradicts another cell or the text).
     """
 
     row: str
@@ -84,7 +84,7 @@ class MeasuredTable:
     note: str
     columns: tuple[MeasuredColumn, ...]
     rows: tuple[MeasuredRow, ...]
-    reference: str | None  # the row that ratios are against
+    reference: str | None  # the row that ratios are relative to
     doubts: tuple[Flag, ...]
     period: str = ""
     pattern: str = "noncausal_self"
@@ -96,7 +96,7 @@ class MeasuredTable:
         return known[title]
 
     def counterpart(self, mechanism: str) -> MeasuredRow | None:
-        """The row of the same attention, by the name it has here; a twin (`lra_local`) has that of its original."""
+        """The row of the same attention, by the name it has here; a twin (`lra_local`) gets that of its original."""
         name = mechanism.split("(", 1)[0].strip().removeprefix("lra_")
         return next((row for row in self.rows if row.mechanism == name), None) if name else None
 

@@ -1,9 +1,9 @@
-"""Options and sizes as CAB prints them (Tables 5 and 14), cell by cell, each with the setting that it is here.
+"""Options and sizes as CAB prints them (Tables 5 and 14), cell by cell, each with the corresponding setting here.
 
     for cell in printed_settings():
         cell.table, cell.row, cell.column, cell.printed, cell.reason
 
-A reason stands in the data for each cell in which `cab-2023` runs something else than was printed, and for no other.
+The data hold a reason for each cell in which `cab-2023` runs something other than was printed, and for no other.
 """
 
 import json

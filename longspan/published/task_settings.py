@@ -20,7 +20,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TaskRow:
-    """`settings` are the places of a task's entry that a cell is about; `ours` is said where there is none."""
+    """`settings` are the places of a task's entry that a cell is about; `ours` is the text where there is none."""
 
     title: str
     task: str

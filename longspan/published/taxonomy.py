@@ -1,11 +1,11 @@
-"""CAB's table of 44 mechanisms, as printed: what each costs, in which patterns it works and of which family it is.
+"""CAB's table of 44 mechanisms, as printed: what each costs, in which patterns it works and its family.
 
     row = taxonomy().row("performer")
     row.disagreements(family="kernel", cost="n", patterns=("NS", "CS", "NC", "CC"))     # ('CS',)
     row.reasons["CS"]                                                                   # why we say something else
 
-The patterns are by design and not by code. A reason stands in the data for each cell in which the mechanism here
-declares something else than the paper, and for no other.
+The patterns are those of the design, not of the code. The data hold a reason for each cell in which the mechanism here
+declares something other than the paper, and for no other.
 """
 
 import json
@@ -27,7 +27,7 @@ class TaxonomyRow:
 
     title: str
     cited: str
-    mechanism: str  # what computes this attention here
+    mechanism: str  # the name of this attention here
     cost: str
     patterns: tuple[str, ...]
     printed_family: str | None
@@ -61,7 +61,7 @@ class Taxonomy:
 
 
 def unlike_printed(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """The cells in which an entry of the catalogue differs from the table; none where the table has no row of it.
+    """The cells in which an entry of the catalogue differs from the table; none where the table has no row for it.
 
     >>> unlike_printed({"name": "mca", "family": "exact", "cost": "n", "patterns": ["noncausal_self", "causal_self"]})
     ('cost', 'NC', 'CC')

@@ -30,7 +30,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class Shown:
-    """An artefact made. `quantity` says what the numbers of the pairs are, `missing` what could not be made and why.
+    """A finished artefact. `quantity` says what the numbers of the pairs are, `missing` what could not be made and why.
 
     Figures are made when they are drawn.
     """
@@ -54,8 +54,8 @@ class Source:
 class AnswerForm:
     """How a finding is set beside published numbers, and which of its forms are shown.
 
-    `values` are the columns that own rows share with published ones, `by` those that must agree beside the name,
-    `origin` the one that says whose a row is; or `columns` are theirs, ours and a verdict in one row.
+    `values` are the columns that own rows share with published ones, `by` those that must agree besides the name,
+    `origin` the one that says whose row it is; alternatively `columns` are theirs, ours and a verdict in one row.
     """
 
     values: Sequence[str] = ()
@@ -100,7 +100,7 @@ def question(
 def chosen(
     finding: Finding, keep: Callable[[Mapping[str, str]], bool] | None, draw: Callable[[Any], bool] | None
 ) -> Finding:
-    """The finding with the rows and drawn items that were asked for."""
+    """The finding with only the rows and drawn items that `keep` and `draw` accept."""
     titles = [column.title for column in finding.columns]
     texts = [dict(zip(titles, row, strict=True)) for row in finding.texts()]
     rows = [row for row, own in zip(finding.rows, texts, strict=True) if keep is None or keep(own)]
@@ -109,7 +109,7 @@ def chosen(
 
 
 def boards(suite: str, *, published: str | None = None, pattern: str | None = None, also: Sequence[str] = ()) -> Source:
-    """The boards of a suite; beside theirs also those of single tasks, `mse` and `mae` of each."""
+    """The boards of a suite; the pairs also cover boards of the single tasks `also`, by `mse` and by `mae`."""
 
     def show(desk: Desk) -> Shown:
         cards = [*desk.evidence.runs, *desk.evidence.set_aside]

@@ -33,9 +33,9 @@ NO_WEIGHTS = "This is asked of the weights of a trained model, which are not kep
 
 @dataclass(frozen=True)
 class Artefact:
-    """`absent` says what does not exist here: it stands beside what the paper has where cards have nothing.
+    """`absent` says what does not exist here; it is shown beside the paper's entry where cards have nothing.
 
-    Of what is `only_drawn` the paper prints no numbers, so that a table of ours stands alone.
+    The paper prints no numbers for what is `only_drawn`, so a table of ours stands alone.
     """
 
     paper: Paper
@@ -47,7 +47,7 @@ class Artefact:
 
     @property
     def name(self) -> str:
-        """As files are called: `lra-table-1`."""
+        """The name used for files: `lra-table-1`."""
         return f"{self.paper} {self.number}".lower().replace(", ", "-").replace(" ", "-").replace(".", "-")
 
     @property

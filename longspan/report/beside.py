@@ -1,4 +1,4 @@
-"""Ours beside theirs: of every number that a paper prints and that cards have too, both.
+"""Ours beside theirs: every number that a paper prints and that cards have too, as a pair.
 
 of_finding(answer("gap", evidence), values=("Train", "Test"))       # Pair("Softmax", "longspan · full", "69.45 / ...
 of_board(view)                                                      # every cell that has a published counterpart
@@ -15,14 +15,14 @@ from longspan.results import catalogue
 from longspan.results.board_table import cell_text, paper_text
 from longspan.results.board_types import Board, BoardCell
 
-PAPERS = ("published", "CAB, figure")  # how the rows of a paper begin in the column that says where a row is from
+PAPERS = ("published", "CAB, figure")  # how the origin of a paper's row begins
 BETWEEN = " / "
 WHOLE = ", whole layer"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One thing as a paper has it and as the cards have it; `where` says by which rules ours was made."""
+    """One thing as a paper has it and as the cards have it; `where` says under which rules ours was made."""
 
     what: str
     where: str
@@ -76,7 +76,7 @@ def of_finding(
 
 
 def of_board(view: Board) -> Iterator[Pair]:
-    """Cells of own runs that a paper has too, by whatever rules ours were made."""
+    """Cells of own runs that a paper has too, under whatever rules ours were made."""
     where = view.title.partition(" · ")[2]
     for row in (*view.rows, *view.free):
         for column, cell in row.cells.items():
@@ -93,7 +93,7 @@ def _heading(view: Board, column: str) -> str:
 
 
 def _own(view: Board, cell: BoardCell, column: str) -> str:
-    """Without the mark of the leader, which belongs to a column of a board."""
+    """The text of a cell without the leading mark, which has a meaning only in a column of a board."""
     return cell_text(view, cell, column=column).rstrip(" ●")
 
 
@@ -110,8 +110,8 @@ def _printed(view: Board, mechanism: str, counterpart: str | None, column: str) 
 
 
 def of_columns(finding: Finding, theirs: str, ours: str, verdict: str, what: Sequence[str]) -> list[Pair]:
-    """Rows that have the printed number in one column and ours in another, where both may be held against each other:
-    elsewhere the column of the verdict has a dash."""
+    """Rows that have the printed number in one column and ours in another, where the two are comparable: elsewhere
+    the column of the verdict has a dash."""
     titles = [column.title for column in finding.columns]
     rows = [dict(zip(titles, row, strict=True)) for row in finding.texts()]
     return [

@@ -16,7 +16,7 @@ METRICS = {"mse": "MSE", "mae": "MAE", "mcd": "MCD", "cd_l1": "CD-ℓ1", "psnr":
 
 
 def metric_name(metric: str) -> str:
-    """As it is written in a paper.
+    """A metric as it is written in a paper.
 
     >>> metric_name("cd_l1"), metric_name("mcd_loss")
     ('CD-ℓ1', 'MCD loss')
@@ -28,12 +28,12 @@ def learning(cards: Sequence[Card], look: Mapping[str, Look]) -> Figure | None:
     """Curves of one task: the mean over seeds, with the range over seeds as a band. None where nothing was recorded."""
     score = next((card["score"] for card in cards if card["score"]), {"name": "accuracy", "chance": None})
     name, percent = score["name"], score.get("unit", "percent") == "percent"
-    if not mean_curves(cards, f"valid_{name}") and "selected_by" in score:  # validation asked something else
+    if not mean_curves(cards, f"valid_{name}") and "selected_by" in score:  # validation used another metric
         name, percent, score = score["selected_by"], False, {"chance": None}
     metric, scale = metric_name(name), 100.0 if percent else 1.0
     word = metric[:1].upper() + metric[1:]
     given = [card["score"]["chance"] for card in cards if card["score"] and "name" in score]
-    # The level is that of the test set; only a rate of guessing is the same in validation.
+    # The chance level is that of the test set; only that of a rate holds in validation too.
     chance = next((level for level in given if level), None) if percent else None
     level = [] if chance is None else [ReferenceMark("y", scale * chance, "chance")]
     scores, y = mean_curves(cards, f"valid_{name}"), Axis(f"validation {metric}{', %' if percent else ''}")
@@ -98,7 +98,7 @@ def cost(view: Board, task: str | None, look: Mapping[str, Look]) -> Figure | No
 
 
 def front_line(points: Sequence[tuple[float, float]]) -> LineMark:
-    """Through the points that no other beats in both score and cost."""
+    """A line through the points that no other beats in both score and cost."""
     return LineMark(x=[x for x, _ in points], y=[y for _, y in points], dash="dot", width=1.5)
 
 

@@ -33,7 +33,7 @@ def build(
     problems: Sequence[Problem] = (),
     evidence: Evidence | None = None,
 ) -> Path:
-    """Write the site and return its index page. A store brings its measurements and its corrupt cards along.
+    """Write the site and return its index page. A store also contributes its measurements and its corrupt cards.
 
     `evidence` answers the questions and holds the measurements; without it they are answered from the runs and the
     published tables alone.

@@ -54,7 +54,7 @@ def data(
     ran: Mapping[str, Sequence[Mapping[str, Any]]],
     look: Mapping[str, Look],
 ) -> dict[str, Any]:
-    """Everything that the page may be asked for, since it cannot fetch anything."""
+    """Everything that the page may need, since it cannot fetch anything."""
     people = {
         name: {
             "title": shown(one.title),

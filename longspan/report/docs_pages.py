@@ -90,7 +90,7 @@ def linked(made: Iterable[Book], mechanisms: Iterable[str], page_of: Callable[[s
 
 
 def rendered(text: str, read: Callable[[str], str]) -> str:
-    """Markdown as HTML, with what it includes and the reference entries it asks for; no HTML of its own passes."""
+    """Markdown as HTML, with its includes and reference entries filled in; raw HTML is escaped."""
     from markdown_it import MarkdownIt
 
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)

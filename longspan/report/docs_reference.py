@@ -12,7 +12,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def entry(name: str, members: str = "") -> str:
-    """The heading, the signature and the docstring of a public name, and of the members that are asked for."""
+    """The heading, the signature and the docstring of a public name, and of the members that are requested."""
     found = _find(name)
     parts = [f"### {name}", *_described(found)] if found else [f"### {name}"]
     wanted = [member.strip() for member in members.split(",") if member.strip()]
@@ -56,7 +56,7 @@ def _signature(node: Definition) -> str:
 
 
 def _arguments(given: ast.arguments) -> Iterator[str]:
-    """One by one, as a signature of several lines has them."""
+    """One argument at a time, for a signature over several lines."""
     first = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(first) - len(given.defaults)) + list(given.defaults)
     yield from (_argument(one, default) for one, default in zip(first, defaults, strict=True))

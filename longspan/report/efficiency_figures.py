@@ -40,7 +40,7 @@ def _growth(found: Sequence[Curves], look: Mapping[str, Look]) -> list[FigureVie
 
 
 def _relative(found: Sequence[RelativeCurves], look: Mapping[str, Look]) -> list[FigureView]:
-    """What each costs beside the baseline, which is a dotted line at 1."""
+    """Costs relative to the baseline, which is a dotted line at 1."""
     views = []
     for one in found:
         lines: list[Mark] = [
@@ -94,7 +94,7 @@ def _roofline(roofs: Sequence[Roof], look: Mapping[str, Look]) -> list[FigureVie
 
 
 def ceiling(roof: Roof) -> list[LineMark]:
-    """What cannot be passed: bandwidth on the left of the ridge, arithmetic on its right; empty if not measured."""
+    """The roof: bandwidth to the left of the ridge, arithmetic to its right; empty if not measured."""
     if roof.bandwidth is None or roof.rate is None:
         return []
     ridge = roof.rate / roof.bandwidth

@@ -28,7 +28,7 @@ def verdicts_on(card: Card) -> list[RuleVerdict]:
 
 
 def fairness_table(cards: Sequence[Card]) -> dict[str, Any]:
-    """Runs down, rules across; seeds that were judged alike share a line. Older cards without verdicts are counted."""
+    """Runs as rows, rules as columns; seeds with the same verdicts share a row. Cards without verdicts are counted."""
     names = ("task", "mechanism", "protocol", "tier")
     lines: dict[tuple, dict[str, Any]] = {}
     judged = [(card, verdicts) for card in cards if (verdicts := verdicts_on(card))]

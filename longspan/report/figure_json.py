@@ -71,7 +71,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _mark(mark: Mark) -> dict[str, Any]:
-    """Its fields; what is empty or usual is left out."""
+    """The fields of a mark; empty and default ones are left out."""
     if isinstance(mark, ImageMark):
         fields = asdict(mark) | {"values": [[_number(value) for value in line] for line in np.asarray(mark.values)]}
         fields["low"], fields["high"] = map(_number, mark.limits)
@@ -83,7 +83,7 @@ def _mark(mark: Mark) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Text that may be shown, and numbers that JSON has."""
+    """Printable text, and numbers that JSON can represent."""
     if isinstance(value, str):
         return "\n".join(map(shown, value.split("\n")))
     if isinstance(value, bool) or value is None:

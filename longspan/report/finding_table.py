@@ -1,4 +1,4 @@
-"""The answer to a question as a table for a page: the rows that have all of some words, without what says nothing."""
+"""The answer to a question as a table for a page: the rows that have all given words, without empty columns."""
 
 import textwrap
 from dataclasses import replace
@@ -14,7 +14,7 @@ WITHOUT = "-"  # before a word: rows that do not have it
 def finding(evidence: Evidence, question: str, *words: str) -> str:
     """Rows in which every word occurs, and none after a minus; nothing where there is no such row.
 
-    Columns of dashes are left out. What is alike in all rows of a column of context is said once, below the table.
+    Columns of dashes are left out. A context column that is the same in all rows is stated once, below the table.
     """
     found = answer(question, evidence)
     rows = [row for row, texts in zip(found.rows, found.texts(), strict=True) if _has(" | ".join(texts), words)]

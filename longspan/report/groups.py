@@ -44,7 +44,7 @@ class BoardGroup:
 
     @property
     def data_in_words(self) -> str:
-        """What a reader must know of the data; nothing where they are those of the task."""
+        """What a reader must know about the data; nothing if they are those of the task."""
         return in_words(self.data)
 
 
@@ -76,7 +76,7 @@ def board_groups(cards: list[Card], conformance: Sequence[Mapping[str, Any]]) ->
 def _suites_for(cards: Sequence[Card], official: bool, protocol: str, pattern: str) -> list[suites.Suite]:
     """Suites that show every task once. Full runs on real data stand beside published rows, however few they are.
 
-    A board of several metrics comes besides those of its tasks, which say more of each, where two tasks can be shown.
+    A board of several metrics is added to those of its tasks, which say more about each, if it can show two tasks.
     """
     tasks, chosen = {card["task"] for card in cards}, []
     several = [suite.patterns[pattern] for suite in suites.SUITES.values() if pattern in suite.patterns]
@@ -105,7 +105,7 @@ def _suite_for(alike: suites.Suite, protocol: str) -> suites.Suite:
 
 
 def once(groups: Sequence[BoardGroup]) -> list[BoardGroup]:
-    """Without the boards of several metrics, whose cards have boards of their tasks too."""
+    """The groups without boards of several metrics, whose cards are on boards of their tasks too."""
     return [group for group in groups if not group.board.suite.measures]
 
 

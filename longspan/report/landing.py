@@ -27,7 +27,7 @@ NEAR = 0.022  # of the width of the figure
 
 @dataclass(frozen=True)
 class Picture:
-    """A question, the sentence that answers it, and the figure that shows it; `page` says more."""
+    """A question, the sentence that answers it, and the figure that shows it; `page` has the details."""
 
     name: str
     question: str
@@ -42,7 +42,7 @@ class Picture:
 
     @property
     def numbers(self) -> list[tuple[str, list[tuple[str, str, str]]]]:
-        """What the figure shows, in words: by view the row, the mechanism and what is said of each point."""
+        """What the figure shows, in words: by view the row, the mechanism and the words for each point."""
         return [(shown(view.title), sorted(_words_of(view))) for view in self.figure.views]
 
 
@@ -58,7 +58,7 @@ def _words_of(view: FigureView) -> Iterator[tuple[str, str, str]]:
 def pictures(
     groups: Sequence[BoardGroup], findings: Sequence[Finding], look: Mapping[str, Look], titles: Mapping[str, str]
 ) -> list[Picture]:
-    """Those that there are numbers for."""
+    """The pictures that there are numbers for."""
     found = {finding.question: finding for finding in findings}
     made = [who_is_good(groups, look, titles), at_what_cost(found.get("front"), look, titles)]
     made.append(from_which_length(found.get("crossover"), look))
@@ -110,7 +110,7 @@ def who_is_good(groups: Sequence[BoardGroup], look: Mapping[str, Look], titles: 
 
 
 def standings(group: BoardGroup, task: str) -> list[Standing]:
-    """The rows of a task from the best to the worst; none where softmax or everyone else is missing."""
+    """The rows of a task from the best to the worst; none if softmax or every other mechanism is missing."""
     rows = rows_of(group, task)
     softmax = next((row.cells[task].value for row in rows if row.mechanism == BASELINE), None)
     if not softmax or len(rows) < 2:
@@ -127,8 +127,8 @@ def standings(group: BoardGroup, task: str) -> list[Standing]:
 
 
 def gain_of(value: float, softmax: float, higher_is_better: bool) -> float:
-    """How much better than softmax, in percent: the quotient of the two scores, turned over where lower is better, so
-    that an error of twice softmax's is half as good, and none is worse than -100 %.
+    """How much better than softmax, in percent: the ratio of the two scores, inverted where lower is better, so that
+    twice softmax's error is half as good, and none is worse than -100 %.
 
     >>> gain_of(0.6, 0.5, True), gain_of(4.0, 2.0, False)
     (20.0, -50.0)
@@ -138,7 +138,7 @@ def gain_of(value: float, softmax: float, higher_is_better: bool) -> float:
 
 
 def lanes(values: Sequence[float], near: float) -> list[int]:
-    """Steps up or down for points of a row, so that neighbours do not cover one another; what is nearest to 0 has none.
+    """Steps up or down for points of a row, so that neighbours do not overlap; the point nearest to 0 has none.
 
     >>> lanes([1.0, 1.1, 5.0], 0.5)
     [0, 1, 0]
@@ -182,7 +182,7 @@ def at_what_cost(finding: Finding | None, look: Mapping[str, Look], titles: Mapp
 
 
 def _heading(view: FigureView, titles: Mapping[str, str]) -> str:
-    """The task by its title, with its rules and pattern; the machine is said where the front is explained."""
+    """The task by its title, with its rules and pattern; the machine is named where the front is explained."""
     task, *rules = view.heading.split(" · ")
     return shown(" · ".join([titles.get(task, task), *rules[:3]]).replace("_", " "))
 

@@ -54,7 +54,7 @@ def base_name(mechanism: str) -> str:
 
 
 def looks(mechanisms: Iterable[str]) -> dict[str, Look]:
-    """A look for each mechanism string and for the mechanism without options; strangers come after the catalogue."""
+    """A look for each mechanism string and for the mechanism without options; those not in the catalogue come last."""
     names = {shown(mechanism) for mechanism in mechanisms} | {BASELINE}
     names |= {base_name(name) for name in names}
     order = [*_catalogued(), *sorted({base_name(name) for name in names} - {*_catalogued(), BASELINE})]

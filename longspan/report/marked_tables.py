@@ -4,8 +4,8 @@
     | mechanism | protocol | ...
     <!-- end of cards -->
 
-The first word names one of `TABLES`, the others are its arguments. Filling a page twice changes nothing, so that a page
-whose numbers nobody typed can be told from one that was edited. Reading half: never imports torch.
+The first word names one of `TABLES`, the others are its arguments. Filling a page twice changes nothing, so a page
+whose numbers were edited by hand can be detected. Reading half: never imports torch.
 """
 
 import inspect

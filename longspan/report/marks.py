@@ -36,7 +36,7 @@ class PointsMark:
     colour: str
     symbol: str = "circle"
     size: float = 10.0  # diameter
-    outline: bool = False  # in the colour of the ground, for points that overlap
+    outline: bool = False  # in the background colour, for points that overlap
     interval: tuple[float, float] | None = None  # of y, where there is one point
     labels: Sequence[str] = ()  # written beside the points
     name: str = ""
@@ -110,7 +110,7 @@ Mark = LineMark | PointsMark | BandMark | BarMark | TextMark | ReferenceMark | I
 class Axis:
     """`rows` are names in place of numbers, the first at the top; marks then count from 0.
 
-    A row may be higher than others, by `heights`; what lies half a number from it is at its edge all the same.
+    `heights` may make a row higher than others; its edge still lies half a unit from its number.
     """
 
     label: str = ""
@@ -133,7 +133,7 @@ class FigureView:
     compare: bool = False  # hovering shows the values of all lines at that x
     medium: Literal["both", "site", "paper"] = "both"
     heading: str = ""  # shared by views that belong together; on paper these stand side by side
-    side: str = ""  # the same without a heading
+    side: str = ""  # groups views in the same way, without a heading
 
     @property
     def title(self) -> str:

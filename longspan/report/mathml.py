@@ -2,8 +2,8 @@
 
     typeset("y_i = sum_j p_ij v_j")      # <math ...><msub><mi>y</mi><mi>i</mi></msub> <mo>=</mo> ...
 
-What stands on a line stays on a line: indices, exponents, sums, roots, Greek letters and operators are set, fractions
-keep their slash. Whatever is not understood is shown as it was written, so nothing is lost or reordered.
+A formula stays on its line: indices, exponents, sums, roots, Greek letters and operators are typeset, fractions keep
+their slash. Whatever is not understood is shown as it was written, so nothing is lost or reordered.
 """
 
 import html
@@ -75,7 +75,7 @@ OPEN = tuple(f">{sign}</mo>" for sign in (*"=+−/⋅∗≤≥≠→←≔∼([{
 
 
 def typeset(formula: str) -> str:
-    """One formula; its source is the text for whoever cannot see it."""
+    """One formula, with its source as the alternative text."""
     return f'<math alttext="{html.escape(formula, quote=True)}">{_row(formula)}</math>'
 
 
@@ -121,7 +121,7 @@ def _next(source: str, place: int) -> tuple[int, str, str]:
 
 
 def _atom(source: str, place: int, kind: str, text: str) -> tuple[int, str]:
-    """A token with what hangs on it: primes, hats, indices, exponents."""
+    """A token with its primes, hats, indices and exponents."""
     if kind in ("text", "name"):
         return place, f"<mtext>{html.escape(text.strip('`'))}</mtext>"
     if kind == "operator":

@@ -1,4 +1,4 @@
-"""The matrix of conformance: every mechanism in every pattern, on every device and in every precision it was checked.
+"""The conformance matrix: every mechanism in every pattern, on every device and in every precision it was checked.
 
 made = matrix(verdicts, {"performer": ["noncausal_self", ...]})
 made.rows[0].cells["cpu", "float32", "causal_self"].status
@@ -66,7 +66,7 @@ def matrix(verdicts: Sequence[Mapping[str, Any]], declared: Mapping[str, Sequenc
 
 
 def _source(verdict: Mapping[str, Any]) -> str:
-    """Of a plug-in, the beginning of the hash of its source."""
+    """For a plug-in, the beginning of the hash of its source."""
     return verdict.get("code", {}).get("mechanism_sha256", "")[:8]
 
 
@@ -86,7 +86,7 @@ def _missing(pattern: str, declared: Sequence[str] | None) -> MatrixCell:
 
 
 def conformance_table(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Promises down, patterns (and devices) across."""
+    """Promises as rows, patterns (and devices) as columns."""
     columns = [
         {
             "pattern": verdict["pattern"],

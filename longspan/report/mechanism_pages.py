@@ -1,4 +1,4 @@
-"""The pages of mechanisms: what the catalogue says of each, and what was run and measured of it."""
+"""The pages of mechanisms: what the catalogue says about each, and its runs and measurements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ MODES = {"forward": "Forward", "train": "Training", "decode": "Decoding"}
 
 @dataclass
 class MechanismPage:
-    """One page: what the catalogue says about a mechanism, and what was measured of it."""
+    """One page: what the catalogue says about a mechanism, and what was measured."""
 
     name: str
     title: str

@@ -74,7 +74,7 @@ def _of_runs(runs: Sequence[Card]) -> str:
 
 
 def _seeds(cards: Iterable[Card]) -> str:
-    """How many seeds each cell has, from the fewest to the most: a few seeds of one mechanism are not those of all."""
+    """How many seeds each cell has, from the fewest to the most, since mechanisms may differ."""
     cells: dict[tuple, set[int]] = defaultdict(set)
     for card in cards:
         names = ("task", "protocol", "tier", "pattern", "mechanism")

@@ -1,4 +1,4 @@
-"""What stands on each page of the site."""
+"""What each page of the site shows."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -128,7 +128,7 @@ def _answered(finding: Finding, look: Mapping) -> dict[str, Any]:
 
 
 def _task_parts(task: TaskPage, groups: Sequence[BoardGroup], look: Mapping) -> dict[str, Any]:
-    """Who solves a task under which rules, how it was learned and what it cost."""
+    """Who solves a task under which rules, the learning curves and the costs."""
     standings = []
     for group in groups:
         ranked = not group.board.suite.measures and task.name in group.board.suite.tasks_under(group.protocol)
@@ -146,7 +146,7 @@ def _distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _families(mechanisms: Mapping[str, MechanismPage]) -> dict[str, list[MechanismPage]]:
-    """By family; those of which there is only one or two stand together, so that the page has few gaps."""
+    """By family; families of one or two are shown together, so that the page has few gaps."""
     families: dict[str, list[MechanismPage]] = defaultdict(list)
     for mechanism in mechanisms.values():
         families[mechanism.family].append(mechanism)

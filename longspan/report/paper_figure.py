@@ -39,7 +39,7 @@ WIDTH = 6.75  # inches: the text width of most conference styles
 PAGE = 8.5  # inches of a figure that is no higher than a page
 DPI = 300
 UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # the same cards, the same bytes
-LINE, SIZE = 0.6, 0.45  # points on paper for a pixel of the site, of line widths and of markers
+LINE, SIZE = 0.6, 0.45  # points on paper per pixel of the site, for line widths and for markers
 SHEET = (ASSETS / "site.css").read_text(encoding="utf-8")
 COLOURS = dict(re.findall(r"(--[\w-]+): light-dark\((#[0-9a-f]{6}),", SHEET))  # those of the light theme
 INK, QUIET = COLOURS["--ink"], COLOURS["--quiet"]
@@ -76,7 +76,7 @@ def save(figures: Sequence[Figure], folder: Path, name: str, forms: Sequence[str
 
 
 def sheets(figures: Sequence[Figure]) -> list[Figure]:
-    """The figures, those that are higher than a page cut into several."""
+    """The figures, with those that are higher than a page split."""
     made: list[Figure] = []
     for figure in figures:
         rows = _rows(figure)
@@ -193,7 +193,7 @@ def draw_view(axes: Any, view: FigureView) -> None:
 
 
 def _by_height(heights: Sequence[float]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Where a row lies that is higher than others, and back."""
+    """From row numbers to positions, for rows of different heights, and back."""
     ends = np.cumsum([0.0, *heights])
     numbers = np.arange(len(ends)) - 0.5
     return partial(np.interp, xp=numbers, fp=ends), partial(np.interp, xp=ends, fp=numbers)
@@ -260,7 +260,7 @@ def _draw_image(axes: Any, image: ImageMark) -> None:
     size = 7 if len(image.cells) <= 8 else 5
     for y, line in enumerate(image.cells):
         for x, text in enumerate(line):
-            dark = image.values[y][x] < (low + high) / 2  # so are the lower colours of either map
+            dark = image.values[y][x] < (low + high) / 2  # low values have dark colours in both maps
             colour = "white" if dark else "black"
             words = "\n".join(map(shown, text.split("\n")))
             axes.text(x, y, words, ha="center", va="center", fontsize=size, color=colour)

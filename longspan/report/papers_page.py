@@ -11,8 +11,8 @@ from longspan.report.artefact_sources import Desk, Shown
 from longspan.report.artefacts import ARTEFACTS, PAPERS, Artefact, stands_alone, why_without
 from longspan.report.printed import leaderboard, measurements
 
-SHOWN = 2  # pairs in the table of all
-FIGURES = ("Figure 3a", "Figure 4")  # what an analysis says of CAB's figures begins so
+SHOWN = 2  # pairs in the overview table
+FIGURES = ("Figure 3a", "Figure 4")  # how an analysis begins what it says about CAB's figures
 
 
 def artefacts(evidence: Evidence, paper: str) -> str:
@@ -46,7 +46,7 @@ def _all_numbers(artefact: Artefact, shown: Shown) -> str:
     differing = [pair for pair in shown.pairs if pair.theirs != pair.ours]
     pairs = (
         list(shown.pairs) if len(shown.pairs) < 2 * len(differing) + 12 else differing
-    )  # of most that agree, no list
+    )  # where most agree, only those that differ are listed
     rows = [[escaped(text) for text in (pair.what, pair.theirs, pair.ours, pair.where)] for pair in pairs]
     quantity = f" ({escaped(shown.quantity)})" if shown.quantity else ""
     words = [f"### {artefact.paper}, {artefact.number}", f"{escaped(artefact.title)}{quantity}."]

@@ -19,12 +19,12 @@ PROTOCOL = "cab-2023"
 
 @cache
 def entries(kind: str) -> dict[str, Entry]:
-    """What the shipped catalogue has of a kind, by name."""
+    """The shipped catalogue's entries of one kind, by name."""
     return {entry["name"]: entry for entry in catalogue.read(catalogue.SHIPPED)[kind]}
 
 
 def settings(number: str) -> tuple[Sheet, list[Pair]]:
-    """A table of settings as printed, below each cell ours where it reads otherwise."""
+    """A table of settings as printed, with ours below each cell where it differs."""
     table = task_settings(number)
     tasks = entries("tasks")
     lines, pairs = [], []
@@ -50,7 +50,7 @@ def constants(number: str) -> tuple[Sheet, list[Pair]]:
 
 
 def task_scores() -> tuple[Sheet, list[Pair]]:
-    """Every printed index and task score, counted again from the scores."""
+    """Every printed index and task score, recomputed from the scores."""
     found = index_checks()
     checked = {(check.pattern, check.row, check.task): check for check in found}
     lines, pairs = [], []

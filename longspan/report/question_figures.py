@@ -55,7 +55,7 @@ COLOURED = (
     "decode",
     "roofline",
 )  # each mechanism in its own colour
-TILES = 8  # a side, of the positions that the site shows; the paper has them all
+TILES = 8  # per side of the map of positions on the site; the paper shows all of them
 
 
 def coloured_mechanisms(findings: Iterable[Finding]) -> list[str]:
@@ -77,7 +77,7 @@ def describe(finding: Finding, look: Mapping[str, Look] | None = None) -> list[F
 
 
 def _benches(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """What shares a bench and a pattern, under their names."""
+    """Items grouped by bench and pattern, under their names."""
 
     def bench(item: Any) -> str:
         return " · ".join(word for word in (item.where, item.pattern) if word)
@@ -89,7 +89,7 @@ def _benches(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:
 
 
 def _tradeoff(panels: Sequence[Panel], look: Mapping[str, Look]) -> list[FigureView]:
-    """Speed, where the area is memory; memory, where the area is speed."""
+    """Speed with memory as the area, then memory with speed as the area."""
     views = []
     for panel in panels:
         views.append(_bubbles(panel, look, panel.by_speed, "speed", "training steps per second", "memory_gb", "memory"))
@@ -151,7 +151,7 @@ def _cost_point(point: Cost, x: float, y: float, look: Look) -> PointsMark:
 
 
 def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
-    """Bars from the top down as in the table, and a tick where attention to all tokens alike would end."""
+    """Bars from the top down as in the table, and a tick where uniform attention would end."""
     views = []
     for rules, own in grouped(bars, lambda bar: bar.rules):
         reach = max(max(bar.span, bar.uniform) for bar in own)
@@ -161,7 +161,7 @@ def _span(bars: Sequence[Bar], look: Mapping[str, Look]) -> list[FigureView]:
             colour = look[shown(bar.mechanism)].colour
             marks.append(BarMark(x=bar.span, y=row, colour=colour, spread=bar.spread, group=bar.mechanism, hover=hover))
             end = bar.span + (bar.spread or 0.0)
-            end = bar.uniform if end < bar.uniform < end + 0.08 * reach else end  # not across the tick
+            end = bar.uniform if end < bar.uniform < end + 0.08 * reach else end  # the text must not cross the tick
             marks.append(TextMark(end, row, f"{bar.span:,.0f}"))
         marks += row_points("uniform attention", [bar.uniform for bar in own], "--ink", "line-ns-open", 24)
         x = Axis("tokens between a query and what it attends to", from_zero=True)
@@ -221,7 +221,7 @@ def _index(rows: Sequence[IndexRow], look: Mapping[str, Look]) -> list[FigureVie
 
 
 def _ranks(rankings: Sequence[Ranking], look: Mapping[str, Look]) -> list[FigureView]:
-    """A critical-difference diagram: mean ranks from the best down, then bars over those that do not rank apart."""
+    """A critical-difference diagram: mean ranks, best first, then bars over those that do not differ significantly."""
     views = []
     for one in rankings:
         means, names = one.means, list(one.titles)
@@ -322,7 +322,7 @@ def _embeddings(found: Sequence[Similarity], look: Mapping[str, Look]) -> list[F
 
 
 def _positions(one: Similarity, position: np.ndarray, every: int, gap: int = 2, **how: Any) -> FigureView:
-    """A tile for every `every`-th pixel: how alike the others are to it, each where it lies in the image."""
+    """A tile for every `every`-th pixel: how similar the others are to it, each where it lies in the image."""
     width = one.side + gap
     pixels = range(0, one.side, max(1, one.side // TILES))
     ticks = {pixel // every * width + one.side / 2: str(pixel) for pixel in pixels}
@@ -332,7 +332,7 @@ def _positions(one: Similarity, position: np.ndarray, every: int, gap: int = 2, 
 
 
 def _cosines(values: np.ndarray, matrix: np.ndarray) -> ImageMark:
-    """Cosines, coloured by what lies off the diagonal of their matrix: everything is 1 with itself."""
+    """Cosines; the colour scale is taken off the diagonal of their matrix, where every cosine is 1."""
     low, high = np.percentile(matrix[~np.eye(len(matrix), dtype=bool)], [0.5, 99.5])
     return ImageMark(values=values, colours="cividis", low=float(low), high=float(high), bar="cosine")
 

@@ -1,4 +1,4 @@
-"""Figures of the runs of one task: who solves it, how it was learned, what it cost."""
+"""Figures of the runs of one task: who solves it, learning curves, costs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -53,7 +53,7 @@ def _minutes(card: Card) -> str:
 
 
 def _scores_text(group: Sequence[Card]) -> str:
-    """`35.20, 37.60: 36.40 ± 1.70`, with what must be said of it."""
+    """`35.20, 37.60: 36.40 ± 1.70`, with the caveats that apply."""
     good = [card for card in group if card["status"] == "ok"]
     if not good:
         return f"FAIL: {group[-1]['reason']}"
@@ -84,7 +84,7 @@ def _published(card: Card) -> str:
 
 
 def changed(evidence: Evidence, task: str, tier: str) -> str:
-    """Runs with settings of their own, below the run of the same mechanism that changed nothing."""
+    """Runs with changed settings, below the unchanged run of the same mechanism."""
     own = [card for card in evidence.runs if _is(card, task, tier) and card["status"] == "ok"]
     tried = {(card["mechanism"], card["protocol"]) for card in own if card["overrides"]}
     rows = []
@@ -130,7 +130,7 @@ def board_table(evidence: Evidence, suite: str, protocol: str, tier: str) -> str
 
 
 def _lacking(view: Board) -> list[str]:
-    """A sentence where nobody has an average."""
+    """A sentence if no row has an average."""
     first = view.suite.averages[0] if view.suite.averages else None
     rows = (*view.rows, *view.free)
     if first is None or any(row.averages[first.name].value is not None for row in rows):
@@ -140,7 +140,7 @@ def _lacking(view: Board) -> list[str]:
 
 
 def metrics(evidence: Evidence, task: str, tier: str, *names: str) -> str:
-    """These metrics of the test set, whatever the data, beside the score of a guess."""
+    """These metrics of the test set, whatever the data, beside the score of guessing."""
     if not names:
         raise UsageError(f"A table of metrics of {task} was asked for without one; name some of those on its cards.")
     cards = [card for card in evidence.runs if _is(card, task, tier, data=None) and not card["overrides"]]
@@ -155,7 +155,7 @@ def metrics(evidence: Evidence, task: str, tier: str, *names: str) -> str:
 
 
 def language(evidence: Evidence, task: str, tier: str, *lengths: str) -> str:
-    """Perplexities, also at other lengths than in training where a probe asked for them, and what training took."""
+    """Perplexities, also at other lengths than in training where a probe measured them, and what training took."""
     asked = {card["subject"]["card"]: card["results"]["points"] for card in evidence.asked("extrapolation")}
     rows = []
     for group in _groups(evidence, task, tier):
@@ -181,7 +181,7 @@ def language(evidence: Evidence, task: str, tier: str, *lengths: str) -> str:
 
 
 def forecasting(evidence: Evidence, *tasks: str) -> str:
-    """Errors of forecasts under `cab-2023`, mean and deviation over seeds, beside those that CAB's code comes with."""
+    """Errors of forecasts under `cab-2023`, mean and deviation over seeds, beside those shipped with CAB's code."""
     found = {task: {group[0]["mechanism"]: group for group in _groups(evidence, task, "full")} for task in tasks}
     rows = []
     for mechanism in dict.fromkeys(name for own in found.values() for name in own):

@@ -31,7 +31,7 @@ def mel_pngs(clip: SpeechSample) -> tuple[bytes, bytes]:
 
 
 def loudest(clip: SpeechSample) -> float:
-    """The top of the scale of a clip: what the true speech reaches but for a few cells."""
+    """The top of the scale of a clip: the true speech exceeds it only in a few cells."""
     return float(np.quantile(clip.true_mel.astype(np.float32), 0.999)) if clip.true_mel.size else 0.0
 
 
@@ -52,7 +52,7 @@ def palette() -> np.ndarray:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """A picture of bytes [rows, columns, 3], or of places in the palette [rows, columns]."""
+    """A picture of bytes [rows, columns, 3], or of palette indices [rows, columns]."""
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(pixels))
@@ -64,14 +64,14 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def points(cloud: CloudSample) -> list[str]:
-    """The three clouds in one box from -1 to 1, as base64 of 16-bit numbers, x, y, z of a point after another."""
+    """The three clouds in one box from -1 to 1, as base64 of 16-bit numbers, as x, y, z point by point."""
     centre, size = box(cloud)
     scaled = [((few(side) - centre) / size).clip(-1, 1) for side in (cloud.partial, cloud.completed, cloud.truth)]
     return [base64.b64encode((side * 32767).astype("<i2").tobytes()).decode() for side in scaled]
 
 
 def box(cloud: CloudSample) -> tuple[np.ndarray, float]:
-    """The centre of the whole and of what it was made from, and half of their largest side."""
+    """The centre of the box around the whole and the partial cloud, and half of its largest side."""
     both = np.concatenate([cloud.truth, cloud.partial])
     low, high = both.min(axis=0), both.max(axis=0)
     return (low + high) / 2, max(float((high - low).max()) / 2, 1e-6)
@@ -84,5 +84,5 @@ def few(side: np.ndarray) -> np.ndarray:
 
 def _mel_png(mel: np.ndarray, top: float) -> bytes:
     if not len(mel):
-        mel = np.full((1, max(1, mel.shape[1])), top - DYNAMIC_RANGE)  # nothing was said
+        mel = np.full((1, max(1, mel.shape[1])), top - DYNAMIC_RANGE)  # an empty clip
     return png((levels(mel, top).T[::-1] * 255).round().astype(np.uint8))

@@ -90,7 +90,7 @@ class SamplePages:
 
 
 def collect(cards: Sequence[Card], folders: Mapping[str, Path]) -> SamplePages:
-    """The samples of these cards, of each cell those of its newest seed, in the order of mechanisms."""
+    """The samples of these cards, only the newest seed of each cell, in the order of mechanisms."""
     cells: dict[tuple, Card] = {}
     for card in cards:  # the oldest first
         if card["status"] == "ok" and "samples" in card["files"] and card["sha256"] in folders:

@@ -81,7 +81,7 @@ def _pictures(picture: PictureSample, places: Sequence[Any]) -> None:
 
 
 def _seen(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Across, up and near, of points whose y is up."""
+    """The points as seen: horizontal, vertical and towards the viewer; their y points up."""
     x, y, z = points.T
     away = np.cos(YAW) * z - np.sin(YAW) * x
     across = np.cos(YAW) * x + np.sin(YAW) * z

@@ -1,7 +1,7 @@
-"""A report at a local address: for browsers on this machine, and for the files of its folder alone.
+"""A report at a local address: only for browsers on this machine, and only the files of its folder.
 
-Only loopback is listened on, and only requests by a name of this machine are answered: otherwise any web page could
-read the report through a name that it makes point here (DNS rebinding). Links out of the folder are not followed.
+The server listens on loopback only and answers only requests for a name of this machine: otherwise any web page could
+read the report through a name that it points here (DNS rebinding). Links out of the folder are not followed.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         return [host.lower() in ours for host in self.headers.get_all("Host", [])] == [True]
 
     def _is_inside(self) -> bool:
-        """Whether the path is a file of the folder or a folder with a page, wherever links lead."""
+        """Whether the path is a file of the folder or a folder with a page, with links resolved."""
         try:
             root, path = Path(self.directory), Path(self.translate_path(self.path)).resolve()
             if path.is_dir():

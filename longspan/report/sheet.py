@@ -4,7 +4,7 @@
     written(sheet, "lra-table-3")               # a booktabs table with its caption, label and notes
 
 A sheet that fits on a page floats; a longer one breaks across pages. Columns of words are wrapped where the lines would
-be wider than the page, then the type gets smaller, then the page is turned.
+be wider than the page, then the type gets smaller, then the page is set in landscape.
 """
 
 import re
@@ -17,10 +17,10 @@ from longspan.results.board_types import Board
 from longspan.results.latex import escaped
 
 SIZES = (("small", 86), ("footnotesize", 96), ("scriptsize", 111))  # letters in a line of 16 cm
-TURNED = 1.45  # how much longer a line is on a page that is turned
+TURNED = 1.45  # how much longer a line is on a landscape page
 PORTRAIT_CM, SEPARATION = 16.0, 1.6  # the width of a line; the letters that the space between two columns takes
 HEIGHTS = {"small": 1.0, "footnotesize": 0.87, "scriptsize": 0.73, "tiny": 0.55}  # of a line
-NARROWEST = 11  # letters to which a column of words is wrapped at most
+NARROWEST = 11  # letters in the narrowest column of wrapped words
 COSTS = ("Steps/s", "Parameters")  # which a paper prints elsewhere
 COSTS_NOTE = "Steps per second and parameters"
 MARKED = Style(words=False)  # printed errors as a mark in the cell, in words below
@@ -40,7 +40,7 @@ class Sheet:
 
 
 def of_finding(finding: Finding) -> Sheet:
-    """What all rows have in common is said once, below."""
+    """What all rows have in common is stated once, below."""
     seen = finding.condensed()
     words = frozenset(place for place, column in enumerate(seen.columns) if column.kind == "text")
     heads = tuple(column.title for column in seen.columns)
@@ -96,7 +96,7 @@ def written(sheet: Sheet, label: str) -> str:
 
 
 def _head(text: str, left: bool) -> str:
-    """In bold, a line for each word, the last on the line of its neighbours."""
+    """In bold, a line for each word, aligned at the bottom with its neighbours."""
     words = [rf"\textbf{{{escaped(word)}}}" for word in text.split()]
     stacked = r" \\ ".join(words)
     return stacked if len(words) < 2 else rf"\shortstack[{'l' if left else 'r'}]{{{stacked}}}"
@@ -119,7 +119,7 @@ class _Fit:
 
 
 def _fit(sheet: Sheet) -> _Fit:
-    """The largest type in which nothing is wrapped, else the lowest table with wrapped words; turned if need be."""
+    """The largest type in which nothing is wrapped, else the shortest table with wrapped words; landscape if needed."""
     full = [line for line in sheet.lines if len(line) == len(sheet.heads)]
     natural = [max([_head_width(head), *(len(line[i]) for line in full)]) for i, head in enumerate(sheet.heads)]
     least = [_narrowest(sheet, full, i, wide) for i, wide in enumerate(natural)]

@@ -88,7 +88,7 @@ def environment(site: Mapping[str, Any]):
 
 
 def _without_control_characters(value: Any) -> Any:
-    """What an expression of a template gives, with the line breaks of formulas but without other control characters."""
+    """The value of a template expression, with the line breaks of formulas but without other control characters."""
     from markupsafe import Markup
 
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -156,7 +156,7 @@ def _board_notes(view: Board) -> list[str]:
 
 
 def _own_notes(view: Board) -> list[str]:
-    """The same without what is about published rows."""
+    """The same without the notes about published rows."""
     own = (note for note in view.notes if note != STANDIN_NOTE and not note.startswith("Published"))
     return [*own, *board_table.broken_notes(view)]
 
@@ -188,7 +188,7 @@ def _board_title(view: Board, titles: Mapping[str, str]) -> str:
 
 
 def _promise_words(table: Mapping[str, Any], broken: Sequence[str]) -> str:
-    """What the folded table of promises comes to."""
+    """A summary of the collapsed table of promises."""
     statuses = [found["status"] for column in table["columns"] for found in column["by_promise"].values()]
     kept, applied = statuses.count("kept"), len(statuses) - statuses.count("not applicable")
     places = len(table["columns"])
@@ -197,7 +197,7 @@ def _promise_words(table: Mapping[str, Any], broken: Sequence[str]) -> str:
 
 
 def _with_code(words: str) -> str:
-    """Escaped text in which what stands between backticks is code."""
+    """Escaped text in which anything between backticks is code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(words, quote=False))
 
 

@@ -8,16 +8,16 @@ from longspan.results.collect import pattern_name
 
 PATTERNS = ("NS", "CS")
 MODES = ("forward", "train")
-WORTH = 0.9  # compiled code is named where it takes at most this share of the time
+WORTH = 0.9  # compiled code is listed where it takes at most this share of the time
 
 
 def times(evidence: Evidence, length: str, dtype: str = "bfloat16") -> str:
-    """Microseconds under CUDA graphs with how many times the floor that is, compiled where that is a tenth less.
+    """Microseconds under CUDA graphs and their multiple of the floor; compiled too, where that is a tenth less.
 
     Where energy was measured, millijoules of a call with gradients follow. The fastest in non-causal training is first.
     """
     tokens, benches = int(length), {}
-    for bench in reversed(need_benches(evidence.measurements)):  # the fullest is the last to be written
+    for bench in reversed(need_benches(evidence.measurements)):  # so that the fullest bench is written last
         if dict(bench.setup)["dtype"] == dtype and bench.module == "core":
             benches[bench.pattern] = bench
     rows = []

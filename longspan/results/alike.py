@@ -3,13 +3,13 @@
     kept, others = alike(cards)
     others[0]        # (card, "recipe.learning_rate 0.05, the board shows 0.03")
 
-The newest decides, and the others are turned away with what differs:
+The newest card decides, and the others are rejected with what differs:
 
-- the version of a task (the source of a plug-in), its settings of data, model and recipe: for all mechanisms of the
-  fixed track alike, since what was run by two recipes does not compare; on the free track a mechanism may have a recipe
-  of its own, and so may a twin of released code, which has the sizes it was released with;
-- the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average is
-  that of one thing;
+- the version of a task (for a plug-in, its source) and its data, model and recipe settings: for all mechanisms of the
+  fixed track alike, since runs under two recipes are not comparable; on the free track a mechanism may have a recipe of
+  its own, and so may a twin of released code, which has the sizes it was released with;
+- the code of a mechanism (`code_identity.py`) and the precision: for all tasks of a row alike, since their average
+  must describe one thing;
 - the data: for each task of a row. Boards note where rows come from different data.
 
 Protocols, tiers, kinds of data (`variant.py`) and overrides are kept apart throughout. The device and the number of
@@ -27,17 +27,17 @@ from longspan.results.variant import data_of
 
 
 class Rule(NamedTuple):
-    """Cards with one key must agree with the one that is shown; `differs` says how a card does not."""
+    """Cards that share a key must agree with the card that is shown; `differs` says how a card deviates."""
 
     key: Callable[[Card], tuple]
     differs: Callable[[Card, Card], str | None]
-    shown: Callable[[Sequence[Card]], Card] = lambda cards: cards[-1]  # of cards by age, the newest
+    shown: Callable[[Sequence[Card]], Card] = lambda cards: cards[-1]  # the newest of cards sorted by age
 
 
 def alike(cards: Iterable[Card], *, several_patterns: bool = False) -> tuple[list[Card], list[tuple[Card, str]]]:
-    """The runs that may be averaged, oldest first, and each of the others with what differs from what is shown.
+    """The runs that may be averaged, oldest first, and each of the others with how it differs from the card shown.
 
-    With `several_patterns` a row has cells of different patterns and kinds of data, and still one code and precision.
+    With `several_patterns` a row has cells of different patterns and kinds of data, but still one code and precision.
     """
     kept, others = by_age(cards), []
     for rule in _rules(_mixed_row if several_patterns else _row):
@@ -50,7 +50,7 @@ def alike(cards: Iterable[Card], *, several_patterns: bool = False) -> tuple[lis
 
 
 def newest_measured(cards: Iterable[Card]) -> list[Card]:
-    """Measurements that may be read as one: of a plug-in, those of its newest code; oldest first."""
+    """Measurements that may be combined, oldest first: for a plug-in, only those of its newest code."""
     ordered = by_age(cards)
     newest = {_measured(card): code_of(card) for card in ordered}
     return [card for card in ordered if same_code(code_of(card), newest[_measured(card)])]
@@ -76,7 +76,7 @@ def _board(card: Card) -> tuple:
 
 
 def row_mechanism(card: Card) -> str:
-    """What a row is of: a mechanism string. Where a protocol chooses the options by the task, it is the bare name."""
+    """The mechanism string that a row stands for; the bare name where the protocol chooses the options per task."""
     return card["mechanism"].partition("(")[0] if card.get("preset") else card["mechanism"]
 
 
@@ -122,7 +122,7 @@ def _data(card: Card, shown: Card) -> str | None:
 
 
 def _rules(row: Callable[[Card], tuple]) -> tuple[Rule, ...]:
-    """The rules in their order, with `row` as the key of what stands in one row."""
+    """The rules in order; `row` is the key of the cards in one row."""
     return (
         Rule(
             lambda card: (*_board(card), card["task"]),

@@ -22,7 +22,7 @@ from longspan.core.errors import CorruptFile
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_BYTES = 2**30  # of a file, and of what it unpacks to, unless a caller says less
+MAX_BYTES = 2**30  # of a file, and of its unpacked size, unless the caller sets a lower limit
 MAX_LETTERS = 2_000  # of a text in an array of texts
 MAX_MEMBERS = 64
 MAX_DIMENSIONS = 8
@@ -51,13 +51,13 @@ def names_in(path: Path) -> set[str]:
 
 
 def read(path: Path, *names: str, text: bool = False) -> list["np.ndarray"]:
-    """These arrays, every entry of them a finite number; with `text`, or a text."""
+    """These arrays; every entry is a finite number or, with `text`, a text."""
     with _opened(path) as archive:
         return [_array(archive, path, name, text=text) for name in names]
 
 
 def everything(path: Path, most_bytes: int = MAX_BYTES, *, text: bool = False) -> dict[str, "np.ndarray"]:
-    """All arrays in the file by name, if they have no more bytes than this; with `text`, arrays of texts too."""
+    """All arrays in the file by name, if they take at most `most_bytes`; with `text`, arrays of texts too."""
     with _opened(path, most_bytes) as archive:
         names = sorted(name.removesuffix(".npy") for name in archive.namelist())
         return {name: _array(archive, path, name, text=text) for name in names}
@@ -89,7 +89,7 @@ def _opened(path: Path, most_bytes: int = MAX_BYTES) -> zipfile.ZipFile:
 
 
 def _check_directory(path: Path, most_bytes: int) -> None:
-    """Refuse a list of members that is too long before it is read."""
+    """Refuse an overlong list of members before reading it."""
     size = path.stat().st_size
     if not path.is_file() or not _END.size <= size <= most_bytes:
         raise ValueError(f"{size} bytes")
@@ -104,7 +104,7 @@ def _check_directory(path: Path, most_bytes: int) -> None:
 
 
 def _array(archive: zipfile.ZipFile, path: Path, name: str, *, text: bool = False) -> "np.ndarray":
-    """One array of numbers, or where they may be of texts, read only if its header agrees with its size."""
+    """One array of numbers or, with `text`, of texts; read only if its header agrees with its size."""
     import numpy as np
 
     try:
@@ -131,12 +131,12 @@ def _array(archive: zipfile.ZipFile, path: Path, name: str, *, text: bool = Fals
 
 
 def _is_unicode(letters: "np.ndarray") -> bool:
-    """Whether all of these are code points, of which halves of a pair are none."""
+    """Whether all of these are valid code points, which surrogates are not."""
     return not ((letters > 0x10FFFF) | ((letters >= 0xD800) & (letters <= 0xDFFF))).any()
 
 
 def _header(member: Any, text: bool) -> tuple["np.dtype", tuple[int, ...], Literal["C", "F"], int]:
-    """The type, the shape, its order and the place of the first byte; ValueError for what is no array of numbers."""
+    """The dtype, shape, memory order and offset of the data; ValueError if it is not an array of the allowed types."""
     import numpy as np
 
     start = member.read(8)

@@ -4,7 +4,7 @@
     print(render(view, "markdown"))                                     # results/render.py
     freeze(view, "2026-spring", folder)                                 # results/snapshot.py, never changes
 
-Here cards are chosen and put together; `board_columns.py`, `board_cells.py` and `board_rows.py` make the parts of a
+This file selects and combines the cards; `board_columns.py`, `board_cells.py` and `board_rows.py` make the parts of a
 table from them, `chance.py` and `ranking.py` judge these, `board_notes.py` says what a reader must know.
 
 The rules, which every rendering repeats:
@@ -12,25 +12,25 @@ The rules, which every rendering repeats:
 - A cell is the mean over seeds, with the sample standard deviation and a 95 % bootstrap interval.
 - FAIL: every seed failed; or, on a task the suite names (Path-X), the mean is not above chance.
 - Above chance: above the majority-class rate of that test set by three standard errors of a guess at that rate. A score
-  that is no rate, such as a perplexity, is only compared with its baseline.
-- Left chance: of several seeds, those that are above chance each by itself. Where some are not, as on Pathfinder, the
-  mean says little; their number and the mean over them stand beside it.
-- All tasks of a board are scored alike, but for those that a suite names, which are in no average, and unless it has a
-  column for each of several metrics (CAB). A lower-is-better score ranks upwards, and only fractions are shown in
-  percent.
-- A column that is a mean of settings needs all of them; its spread is that of the seeds they have in common.
-- An index is the mean z-score of each task's metrics, and then of the tasks, by constants that a paper published. A run
-  that failed counts as missing: a row without a task has no index. It exists for full runs on the data of the tasks.
+  that is not a rate, such as a perplexity, is only compared with its baseline.
+- Left chance: of several seeds, those that are individually above chance. Where some are not, as on Pathfinder, the
+  mean says little; the number of seeds that left chance and the mean over them are shown beside it.
+- All tasks of a board are scored alike, except those that a suite names, which are in no average, and except where a
+  suite has a column for each of several metrics (CAB). Lower-is-better scores rank in ascending order, and only
+  fractions are shown in percent.
+- A column that is a mean of settings needs all of them; its spread is over the seeds they have in common.
+- An index is the mean z-score over each task's metrics, and then over the tasks, with constants that a paper published.
+  A failed run counts as missing, and a row that lacks a task has no index. It exists only for full runs on real data.
 - Leading: above chance, and no row of the column is better by more than two standard errors of the difference, which
-  join the spread over seeds and the sampling of the test set. This takes the place of bold type for a lucky best.
+  combine the spread over seeds and the sampling of the test set. This replaces bold type for a lucky best.
 - An average exists over complete task sets only.
 - Where the suite says so (Text under the protocols of the paper), a column shows the best of several tasks and which
   one it is; it is complete when all of them were run.
-- A row is one code of a mechanism (the source of a plug-in; version and outputs of a built-in) in one precision, and
-  each of its cells is from one data set. A column is one version of a task under one set of settings. The newest is
-  shown, a card dated in the future counting as the oldest; the others, and overrides, are listed below with what
-  differs (`alike.py`), so that no average mixes them. The device and the number of devices may differ.
-- A row says whether its very code passed `longspan check` (`row_conformance.py`): one that breaks a promise is not
+- A row has one code of a mechanism (for a plug-in its source; for a built-in its version and outputs) and one
+  precision, and each of its cells is from one data set. A column is one version of a task under one set of settings.
+  The newest is shown, a card dated in the future counting as the oldest; the others, and overrides, are listed below
+  with what differs (`alike.py`), so that no average mixes them. The device and the number of devices may differ.
+- A row says whether exactly its code passed `longspan check` (`row_conformance.py`): one that breaks a promise is not
   ranked, leads no column and is in no summary; one that was not checked says so.
 - The free track and bug-compatible twins (fidelity) stand apart and are never ranked with the others.
 - Published scores are shown as printed, their averages and spreads recomputed, and printed errors flagged. They stand
@@ -74,10 +74,10 @@ def board(
 ) -> Board:
     """The board of a suite (by name or as a list of tasks) for one protocol and tier.
 
-    A mechanism in other slots of a network does another job, so that cards of several patterns need a `pattern`.
+    A mechanism does a different job in another slot of a network, so cards of several patterns need a `pattern`.
 
-    `data="standin"`, or the name of a known substitute, gives the board of such data, which never meets another kind;
-    but beside stand-ins stand the tasks of the suite that are generated, which have no others.
+    `data="standin"`, or the name of a known substitute, gives the board of that kind of data. Kinds are never mixed,
+    except that a board of stand-ins also shows the generated tasks of the suite, which have no stand-ins.
     `published="lra-v1"` adds the rows of a paper, as published. `conformance` are results of `longspan check`
     (`results/conformance.py` loads them).
     """

@@ -18,7 +18,7 @@ RESAMPLES = 4000
 
 
 def best_of(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) -> BoardCell:
-    """The cell of one task, or the best of several, with what it lacks of them."""
+    """The cell of one task, or the best of several, with the tasks that were not run."""
     found = {task: cell_of([card for card in cards if card["task"] == task], suite, column) for task in tasks}
     if len(tasks) == 1:
         cell = found[tasks[0]]
@@ -32,7 +32,7 @@ def best_of(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]
 
 
 def mean_of_settings(cards: list[Card], suite: Suite, column: str, tasks: tuple[str, ...]) -> BoardCell:
-    """The cell of a metric: of one task, or its mean over all of several settings."""
+    """The cell of a metric: of one task, or its mean over several settings if all of them were run."""
     found = {task: cell_of([card for card in cards if card["task"] == task], suite, column) for task in tasks}
     if len(tasks) == 1:
         return found[tasks[0]]
@@ -105,7 +105,7 @@ def cell_of(cards: list[Card], suite: Suite, column: str) -> BoardCell:
 
 
 def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % percentile interval of the mean under resampling of seeds, the same at every call; None below two seeds."""
+    """95 % percentile interval of the mean under resampling of seeds, deterministic; None below two seeds."""
     if len(values) < 2:
         return None
     draws = np.random.default_rng(0).choice(np.asarray(values, dtype=float), size=(RESAMPLES, len(values)))
@@ -114,7 +114,7 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _speed(card: Card) -> float | None:
-    """Steps per second, unless other work shared the device and the figure says little."""
+    """Steps per second; None if other work shared the device, since the number then says little."""
     return None if card["timing"].get("shared") else card["timing"]["steps_per_second"]
 
 

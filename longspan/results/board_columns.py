@@ -32,7 +32,7 @@ def kind_on_board(card: Card, suite: Suite) -> str:
 
 
 def is_on_board(card: Card, suite: Suite, data: str) -> bool:
-    """Whether a suite shows a card on its board of this kind of data; beside stand-ins, generated tasks too."""
+    """Whether a suite shows a card on its board of this kind of data; that of stand-ins shows generated tasks too."""
     return kind_on_board(card, suite) == data or (data == STANDIN and is_generated(card))
 
 
@@ -54,7 +54,7 @@ def by_row(cards: Iterable[Card], suite: Suite) -> dict[tuple[str, str], list[Ca
 def common_columns(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
     """One column for each task that every row of the board has run: the only ones over which speeds may be compared.
 
-    The best of several tasks is another one for each row, so that speeds of that column do not compare.
+    The best of several tasks may be a different one in each row, so speeds in that column are not comparable.
     """
     good = (card for card in cards if card["status"] == "ok")
     ran = [{card["task"] for card in own} for own in by_row(good, columns.suite).values()]
@@ -65,5 +65,5 @@ def common_columns(cards: Iterable[Card], columns: Columns) -> tuple[str, ...]:
 
 
 def a_column_each(suite: Suite) -> tuple[str, ...]:
-    """The first column of every task: all its metrics are of the same runs."""
+    """The first column of every task: all its metrics come from the same runs."""
     return tuple({suite.measure(column).settings: column for column in reversed(suite.columns)}.values())[::-1]

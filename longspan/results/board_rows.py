@@ -16,7 +16,7 @@ from longspan.results.row_conformance import Conformance
 from longspan.suites import Average, Suite
 
 PARAMETER_RULE = 1.10  # Long Range Arena allows a mechanism ten per cent more parameters than softmax attention
-MOST_LETTERS = 80  # of the name of a promise, which may come from anybody
+MOST_LETTERS = 80  # of the name of a promise, which is untrusted
 
 
 def make_rows(

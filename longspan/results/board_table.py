@@ -1,7 +1,7 @@
-"""What a board says, cell by cell: tables of sections of lines, which every form then only writes down.
+"""What a board says, cell by cell: tables of sections of lines, which every output format only writes out.
 
-The order is that of the paper's own table: chance, models, spread over the models. What may not be set side by side
-(the free track, records under other rules) makes a table of its own.
+The order is that of the paper's own table: chance, models, spread over the models. What must not be compared
+(the free track, records under other rules) gets a table of its own.
 """
 
 from collections import defaultdict
@@ -13,13 +13,13 @@ from longspan.results.board_notes import LEFT_CHANCE, RULES
 from longspan.results.board_types import Board, BoardCell, Mean, Row
 from longspan.results.published_rows import SUMMARY, ColumnSpread, PaperRow
 
-LOWER = " ↓"  # behind the heading of a column in which lower is better, where in others it is not
+LOWER = " ↓"  # after the heading of a lower-is-better column on a board where the others are not
 LEADING, NOT_ABOVE_CHANCE, DASH, PRINTED_ERROR = "●", "°", "–", "†"
 CONFORMANCE = {"kept": "", "broken": "✗", "unchecked": "?"}  # beside the name of a row
 MARKS = (LEADING, NOT_ABOVE_CHANCE, "±", *filter(None, CONFORMANCE.values()))  # explained below a table that has them
 NAME = "Mechanism"
 MOST_LISTED = 8
-OWN_COLUMNS = ("#", "Seeds", "Steps/s", "Parameters")  # empty where only a paper speaks
+OWN_COLUMNS = ("#", "Seeds", "Steps/s", "Parameters")  # empty for published rows
 FREE_TITLE = "Free track, not to be quoted beside published numbers"
 FREE_NOTE = (
     "The free track has its own recipes or more than 10 % above the parameters of softmax; the rules of the benchmark "
@@ -43,7 +43,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Part:
-    """A table of its own. What must not be compared is in different tables."""
+    """One table. What must not be compared is in different tables."""
 
     title: str
     columns: tuple[str, ...]
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Style:
-    """How much a cell says, from all of it to what a narrow screen holds."""
+    """How much a cell shows, from everything to what fits a narrow screen."""
 
     spread: bool = True  # over seeds
     words: bool = True  # printed errors in words, else as a mark
@@ -79,7 +79,7 @@ def percent(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A score that is no fraction, at four digits.
+    """A score that is not a fraction, with four digits.
 
     >>> plain(15.5218), plain(0.2514), plain(31_530.2)
     ('15.52', '0.2514', '31,530')
@@ -117,7 +117,7 @@ def paper_text(view: Board, row: PaperRow, column: str) -> str:
 def cell_text(view: Board, cell: BoardCell, style: Style = IN_WORDS, column: str | None = None) -> str:
     """`41.20 ± 0.41 ●`, `64.27 (4K)`, `FAIL`, `–`, `2 of 6` settings of a mean.
 
-    A count of seeds where some failed or stayed at chance.
+    Where some seeds failed or stayed at chance, the number of the others is added.
     """
     if cell.status == "missing":
         settings = view.suite.measure(column).settings if column else ()
@@ -168,7 +168,7 @@ def seeds_text(row: Row) -> str:
 
 
 def paper_average_text(view: Board, row: PaperRow, index: int, name: str, style: Style = IN_WORDS) -> str:
-    """The recomputed average, and what was printed where that is something else."""
+    """The recomputed average, and the printed one where it differs."""
     value = row.averages[name]
     text = DASH if value is None else score_text(view, value, name)
     if row.printed_average is None or not row.average_is_wrong or index != (0 if row.printed_over == 5 else 1):
@@ -205,14 +205,14 @@ def columns(view: Board) -> tuple[str, ...]:
 
 
 def falling(view: Board) -> set[str]:
-    """Tasks scored downwards on a board whose average goes upwards."""
+    """Tasks where lower is better on a board whose average is higher-is-better, or the reverse."""
     return {task for task, one in view.suite.scored.items() if one.higher_is_better != view.suite.higher_is_better}
 
 
 def names_of(view: Board) -> dict[tuple[str, str], str]:
     """What each row is called: its title, with the options where the title alone is ambiguous.
 
-    A mark follows where it breaks a promise or was not checked.
+    A mark follows if the mechanism breaks a promise or was not checked.
     """
     rows = [*view.rows, *view.free, *view.fidelity]
     titles = [row.title for row in rows]
@@ -226,7 +226,7 @@ def names_of(view: Board) -> dict[tuple[str, str], str]:
 
 
 def parts(view: Board, style: Style = IN_WORDS) -> list[Part]:
-    """The tables of the board: own runs with the published rows, then what must stand apart from both."""
+    """The tables of the board: own runs with the published rows, then what must be kept apart from both."""
     comparable = view.paper is None or view.paper.comparable
     published = _published_sections(view, style)
     own = "Own runs" if published and comparable else ""
@@ -326,7 +326,7 @@ def broken_notes(view: Board) -> list[str]:
 
 
 def _off_notes(view: Board) -> list[str]:
-    """Cards off the board, seeds that are off for one reason together."""
+    """Cards off the board; seeds that are off for the same reason share a line."""
     seeds: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for card in view.off:
         seeds[card.title, card.task, card.reason].append(card.seed)
@@ -337,14 +337,14 @@ def _off_notes(view: Board) -> list[str]:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """A list of a few, with the number of those left out."""
+    """The first few words, with the number of those left out."""
     words = list(words)
     more = f" and {len(words) - MOST_LISTED} more" if len(words) > MOST_LISTED else ""
     return ", ".join(words[:MOST_LISTED]) + more
 
 
 def footnotes(view: Board, style: Style = IN_WORDS) -> list[str]:
-    """All below the tables: printed errors, notes, the rules, and what is missing, oversized or off the board."""
+    """Everything below the tables: printed errors, notes, rules, and what is missing, oversized or off the board."""
     without: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for row in (*view.rows, *view.free):
         for average in view.suite.averages[:1]:

@@ -10,7 +10,7 @@ from longspan.results.row_conformance import UNCHECKED, Conformance
 from longspan.results.variant import REAL, STANDIN, in_words
 from longspan.suites import Suite
 
-USUAL_PATTERN = "noncausal_self"  # which titles leave out
+USUAL_PATTERN = "noncausal_self"  # left out of titles
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class BoardCell:
     count: int | None = None  # test examples behind each seed's value
     chance: float | None = None
     above_chance: bool | None = None
-    left_chance: int | None = None  # seeds that are above chance each by itself
+    left_chance: int | None = None  # seeds that are individually above chance
     left_mean: float | None = None  # over these
     leading: bool = False
     steps_per_second: float | None = None
     parameters: int | None = None
-    ratio: float | None = None  # parameters against the same network with softmax
+    ratio: float | None = None  # parameters relative to the same network with softmax
     reason: str | None = None
     best: str | None = None  # the task shown, where the column shows the best of several
-    lacking: tuple[str, ...] = ()  # those of them that were not run
+    lacking: tuple[str, ...] = ()  # those of the tasks that were not run
 
 
 @dataclass(frozen=True)

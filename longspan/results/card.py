@@ -27,7 +27,7 @@ Card = dict[str, Any]
 MAX_BYTES = 16 * 2**20  # a card with a curve of 50,000 points stays below 8 MiB
 MAX_DEPTH = 24
 MAX_TEXT = 100_000  # characters of any text
-MAX_FAULT = 300  # characters of a sentence about it
+MAX_FAULT = 300  # characters of each part of a fault message
 MAX_DIGITS = 20  # of an integer, before it is read
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
@@ -44,7 +44,7 @@ def validate(card: Any) -> None:
 
 
 def _validate(card: Any, *, sound: bool) -> None:
-    """`sound`: its values were looked at before."""
+    """`sound`: its values were checked before."""
     if not isinstance(card, dict):
         raise InvalidCard(f"A card must be a JSON object, got {type(card).__name__}.")
     if (version := card.get("schema")) != SCHEMA_VERSION or isinstance(version, bool):
@@ -58,7 +58,7 @@ def _validate(card: Any, *, sound: bool) -> None:
 
 
 def _schema_fault(card: Card, schema: Mapping[str, Any]) -> str | None:
-    """What breaks the schema; `jsonschema`, which takes four times as long, is asked for the best sentence alone."""
+    """What breaks the schema; `jsonschema` takes four times as long, so it is used only to word the message."""
     if (fault := next(structural_faults(card, schema), None)) is None:
         return None
     try:
@@ -129,7 +129,7 @@ def structural_faults(value: Any, schema: Mapping[str, Any], where: str = "card"
 
 
 def _meaning_fault(card: Card) -> str | None:
-    """What a schema cannot say, of sound values."""
+    """What breaks a rule that the schema cannot express; the values are sound."""
     try:
         datetime.fromisoformat(card["created"])
     except ValueError:
@@ -165,13 +165,13 @@ def _probe_fault(card: Card) -> str | None:
 
 
 def _shape(grid: list[list[float]]) -> tuple[int, int] | None:
-    """Rows and columns; None for what is no rectangle."""
+    """Rows and columns; None if it is not a rectangle."""
     widths = {len(line) for line in grid}
     return (len(grid), widths.pop()) if len(widths) == 1 else None
 
 
 def _measurement_fault(card: Card) -> str | None:
-    """Points tell what was measured or why not, and each length once per mode and variant."""
+    """Each point must say what was measured or why not, and a length may occur once per mode and variant."""
     procedure = card["procedure"]
     if procedure in PROCEDURES and (fault := _schema_fault(card, PROCEDURES[procedure])):
         return fault
@@ -227,7 +227,7 @@ def _unsound_values(root: Any) -> Iterator[str]:
 
 
 def canonical(content: Mapping[str, Any]) -> bytes:
-    """The one spelling of a JSON value that is hashed: sorted keys, no spaces, UTF-8."""
+    """The canonical JSON that is hashed: sorted keys, no spaces, UTF-8."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
@@ -247,7 +247,7 @@ def seal(card: Mapping[str, Any]) -> Card:
 
 
 def cell(card: Mapping[str, Any]) -> tuple:
-    """What a card answers, beginning with its kind. Of two cards with one cell and the same code (`code_identity.py`),
+    """What a card answers, beginning with its kind. Of two cards with the same cell and code (`code_identity.py`),
     the newer supersedes the older."""
     return card["kind"], *_CELLS[card["kind"]](card)
 
@@ -282,7 +282,7 @@ def _slug(text: str, length: int = 48) -> str:
 def filename(card: Mapping[str, Any]) -> str:
     """A readable, unique name: `listops-performer_features=64-noncausal_self-longspan-smoke-seed0-1f2e3d4c5b6a.json`.
 
-    The hash at its end leaves out what is said of the files, so that they may be named after the card.
+    The hash at its end excludes the fields about the files, so that the files can be named after the card.
     """
     digest = content_hash(card, without=("sha256", "files", "files_sha256"))[:12]
     return "-".join([*_words(card), digest]) + ".json"

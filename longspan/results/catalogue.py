@@ -49,9 +49,9 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def shipped(kinds: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """The catalogue shipped with the package, or some kinds of it; None where it does not tell everything.
+    """The catalogue shipped with the package, or some kinds of it; None if it is out of date or incomplete.
 
-    That is where a source was edited since, or an installed package adds mechanisms or tasks of its own.
+    That is, if a source was edited since, or an installed package adds mechanisms or tasks of its own.
     """
     kinds = kinds or KINDS
     content = read(SHIPPED)
@@ -61,7 +61,7 @@ def shipped(kinds: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 
 def write_shipped(content: Mapping[str, Any]) -> None:
-    """Ship this catalogue. An entry is a line of the file, so that a diff names what has changed."""
+    """Write this catalogue as the shipped one. Each entry is one line, so that a diff shows what has changed."""
     content = {**content, "sources": {kind: source_hash(kind) for kind in KINDS}}
     lines = (f"{json.dumps(key)}: {_lines(value)}" for key, value in content.items())
     atomic.write_text(SHIPPED, "{\n" + ",\n".join(lines) + "\n}\n")

@@ -19,7 +19,7 @@ def is_above_chance(value: float, chance: float | None, count: int, higher_is_be
 
 
 def is_above(value: float, chance: float | None, count: int, measure: Measure) -> bool | None:
-    """Whether a score is above chance; where it is no rate, chance is a baseline of which no sampling is known."""
+    """Whether a score is above chance; if it is not a rate, chance is a baseline without a sampling error."""
     if measure.metric == "accuracy":
         return is_above_chance(value, chance, count, measure.higher_is_better)
     return None if chance is None else value > chance if measure.higher_is_better else value < chance

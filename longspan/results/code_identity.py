@@ -16,7 +16,7 @@ from typing import Any
 from longspan.results import catalogue
 
 FIELDS = ("mechanism_version", "mechanism_fingerprint", "mechanism_sha256")  # in the `settings` of a run card
-TOLERANCE = 1e-4  # of the largest number of a fingerprint's part; rounding on another machine stays below 1e-5
+TOLERANCE = 1e-4  # of the largest number in a part of a fingerprint; rounding on another machine stays below 1e-5
 
 
 def same_code(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
@@ -52,7 +52,7 @@ def _builtins() -> frozenset[str]:
 
 
 def other_code(mechanism: str, own: Mapping[str, Any], shown: Mapping[str, Any]) -> str | None:
-    """In words, that a run was of other code than the one shown; None where it was not."""
+    """In words, how the code of a run differs from the code shown; None if it is the same."""
     if same_code(own, shown):
         return None
     before, now = own.get("mechanism_version"), shown.get("mechanism_version")

@@ -35,14 +35,14 @@ PATTERNS = {"NS": "noncausal_self", "CS": "causal_self", "NC": "noncausal_cross"
 
 @dataclass(frozen=True)
 class Cards:
-    """Sound cards, none that another of its folder supersedes, and the files that are none."""
+    """Sound cards, without those superseded by another in the same folder, and the files that are not sound cards."""
 
     cards: list[Card]
     problems: list[Problem]
 
 
 def card_folders(given: Sequence[Path] | None, out: Path) -> list[Path]:
-    """The folders named, else the user's own cards and those that are committed beside the code."""
+    """The given folders, else the user's own cards and those that are committed beside the code."""
     for folder in given or ():
         if not folder.is_dir():
             raise UsageError(f"Cards were to be read from {folder}, which is no folder; name one that holds cards.")
@@ -62,13 +62,13 @@ def cards_in(folders: Sequence[Path], tasks: Collection[str] | None = None) -> C
 
 
 def cards_of(name: str, folders: Sequence[Path]) -> Cards:
-    """The cards that boards of this suite or task are made from; all where it has none, since it may be misspelled."""
+    """The cards that boards of this suite or task are made from; all if there are none, since it may be misspelled."""
     found = cards_in(folders, suites.get(name).every_task if name in suites.names() else [name])
     return found if found.cards else cards_in(folders)
 
 
 def checks_in(given: Sequence[Path] | None, out: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """Results of `longspan check`: own ones, those beside the cards named, those beside the code or shipped with it."""
+    """Results of `longspan check`: the user's own, those beside the given cards, beside the code or shipped with it."""
     return load_checks([out / "conformance", *(given or ()), Path("results")], others=shipped_checks())
 
 
@@ -88,8 +88,8 @@ def boards(
 
     A suite with published numbers has a full board even before the first run. `published` chooses among its tables
     (`v0`, `v1`, `later`); `none` leaves them out. `metric` ranks one task by another metric than its score. `data`
-    asks for one kind of data: `real`, `standin`, or the name of a substitute.
-    `conformance` are results of `longspan check`, by which rows say whether their mechanism keeps its promises.
+    selects one kind of data: `real`, `standin`, or the name of a substitute.
+    `conformance` are results of `longspan check`, from which rows say whether their mechanism keeps its promises.
     """
     if metric:
         if name in suites.names():
@@ -119,7 +119,7 @@ def boards(
         and data in (None, kind_on_board(card, suite))
     ]
     groups, fetched = {group(card) for card in chosen}, {group(card) for card in chosen if not is_generated(card)}
-    if data is None:  # what is all generated stands beside the stand-ins, if there are any
+    if data is None:  # cards on generated data go on the board of stand-ins, if there is one
         groups = {one for one in groups if one in fetched or (*one[:2], STANDIN, one[3]) not in groups}
     if published and tables:  # a named table is shown alone, without boards that cannot have it
         groups = {group for group in groups if group[1:3] == ("full", REAL)}
@@ -141,7 +141,7 @@ def _belongs(card: Card, suite: Suite) -> bool:
 
 
 def published_tables(suite: Suite, asked: str | None = None) -> dict[str, str]:
-    """The published table of each pattern that has one: those asked for by full or short name, else the usual ones.
+    """The published table of each pattern that has one: the one asked for by full or short name, else the default.
 
     Tasks that no suite describes have a table where a paper prints scores of each of them.
 
@@ -201,7 +201,7 @@ def pattern_name(text: str) -> str:
 
 
 def _order(group: tuple[str, str, str, str | None]) -> tuple:
-    """By protocol, then from smoke to full, then by data, real ones first, then by pattern."""
+    """By protocol, then from smoke to full, then by data, real first, then by pattern."""
     protocol, tier, data, pattern = group
     place = TIERS.index(tier) if tier in TIERS else len(TIERS)
     return protocol, place, tier, data != REAL, data, pattern_order(pattern or "")

@@ -1,9 +1,9 @@
-"""Conformance results on disk: `check` leaves a file for each question it answered, `report` reads them.
+"""Conformance results on disk: `check` writes a file for each question it answered, `report` reads them.
 
     save("out/conformance", reports)
     found, problems = load(["out/conformance", "results"])
 
-A file is the JSON of one report or a list of them (what `longspan check --json` prints), its name begins with
+A file is the JSON of one report or a list of them (what `longspan check --json` prints); its name begins with
 `conformance`. Reports say which code was checked in `code`, as cards do in `settings`; older ones do not. Never imports
 torch; what it reads is untrusted, like a card.
 """
@@ -21,7 +21,7 @@ from longspan.results.schema import CODE_SCHEMA
 from longspan.results.store import Problem
 
 PREFIX = "conformance"
-QUESTION = ("mechanism", "pattern", "device", "dtype")  # what a result answers, whatever the profile, of one code
+QUESTION = ("mechanism", "pattern", "device", "dtype")  # identifies a result for one code, whatever the profile
 STATUSES = ("kept", "broken", "not applicable")
 MAX_BYTES = 16 * 2**20
 
@@ -33,9 +33,9 @@ class SupportsJson(Protocol):
 
 
 def save(folder: str | Path, reports: Iterable[SupportsJson]) -> list[Path]:
-    """Keep each report in its file; a new answer takes the place of the old one, quick or full.
+    """Save each report in its own file; a new result replaces the old one, quick or full.
 
-    Two plug-ins may have one name, and one may have been edited: each source has files of its own.
+    Two plug-ins may share a name, and one may have been edited: each source has files of its own.
     """
     paths = []
     litter.sweep(Path(folder))
@@ -57,10 +57,10 @@ def filename(content: dict[str, Any]) -> str:
 def load(
     folders: Sequence[str | Path], others: Iterable[dict[str, Any]] = ()
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """The results below the folders, and what could not be read; of two answers, that of the earlier folder.
+    """The results below the folders, and what could not be read; of two for the same question, the earlier folder wins.
 
-    Answers about two versions of a built-in, or two sources of a plug-in, are both kept. `others` are results without a
-    folder, such as those that come with the package, and answer what no folder does.
+    Results for two versions of a built-in, or two sources of a plug-in, are both kept. `others` are results without a
+    folder, such as those that come with the package; they are used where no folder has a result.
     """
     found: list[dict[str, Any]] = []
     problems = []

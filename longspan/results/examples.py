@@ -65,7 +65,7 @@ def read(folder: Path, card: Card) -> Examples:
 
 
 def of_file(path: Path) -> Examples:
-    """The samples in a file; none where they are of a kind that nobody here can draw, CorruptFile where unsound."""
+    """The samples in a file; none if their kind cannot be drawn here, CorruptFile if they are unsound."""
     found = samples.read(path)
     match str(found["kind"]):
         case "speech":

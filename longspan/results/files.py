@@ -21,7 +21,7 @@ def digest(path: Path) -> str:
 
 
 def faults(path: Path, card: Card, *, bulky: bool = True) -> Iterator[str]:
-    """A sentence for each file of the card at `path` that is missing, or whose hash is not that of the card.
+    """A sentence for each file of the card at `path` that is missing, or whose hash does not match the card.
 
     Weights and samples are large and no number on a card needs them: with `bulky=False` they may be absent, never
     different.
@@ -36,7 +36,7 @@ def faults(path: Path, card: Card, *, bulky: bool = True) -> Iterator[str]:
 
 
 def fault_of(path: Path, recorded: str | None, *, absent: bool = False) -> str | None:
-    """What is wrong with one file, in a sentence; None for a sound one, or for an absent one that may be."""
+    """What is wrong with one file, in a sentence; None if it is sound, or absent where that is allowed."""
     mirror.pull(path)
     if not path.exists():
         return None if absent else f"{path.name} is missing beside the card."

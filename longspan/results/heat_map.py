@@ -15,7 +15,7 @@ KIND = re.compile(r"(\d+)_(\d*\.?\d+)")
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Fractions by depth (rows) and length (columns); a cell that was not asked is None."""
+    """Fractions by depth (rows) and length (columns); a cell that was not measured is None."""
 
     rows: tuple[float, ...]
     columns: tuple[int, ...]

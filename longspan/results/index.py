@@ -8,7 +8,7 @@
 A row vouches for a file as long as its size, inode and times are what they were when it was checked, so that of 50,000
 cards only the new ones are validated and only those asked for are parsed. The index lies in the user's cache, never
 beside the cards: one that came with a stranger's cards could vouch for anything. It is a SQLite file, so that several
-processes may write it; a damaged one is made anew.
+processes may write it; a damaged one is rebuilt.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from longspan.results.card import Card
 from longspan.results.code_identity import code_of
 from longspan.results.schema import SCHEMAS
 
-LAYOUT = "2"  # rows of another one, in columns or in what these mean, are of no use
-MANY = 100  # files from which an index is worth its own file
-FRESH = 2.0  # seconds in which a file may change twice and show the same time
+LAYOUT = "2"  # rows of another layout, in columns or in their meaning, are ignored
+MANY = 100  # from this many files on, the index is kept on disk
+FRESH = 2.0  # seconds within which two changes of a file may leave the same timestamp
 WAIT = 10.0  # seconds for another process to write
 
 
 class Row(NamedTuple):
-    """What the index has of a file: how to tell that it is the same, why it is no card, or what the card is about."""
+    """What the index knows of a file: how to tell it is unchanged, why it is no card, or what the card is about."""
 
     name: str
     size: int
@@ -69,7 +69,7 @@ _INSERT = f"INSERT OR REPLACE INTO files VALUES ({', '.join('?' * len(Row._field
 
 
 class Index:
-    """Rows of the files below a folder, by their name relative to it; not `kept`, it is made for this time only."""
+    """Rows of the files below a folder, by their name relative to it; unless `kept`, nothing is saved."""
 
     def __init__(self, folder: Path, *, kept: bool = True):
         self.folder, self.kept = folder, kept
@@ -83,7 +83,7 @@ class Index:
         return row if row is not None and row.is_of(found) else None
 
     def note(self, name: str, found: os.stat_result, what: Card | str) -> Row:
-        """What was found in a file, of which `found` was asked before it was read; kept unless it is quite new."""
+        """Note what was found in a file; `found` is its stat from before it was read. Saved unless it is quite new."""
         identity = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
         about: dict[str, Any] = {"problem": what} if isinstance(what, str) else _about(what)
         row = Row(name, *identity, **about)
@@ -92,7 +92,7 @@ class Index:
         return row
 
     def save(self, names: set[str] | None = None) -> None:
-        """Write the new rows; with the names of all files there are, rows of others are dropped."""
+        """Write the new rows; given the names of all existing files, rows of others are dropped."""
         gone = [] if names is None else [(name,) for name in self.rows.keys() - names]
         if not self.kept or not (self._new or gone):
             return
@@ -112,7 +112,7 @@ class Index:
         return self._ask(lambda database: {row[0]: Row._make(row) for row in database.execute(question)}, {})
 
     def _ask(self, what: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """An answer of the database; where there can be none, and of a damaged one, which is removed, `otherwise`."""
+        """The result of a query; `otherwise` if the database is unavailable or damaged. A damaged one is removed."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self.path, timeout=WAIT, isolation_level=None)) as database:
@@ -131,7 +131,7 @@ class Index:
 
 
 def _is_passing(error: sqlite3.DatabaseError) -> bool:
-    """Whether the index itself may be sound: another process writes for long, or nothing can be written here."""
+    """Whether the index itself may be sound: another process is writing for long, or nothing can be written here."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_CANTOPEN,
@@ -143,7 +143,7 @@ def _is_passing(error: sqlite3.DatabaseError) -> bool:
 
 
 def _about(card: Card) -> dict[str, Any]:
-    """The columns of a card; a probe is asked of a run, whose words it has in its subject."""
+    """The columns of a card; a probe names its run in its `subject` instead, so most of its columns stay empty."""
     said = {name: card[name] for name in FILTERS if name in card}
     code = json.dumps(code_of(card), sort_keys=True)
     return said | {
@@ -155,7 +155,7 @@ def _about(card: Card) -> dict[str, Any]:
 
 
 def _rules() -> str:
-    """By which rules cards were found sound: those of another version vouch for nothing."""
+    """A hash of the rules by which cards were validated: rows written under other rules are not used."""
     return _digest(LAYOUT, VERSION, json.dumps(SCHEMAS, sort_keys=True), *map(str, (cards.MAX_BYTES, cards.MAX_DEPTH)))
 
 

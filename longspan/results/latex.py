@@ -1,10 +1,9 @@
-r"""Text as LaTeX shows it, whoever wrote it: titles and names come from cards, which are untrusted.
+r"""Text escaped for LaTeX: titles and names come from cards, which are untrusted.
 
     escaped("50 % of R_1 & [more]")         # '50 \% of R\_1 \& {[}more{]}'
 
-What comes out is for pdflatex, with the fonts of any document (OT1 or T1). Nothing in it is a command, opens a group or
-begins the optional argument of the line break before it, and no two letters join into another one (`--` stays two
-hyphens).
+The output is for pdflatex, in any font encoding (OT1 or T1). Nothing in it acts as a command, opens a group or begins
+the optional argument of the line break before it, and no two characters form a ligature (`--` stays two hyphens).
 """
 
 import unicodedata
@@ -12,7 +11,7 @@ import unicodedata
 from longspan.core.printable import printable
 
 JOINING = frozenset("-',`")  # twice in a row they are a ligature
-LETTERS = frozenset(map(chr, range(0xC0, 0x100))) - set("×÷ÐðÞþ")  # with accents that every encoding of fonts can set
+LETTERS = frozenset(map(chr, range(0xC0, 0x100))) - set("×÷ÐðÞþ")  # with accents that every font encoding can set
 COMMANDS = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -61,7 +60,7 @@ SYMBOLS = {
 
 
 def escaped(text: str) -> str:
-    r"""The text in one line; a letter that pdflatex does not know is written without its accents, or by its number.
+    r"""The text on one line; a letter that pdflatex does not know loses its accents or becomes its code point.
 
     >>> escaped("Nyströmformer ± 0.1, [softmax]"), escaped("a--b"), escaped("ő 漢")
     ('Nyströmformer $\\pm$ 0.1, {[}softmax{]}', 'a-{}-b', 'o {[}U+6F22{]}')

@@ -17,7 +17,7 @@ from longspan.results import arrays
 if TYPE_CHECKING:
     import numpy as np
 
-RATIOS = {"mcd": ("mcd_cost", "made_frames")}  # scores that are a sum over rows by another
+RATIOS = {"mcd": ("mcd_cost", "made_frames")}  # scores that are the ratio of two sums over rows
 LARGEST_LOSS = 345.0  # nats; e^345 is the largest perplexity below the largest number a card may hold
 
 
@@ -50,7 +50,7 @@ def whole_numbers(path: Path, name: str, values: "np.ndarray") -> "np.ndarray":
 
 
 def in_row_order(path: Path, columns: list["np.ndarray"]) -> list["np.ndarray"]:
-    """The arrays sorted by the `row` of each entry, which must be 0, 1, 2, ... in some order; as they are without."""
+    """The arrays sorted by the `row` of each entry, which must be 0, 1, 2, ... in some order; unchanged without it."""
     import numpy as np
 
     if "row" not in arrays.names_in(path):
@@ -70,7 +70,7 @@ def labels_and_answers(path: Path) -> list["np.ndarray"]:
 
 
 def by_example(path: Path, metric: str) -> "np.ndarray | None":
-    """What each test example contributes to a score that is their plain mean, in the order of rows; else None."""
+    """What each test example contributes to a score that is a plain mean, in the order of rows; None for others."""
     present = arrays.names_in(path)
     if metric == "accuracy" and {"label", "prediction"} <= present:
         label, prediction = labels_and_answers(path)
@@ -82,9 +82,9 @@ def by_example(path: Path, metric: str) -> "np.ndarray | None":
 
 
 def shares(path: Path, metric: str) -> "tuple[np.ndarray, np.ndarray] | None":
-    """Two numbers for each row, in order, whose sums have the score as their quotient; None where rows have no such.
+    """A numerator and a denominator for each row, in order: the score is the ratio of their sums. None if absent.
 
-    Of a perplexity the quotient is the logarithm. A mean of the means of categories has none.
+    For a perplexity the ratio is its logarithm. A mean of category means has no such ratio.
     """
     import numpy as np
 
@@ -100,9 +100,9 @@ def shares(path: Path, metric: str) -> "tuple[np.ndarray, np.ndarray] | None":
 
 
 def compact(found: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
-    """The same in a few bytes: in the order of rows, which then need no numbers, and integers as narrow as they can be.
+    """The same in fewer bytes: sorted by `row`, which is then left out, with integers as narrow as possible.
 
-    Sorted labels and answers pack far better than those in the order of evaluation.
+    Sorted labels and answers compress far better than those in the order of evaluation.
     """
     import numpy as np
 
@@ -132,11 +132,11 @@ def _narrow(values: "np.ndarray") -> "np.ndarray":
 
 
 def score_of(path: Path, metric: str) -> tuple[float, int, int] | None:
-    """A score recomputed: its value, its count, and the number of rows; None where rows have no share of it.
+    """A score recomputed: its value, its count, and the number of rows; None if the file lacks its arrays.
 
-    An accuracy comes from `label` and `prediction`, unless each row has one; a perplexity from the `nats` and the
+    An accuracy comes from `label` and `prediction`, unless each row has its own; a perplexity from the `nats` and the
     `tokens` of each row, a ratio of sums from arrays `<metric>_sum` and `<metric>_count` or those of RATIOS, any other
-    mean from an array of its name: where rows have a `category`, the mean of the means of all categories.
+    mean from an array of its name: where rows have a `category`, the mean of the category means.
     """
     import numpy as np
 

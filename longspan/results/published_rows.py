@@ -17,7 +17,7 @@ SUMMARY = "Task Avg (Std)"
 
 @dataclass(frozen=True)
 class ColumnSpread:
-    """A column over all models: mean and sample standard deviation, and as a paper prints them where one does."""
+    """A column over all models: mean and sample standard deviation, and the printed text where a paper gives one."""
 
     mean: float
     std: float
@@ -39,7 +39,7 @@ class PaperRow:
     also_printed: tuple[tuple[float, str], ...] = ()  # other averages for the same row, and where
     printed_over: int = 5  # tasks behind the printed average
     deviations: tuple[str, ...] = ()  # from the rules of the benchmark
-    printed: Mapping[str, str] = field(default_factory=dict)  # scores digit by digit
+    printed: Mapping[str, str] = field(default_factory=dict)  # scores exactly as printed
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def published_table(name: str | None, suite: Suite) -> PublishedTable | None:
 
 
 def tables_of(suite: Suite) -> list[PublishedTable]:
-    """What papers printed of the very columns of a suite, pattern by pattern; a leaderboard is none of these."""
+    """The tables in which papers print exactly the columns of a suite, by pattern; leaderboards are not among them."""
     if suite.measures:
         return papers.for_columns({column: column for column in suite.columns})
     return papers.for_tasks(suite.tasks, suite.metric)
@@ -105,7 +105,7 @@ def _averaged(row: PublishedRow, suite: Suite) -> PaperRow:
 
 
 def _indexed(row: PublishedRow, table: PublishedTable, suite: Suite) -> PaperRow:
-    """A row of several metrics, with its index counted again; with more digits, where other sources have them."""
+    """A row of several metrics with its index recomputed, from more digits where other sources have them."""
     source = papers.measured(table.name).row(row.title)
     best = {c: row.scores[c] if source.is_contradicted(c) else known(source, suite.measure(c)) for c in row.printed}
     numbers = {c: _plain(score, suite.measure(c).factor) for c, score in best.items() if isinstance(score, float)}

@@ -1,4 +1,4 @@
-"""Which rows lead a column, and in which order the rows stand."""
+"""Which rows lead a column, and the order of the rows."""
 
 import math
 import statistics
@@ -60,7 +60,7 @@ def _standard_error(cell: BoardCell, metric: str) -> float:
 
 
 def _average_error(errors: Mapping[str, float], suite: Suite, average: Average) -> float:
-    """The standard error of an average; the metrics of one task are of the same runs, so that their errors add up."""
+    """The standard error of an average; metrics of one task come from the same runs, so their errors add linearly."""
     by_task: dict[str, float] = defaultdict(float)
     for column, weight in suite.weights(average).items():
         measure = suite.measure(column)
@@ -80,16 +80,16 @@ def _leading(entries: Mapping[tuple, tuple[float | None, float]], higher_is_bett
 
 
 def ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:
-    """Complete rows by their first average, then the others by how much they have and how good that is.
+    """Complete rows by their first average, then the others by how many scores they have and how good these are.
 
-    Where there is one column and no average, it is what ranks.
+    A board with one column and no average is ranked by that column.
     """
     sign = -1 if suite.higher_is_better else 1
     first = suite.averages[0].name if suite.averages else None
     spreads = spreads_of(rows, suite) if suite.measures else {}
 
     def standing(column: str, value: float) -> float:
-        """A score that compares with those of other columns."""
+        """A score that is comparable with those of other columns."""
         if not suite.measures:
             return value
         spread = spreads.get(column)

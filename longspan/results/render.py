@@ -80,13 +80,13 @@ def _markdown_board(view: Board) -> str:
 
 
 def _csv(views: Sequence[Board]) -> str:
-    """One line per cell with every number at full precision: made for a data frame, not for the eye.
+    """One line per cell with every number at full precision: made for a data frame, not for reading.
 
     Scores are fractions or plain numbers, as on the cards. `printed` is what a paper prints, `note` what is wrong with
     it or differs from the rules.
     """
 
-    def plain(text: Any) -> Any:  # a spreadsheet must not take a name for a formula
+    def plain(text: Any) -> Any:  # a spreadsheet must not read a name as a formula
         if not isinstance(text, str):
             return text
         return shown(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text)

@@ -2,8 +2,8 @@
 
     Checks(load(["out/conformance", "results"])[0]).of(cards)
 
-What counts are results of `longspan check` for this very code (`code_identity.py`), mechanism string and pattern, on
-any device and in any precision: those saved by `check`, and those that `run` writes on the cards of a plug-in. One
+Results of `longspan check` count for exactly this code (`code_identity.py`), mechanism string and pattern, on any
+device and in any precision: those saved by `check`, and those that `run` writes on the cards of a plug-in. One
 broken promise is enough to be broken; kept needs a result for every pattern that was replaced.
 """
 
@@ -27,7 +27,7 @@ UNCHECKED = Conformance()
 
 
 class Checks:
-    """Saved results of `longspan check`, to be asked about the cards of a row."""
+    """Saved results of `longspan check`, looked up for the cards of a row."""
 
     def __init__(self, reports: Iterable[Mapping[str, Any]] = ()):
         self._reports: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -35,7 +35,7 @@ class Checks:
             self._reports.setdefault((report["mechanism"], report["pattern"]), []).append(report)
 
     def of(self, cards: Sequence[Card]) -> Conformance:
-        """Of the cards of one row, which are of one code, in all patterns they have."""
+        """The conformance of one row, whose cards share one code, over all patterns they have."""
         some, said = cards[-1], [card["conformance"] for card in cards if "conformance" in card]
         patterns = dict.fromkeys(pattern for card in cards for pattern in card["pattern"].split("+"))
         found = {pattern: self.about(some["mechanism"], pattern, code_of(some)) for pattern in patterns}
@@ -46,7 +46,7 @@ class Checks:
         return Conformance("kept" if said or all(found.values()) else "unchecked")
 
     def about(self, mechanism: str, pattern: str, code: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Results for this very code in one pattern."""
+        """Results for exactly this code in one pattern."""
         candidates = self._reports.get((mechanism, pattern), ())
         return [
             report for report in candidates if code and _checked_code(report) and same_code(_checked_code(report), code)

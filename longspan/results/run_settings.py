@@ -1,9 +1,9 @@
-"""The settings that decide what a run computes, and in which of them two runs differ.
+"""The settings that decide what a run computes, and those in which two runs differ.
 
     difference(decisive(card), decisive(other))        # "recipe.learning_rate 0.05, the board shows 0.03"
 
-These are the resolved settings of data, model and recipe. Precision decides too, and is compared by itself. The device
-and the number of devices decide the speed, and so does what `SPEED` names: they change a score by rounding alone.
+These are the resolved settings of data, model and recipe. Precision decides too, but is compared separately.
+The device, the number of devices and the settings in `SPEED` affect the speed: they change a score only by rounding.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 
 PARTS = ("data", "model", "recipe")
 
-# Settings that came after the first cards, with the value by which runs without them were made.
+# Settings added after the first cards, with the value that runs without them used.
 LATER = {
     "data.curriculum": 0,
     "data.fresh": 0,
@@ -67,18 +67,18 @@ LATER = {
     "recipe.ssm_learning_rate": None,
     "recipe.warmup_power": 1.0,
 }
-SPEED = ("recipe.checkpoint_activations", "recipe.parallel")  # settings that decide speed and memory alone
+SPEED = ("recipe.checkpoint_activations", "recipe.parallel")  # settings that affect only speed and memory
 MOST_NAMED = 3
 MOST_LETTERS = 60  # of a name or a value
 
 
 def decisive(card: Mapping[str, Any]) -> dict[str, str]:
-    """Every resolved setting by its dotted name, as JSON text; an old card has later settings at their first value."""
+    """Every resolved setting by its dotted name, as JSON text; an old card gets later settings from `LATER`."""
     return dict(_decisive(_resolved(card)))
 
 
 def decisive_text(card: Mapping[str, Any]) -> str:
-    """The same as one text, equal for cards whose decisive settings are."""
+    """The same as one text, equal for cards with equal decisive settings."""
     return _decisive_text(_resolved(card))
 
 
@@ -88,7 +88,7 @@ def _resolved(card: Mapping[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=4096)  # thousands of cards have the same settings
 def _decisive(settings: str) -> dict[str, str]:
-    """The same, of these parts as JSON text."""
+    """`decisive`, from the parts as JSON text."""
     parts = zip(PARTS, json.loads(settings), strict=True)
     named = {f"{part}.{name}": value for part, own in parts for name, value in own.items()}
     return {name: _text(value) for name, value in (LATER | named).items() if name not in SPEED}

@@ -1,9 +1,9 @@
 """A few examples beside a card for people to look at or listen to: an untrusted `.npz`, checked before it is drawn.
 
     found = read(path)              # arrays by name, or CorruptFile
-    str(found["kind"])              # "speech", "clouds", "pictures", or a kind of a task of one's own
+    str(found["kind"])              # "speech", "clouds", "pictures", or a kind that your own task defines
 
-Clips and spectrograms of many lengths lie one after another in a flat array `x`, clip i from `x_edges[i]` to
+Clips and spectrograms of different lengths are concatenated in a flat array `x`, clip i from `x_edges[i]` to
 `x_edges[i + 1]`. Never imports torch.
 """
 
@@ -28,7 +28,7 @@ Samples = dict[str, "np.ndarray"]
 
 
 def read(path: Path) -> Samples:
-    """The arrays of a file, of the names, kinds and shapes that its kind of samples has."""
+    """The arrays of a file, with the names, dtypes and shapes that its kind of samples must have."""
     found = arrays.everything(path, MAX_BYTES, text=True)
     if fault := fault_of(found):
         raise CorruptFile(f"{path.name}: {fault}.")
@@ -49,7 +49,7 @@ def fault_of(samples: Mapping[str, "np.ndarray"]) -> str | None:
         return None
     if lacking := sorted(NAMES[str(kind)] - samples.keys()):
         return f"samples of {kind} lack {', '.join(lacking)}"
-    return next(rules[str(kind)](samples), None)  # the first, since what follows relies on what came before
+    return next(rules[str(kind)](samples), None)  # only the first, since later checks rely on earlier ones
 
 
 EDGED = {"made_wave": 1, "true_wave": 1, "made_mel": 2, "true_mel": 2}  # with their dimensions

@@ -9,7 +9,7 @@ from typing import Any
 from longspan.results.variant import PATTERN as VARIANT
 
 SCHEMA_VERSION = 1
-LARGEST = 1e150  # of any number on a card: its square is a number too, so that no mean or deviation overflows
+LARGEST = 1e150  # of any number on a card: its square is finite too, so that no mean or deviation overflows
 LARGEST_INTEGER = 2**63 - 1
 
 
@@ -42,7 +42,7 @@ _METRICS = _map_of(_METRIC)
 _FILES = _map_of({"type": "string", "pattern": r"^[A-Za-z0-9_=][A-Za-z0-9._=,-]*$(?!\n)", "maxLength": 255})
 
 
-_CODE = {  # of a built-in its version and outputs, of a plug-in its source; see code_identity.py
+_CODE = {  # for a built-in its version and outputs, for a plug-in its source; see code_identity.py
     "mechanism_version": _VERSION,
     "mechanism_fingerprint": _map_of(_map_of({"type": "array", "items": _NUMBER})),
     "mechanism_sha256": _HASH,
@@ -58,9 +58,9 @@ _CONFORMANCE = _object(
 
 
 def _card(kind: str, fields: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The schema of one kind of card: what is its own, inside the frame that all kinds share.
+    """The schema of one kind of card: its own fields inside the frame that all kinds share.
 
-    What is optional came after the first cards were written.
+    Optional fields were added after the first cards were written.
     """
     frame = {
         "schema": {"type": "integer", "enum": [SCHEMA_VERSION]},
@@ -108,7 +108,7 @@ RUN_SCHEMA = _card(
         ),
         "parameters": _object(
             {
-                "total": _or_null(_COUNT),  # unknown of a process that died before the network was built
+                "total": _or_null(_COUNT),  # unknown if the process died before the network was built
                 "parts": _map_of(_COUNT),
                 "baseline": _or_null(_COUNT),
                 "ratio": _or_null(_POSITIVE),
@@ -126,7 +126,7 @@ RUN_SCHEMA = _card(
                 "chance": _or_null(_NUMBER),
             },
             {
-                "unit": {"type": "string", "enum": ["percent", "plain"]},  # percent where a card says nothing
+                "unit": {"type": "string", "enum": ["percent", "plain"]},  # percent if absent
                 "selected_by": _TEXT,  # the validation metric that selects the weights, where it is not the score
             },
             nullable=True,
@@ -142,7 +142,7 @@ RUN_SCHEMA = _card(
                 "steps_per_second": _or_null(_POSITIVE),
                 "examples_per_second": _or_null(_POSITIVE),
             },
-            {"shared": {"type": ["boolean", "null"]}},  # the device had other work too; null where nobody could tell
+            {"shared": {"type": ["boolean", "null"]}},  # the device had other work too; null if unknown
         ),
         "memory": _object({"peak_bytes": _or_null(_COUNT)}),
         "energy": _object({"joules": _POSITIVE}, nullable=True),
@@ -152,10 +152,10 @@ RUN_SCHEMA = _card(
     {
         "slots": _map_of(_TEXT),  # module -> "Class (pattern)"
         "preset": _TEXT,  # the plain name that stands for this form of the mechanism under the protocol
-        "gave_up_at": _COUNT,  # the step after which a run ended that had not begun to learn (`recipe.give_up_at`)
+        "gave_up_at": _COUNT,  # the step after which a run that did not learn was stopped (`recipe.give_up_at`)
         "initial_sha256": _TEXT,  # of the weights that training started from (`recipe.initial_weights`)
-        "selected_until": _map_of(_COUNT),  # by the end of a shorter run, the step that it would have selected
-        "conformance": _CONFORMANCE,  # what `check` said of this very code; absent where it was not asked
+        "selected_until": _map_of(_COUNT),  # for the end of each shorter run, the step it would have selected
+        "conformance": _CONFORMANCE,  # what `check` reported for exactly this code; absent if it was not run
     },
 )
 
@@ -173,7 +173,7 @@ PROBE_SCHEMA = _card(
                 "title": _TEXT,
                 "pattern": _TEXT,
                 "seed": _COUNT,
-                "card": _or_null(_HASH),  # the hash of the card of the run whose model was asked
+                "card": _or_null(_HASH),  # the hash of the card of the run whose model was probed
             },
             {"dataset": _object({"variant": _VARIANT}), "overrides": _FREE},  # as that card has them
         ),
@@ -301,7 +301,7 @@ _CORE_POINT = _point(
     ("forward", "train", "decode"),
     {
         "variant": {"type": "string", "enum": ["eager", "graph", "compiled"]},
-        "seconds": _object(_TIME, {"calls": _COUNT}, nullable=True),  # of a call, in decoding of a token
+        "seconds": _object(_TIME, {"calls": _COUNT}, nullable=True),  # per call, in decoding per token
         "memory": _object(
             {
                 "allocated": _COUNT,

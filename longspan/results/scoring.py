@@ -1,6 +1,6 @@
 """Another metric of a card as its score: the mean absolute error of forecasts, the loss of a classifier.
 
-A task has one score, by which checkpoints are chosen; a card keeps every metric of the split that was scored.
+A task has one score, which checkpoints are chosen by; a card keeps every metric of the split that was scored.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ LOWER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
 
 
 def scored_by(cards: Iterable[Card], metric: str) -> list[Card]:
-    """The cards with this metric as their score; those without it are left out, and it must be on one of them."""
+    """The cards with this metric as their score; those without it are left out, and at least one must have it."""
     chosen, seen = [], set()
     for card in cards:
         score = card.get("score")
@@ -28,7 +28,7 @@ def scored_by(cards: Iterable[Card], metric: str) -> list[Card]:
 
 
 def metrics_of(card: Card) -> set[str]:
-    """What is known of the split that was scored."""
+    """The metrics known for the split that was scored."""
     score = card["score"]
     return {score["name"], *(card["metrics"] or {}).get(score["split"], {})} if score else set()
 
@@ -43,7 +43,7 @@ def score_by(card: Card, metric: str) -> Card | None:
 
 
 def _meaning(metric: str, score: Card) -> Card:
-    """What is good and what is chance; of another metric than the score no baseline is known."""
+    """Direction, unit and chance level; for a metric other than the score no baseline is known."""
     lower = metric in LOWER_IS_BETTER
     unit = "plain" if lower else score.get("unit", "percent")
     return {"higher_is_better": not lower, "unit": unit, "chance": None}

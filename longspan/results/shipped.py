@@ -4,9 +4,9 @@
     shipped_checks()                 # conformance results
     pack(Path("results"))            # `make generated`
 
-They answer `longspan advise` and `longspan crossover` on a machine where nothing was measured, are beside own runs in
-`longspan report`, and tell boards which mechanisms keep their promises. Files beside the cards (predictions, logs) are
-not shipped.
+They answer `longspan advise` and `longspan crossover` on a machine where nothing was measured, appear beside own runs
+in `longspan report`, and tell boards which mechanisms keep their promises. Files beside the cards (predictions, logs)
+are not shipped.
 """
 
 import functools
@@ -26,7 +26,7 @@ CARDS, CHECKS = (Path(__file__).with_name(f"shipped_{what}.json.xz") for what in
 
 @functools.cache
 def shipped_cards() -> tuple[Card, ...]:
-    """All of them, in the order of their digests; read from our own file, which a test has checked card by card."""
+    """All of them, ordered by digest; not validated again, since a test checks our own file card by card."""
     return tuple(json.loads(lzma.decompress(CARDS.read_bytes())))
 
 
@@ -37,14 +37,14 @@ def shipped_checks() -> tuple[dict[str, Any], ...]:
 
 
 def other_runs(cards: Iterable[Card]) -> list[Card]:
-    """The runs that come with the package, but those among these cards and those that one of them supersedes."""
+    """The runs that come with the package, except those among these cards and those that one of them supersedes."""
     own = {card["sha256"]: card for card in cards}
     shipped = [card for card in shipped_cards() if card["kind"] == "run" and card["sha256"] not in own]
     return [card for card in newest([*own.values(), *shipped]) if card["sha256"] not in own]
 
 
 def pack(results: Path, folder: Path = CARDS.parent) -> None:
-    """Write every sound card and check below `results` into the two files; the same ones give the same bytes."""
+    """Write every sound card and check below `results` into the two files; deterministic."""
     cards = {card["sha256"]: card for place in results.glob("*/cards") for _, card in Store(place).entries()}
     checks, _ = conformance.load(sorted(results.iterdir()))
     for file, content in ((CARDS, [cards[key] for key in sorted(cards)]), (CHECKS, checks)):

@@ -79,7 +79,7 @@ class Store:
         return target if sent else self.add(card, files)  # under another name
 
     def _exchange(self) -> None:
-        """Where the folder mirrors a bucket: send what a killed process has not, and fetch the cards of others."""
+        """If the folder mirrors a bucket: send what a killed process did not send, and fetch the cards of others."""
         for path in mirror.never_sent(self.folder):
             if path.exists():
                 with mirror.unsent(path):
@@ -102,7 +102,7 @@ class Store:
     def entries(self, **wanted: Any) -> Iterator[tuple[Path, Card]]:
         """Every sound card with its path, in order of path; `problems` collects what is not sound.
 
-        `wanted` are fields of the index (kind, task, mechanism, pattern, protocol, tier, seed): others are not read.
+        `wanted` filters by fields of the index (kind, task, mechanism, pattern, protocol, tier, seed) before reading.
         """
         yield from self._cards(row for row in self._rows() if _row_matches(row, wanted))
 
@@ -114,7 +114,7 @@ class Store:
     def rows(self, kind: str = "run", *, superseded: bool = False) -> list[Row]:
         """What these cards are about, oldest first too: task, mechanism, pattern, protocol, tier, seed, date and file.
 
-        Only files that are new or have changed are read, so that a listing of many takes a moment.
+        Only files that are new or have changed are read, so that listing many is fast.
         """
         _known_kind(kind)
         rows = [row for row in self._rows() if row.kind == kind]
@@ -132,7 +132,7 @@ class Store:
                 raise UsageError(f"Cards of kind {kind} have no field {name!r}.{did_you_mean(name, known)}")
         early = {name: filters.pop(name) for name in FILTERS if name in filters and name != "kind"}
         rows = [row for row in self._rows() if row.kind == kind and _row_matches(row, early)]
-        with _uncollected():  # these fields are of a cell, so that the newest cards of the store are the newest of them
+        with _uncollected():  # these fields are part of a cell, so that filtering first keeps the same newest cards
             return by_age(card for _, card in self._cards(_newest_rows(rows)) if _all_match(card, filters))
 
     def _rows(self) -> list[Row]:
@@ -152,9 +152,9 @@ class Store:
         return found
 
     def _checked(self, name: str, index: Index) -> Row:
-        """The row of a file, which is read if it is not the one that was checked before."""
+        """The row of a file, which is read unless it is unchanged since it was checked."""
         try:
-            state = os.stat(os.path.join(self.folder, name))  # making a Path takes longer than asking for its state
+            state = os.stat(os.path.join(self.folder, name))  # making a Path takes longer than the stat
             if (row := index.row(name, state)) is not None:
                 return row
             card = cards_module.read(self.folder / name)
@@ -168,9 +168,9 @@ class Store:
         return row
 
     def _cards(self, rows: Iterable[Row]) -> Iterator[tuple[Path, Card]]:
-        """The cards of rows, without validating them again; of a file that changed in this moment, what it holds now.
+        """The cards of rows, without validating them again; a file that has just changed is read again.
 
-        Many are decoded in one go, in which the names of their fields are made once.
+        Many are decoded in one go, so that the names of their fields are created once.
         """
         for some in _batches(rows):
             texts = {row.name: text for row in some if row.name not in self._read and (text := self._text(row))}
@@ -181,7 +181,7 @@ class Store:
                     yield self.folder / row.name, card
 
     def _text(self, row: Row) -> bytes | None:
-        """The bytes of a file if they are those that were checked: it is asked after they were read."""
+        """The bytes of a file if they are those that were checked: its stat is taken after reading."""
         try:
             with open(os.path.join(self.folder, row.name), "rb", buffering=0) as file:
                 text = file.read()
@@ -212,7 +212,7 @@ def _card_files(folder: Path) -> list[str]:
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows in turn, as many at a time as have BATCH bytes."""
+    """The rows in batches of about BATCH bytes."""
     some, size = [], 0
     for row in rows:
         some.append(row)
@@ -224,7 +224,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _decoded(texts: list[bytes]) -> list[Card]:
-    """The cards in texts that were found sound before; none where one is not after all."""
+    """The cards in texts that were validated before; an empty list if one does not parse after all."""
     try:
         found = json.loads(b"[" + b",".join(texts) + b"]")
     except ValueError:
@@ -234,9 +234,9 @@ def _decoded(texts: list[bytes]) -> list[Card]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which walks through all cards again and again while more of them are read.
+    """Disable the garbage collector, which would traverse all cards again and again while more of them are read.
 
-    What was read then counts as old, so that the collector does not walk through it at once.
+    What was read then moves to the oldest generation, so that the collector does not traverse it at once.
     """
     collected = gc.isenabled()
     gc.disable()
@@ -251,7 +251,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _newest_rows(rows: Iterable[Row]) -> list[Row]:
-    """`newest` of cards, of which only their rows are known."""
+    """`newest` for cards of which only the rows are known."""
     chosen: dict[str, list[Row]] = {}
     for row in sorted(rows, key=_age, reverse=True):
         newer = chosen.setdefault(row.cell, [])
@@ -267,7 +267,7 @@ def _age(row: Row) -> tuple[bool, datetime, str]:
 def newest(cards: Iterable[Card]) -> list[Card]:
     """One card per cell and code, the one created last, in order of creation.
 
-    Fingerprints of code are compared with a tolerance, so that code is compared within a cell and is no part of it.
+    Fingerprints of code are compared with a tolerance, so code is compared within a cell instead of being part of it.
     """
     chosen: dict[tuple, list[Card]] = {}
     for card in reversed(by_age(cards)):

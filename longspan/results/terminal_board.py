@@ -126,7 +126,7 @@ def _row(texts: Sequence[str], widths: Sequence[int], name: int, gap: int, style
 
 
 def _broken(name: str, width: int) -> list[str]:
-    """A name in pieces of at most that many cells, broken between words: at spaces, and within options behind marks."""
+    """A name in pieces at most `width` wide, broken between words: at spaces, and within options after punctuation."""
     from rich.cells import cell_len
 
     pieces = [""]
@@ -141,7 +141,7 @@ def _broken(name: str, width: int) -> list[str]:
 
 
 def _left_out(view: Board, layout: TerminalLayout, tables: Sequence[Part]) -> list[str]:
-    """A line on what the width made us leave out."""
+    """A line on what was left out at this width."""
     full = [name for part in parts(view) for name in part.columns]
     here = {name for part in tables for name in part.columns}
     gone = [name for name in dict.fromkeys(full) if name not in here]

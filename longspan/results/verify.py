@@ -60,7 +60,7 @@ def _files(path: Path, card: Card) -> CardCheck:
 
 
 def _numbers(card: Card) -> CardCheck:
-    """Whether what a card says twice is the same both times."""
+    """Whether the numbers that a card states twice agree."""
     wrong = [*_score_faults(card), *_curve_faults(card), *_size_faults(card)]
     if wrong:
         return CardCheck("numbers", "broken", "; ".join(wrong[:4]))
@@ -97,7 +97,7 @@ def _curve_faults(card: Card) -> Iterator[str]:
         yield f"step {selected} was selected, which is not on the learning curve"
         return
     if card["settings"]["recipe"].get("selection") == "mean_of_last":
-        return  # the mean of several weights has no point of its own
+        return  # averaged weights have no point of their own
     point = card["curve"][steps.index(selected)]
     for name, measured in ((card["metrics"] or {}).get("valid") or {}).items():
         drawn = point.get(f"valid_{name}")
@@ -161,7 +161,7 @@ def _score(path: Path, card: Card) -> CardCheck:
 
 
 def _samples(path: Path, card: Card) -> Iterator[CardCheck]:
-    """Whether what is kept for people to look at is what its kind says; nothing of a card that has none."""
+    """Whether the samples kept for people to look at are valid for their kind; nothing for a card without any."""
     if (name := card["files"].get(files.SAMPLES)) is None:
         return
     if not (path.parent / name).exists():

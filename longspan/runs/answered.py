@@ -1,4 +1,4 @@
-"""Cells that were run before: a card answers if its code, settings, data and files are those of the run asked for."""
+"""Cells that were run before: a card answers if its code, settings, data and files are those of the requested run."""
 
 import sys
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def answer(
 ) -> cards.Card | None:
     """The newest card that answers the cell, superseded or not: reverting to older code finds the card of that code.
 
-    A card with a file that is missing or damaged is passed over with a line on stderr.
+    A card with a file that is missing or damaged is skipped with a line on stderr.
     """
     for path, card in _newest_first(store, plan):
         if not _matches(card, plan, splits, device, precision) or (weights and _was_run_without_weights(card)):
@@ -33,7 +33,7 @@ def answer(
 
 
 def _newest_first(store: Store, plan: RunPlan) -> list[tuple[Path, cards.Card]]:
-    """The run cards of a store that are of this cell; one dated in the future, by a wrong clock, comes last."""
+    """The run cards of this cell in a store; one dated in the future, by a wrong clock, comes last."""
     wanted = {name: value for name, value in plan.identity.items() if name in FILTERS}
 
     def age(entry: tuple[Path, cards.Card]) -> tuple[bool, datetime, Path]:

@@ -39,8 +39,8 @@ class RunPlan:
     def of(cls, cell: Cell, *, presets: bool = True) -> "RunPlan":
         """The plan of a cell.
 
-        A mechanism named without options runs in the form that its protocol has for it. A card names that form, so that
-        what it names is taken as it is: `presets=False`.
+        A mechanism named without options runs in the form that its protocol has for it. A card already names that form,
+        which is taken as it is: `presets=False`.
         """
         task = tasks.get(cell.task)
         patterns = task.patterns(cell.pattern)
@@ -79,7 +79,7 @@ class RunPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the outcome but the code; with the same code, the same run."""
+        """Everything that decides the outcome, except the code; with the same code, the same run."""
         initial = self.protocol.recipe.initial_weights
         return {
             "task": self.task.name,
@@ -133,7 +133,7 @@ class RunPlan:
 
 @functools.cache
 def count_parameters(task: str, mechanism: str, protocol: str, tier: str, pattern: str | None = None) -> dict[str, Any]:
-    """Parameters in all and by part of the network, of which only the shapes are made."""
+    """Parameters in total and by part of the network, of which only the shapes are built."""
     plan = RunPlan.of(Cell(task, mechanism, pattern, protocol, tier), presets=False)
     return parameters.count_shapes(plan.model)
 

@@ -2,9 +2,9 @@
 
     for result in check_task("my_task.py:MyTask"):
         print(result.promise, result.status, result.detail)
-    check_backbone("my_network.py:MyNetwork")        # in the place of that of a task, ListOps unless another is named
+    check_backbone("my_network.py:MyNetwork")        # replaces the network of a task, ListOps unless another is named
 
-The smoke tier is looked at, with its own data, a few rows of them, and two mechanisms in the slots.
+The smoke tier is checked, on a few rows of its own data, with two mechanisms in the slots.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,12 +27,12 @@ from longspan.tasks import Protocol, Task
 
 ROWS = 12  # of the test split
 MECHANISMS = ("softmax", "linear")
-TOLERANCE = 1e-4  # of float32, between batches of other widths
+TOLERANCE = 1e-4  # in float32, between batches of different widths
 
 
 @dataclass(frozen=True)
 class TaskSubject:
-    """A task under the rules that are checked, with what is made once for all promises."""
+    """A task under the protocol that is checked, with what is built once for all promises."""
 
     task: Task
     protocol: Protocol
@@ -61,7 +61,7 @@ class TaskSubject:
 
 
 def declaration(subject: TaskSubject) -> Outcome:
-    """Its title, version, score and slots are said, and it has a smoke tier by which it can be tried."""
+    """Its title, version, score and slots are declared, and it has a smoke tier to try it with."""
     meta = subject.task.meta
     faults = [name for name in ("title", "score", "backbone") if not getattr(meta, name)]
     faults += ["version, a number from 1"] if not isinstance(meta.version, int) or meta.version < 1 else []
@@ -138,7 +138,7 @@ def batches(subject: TaskSubject) -> Outcome:
 
 
 def _evaluated(subject: TaskSubject, size: int) -> tuple[dict[str, float], Any]:
-    """All metrics of the rows in batches of a size, and the predictions."""
+    """All metrics of the rows in batches of `size`, and the predictions."""
     model = subject.model("softmax").eval()
     with torch.no_grad():
         found = subject.task.evaluate(model, subject.feed, subject.rows, size)
@@ -163,7 +163,7 @@ OF_BACKBONES: tuple[Promise, ...] = (slots, gradients, score, batches)
 
 
 def check_task(name: str | Task, promises: tuple[Promise, ...] = OF_TASKS) -> list[PromiseResult]:
-    """Every promise of a task under its smallest rules; an exception is a broken promise that names it."""
+    """Every promise of a task in its smoke tier, if it has one; an exception is a broken promise that names it."""
     task = tasks.get(name)
     if not task.protocols:
         return [PromiseResult("declaration", "broken", "the task has no protocols")]
@@ -173,7 +173,7 @@ def check_task(name: str | Task, promises: tuple[Promise, ...] = OF_TASKS) -> li
 
 
 def check_backbone(target: str, task: str = "listops") -> list[PromiseResult]:
-    """The promises of a network in the place of that of a task."""
+    """The promises of a network that replaces the network of a task."""
     return check_task(f"{task}@{target}", OF_BACKBONES)
 
 

@@ -1,7 +1,7 @@
-"""Does a plug-in keep its promises? Asked once for each source, options and pattern, before it is trained.
+"""Does a plug-in keep its promises? Checked once for each source, options and pattern, before it is trained.
 
 A mechanism that breaks a promise is trained all the same: its card says so, and boards do not rank it. The check runs
-on the CPU in the quick profile; what `longspan check` saved for this very code is taken instead where there is some.
+on the CPU in the quick profile; a result that `longspan check` saved for this very code is used instead.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from longspan.runs.fingerprint import is_builtin
 
 PROFILE = "quick"
 MOST_NAMED = 100  # the schema's bound
-CHECK_ITSELF = "check"  # stands for a promise where no promise could be put to the test
+CHECK_ITSELF = "check"  # stands for a promise where no promise could be tested
 
 
 @dataclass(frozen=True)
 class PluginCheck:
-    """What the card says of a plug-in's promises, and the files that were opened when it was first built.
+    """What the card says about a plug-in's promises, and the files that were opened when it was first built.
 
-    A plug-in may keep what it has read, so that building it again after the check would not show that it reads.
+    A plug-in may cache what it has read, so that building it again after the check would not show the reads.
     """
 
     conformance: dict[str, Any] | None = None
@@ -39,7 +39,7 @@ class PluginCheck:
 
 
 def check_plugin(plan: RunPlan, out: Path) -> PluginCheck:
-    """Ask what is not known yet; nothing is asked of a built-in, which `longspan check --all` checks."""
+    """Check what is not known yet; built-ins are not checked here but by `longspan check --all`."""
     if is_builtin(plan.mechanism):
         return PluginCheck()
     known = Checks(load([out / "conformance"])[0])

@@ -80,7 +80,7 @@ def describe(
 
 
 def _labels(plan: RunPlan, splits: Splits) -> dict[str, str]:
-    """A digest of the test labels, by which `verify` knows whose labels stand beside the predictions."""
+    """A digest of the test labels, with which `verify` checks the labels stored beside the predictions."""
     if not isinstance(plan.task, Classification):  # only there a prediction is compared with one label
         return {}
     return {"labels_sha256": labels_digest(np.asarray(splits.test.labels))}
@@ -129,7 +129,7 @@ def outcome(plan: RunPlan, splits: Splits, trained: Trained | None, state: Progr
 
 
 def nothing_reached() -> cards.Card:
-    """The part that training decides, of a run whose process died."""
+    """The part that training decides, for a run whose process died."""
     unknown = dict.fromkeys(("wall_seconds", "steps_per_second", "examples_per_second"))
     return {
         **dict.fromkeys(("metrics", "score", "selected_step", "energy")),
@@ -143,7 +143,7 @@ def nothing_reached() -> cards.Card:
 def files_of(folder: Path, trained: Trained | None, *, weights: bool) -> dict[str, Path]:
     """What is kept beside the card: the log, the selected weights, what they predicted for each test example, samples.
 
-    Weights that were selected up to an earlier step too are kept as `weights_at`.
+    Weights that were also selected up to an earlier step are kept as `weights_at`.
     """
     files = {"log": folder / "log.csv"} if (folder / "log.csv").exists() else {}
     if trained is None:
@@ -164,7 +164,7 @@ def files_of(folder: Path, trained: Trained | None, *, weights: bool) -> dict[st
 
 
 def _sound_samples(trained: Trained) -> Mapping[str, np.ndarray]:
-    """Samples that can be read back from beside a card; a run is not lost for those that cannot."""
+    """Samples that can be read back from beside a card; others are left out rather than losing the run."""
     found = trained.test.samples
     if found and (fault := samples.fault_of(found)):
         print(f"The samples of the run are left out: {fault}.", file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
 """Unfinished runs for another machine: the newest checkpoint of each of their stages, in parts of a size limit.
 
     export("out", Path("runs.tar"), part_bytes=15_000_000)      # runs.tar.001, runs.tar.002, ...
-    restore("elsewhere", Path("runs.tar"))                      # the same command there goes on where it was here
+    restore("elsewhere", Path("runs.tar"))                      # the same command there resumes where it stopped here
 
 Each part is a tar archive by itself. It begins with `part.json`: which archive it belongs to, which part of how many
-it is, and of every piece in it the file, the offset and a SHA-256. `restore.py` reads them back.
+it is, and the file, the offset and a SHA-256 of every piece in it. `restore.py` reads them back.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from longspan.training.checkpoint import is_whole, newest_first
 from longspan.training.pretraining import PRETRAINING
 
 SCHEMA, KIND, MANIFEST = 1, "unfinished runs", "part.json"
-FRAME = 24 * 1024  # bytes of a part that are not of its pieces: header and end of the tar, and part.json itself
+FRAME = 24 * 1024  # bytes of a part besides its pieces: header and end of the tar, and part.json itself
 PER_PIECE = 2048  # bytes that each piece adds: its header, its padding and its entry in part.json
 LEAST_PART = 2 * FRAME
 MAX_PARTS = 9999
@@ -38,7 +38,7 @@ CHUNK = 2**20
 
 @dataclass(frozen=True)
 class Piece:
-    """So many bytes of a file of a run, from an offset on; `size` is that of the whole file."""
+    """A range of bytes of one file of a run, from an offset on; `size` is that of the whole file."""
 
     run: str
     file: str
@@ -49,16 +49,16 @@ class Piece:
 
     @property
     def member(self) -> str:
-        """Its name in the tar archive: that of the file, where it is whole."""
+        """Its name in the tar archive: that of the file, if it is whole."""
         whole = self.bytes == self.size
         return f"{self.run}/{self.file}" if whole else f"{self.run}/{self.file}.from{self.offset:012d}"
 
 
 def export(out: Path | str, file: Path, *, part_bytes: int | None = None) -> tuple[list[Path], list[Unfinished]]:
-    """Write every unfinished run that has a checkpoint: the files written, and the runs in them.
+    """Write every unfinished run that has a checkpoint; returns the files written and the runs in them.
 
     One archive, or parts `FILE.001`, `FILE.002`, ... of at most `part_bytes`. None of them appears before all are
-    written. A run that is under way is refused: its state would be of another moment than its copy.
+    written. A run in progress is refused: its state would move on while it is copied.
     """
     if part_bytes is not None and part_bytes < LEAST_PART:
         raise UsageError(f"A part of {part_bytes} bytes was asked for; choose --part-size {LEAST_PART} or more.")
@@ -90,7 +90,7 @@ def _newest(folder: Path) -> list[Path]:
 
 
 def _hold(folder: Path, held: contextlib.ExitStack) -> None:
-    """Keep other processes from going on with a run meanwhile."""
+    """Keep other processes from resuming a run meanwhile."""
     try:
         held.enter_context(only_one(folder / "lock", f"the run {folder.name}", wait=False))
     except Busy as busy:
@@ -100,7 +100,7 @@ def _hold(folder: Path, held: contextlib.ExitStack) -> None:
 
 
 def _parts(files: Sequence[tuple[Path, Path]], part_bytes: int | None) -> list[list[tuple[Path, Piece]]]:
-    """Files, each with the folder of its run, cut into pieces, and pieces into parts that stay below the limit."""
+    """Cut files, each given with the folder of its run, into pieces, and group these into parts below the limit."""
     parts: list[list[tuple[Path, Piece]]] = [[]]
     room = None if part_bytes is None else part_bytes - FRAME
     left = room
@@ -132,7 +132,7 @@ def _write_part(target: Path, told: dict[str, Any], pieces: list[tuple[Path, Pie
 
 
 def _header(name: str, size: int) -> tarfile.TarInfo:
-    """Without the owner or the time of the file."""
+    """A header without the owner or the time of the file."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o644
     return info
@@ -149,5 +149,5 @@ def _digest(path: Path, offset: int, length: int) -> str:
 
 
 def _numbered(file: Path) -> Iterator[Path]:
-    """Parts of an archive that lie there already."""
+    """Parts of an archive that exist already."""
     return (path for path in file.parent.glob(f"{file.name}.*") if re.fullmatch(r"\.[0-9]{3,4}", path.suffix))

@@ -17,13 +17,13 @@ PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
 
 def _silence() -> None:
-    """Lightning announces what is decided here on purpose. Which of its loggers does depends on what came first."""
+    """Mute Lightning's messages on choices made here on purpose; which logger sends them depends on what came first."""
     for part in ("fabric", "pytorch"):
         logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
         logging.getLogger(f"lightning.{part}.utilities.rank_zero").setLevel(logging.WARNING)
 
 
-_silence()  # in a process that Lightning has started, it is there already
+_silence()  # in a process that Lightning has started, it is imported already
 
 
 @typing.runtime_checkable
@@ -42,21 +42,21 @@ def choose_precision(asked: str, device: str) -> str:
 
 
 def make_fabric(device: str, precision: str, devices: int) -> "Fabric":
-    """Lightning is imported here: that takes twice as long as torch, and whoever checks or loads does not train."""
+    """Lightning is imported here: that takes twice as long as torch, and checking or loading does not need it."""
     from lightning.fabric import Fabric
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.fabric.strategies.ddp import DDPStrategy
 
-    _silence()  # its import has set the levels anew
-    several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # a mechanism need not use all it has
+    _silence()  # its import has reset the levels
+    several = DDPStrategy(start_method="spawn", find_unused_parameters=True)  # some weights may be unused
     strategy = "auto" if devices == 1 else several
     how = {"accelerator": device, "devices": devices, "strategy": strategy, "precision": PRECISIONS[precision]}
-    return Fabric(**how, plugins=LightningEnvironment())  # processes are started here, also in a job of Slurm
+    return Fabric(**how, plugins=LightningEnvironment())  # processes are started here, also in a Slurm job
 
 
 def compile_long_runs(model: nn.Module, device: str, recipe: Recipe) -> None:
-    """Let torch.compile fuse the network where that is earned back; a layer that is computed twice stays as it is."""
+    """Compile the parts of the network where that pays off; with activation checkpointing it stays as it is."""
     earned = recipe.steps >= WORTH_COMPILING and not recipe.checkpoint_activations
     if device == "cuda" and earned and isinstance(model, Compilable):
-        torch.compiler.reset()  # else the graphs of earlier cells use up what torch allows, and none is made
+        torch.compiler.reset()  # else graphs of earlier cells use up torch's limit, and no new one is compiled
         model.compile_parts()

@@ -1,4 +1,4 @@
-"""The card of a cell whose process died: written by another process, which imports no code that is not ours."""
+"""The card of a cell whose process died: written by another process, which imports no plug-in."""
 
 import contextlib
 import hashlib
@@ -36,9 +36,9 @@ def write_card(
     devices: int = 1,
     real: bool = False,
 ) -> str:
-    """Put the card into `out/cards` and tidy the run's folder, unless its state is to be kept; the sentence to say.
+    """Put the card into `out/cards` and tidy the run's folder, unless its state is to be kept; returns a sentence.
 
-    The card says what the process itself wrote down before it began to train, or else what is known without it.
+    The card has what the process itself wrote down before it began to train, or else what is known without it.
     """
     out = mirror.local(out)
     place = _place(out, cell)
@@ -54,7 +54,7 @@ def write_card(
 
 
 def _place(out: Path, cell: Cell) -> Path | None:
-    """The folder that the dead process has left: the last one that was written to by a run of this cell."""
+    """The folder that the dead process has left: the one most recently written to by a run of this cell."""
     asked = as_json(asdict(cell))
     theirs = [one for one in unfinished(out) if one.cell is not None and as_json(asdict(one.cell)) == asked]
     return max(theirs, key=lambda one: one.updated).path if theirs else None
@@ -87,7 +87,7 @@ def _as_run(cell: Cell) -> Spec:
 
 
 def _known(cell: Cell, device: str, devices: int, real: bool) -> cards.Card | None:
-    """What can be said of a cell whose plug-in must not be imported; nothing if that is its task."""
+    """What is known of a cell whose plug-in must not be imported; None if the plug-in is its task."""
     if ":" in cell.task or cell.task not in tasks.registry.names(plugins=False):
         return None
     task = tasks.get(cell.task)

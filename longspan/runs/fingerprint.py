@@ -6,9 +6,9 @@
 A fingerprint holds, for each declared pattern, the root mean square of the output and three random projections of it,
 and the same of the gradient with respect to the inputs: a float64 layer on the CPU, two rows of 600 tokens of which one
 is padded, weights from a fixed seed. The numbers are stored and compared with a tolerance (`results/code_identity.py`)
-rather than hashed: a hash of rounded numbers changes whenever one of them lies near a rounding boundary, which it would
-on another machine or with another version of torch. Mechanisms draw their weights by what all versions of torch draw
-alike (`normal_`, `uniform_`), which `trunc_normal_` is not.
+rather than hashed: on another machine or with another version of torch, a hash of rounded numbers changes whenever one
+of them lies near a rounding boundary. Mechanisms initialise their weights with functions that draw the same numbers in
+all versions of torch (`normal_`, `uniform_`), which `trunc_normal_` does not.
 
 It sees initialisation, forward and backward in evaluation mode, not what a mechanism does in training mode alone.
 """
@@ -51,7 +51,7 @@ def is_builtin(mechanism: Mechanism) -> bool:
 
 
 def fingerprint(mechanism: Mechanism) -> Fingerprint | None:
-    """The numbers of every declared pattern, or None for options that cannot run here (kernels for a GPU alone)."""
+    """The numbers of every declared pattern, or None for options that cannot run here (GPU-only kernels)."""
     return _cached(mechanism.cls, tuple(sorted(mechanism.options.items())))
 
 
@@ -82,7 +82,7 @@ def _numbers(cls: type[Attention], options: dict[str, Any], pattern: Pattern) ->
 
 
 def _summary(values: Tensor) -> list[float]:
-    """Root mean square, and means of products with fixed noise, all of one scale."""
+    """Root mean square, and means of products with fixed noise, all on one scale."""
     values = values.detach()
     numbers = [values.square().mean().sqrt()]
     numbers += [

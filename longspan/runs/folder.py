@@ -1,4 +1,4 @@
-"""The folder of a run that is under way: what it belongs to decides its name, and what stays of it in the end."""
+"""The folder of a run in progress: what decides its name, and what is kept of it in the end."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from longspan.training.belongs import Belongs
 from longspan.training.checkpoint import SET_ASIDE, newest_first
 from longspan.training.pretraining import PRETRAINING
 
-CELL = "cell.json"  # which run the folder is of, and whether its speed says anything
+CELL = "cell.json"  # which run the folder belongs to, and whether its speed is meaningful
 BEGUN = "begun.json"  # what is known of a card before training
 NAMED = ("run", "task_source", "dataset", "precision", "device")  # facts in the name of a folder
 
@@ -26,7 +26,7 @@ NAMED = ("run", "task_source", "dataset", "precision", "device")  # facts in the
 def belonging(plan: RunPlan, splits: Splits, device: str, precision: str) -> Belongs:
     """Everything that decides the numbers of a run; a checkpoint is resumed only where all of it is the same.
 
-    The number of devices is not among it, nor how they share the work: a run goes on with more of them, or with fewer.
+    The number of devices and how they share the work are left out: a run can resume with more of them, or with fewer.
     """
     identity = plan.identity
     recipe = identity["settings"]["recipe"]
@@ -57,9 +57,9 @@ def folder_name(plan: RunPlan, belongs: Belongs) -> str:
 
 
 def begin(folder: Path, cell: Cell, steps: int, hardware: str, *, shared: bool) -> bool:
-    """Write down which run the folder is of; True where its speed says nothing.
+    """Write down which run the folder belongs to; True where its speed is not meaningful.
 
-    That is where it shares its device, or an earlier part of it did, or was trained on other hardware.
+    That is where it shares its device, or an earlier part of it did or was trained on other hardware.
     """
     before = _record(folder / CELL) if newest_first(folder) else {}
     shared |= before.get("shared") is True or before.get("hardware", hardware) != hardware
@@ -71,18 +71,18 @@ def begin(folder: Path, cell: Cell, steps: int, hardware: str, *, shared: bool) 
 
 
 def mark_shared(folder: Path) -> None:
-    """Write down that other work shares the device, for the case that the run is interrupted."""
+    """Write down that other work shares the device, in case the run is interrupted."""
     write_json(folder / CELL, _record(folder / CELL) | {"shared": True})
 
 
 def begun_by(folder: Path) -> str | None:
-    """The commit of the code that began the run, which alone goes on with it; None where that is not known."""
+    """The commit of the code that began the run, which alone can resume it; None where that is not known."""
     commit = _record(folder / CELL).get("commit")
     return commit if isinstance(commit, str) else None
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What was written down of the run; nothing where it cannot be read."""
+    """What was written down about the run; empty where it cannot be read."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):

@@ -15,7 +15,7 @@ from longspan.results.files import WEIGHTS, digest, fault_of
 
 
 def weights_of(name: str) -> Path:
-    """The file of weights that is meant: the one beside a card, or the file itself."""
+    """The weights file that `name` stands for: the one beside a card, or the file itself."""
     path = Path(name)
     if not path.is_file():
         raise UsageError(f"Training was to start from {name}, which is no file; name the card of a run or its weights.")
@@ -31,12 +31,12 @@ def weights_of(name: str) -> Path:
 
 
 def initial_sha256(name: str) -> str:
-    """The hash of these weights, by which runs that start from others are told apart."""
+    """The hash of these weights, which tells apart runs that start from different ones."""
     return digest(weights_of(name))
 
 
 def start_from(model: nn.Module, name: str) -> None:
-    """Give the network these weights; one of another shape is refused."""
+    """Load these weights into the network; other names or shapes are refused."""
     path = weights_of(name)
     try:
         found = load_file(path)

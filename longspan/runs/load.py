@@ -35,12 +35,12 @@ def load(
 ) -> Any:
     """The trained model behind a card, in evaluation mode, or what its task makes of it for users.
 
-    Most tasks give the network itself. Others give an object that does with it what a user wants, as in
+    Most tasks give the network itself. Others give an object with methods for using it, as in
     `longspan.load(card).speak("Hello.")`; where that needs the data of the run, they are looked for in `data`.
 
     No code that the card names is run. Where its mechanism is a plug-in, `attention` names your own copy of the file,
     "path/mine.py:Mine", which must be the code of the run; its hash is on the card. `trust=True` runs what the card
-    names, from the current folder, and takes code that was edited since as it is: only for cards whose code you know.
+    names, from the current folder, even if that code was edited since: only for cards whose code you know.
     """
     record = cards.read(card, "run")
     where = choose_device(device)
@@ -53,7 +53,7 @@ def load(
 
 
 def _splits(plan: RunPlan, record: cards.Card, data: Path | str | None) -> Splits | None:
-    """The very data of the run, if they are here."""
+    """The exact data of the run, if they are here."""
     try:
         splits = plan.task.splits(plan.protocol, None if data is None else local(data))
     except DataMissing:
@@ -73,14 +73,14 @@ def network(card: Path | str, *, attention: str | None = None, trust: bool = Fal
 
 
 def trusted(attention: str | None = None, *, trust: bool = False) -> contextlib.AbstractContextManager[None]:
-    """Inside, names from a card make no code run but that of this package and the mechanism the caller passed."""
+    """Inside, names from a card run no code except that of this package and the mechanism the caller passed."""
     if trust:
         return contextlib.nullcontext()
     return builtins_only(*([Spec.parse(attention).target] if attention else []))
 
 
 def plan_of(record: cards.Card, *, attention: str | None = None, trust: bool = False) -> RunPlan:
-    """The plan by which the run of a card was made."""
+    """The plan of the run behind a card."""
     cell = Cell(
         record["task"],
         attention or record["mechanism"],
@@ -103,7 +103,7 @@ def plan_of(record: cards.Card, *, attention: str | None = None, trust: bool = F
 
 
 def _check_code(record: cards.Card, plan: RunPlan) -> None:
-    """Refuse weights that other code was trained with: in this one they would mean something else."""
+    """Refuse weights that were trained with other code: in this code they would mean something else."""
     mechanism, recorded, found = plan.mechanism, code_of(record), own_code(plan)
     if is_builtin(mechanism) and str(mechanism) == record["mechanism"]:
         version, here = recorded.get("mechanism_version"), mechanism.meta.version

@@ -1,7 +1,7 @@
-"""Unfinished runs from another machine, out of an archive that may be damaged or a stranger's.
+"""Unfinished runs from another machine, from an archive that may be damaged or come from a stranger.
 
-All of it is checked in a folder of its own before anything takes its place among the runs: parts that are missing,
-damaged or of another archive, links, and names that lead elsewhere each get a sentence. `export.py` has the format.
+All of it is checked in a separate folder before anything is moved among the runs: parts that are missing, damaged or
+of another archive, links, and names that lead elsewhere each get an error message. `export.py` has the format.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from longspan.training.pretraining import PRETRAINING
 
 RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,-]{0,199}")
 FILE = re.compile(rf"cell\.json|({PRETRAINING}/)?checkpoint-[0-9]{{9}}\.pt")
-STAGES = ("", PRETRAINING)  # folders in that of a run that have checkpoints
+STAGES = ("", PRETRAINING)  # folders with checkpoints, inside that of a run
 MAX_MANIFEST = 2**24
 
 
@@ -36,8 +36,8 @@ class Restored:
 
     path: Path
     step: int
-    placed: bool  # False: the run here is as far, or farther
-    other_commit: str | None = None  # that began it, where it is not the one here
+    placed: bool  # False: the run here has come as far, or farther
+    other_commit: str | None = None  # the commit that began it, if it is not the one here
 
 
 def restore(out: Path | str, file: Path) -> list[Restored]:
@@ -73,13 +73,13 @@ def _place(run: Path, target: Path) -> Restored:
 
 
 def _reached(run: Path) -> tuple[int, ...]:
-    """The newest whole step of the run, and of the stage before it; -1 where there is none."""
+    """The newest step with a whole checkpoint, of the run and of the stage before it; -1 where there is none."""
     wholes = (filter(is_whole, newest_first(run / stage)) for stage in STAGES)
     return tuple(max((step_of(path) or 0 for path in whole), default=-1) for whole in wholes)
 
 
 def _check_run(run: Path, file: Path) -> None:
-    """A run has a cell that can be read and one whole checkpoint of a stage or two."""
+    """Check that a run has a readable cell and one whole checkpoint for one stage or for both."""
     stages = [newest_first(run / stage) for stage in STAGES]
     if not any(stages) or any(len(stage) > 1 for stage in stages) or not (run / CELL).is_file():
         raise CorruptFile(f"{file} holds the run {run.name} without its cell or its one checkpoint; export it again.")
@@ -110,7 +110,7 @@ def _unpack(file: Path, folder: Path) -> None:
 
 
 def _unpack_part(path: Path, folder: Path, expected: dict[str, Any] | None) -> dict[str, Any]:
-    """Append the pieces of one part to their files; what part.json says, with the sizes of all files so far."""
+    """Append the pieces of one part to their files; returns what part.json says, with the sizes of all files so far."""
     members = archive.members(path, lambda name: True)
     with contextlib.closing(members):  # type: ignore[type-var]
         begin = next(members, None)

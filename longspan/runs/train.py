@@ -82,7 +82,7 @@ def run(
     """Train and score one cell and put its card into `out/cards`, with the selected weights beside it if wanted.
 
     `parallel` says how several devices share the work, in place of `recipe.parallel`. `shared` says that other cells
-    run on the same device, so that the card's times say little.
+    run on the same device, so that the card's times mean little.
     """
     plan = _planned(cell, parallel)
     out = mirror.local(out)
@@ -99,7 +99,7 @@ def run(
     if (card := answered()) is not None:
         if folder.exists():
             with contextlib.suppress(Busy), only_one(folder / "lock", f"the run {plan.title}", wait=False):
-                tidy(folder)  # unless another process is at it: it tidies up itself
+                tidy(folder)  # unless another process is running it, which tidies up itself
         return card
     with contextlib.ExitStack() as alone:
         with storage_errors(folder):
@@ -210,7 +210,7 @@ def _train_in_each(
 
 
 def _card_of_the_dead(plan: RunPlan, reason: str, attempt: Attempt) -> cards.Card:
-    """From what the first process wrote before it began to train."""
+    """The card of a run that died, from what its first process wrote before it began to train."""
     begun = attempt.folder / BEGUN
     if not begun.exists():
         raise RunFailed(f"{plan.title} failed: {reason}")
@@ -271,7 +271,7 @@ def _train_cell(fabric: "Fabric", plan: RunPlan, splits: Splits, attempt: Attemp
                 )
             state = trained.progress
         except signals.Stopped:
-            meter.synchronize(device)  # work left behind on a shared GPU would end its other cells too
+            meter.synchronize(device)  # unfinished work on a shared GPU would end its other cells too
             raise
         except BaseException as error:  # a plug-in may raise anything at all, SystemExit and KeyboardInterrupt included
             neighbours.look()
@@ -289,10 +289,10 @@ def _train_cell(fabric: "Fabric", plan: RunPlan, splits: Splits, attempt: Attemp
         "energy": None if shared or neighbours.seen else _whole_energy(energy, state),
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    card["timing"]["shared"] = shared or neighbours.seen  # the times say little
+    card["timing"]["shared"] = shared or neighbours.seen  # the times mean little
     card["timing"]["wall_seconds"] = round(max(state.total_seconds, time.perf_counter() - started), 3)
     if fabric.is_global_zero:
-        attempt.lease.check()  # two that run one cell must not both write a card
+        attempt.lease.check()  # two processes that run one cell must not both write a card
         card = cards.read(attempt.store.add(card, files_of(folder, trained, weights=attempt.weights)))
     return card
 

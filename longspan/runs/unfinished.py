@@ -32,13 +32,13 @@ class Unfinished:
 
 
 def unfinished(out: Path | str = "out") -> list[Unfinished]:
-    """What lies in `out/runs`, whatever is in it: folders of older versions and broken ones too."""
+    """All unfinished runs in `out/runs`, with folders of older versions and broken ones."""
     folders = sorted(path for path in (Path(out) / "runs").glob("*") if path.is_dir())
     return [_look(folder) for folder in folders if _has_something(folder)]
 
 
 def clean(out: Path | str = "out") -> list[Path]:
-    """Remove unfinished runs and say which, with checkpoints that were set aside.
+    """Remove unfinished runs, with checkpoints that were set aside; returns their folders.
 
     Cards, logs and data stay, and so does a run that is in progress.
     """

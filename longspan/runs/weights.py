@@ -1,7 +1,7 @@
 """The weights of a card, read into the network that they were trained in.
 
 A card and its weights may come from a stranger. The hash is compared first, then every shape with those of the plan,
-of which only shapes are made: nothing is allocated that the file does not hold. The format (safetensors) has no code.
+of which only shapes are built: nothing is allocated that the file does not hold. The format (safetensors) has no code.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from longspan.runs.fingerprint import is_builtin
 
 Shapes = dict[str, tuple[int, ...]]
 SMALLEST_LIMIT = 2**20  # sizes up to this are built whatever the file holds
-MAX_TABLES = 2**32  # bytes of what a network computes when it is built and does not save, such as sinusoids
+MAX_TABLES = 2**32  # bytes of unsaved tensors that a network computes when it is built, such as sinusoids
 
 
 def filled_with(plan: RunPlan, path: Path, recorded: str | None = None) -> nn.Module:
@@ -53,7 +53,7 @@ def _shapes_in(path: Path) -> Shapes:
 
 
 def _misfit(plan: RunPlan, found: Shapes, size: int) -> str | None:
-    """What of the plan contradicts the file, in words."""
+    """How the plan contradicts the file, in words."""
     limit = max(size, SMALLEST_LIMIT)
     numbers = {**asdict(plan.protocol.model), **plan.mechanism.options}
     for name, value in numbers.items():

@@ -1,7 +1,7 @@
 """Push a card with its files to a repository of the Hugging Face Hub, and pull one from there.
 
-What is pulled is data from a stranger: the card is read and checked as any other, each file must have the hash that the
-card was sealed with, nothing is executed, and no name leads out of the folder.
+What is pulled is untrusted: the card is read and checked like any other, each file must have the hash that the card was
+sealed with, nothing is executed, and no name leads out of the folder.
 """
 
 import shutil
@@ -21,7 +21,7 @@ KIND = "model"
 def push(card: str | Path, repository: str, *, private: bool = True, hub: Any = None) -> str:
     """Upload a card, its files and a generated model card; returns the address of the repository.
 
-    Private unless said otherwise. `hub` is an `HfApi`, or what takes its place in a test.
+    Private by default. `hub` is an `HfApi`, or a stand-in for it in a test.
     """
     card = Path(card)
     record = cards.read(card)
@@ -41,7 +41,7 @@ def push(card: str | Path, repository: str, *, private: bool = True, hub: Any = 
 
 
 def pull(repository: str, *, out: str | Path = "out", hub: Any = None) -> list[Path]:
-    """Download the cards of a repository with their files into `out/cards`; returns where they lie.
+    """Download the cards of a repository with their files into `out/cards`; returns their paths.
 
     A card that is not sound, or whose files are not those it was sealed with, is refused, and nothing is placed.
     """

@@ -24,7 +24,7 @@ CONFIG = (
 def log(card: str | Path, project: str, *, wandb: Any = None) -> str:
     """Log a card; returns the name of the run there. Logged again, it is the same run.
 
-    `wandb` is the library, or what takes its place in a test.
+    `wandb` is the library, or a stand-in for it in a test.
     """
     record = cards.read(Path(card), "run")
     wandb = wandb or _library()

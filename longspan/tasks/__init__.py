@@ -28,7 +28,7 @@ def names() -> list[str]:
 def get(name: "str | Task") -> Task:
     """The task of this name or plug-in path, which cards then call `file.py:Class`, without its folder.
 
-    `listops@file.py:Network` is the task with another network, which is a task of its own to cards and boards.
+    `listops@file.py:Network` is the task with another network, which cards and boards treat as a task of its own.
     """
     if isinstance(name, Task):
         return name
@@ -42,7 +42,7 @@ def get(name: "str | Task") -> Task:
 
 
 def parted(name: str) -> tuple[str, str]:
-    """A task and the network that it is to have: an @ behind a task's name or class, not one within a path."""
+    """A task and the network that it gets: split at an @ behind a task's name or class, not at one within a path."""
     plain, _, network = name.rpartition("@")
     is_class = ":" in plain and plain.rpartition(":")[2].isidentifier()
     return (plain, network) if is_class or plain in names() else (name, "")
@@ -57,7 +57,7 @@ def _with_network(task: Task, target: str) -> Task:
         )
     called = canonical_target(Spec(target))
     task.called, task.network = f"{task.name}@{called}", found
-    task.meta = replace(task.meta, title=f"{task.meta.title} in {called}", backbone=called)  # of this one alone
+    task.meta = replace(task.meta, title=f"{task.meta.title} in {called}", backbone=called)  # of this instance only
     return task
 
 

@@ -23,21 +23,22 @@ from longspan.datasets.base import Split, Splits
 class Recipe:
     """How a model is trained, and which of its checkpoints is reported.
 
-    `batch_size` is the whole batch of an update; with `accumulate` it is gone through in so many equal parts, which are
-    joined by the rule of `parts`: "counts" as one batch, whose loss is a mean over all that is counted in it; "mean" as
-    the plain mean of the parts' means; "sum_over_samples" as the sum of the gradients of the parts' means, divided by
-    the number of samples (`StepResult.count`) of all parts, which is fairseq's rule.
+    `batch_size` is the whole batch of an update; `accumulate` splits it into that many equal parts (gradient
+    accumulation), which are combined by the rule of `parts`: "counts" as one batch, whose loss is a mean over
+    everything counted in it; "mean" as the plain mean of the parts' means; "sum_over_samples" as the sum of the
+    gradients of the parts' means, divided by the number of samples (`StepResult.count`) of all parts, which is
+    fairseq's rule.
 
     `order` "shuffled" draws every batch from all rows; "by_length" sorts the rows once by `Feed.lengths`, ties at
     random, cuts them into groups of one part each, and shuffles the groups in every epoch, whose last update may have
-    fewer of them. "streams" reads the rows of a text in their order, each row of a batch in a share of its own, so that
-    a mechanism carries from step to step what it passes between segments.
+    fewer of them. "streams" reads the rows of a text in order, each row of a batch in a share of its own, so that what
+    a mechanism passes between segments is carried from step to step.
 
     `selection` says which weights are reported: those of the best evaluation on the validation split, of the last one,
     or the mean of those at the last `averaged` evaluations. `also_at` selects a second time among the evaluations up to
-    that step, which is one of them, as a run that ended there would have done; from the last step on it says nothing.
-    `give_up_at` ends a run that never starts to learn: (30000, 0.53) where no two validations in a row had reached 0.53
-    when step 30,000 came.
+    that step, which is evaluated too, as a run that ended there would have done; it has no effect from the last step
+    on. `give_up_at` ends a run that does not start to learn: (30000, 0.53) if no two validations in a row have reached
+    0.53 by step 30,000.
     """
 
     steps: int
@@ -47,7 +48,7 @@ class Recipe:
     schedule: Literal[
         "rsqrt", "cosine", "cosine_to_zero", "linear", "constant", "inverse_sqrt", "polynomial", "exponential"
     ] = "rsqrt"
-    average: float = 0.0  # decay of the running mean of weights that is evaluated in their place; 0 is none
+    average: float = 0.0  # decay of the EMA of the weights, which is evaluated in their place; 0 is none
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-9
@@ -62,25 +63,25 @@ class Recipe:
     power: float = 1.0  # of the polynomial schedule
     decay_rate: float = 0.5  # of the exponential schedule, every `decay_every` steps
     decay_every: int = 0
-    decay_after: int = 0  # times `decay_every` steps that go by before the first decay
+    decay_after: int = 0  # how many decays are skipped at the start
     patience: int | None = None  # evaluations without a better validation score before training ends
-    drop_last: bool = False  # an epoch has whole batches only; else a batch may hold the border of two epochs
+    drop_last: bool = False  # an epoch has whole batches only; else a batch may span two epochs
     averaged: int = 5  # evaluations whose weights `mean_of_last` averages
-    parts: Literal["counts", "mean", "sum_over_samples"] = "counts"  # how the parts of a batch are joined
+    parts: Literal["counts", "mean", "sum_over_samples"] = "counts"  # how the parts of a batch are combined
     order: Literal["shuffled", "by_length", "streams"] = "shuffled"
     also_at: int | None = None  # a step up to which the best evaluation is selected and scored as well
-    ssm_learning_rate: float | None = None  # of the dynamics of state spaces, by the same schedule; None caps it
-    dt_learning_rate: float | None = None  # of their steps; None is that of the dynamics
+    ssm_learning_rate: float | None = None  # of the dynamics of state-space models, same schedule; None caps it
+    dt_learning_rate: float | None = None  # of their step sizes; None is that of the dynamics
     decay: Literal["all", "weights"] = "all"  # "weights" spares biases, norms, embeddings and positions
-    warmup_power: float = 1.0  # of the rise during the warm-up
+    warmup_power: float = 1.0  # exponent of the rise during the warm-up
     pretraining_steps: int = 0  # on masked tokens of the training rows, before the task itself
     pretraining_rate: float | None = None  # None is `learning_rate`
     pretraining_warmup: int | None = None  # None is `warmup`
     masked: float = 0.5  # the share of tokens that pretraining hides
-    give_up_at: tuple[int, float] | None = None  # a step, and the validation score that is to be reached by then
+    give_up_at: tuple[int, float] | None = None  # a step, and the validation score to reach by then
     initial_weights: str | None = None  # the card of a finished run, or its weights, from which training starts
-    parallel: Literal["ddp", "fsdp", "context"] = "ddp"  # devices share rows; and weights; or the tokens of each row
-    checkpoint_activations: bool = False  # layers are computed again in the backward pass: less memory, more time
+    parallel: Literal["ddp", "fsdp", "context"] = "ddp"  # devices share rows; rows and weights; or the tokens of rows
+    checkpoint_activations: bool = False  # layers are recomputed in the backward pass: less memory, more time
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "evaluate_every", "evaluation_batch", "accumulate", "averaged"):
@@ -153,10 +154,10 @@ class Protocol:
     recipe: Recipe
 
     def lite(self) -> "Protocol":
-        """The same data and model for a tenth of the steps, the warm-up and the stairs of the rate scaled with them.
+        """The same data and model for a tenth of the steps, with the warm-up and the step decay scaled likewise.
 
-        The peak of the rate stays where it is; under `rsqrt`, where it is learning_rate / sqrt(warmup), the learning
-        rate is scaled for that.
+        The peak learning rate stays the same; under `rsqrt`, where it is learning_rate / sqrt(warmup), `learning_rate`
+        is scaled accordingly.
         """
         recipe = self.recipe
         warmup, rate = recipe.warmup // 10, recipe.learning_rate
@@ -176,7 +177,7 @@ class Protocol:
         return dataclasses.replace(self, recipe=shorter)
 
     def tiers(self, name: str) -> dict[tuple[str, str], "Protocol"]:
-        """The protocol under its name, whole and as a tenth."""
+        """The protocol under this name, in full and as a tenth."""
         return {(name, "lite"): self.lite(), (name, "full"): self}
 
     def override(self, changes: Mapping[str, Any]) -> "Protocol":
@@ -186,11 +187,11 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Preset:
-    """How a protocol runs one mechanism: in which form, and with which settings of its own.
+    """How a protocol runs one mechanism: in which form, and with which special settings.
 
-    `mechanism` takes the place of the plain name, as in "lra_local(block=64)" for `local`; where patterns differ, there
-    is one for each. `changes` hold for that name and for the forms it runs in, with whatever options:
-    {"model.layers": 1}. `smoke` are those that take their place in the smoke tier.
+    `mechanism` replaces the plain name, as in "lra_local(block=64)" for `local`; if patterns differ, there is one for
+    each. `changes` apply to that name and to the forms it runs in, with any options: {"model.layers": 1}. `smoke`
+    overrides them in the smoke tier.
     """
 
     mechanism: str | Mapping[Pattern, str]
@@ -198,7 +199,7 @@ class Preset:
     smoke: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def form(self, pattern: Pattern) -> str | None:
-        """What runs in slots of this pattern; nothing is said of a pattern that has no form."""
+        """What runs in slots of this pattern; None for a pattern that has no form."""
         return self.mechanism if isinstance(self.mechanism, str) else self.mechanism.get(pattern)
 
     @property
@@ -208,12 +209,12 @@ class Preset:
 
 @dataclass(frozen=True)
 class TaskMeta:
-    """What a reader wants to know of a task.
+    """What a reader wants to know about a task.
 
-    `slots` names the kinds of slots of the network with their patterns; the first is the one replaced unless another is
-    asked for. `unit` says how the score is shown: a fraction in percent, or the plain number. `selected_by` is the
-    metric of `Task.validate` by which a checkpoint is the best, where that is not the score, and `selected_higher` its
-    direction, where that is not the score's.
+    `slots` names the kinds of slots of the network with their patterns; the first is the one replaced by default.
+    `unit` says how the score is shown: a fraction in percent, or the plain number. `selected_by` is the metric of
+    `Task.validate` that selects the best checkpoint, if it is not the score, and `selected_higher` its direction, if it
+    is not the score's.
     """
 
     title: str
@@ -239,28 +240,28 @@ class TaskMeta:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one batch gives: the loss to descend, and sums to average over batches (both stay on the device).
+    """The result of one batch: the loss to minimise, and sums to average over batches (both stay on the device).
 
-    `loss` is a mean over `count` examples or tokens; a count that only the device knows stays there. Where a loss has
-    parts with counts of their own (frames, phones, stop steps), `terms` has the mean and the count of each, a mean over
-    nothing being 0, and `loss` is the plain sum of the means; `count` then counts samples.
+    `loss` is a mean over `count` examples or tokens; a count that only the device knows stays there. If a loss has
+    parts with counts of their own (frames, phones, stop steps), `terms` has the mean and the count of each (an empty
+    mean is 0), and `loss` is the plain sum of the means; `count` then counts samples.
     """
 
     loss: Tensor
     sums: dict[str, Tensor]
     count: int | Tensor
     terms: Mapping[str, tuple[Tensor, int | Tensor]] = dataclasses.field(default_factory=dict)
-    carry: Any = None  # what each layer has for the rows that follow these, where a batch came with a `carry`
+    carry: Any = None  # what each layer carries to the rows that follow, if the batch had a `carry`
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores on a whole split with the number of examples (or tokens) behind them, and what was predicted for each.
+    """Scores on a whole split with the number of examples (or tokens) behind them, and the prediction for each.
 
-    `predictions` has an array `row`, by which the shares of several processes are put in order. `counts` are those of
-    metrics that are means over something else, such as tokens where scores are of examples. `samples` are a few of the
-    first rows for people to look at or listen to, kept beside the card (`results/samples.py` says in which form); of
-    several processes, those of the first that has any.
+    `predictions` has an array `row`, which orders the shares of several processes. `counts` are those of metrics that
+    are means over something else, such as tokens where scores are per example. `samples` are a few of the first rows
+    for people to look at or listen to, kept beside the card (`results/samples.py` says in which form); with several
+    processes, those of the first that has any.
     """
 
     metrics: dict[str, float]
@@ -273,16 +274,16 @@ class Evaluation:
 class Task(ABC):
     """What is measured and by which rules; the one training loop does the rest."""
 
-    meta: TaskMeta  # of the class, but for a task that was given another network
+    meta: TaskMeta  # of the class, except for a task that was given another network
     protocols: ClassVar[dict[tuple[str, str], Protocol]]
     presets: ClassVar[Mapping[str, Mapping[str, Preset]]] = {}  # by protocol and plain name of a mechanism
     dataset: ClassVar[str]
     texts: ClassVar[int] = 1  # in one example
     streams: ClassVar[bool] = False  # rows are those of one text, and its batches have a field `carry`
-    takes_network: ClassVar[bool] = False  # whether `model` builds `network` where there is one
+    takes_network: ClassVar[bool] = False  # whether `model` builds `network` if there is one
 
-    called: str = ""  # the target of a plug-in, as `tasks.get` was asked for it
-    network: type[nn.Module] | None = None  # in place of the task's own, as `task@file.py:Network` asks for it
+    called: str = ""  # the target of a plug-in, as given to `tasks.get`
+    network: type[nn.Module] | None = None  # in place of the task's own, as in `task@file.py:Network`
 
     @property
     def name(self) -> str:
@@ -310,7 +311,7 @@ class Task(ABC):
         return forms[0]
 
     def rules(self, protocol: str, tier: str, mechanism: str) -> Protocol:
-        """The protocol with what it has for this mechanism alone, which is named plainly or in the form it runs in."""
+        """The protocol with its changes for this mechanism, given by its plain name or in the form it runs in."""
         rules, target = self.protocol(protocol, tier), Spec.parse(mechanism).target
         for name, preset in self.presets.get(protocol, {}).items():
             if target in (name, *(Spec.parse(form).target for form in preset.forms)):
@@ -321,7 +322,7 @@ class Task(ABC):
         return rules
 
     def patterns(self, asked: str | None) -> tuple[Pattern, ...]:
-        """The patterns whose slots the mechanism fills: those asked for, as in "NS+CS", or the task's first one."""
+        """The patterns whose slots the mechanism fills: those given, as in "NS+CS", or the task's first one."""
         patterns = tuple(dict.fromkeys(self.meta.slots.values()))
         if asked is None:
             return patterns[:1]
@@ -332,11 +333,11 @@ class Task(ABC):
         return tuple(pattern for pattern in Pattern if pattern in wanted)
 
     def others(self, protocol: Protocol) -> Mapping[Pattern, str]:
-        """The mechanism in slots of a pattern that is not replaced; softmax where nothing is said."""
+        """The mechanism in slots that are not replaced, by pattern; softmax where none is given."""
         return {}
 
     def splits(self, protocol: Protocol, root: Path | None = None, *, real: bool = False) -> Splits:
-        """The data; made where the dataset can be, else an error that says how to get it. `real` bars stand-ins."""
+        """The data; generated where possible, else an error that says how to get it. `real` refuses stand-ins."""
         return datasets.get(self.dataset).load(protocol.data, root=root, real=real)
 
     @abstractmethod
@@ -352,7 +353,7 @@ class Task(ABC):
         """The split on the device, ready to give batches."""
 
     def made_up(self, protocol: Protocol, count: int) -> Any:
-        """So many rows, as long as the data allow, for a feed that is timed and thrown away: here texts with labels."""
+        """`count` rows, as long as the data allow, for a feed that is timed and thrown away: here texts with labels."""
         shape = (count, self.texts) if self.texts > 1 else (count,)
         length = self.longest(protocol)
         starts = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * length
@@ -361,20 +362,20 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any, *, smoothing: float = 0.0) -> StepResult:
-        """The loss of a training batch, its labels smoothed by the recipe's share."""
+        """The loss of a training batch, with the recipe's label smoothing."""
 
     def pretraining(self, protocol: Protocol) -> "Task":
-        """The task of the stage before this one, whose network `around` wraps the one of this task."""
+        """The pretraining task before this one; its `around` wraps the network of this task."""
         raise UsageError(f"{self.name} has no stage of pretraining; leave recipe.pretraining_steps at 0.")
 
     def around(self, model: nn.Module) -> nn.Module:
-        """The network of this stage around that of the task it serves, whose weights it trains."""
+        """The network of this stage, wrapped around that of the task it serves, whose weights it trains."""
         return model
 
     def tokens_of(self, batch: Any, rank: int, processes: int) -> Any:
         """A batch with the tokens of one process, where several share every row (`kernels/context_parallel.py`).
 
-        A task that does not write this cannot be trained with `recipe.parallel="context"`.
+        A task that does not implement this cannot be trained with `recipe.parallel="context"`.
         """
         raise NotImplementedError
 
@@ -384,14 +385,14 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, model: nn.Module, feed: "Feed", rows: np.ndarray, batch_size: int) -> Evaluation:
-        """Scores over these rows of the feed, in this order: means, and what `derived` makes of them."""
+        """Scores over these rows of the feed, in this order: means, and what `derived` computes from them."""
 
     def validate(self, model: nn.Module, feed: "Feed", rows: np.ndarray, batch_size: int) -> Evaluation:
-        """What is asked of the validation split during training; a cheaper question where `evaluate` takes long."""
+        """The evaluation of the validation split during training; a cheaper one where `evaluate` takes long."""
         return self.evaluate(model, feed, rows, batch_size)
 
     def passes(self, protocol: Protocol) -> tuple[float, float]:
-        """Forward passes that `validate` and `evaluate` take for an example, by which a dry run knows their time."""
+        """Forward passes that `validate` and `evaluate` take per example, from which a dry run estimates their time."""
         return 1.0, 1.0
 
     def summary(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -402,13 +403,13 @@ class Task(ABC):
         return {}
 
     def derived(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Scores that are no mean, such as the perplexity exp(loss), from those that are."""
+        """Scores that are not means, such as the perplexity exp(loss), from those that are."""
         return {}
 
     def user_object(self, model: nn.Module, protocol: Protocol, splits: Splits | None, device: Any) -> Any:
-        """What `longspan.load(card)` gives: the network, or an object that does with it what a user wants.
+        """What `longspan.load(card)` returns: the network, or an object that does with it what a user wants.
 
-        `splits` are the data of the run, or None where they are not at hand.
+        `splits` are the data of the run, or None if they are not available.
         """
         return model
 
@@ -420,11 +421,11 @@ class Task(ABC):
 class Feed(ABC):
     """A split that lives on the device and gives batches by row numbers.
 
-    `lengths`, one number for each row, is needed where a recipe orders rows by length; other feeds may lack it.
+    `lengths`, one number for each row, is needed if a recipe orders rows by length; other feeds may lack it.
     """
 
     lengths: np.ndarray
-    numbers_epochs: bool = False  # rows are asked for by row + epoch * len, since epochs differ
+    numbers_epochs: bool = False  # rows are indexed by row + epoch * len, since epochs differ
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -433,7 +434,7 @@ class Feed(ABC):
     def batch(self, rows: np.ndarray) -> Any: ...
 
     def follows(self, rows: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Whether each row goes on where the one before it ended; False where rows are no text."""
+        """Whether each row continues where the one before it ended; False if rows are not text."""
         return np.zeros(len(rows), bool)
 
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Retrieval of Long Range Arena, for as many steps as one likes: does one paper cite the other? Two towers of bytes.
+"""Retrieval of Long Range Arena, for any number of steps: does one paper cite the other? Two towers of bytes.
 
 Both texts go through one encoder, and neither sees the other; only the head sees both. `longspan` and `lra-paper` have
-a class token in front of each text and the head of the paper, two layers on [u, v, u * v, u - v]; `lra-released` has
+a class token in front of each text and the head of the paper, two layers on [u, v, u * v, u - v]; `lra-released` does
 what the released code does: the output at the first byte, three layers on [u, v], and every text padded to the full
 length.
 """

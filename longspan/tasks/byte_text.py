@@ -1,9 +1,9 @@
-"""Text of Long Range Arena at one length or another: is a film review kind? Bytes in, one of two answers out.
+"""Text of Long Range Arena at several lengths: is a film review positive? Bytes in, one of two answers out.
 
 `longspan` holds a tenth of the training reviews out for validation, has the sizes of the released configuration, and
-trains half as long with a schedule that ends (14 times over the reviews; the checkpoint reported is the best one);
-`lra-paper` and `lra-released` validate on the test set, as the originals do, and therefore report the last checkpoint:
-choosing the best one would be choosing on the test set. `lra-released` pads every review to the full length.
+trains half as long with a schedule that ends (14 epochs; the best checkpoint is reported); `lra-paper` and
+`lra-released` validate on the test set, as the originals do, and therefore report the last checkpoint: choosing the
+best one would be choosing on the test set. `lra-released` pads every review to the full length.
 """
 
 from dataclasses import replace

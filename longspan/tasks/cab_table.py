@@ -83,7 +83,7 @@ TABLE: Mapping[str, Mapping[Pattern, Mapping[str, Mapping[str, Value]]]] = {
     },
     "point_cloud_completion": {NC: {"abc": {"slots": 64}, "performer": {"features": 64}}},
 }
-TWINS = {  # mechanisms whose CAB release stands beside them as `cab_...`, by the patterns it has
+TWINS = {  # mechanisms whose CAB release is also here as `cab_...`, by the patterns it has
     NS: ("abc", "lara", "local", "nystromformer", "performer"),
     CS: ("abc", "local", "longshort"),
     NC: ("abc", "performer"),
@@ -97,6 +97,6 @@ def cab_presets(task: str) -> dict[str, Preset]:
     for pattern, rows in TABLE[task].items():
         twins = {f"cab_{name}": rows.get(name, {}) for name in TWINS[pattern]}
         twins = {name: {key: v for key, v in options.items() if key not in LARA} for name, options in twins.items()}
-        for name, options in {**rows, **twins}.items():  # the twin of LARA is made as LARA says
+        for name, options in {**rows, **twins}.items():  # `cab_lara` takes none of the options in LARA
             forms.setdefault(name, {})[pattern] = str(Spec(name, dict(options)))
     return {name: Preset(by_pattern) for name, by_pattern in forms.items()}

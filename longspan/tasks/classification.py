@@ -1,4 +1,4 @@
-"""Sequence classification: the part that every task with tokens in and one label out shares."""
+"""Sequence classification: what every task with tokens in and one label out shares."""
 
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ def encoder_task(title: str) -> TaskMeta:
 class Classification(Task):
     """Cross-entropy and accuracy over an encoder of tokens.
 
-    `shift` is added to every byte, so that 0 can mean padding and nothing else; `symbols` counts the bytes there are.
+    `shift` is added to every byte, so that 0 can mean padding and nothing else; `symbols` is the number of byte values.
     """
 
     takes_network = True

@@ -1,4 +1,4 @@
-"""Copying: tell again, in their order, the symbols that a long row began with (our definition, see the dataset)."""
+"""Copying: repeat, in order, the symbols that a long row began with (our definition, see the dataset)."""
 
 from longspan.datasets import copying
 from longspan.tasks.copying_rules import CopyingTask, protocols

@@ -25,7 +25,7 @@ SMALL = GPT2Sizes(dim=64, heads=2, layers=2, mlp=128, attention_dropout=0.0)
 
 
 def protocols(data: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Protocol]:
-    """All tiers for data of these tiers; lite has rows of its own, and a tenth of the steps of full."""
+    """All tiers, given the data of each; lite has rows of its own, and a tenth of the steps of full."""
     full = Protocol(data["longspan", "full"], SIZES, RECIPE)
     short = replace(RECIPE, steps=300, learning_rate=3e-3, warmup=30, evaluate_every=150)
     return {

@@ -9,14 +9,14 @@ Sampling goes from step T, pure noise, down to 1:
     x <- toward_t y' + stay_t x + std_t z                                            z normal, 0 in the last step
 
 Betas rise linearly. Schedules are computed in double precision, arithmetic on pictures is in single; the network may
-run in half. The noise of picture i is that of a generator with the seed i, which knows no batch: a picture is the same
-whatever batch it is in. Fewer than T `sampled` steps visit levels that lie evenly between T and 1, with the betas that
-lead from each to the next.
+run in half. The noise of picture i is that of a generator with the seed i, independent of the batch: a picture is the
+same in any batch. Fewer than T `sampled` steps visit levels evenly spaced between T and 1, with the betas that lead
+from each to the next.
 
-`predicts="velocity"` has the network answer gamma e - sqrt(1 - gamma^2) y instead, from which noise and picture follow
-with errors no larger than its own. Taken from predicted noise, an error of the picture is that of the noise times up to
-151, which after short training shows as wrong colours. Papers: arXiv:2006.11239, arXiv:2104.07636, arXiv:2202.00512.
-Departs from them in: nothing.
+`predicts="velocity"` makes the network predict gamma e - sqrt(1 - gamma^2) y instead, from which noise and picture
+follow with errors no larger than its own. If the picture is computed from predicted noise, its error is that of the
+noise times up to 151, which after short training shows as wrong colours. Papers: arXiv:2006.11239, arXiv:2104.07636,
+arXiv:2202.00512. Departs from them in: nothing.
 """
 
 import math
@@ -40,7 +40,7 @@ Pictures = Float[Tensor, "b 3 side side"]
 
 @dataclass(frozen=True)
 class Diffusion:
-    """Settings: how many steps there are, from which beta to which, how many are sampled (None is all), and of what."""
+    """Settings: the number of steps, the range of betas, how many are sampled (None is all), and what is predicted."""
 
     steps: int = 2_000
     first_beta: float = 1e-6
@@ -58,13 +58,13 @@ class Diffusion:
             raise UsageError(f"Of {self.steps} steps 1 to {self.steps} can be sampled, got sampled={self.sampled}.")
 
     def target(self, picture: Pictures, noise: Pictures, level: Float[Tensor, " b"]) -> Pictures:
-        """What the network should answer."""
+        """What the network should predict."""
         if self.predicts == "noise":
             return noise
         return add_noise(noise, -picture, level)
 
     def noise_in(self, x: Pictures, answer: Pictures, level: Float[Tensor, " b"]) -> Pictures:
-        """The noise that an answer of the network stands for."""
+        """The noise that a prediction of the network implies."""
         return answer if self.predicts == "noise" else add_noise(answer, x, level)
 
     @cached_property
@@ -108,7 +108,7 @@ def add_noise(picture: Pictures, noise: Pictures, level: Float[Tensor, " b"]) ->
 
 
 def normal(seed: int | Int[Tensor, " 1"], pictures: Int[Tensor, " b"], shape: Sequence[int]) -> Pictures:
-    """Normal noise for pictures by number: the same in whatever batch, and on whatever device up to rounding."""
+    """Normal noise for pictures by number: the same in any batch, and on any device up to rounding."""
     count = math.prod(shape)
     half = -(-count // 2)
     uniform = row_noise(seed, pictures, 2 * half)
@@ -118,7 +118,7 @@ def normal(seed: int | Int[Tensor, " 1"], pictures: Int[Tensor, " b"], shape: Se
 
 
 class Sampler:
-    """Pictures from noise, a batch at a time; on a GPU a step is recorded once for each shape of batch."""
+    """Pictures from noise, a batch at a time; on a GPU a step is captured once for each batch shape."""
 
     def __init__(self, network: Network, diffusion: Diffusion):
         self.schedule = diffusion.sampling
@@ -144,14 +144,14 @@ class Sampler:
             return batch.x.clone()
 
     def _record(self, batch: "Batch", stream: Any) -> Callable[[], None]:
-        """One step as a CUDA graph, after one that runs eagerly and thereby compiles and allocates what it needs."""
+        """One step as a CUDA graph, after an eager step that compiles and allocates what it needs."""
         batch.advance(self.network)
         return record(lambda: batch.advance(self.network), stream=stream, capture_error_mode="thread_local")[0]
 
 
 @dataclass
 class Batch:
-    """Where the sampling of some pictures stands: before `step`, counted down; all on the device, changed in place."""
+    """The sampling state of some pictures: before `step`, which counts down; all on the device, changed in place."""
 
     condition: Pictures
     pictures: Int[Tensor, " b"]
@@ -172,7 +172,7 @@ class Batch:
             getattr(self, field.name).copy_(getattr(other, field.name))
 
     def advance(self, network: Network) -> None:
-        numbers = self.coefficients.index_select(0, self.step - 1)[0]  # a plain index would be read by the host
+        numbers = self.coefficients.index_select(0, self.step - 1)[0]  # a plain index would synchronise
         level, inverse, scale, toward, stay, std = numbers.unbind()
         noise = network(self.condition, self.x, level.expand(len(self.x))).float()
         clean = (inverse * self.x - scale * noise).clamp(-1, 1)

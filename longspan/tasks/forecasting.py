@@ -1,17 +1,17 @@
 """Long series forecasting: from a window of the past to the hundreds of values that follow, in one pass of Informer.
 
-The score is the mean squared error of standardised values over all windows, steps and variables; the lower, the better.
+The score is the mean squared error of standardised values over all windows, steps and variables; lower is better.
 Chance is what the mean of the training rows would score. The mechanism on trial sits in the noncausal cross slots,
-where the forecast looks at the encoded past, unless another pattern is asked for.
+where the forecast looks at the encoded past, unless another pattern is given.
 
 `cab-2023` is the recipe of the Comprehensive Attention Benchmark (arXiv:2210.07661), which is Informer's: six epochs of
 plain Adam at 1, 1, 1/2, 1/4, 1/8 and 1/16 of the rate (its code halves after an epoch, by a formula that starts with
 1), the epoch with the best validation error, ProbSparse attention as its authors released it in the self slots, and
-windows that fill no batch of 32 left out, in validation and test as well. CAB repeats ETT five times (`--seeds 5`), the
-others three times. `longspan` keeps model and recipe and fixes two things: softmax is in the self slots, so that one
-mechanism is on trial and not two, and every window counts. The benchmark's table says AdamW, its code has Adam. Departs
-from the code in: its validation leaves out other windows in every epoch, and of two epochs with the very same error it
-reports the second.
+windows that do not fill a batch of 32 dropped, in validation and test as well. CAB repeats ETT five times
+(`--seeds 5`), the others three times. `longspan` keeps model and recipe and fixes two things: softmax is in the self
+slots, so that one mechanism is on trial and not two, and every window counts. The benchmark's table says AdamW, its
+code has Adam. Departs from the code in: its validation leaves out other windows in every epoch, and of two epochs with
+the very same error it reports the second.
 
 Version 2: under version 1 the rate was halved after the first epoch already.
 """
@@ -164,7 +164,7 @@ def forecasting_task(title: str) -> TaskMeta:
 def protocols(
     task: str, *, dataset: str, encoder_layers: int = 2, decoder_layers: int = 1
 ) -> dict[tuple[str, str], Protocol]:
-    """The rules of the task of this name, which settle how long its windows are."""
+    """The rules of the task of this name, which determine the length of its windows."""
     data = _series(dataset).presets[task]
     epoch = _series(dataset).counts(data["longspan", "full"])["train"] // BATCH
     cab = Protocol(

@@ -1,7 +1,7 @@
 """Training pictures that are new in every epoch, and flipped and rotated: a data set that cannot be memorised.
 
 The pictures of the next epoch are drawn in threads while the device trains on those of this one. Which pictures an
-epoch has, and how each is turned, belongs to the seeds, the epoch and the row, so that a resumed run, and several
+epoch has, and how each is turned, depends only on the seeds, the epoch and the row, so that a resumed run, and several
 processes, have the same.
 """
 
@@ -55,7 +55,7 @@ class FreshFeed(Feed):
         numbers, places = self._placed(rows)
         parts = [self._chosen(int(number), places[numbers == number]) for number in np.unique(numbers)]
         tokens, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-        order = np.argsort(np.argsort(numbers, kind="stable"))  # back to that of the rows
+        order = np.argsort(np.argsort(numbers, kind="stable"))  # back to the order of the rows
         if len(parts) > 1:
             back = torch.from_numpy(order).to(self.device)
             tokens, labels = tokens[back], labels[back]
@@ -92,7 +92,7 @@ class FreshFeed(Feed):
         return Pictures(*on_device, count_lit(pixels))
 
     def _set(self, number: int) -> Pictures:
-        """The pictures of this number; the next ones are drawn from now on, those before the last are dropped."""
+        """The set of this number; starts drawing the next one, and drops those before the previous one."""
         if number not in self._sets:
             drawn = [future.result() for future in self._coming.pop(number, None) or self._begin(number)]
             self._sets = {old: kept for old, kept in self._sets.items() if old == number - 1}
@@ -106,7 +106,7 @@ class FreshFeed(Feed):
 
 
 def symmetries(side: int) -> Int[Tensor, "eight n"]:
-    """From where each pixel of a square comes, for the four rotations and their mirror images."""
+    """The source of each pixel of a square, for the four rotations and their mirror images."""
     place = torch.arange(side**2).view(side, side)
     turned = [torch.rot90(place, quarter) for quarter in range(4)]
     return torch.stack([one.flatten() for rotated in turned for one in (rotated, rotated.flip(1))])

@@ -65,7 +65,7 @@ MODELS = {
     "longformer": sizes(4, 128, 64, 128, 4, pooling="mean"),
     "reformer": sizes(4, 64, 32, 64, 8),
     "sinkhorn": sizes(1, 32, 32, 64, 1, dropout=0.1) | SINKHORN | {"recipe.weight_decay": 0.7},
-    "bigbird": sizes(1, 128, 64, 128, 1),  # four heads are asked for under a misspelt name, so it has the base's one
+    "bigbird": sizes(1, 128, 64, 128, 1),  # its file misspells the setting of four heads, so it has the base's one
 }
 
 

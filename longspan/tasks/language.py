@@ -1,4 +1,4 @@
-"""Language models: the part that every task shares whose data are streams of tokens and whose score is perplexity."""
+"""Language models: what all tasks share whose data are streams of tokens and whose score is perplexity."""
 
 import warnings
 from abc import abstractmethod
@@ -17,15 +17,15 @@ from longspan.datasets.bpe import END, PAD
 from longspan.metrics.perplexity import mean_nats, perplexity, unigram_perplexity
 from longspan.tasks.base import Evaluation, Feed, StepResult, Task, TaskMeta
 
-RESIDENT = 8 << 30  # bytes of a stream that live on the device; of a longer one each batch comes from the disk
+RESIDENT = 8 << 30  # bytes of a stream that fit on the device; batches of a longer one are read from disk
 COUNTED = 1 << 22  # tokens that are counted at a time
 
 
 class StreamFeed(Feed):
     """A stream of tokens, in the two or four bytes that a token has on disk; a batch is one gather.
 
-    A GPU holds the stream if it is not too long. A CPU, or of a longer one either, reads the rows of a batch from the
-    mapped file, each process those that are its own: a corpus may be larger than the memory, whose pages they share.
+    A GPU holds the stream if it is not too long. On a CPU, or if it is too long, each process reads its own rows of a
+    batch from the memory-mapped file: a corpus may be larger than memory, and processes share its pages.
     """
 
     def __init__(self, split: Split, device: torch.device | str, length: int):
@@ -44,7 +44,7 @@ class StreamFeed(Feed):
         return len(self.lengths)
 
     def gather(self, rows: np.ndarray) -> Int[Tensor, "b n"]:
-        """These rows after the token that precedes each, `</s>` before the first; padded at the right."""
+        """These rows, each with the token that precedes it (`</s>` before the first); padded at the right."""
         start = torch.from_numpy(np.ascontiguousarray(self.starts[rows]))[:, None]
         length = torch.from_numpy(np.ascontiguousarray(self.lengths[rows]))[:, None]
         place = torch.arange(-1, int(length.max()))
@@ -69,7 +69,7 @@ class StreamFeed(Feed):
 
 
 def mapped(numbers: np.ndarray) -> Tensor:
-    """A tensor in the memory of an array that nobody writes, such as a mapped file."""
+    """A tensor that shares the memory of a read-only array, such as a memory-mapped file."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(numbers)
@@ -90,7 +90,7 @@ def language_task(title: str, backbone: str, slots: dict[str, Pattern]) -> TaskM
 
 
 class LanguageTask(Task):
-    """Tokens of PG-19 scored by perplexity; `chance` is that of the training text's unigrams."""
+    """Tokens of PG-19 scored by perplexity; `chance` is that of a unigram model of the training text."""
 
     dataset = "pg19"
 
@@ -105,7 +105,7 @@ class LanguageTask(Task):
 
     @abstractmethod
     def pose(self, batch: Any, *, settled: bool) -> tuple[tuple[Any, ...], np.ndarray]:
-        """The arguments of the network, which returns the loss of each target, and the targets of each row.
+        """The arguments of the network, which returns the loss of each target, and the number of targets of each row.
 
         `settled`: the same targets for a row every time, as in validation and test.
         """

@@ -64,4 +64,4 @@ class ListOps(Classification):
         return protocol.data.shorter_than
 
     def shift(self, protocol: Protocol) -> int:
-        return 0  # ids are written so, 0 is padding already
+        return 0  # ids are stored that way: 0 is padding already

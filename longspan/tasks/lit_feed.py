@@ -1,7 +1,7 @@
 """Pictures without their black pixels, which the network leaves out (`zero_rule="drop"`).
 
-How many pixels of a picture are lit is counted on the host, so that the device is never waited for. On a GPU a batch is
-filled up to one of few totals by rows that no one reads, since a recorded update wants few shapes.
+The lit pixels of a picture are counted on the host, so that nothing waits for the device. On a GPU a batch is filled up
+to one of few totals with filler rows, since updates captured as CUDA graphs need few shapes.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,12 +16,12 @@ from longspan.kernels.packing import Rows, real
 from longspan.tasks.base import Feed
 from longspan.tasks.token_feed import Batch
 
-TOTAL_STEP = 8192  # lit and filling pixels of a batch on a GPU are a multiple of this
-LONGEST_STEP = 128  # and the most of a row a multiple of this
+TOTAL_STEP = 8192  # lit and filler pixels of a batch on a GPU are a multiple of this
+LONGEST_STEP = 128  # and the longest row is a multiple of this
 
 
 def count_lit(pixels: np.ndarray) -> np.ndarray:
-    """Of each picture [count n]; one that is all black shows its first pixel."""
+    """The lit pixels of each picture [count n]; an all-black one shows its first pixel."""
     return np.count_nonzero(pixels, axis=1).clip(min=1)
 
 
@@ -53,7 +53,7 @@ class LitFeed(Feed):
 
 
 def filled(batch: Batch, lit: np.ndarray) -> Batch:
-    """With more rows, whatever is missing: at least a token in each, and in none more than half of its width or so."""
+    """With filler rows for what is missing: at least one token in each, and no more than about half of its width."""
     count, width = batch.tokens.shape
     extra = 2 * -(-TOTAL_STEP // width)
     filling = TOTAL_STEP - int(lit.sum()) % TOTAL_STEP

@@ -1,13 +1,13 @@
-"""Language modelling of CAB: predict the next piece of a book, with GPT-2 over 8,192 tokens of PG-19.
+"""Language modelling of CAB: predict the next token of a book, with GPT-2 over 8,192 tokens of PG-19.
 
 Every token of a split is predicted once, from the tokens before it in its own block (a mechanism that carries something
-from segment to segment begins every block with nothing, so that contexts are equal; `recipe.order=streams` trains it on
-blocks in the order of the text, and is off the boards like every override); the score is the perplexity of
-pieces, so that it compares only within one vocabulary. `cab-2023` follows the benchmark: GPT-2's pieces (the files are
-the user's; in the smoke tier the pieces are learned), fairseq's sinusoids, inverse square root schedule, no clipping.
-`longspan` learns its pieces from the training books, none of which is then unknown, has the sinusoids of the
-Transformer's paper, clips gradients, and lets the rate fall to 0. Its `lite` is no tenth of that, which would still be
-days on one GPU: a network of 23 million numbers, pieces of a vocabulary of 8,192, and 400 updates.
+from segment to segment starts every block without a carry, so that contexts are equal; `recipe.order=streams` trains it
+on blocks in text order, and is off the boards like every override); the score is the perplexity per token, so it is
+comparable only within one vocabulary. `cab-2023` follows the benchmark: GPT-2's BPE (the user provides the files; in
+the smoke tier the BPE is learned), fairseq's sinusoids, inverse square root schedule, no clipping. `longspan` learns
+its BPE from the training books, so that no token is unknown, has the sinusoids of the Transformer's paper, clips
+gradients, and decays the learning rate to 0. Its `lite` is not a tenth of that, which would still be days on one GPU: a
+network of 23 million parameters, a vocabulary of 8,192, and 400 updates.
 """
 
 from dataclasses import dataclass, replace
@@ -83,9 +83,9 @@ CAB_SMOKE = Protocol(
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens and the one after each; a target of -1 is padding. `counts` are the targets of each row.
+    """Tokens and the one after each; a target of -1 is padding. `counts` has the number of targets of each row.
 
-    `carry` is what each layer has from the rows before these, where the order of a recipe is that of the text.
+    `carry` is what each layer carries from the rows before these, if a recipe reads the text in order.
     """
 
     tokens: Int[Tensor, "b n"]

@@ -3,9 +3,9 @@
     presets = {"lra-released": released_models(IMAGE, block=64)}
 
 Under `lra-released` the plain name of a model stands for what was released under that name: `local` runs as
-`lra_local(block=64)`. The twins know what the release does with padding: an attention entry counts if both tokens are
-real, and four models ignore the mask. A mechanism that the arena does not have runs as it is, in the Transformer's
-sizes, and is told which tokens are padding.
+`lra_local(block=64)`. The twins treat padding as the release does: an attention entry counts if both tokens are real,
+and four models ignore the mask. A mechanism that the arena does not have runs as it is, in the Transformer's sizes, and
+gets the padding mask.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MODELS = (
     *("softmax", "local", "sparse_transformer", "longformer", "linformer", "reformer"),
     *("sinkhorn", "synthesizer", "bigbird", "linear", "performer"),
 )
-# Sinkhorn has no class token and a head of one layer. Where the files ask for a class token it does not start.
+# Sinkhorn has no class token and a head of one layer. With the class token its files ask for, it does not start.
 SINKHORN = {"model.pooling": "mean", "model.head_layers": 1}
 
 
@@ -26,7 +26,7 @@ def released_models(
 ) -> dict[str, Preset]:
     """The presets of a task: settings by model, the block of Local and Sinkhorn, whether there is a class token.
 
-    `features` are the random features of Performer, which has a ReLU in their place where there are none.
+    `features` is the number of random features of Performer, which has a ReLU instead if there are none.
     """
     options = {
         "local": f"(block={block})" if block != 50 else "",

@@ -20,7 +20,7 @@ from longspan.tasks.base import Evaluation, Feed, Protocol, StepResult, Task, Ta
 
 
 class MaskedTokens(Task):
-    """The stage before `task`, on whose data and network it works."""
+    """The stage before `task`, which uses its data and network."""
 
     meta = TaskMeta(
         title="Masked tokens",
@@ -71,7 +71,7 @@ class MaskedTokens(Task):
         return None
 
     def _answers(self, model: nn.Module, batch: Any, covered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """At each token the loss and whether the answer is right, both 0 where nothing is asked, and where it is."""
+        """The loss and correctness of each token, both 0 where nothing is to be predicted, and the mask of what is."""
         logits, tokens, asked = model(batch.tokens, batch.lengths, covered)
         logits, tokens, asked = logits.flatten(0, -2).float(), tokens.flatten(), asked.flatten()
         losses = F.cross_entropy(logits, tokens, reduction="none") * asked

@@ -1,12 +1,13 @@
-"""Masked language modelling of CAB: restore hidden pieces of a book, with RoBERTa-base over 2,048 tokens of PG-19.
+"""Masked language modelling of CAB: predict masked tokens of a book, with RoBERTa-base over 2,048 tokens of PG-19.
 
-A row is `<s>` and up to 2,047 tokens. Of these 15 % are to be predicted: 80 % of them show `<mask>`, 10 % a random
-piece, 10 % themselves. In training they are drawn at every step, for validation and test once, from the data
-seed. The score is the perplexity of the hidden pieces. `cab-2023` follows the benchmark: GPT-2's pieces (learned ones
-in the smoke tier), rows of whole lines, and the score is that of the validation books, by which the checkpoint was
-chosen as well. `longspan` has full rows, pieces learned from the training books, clipped gradients, and is scored on
-the test books. Its `lite` is no tenth of that but a small network for minutes on a GPU. Departs from fairseq in: `<s>`
-is never hidden, and a row hides 15 % of its tokens rounded, not rounded up or down by chance.
+A row is `<s>` and up to 2,047 tokens. Of these 15 % are to be predicted: 80 % of them are replaced by `<mask>`, 10 % by
+a random token, and 10 % are left as they are. In training they are drawn at every step, for validation and test once,
+from the data seed. The score is the perplexity of the masked tokens. `cab-2023` follows the benchmark: GPT-2's BPE (a
+learned one in the smoke tier), rows of whole lines, and the score is that of the validation books, on which the
+checkpoint was selected as well. `longspan` has full rows, a BPE learned from the training books, clipped gradients, and
+is scored on the test books. Its `lite` is not a tenth of that but a small network that trains in minutes on a GPU.
+Departs from fairseq in: `<s>` is never masked, and a row masks 15 % of its tokens rounded, not randomly rounded up or
+down.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from longspan.tasks.base import Protocol, Recipe
 from longspan.tasks.cab_table import cab_presets
 from longspan.tasks.language import LanguageTask, StreamFeed, language_task
 
-SHARE, SHOW_MASK, SHOW_OTHER = 0.15, 0.8, 0.1  # to be predicted; and of these, by what they are hidden
+SHARE, SHOW_MASK, SHOW_OTHER = 0.15, 0.8, 0.1  # to be predicted; of these, shown as <mask> or another token
 
 DATA = pg19.PRESETS["mlm"]
 CAB = Protocol(
@@ -80,7 +81,7 @@ CAB_SMOKE = Protocol(
 class Batch:
     """Rows that begin with `<s>`, padded at the right; `lengths` and the numbers of the rows are known on the host.
 
-    `seed` is drawn for each batch, and decides what is hidden in training.
+    `seed` is drawn for each batch, and decides what is masked in training.
     """
 
     tokens: Int[Tensor, "b n"]
@@ -92,7 +93,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Chance:
-    """Random numbers for every token of a batch: the smallest `order` are hidden, `fate` says how, `other` by what."""
+    """Random numbers for every token of a batch: the smallest `order` are masked, `fate` says how, `other` by what."""
 
     order: Float[Tensor, "b n"]
     fate: Float[Tensor, "b n"]
@@ -106,7 +107,7 @@ class Chance:
 
     @classmethod
     def settled(cls, batch: Batch) -> "Chance":
-        """Fixed numbers for each row, whatever batch it is in."""
+        """Fixed numbers for each row, independent of the batch."""
         width = batch.tokens.shape[1]
         rows = [np.random.default_rng(derive(batch.data.seed, "mask", int(row))) for row in batch.rows]
         numbers = torch.from_numpy(np.stack([rng.random((width, 3)) for rng in rows])).to(batch.tokens.device)
@@ -136,7 +137,7 @@ class RowFeed(StreamFeed):
 
 
 def hide(batch: Batch, chance: Chance) -> Hidden:
-    """Hide a share of the real tokens of every row, `<s>` never, and at least one."""
+    """Mask a share of the real tokens of every row, never `<s>`, and at least one."""
     tokens, mask_token = batch.tokens, batch.data.vocabulary
     counts = np.maximum(1, np.floor(SHARE * (batch.lengths - 1) + 0.5)).astype(np.int64)
     place = torch.arange(tokens.shape[1])

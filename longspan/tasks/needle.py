@@ -1,4 +1,4 @@
-"""Needle in a haystack: tell the number that one sentence of a long text gives (our definition, see the dataset).
+"""Needle in a haystack: repeat the number that one sentence of a long text gives (our definition, see the dataset).
 
 A row is right if all its digits are. Rows of the test lie on a grid of lengths, some beyond those of training, and
 depths; `accuracy_1024_0.5` is the score at 1,024 bytes with the sentence in the middle.

@@ -1,7 +1,8 @@
-"""Multi-query associative recall for an encoder: rows of `recall`, which every token sees whole (arXiv:2312.04927).
+"""Multi-query associative recall for an encoder: rows of `recall`, which every token sees in full (arXiv:2312.04927).
 
-The value behind a query is in no row but in the context, so that nothing has to be hidden. It separates mechanisms less
-than `recall`: a key may also look forward, and its place helps to find it. Two RoBERTa blocks, steps as in `recall`.
+The value of a query does not follow the query and is found only in the context, so that nothing has to be masked. It
+separates mechanisms less than `recall`: a key may also attend forward, and its position helps to find it. Two RoBERTa
+blocks, steps as in `recall`.
 """
 
 from dataclasses import replace

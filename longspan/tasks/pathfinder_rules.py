@@ -2,13 +2,13 @@
 
 `longspan` counts black as a symbol like any other (ids are intensities plus one, 0 is left for padding), has the sizes
 of the released configuration, and trains on pictures that cannot be memorised: new ones in every epoch, each flipped
-and rotated at random, since small encoders learn 160,000 fixed ones by heart before they find the rule (version 1 had
-these; validation and test are the same). `lra-released` keeps the release's rule that black pixels are padding, and has
-the sizes of each model's own file (for Performer those by which an author corrected it, issue 37 of the release);
-`lra-paper` has the sizes of the appendix, with the embedding as wide as the queries, which the paper leaves open.
+and rotated at random, since small encoders memorise 160,000 fixed ones before they find the rule (version 1 had these;
+validation and test are the same). `lra-released` keeps the release's rule that black pixels are padding, and has the
+sizes of each model's own file (for Performer as corrected by an author, issue 37 of the release); `lra-paper` has the
+sizes of the appendix, with the embedding as wide as the queries, which the paper leaves open.
 
 The smoke tier has pictures of 12 pixels a side with two short curves and nothing else, and trains on fixed ones. Its
-recipe was chosen on validation pictures, so that softmax leaves chance within seconds on a CPU.
+recipe was chosen on validation pictures, so that softmax rises above chance within seconds on a CPU.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """Path-X: Pathfinder at 128 pixels a side, 16,384 tokens, where no model of the paper beats chance (arXiv:2011.04006).
 
-Trained from scratch here; `longspan probe transfer` asks a model that was trained on Pathfinder instead. `longspan`
+Trained from scratch here; `longspan probe transfer` tests a model that was trained on Pathfinder instead. `longspan`
 counts black as a symbol and has the sizes of the released configuration. The paper gives no sizes for this task, so
-`lra-paper` has those it gives for Pathfinder; the release has a file for the Transformer alone, so under `lra-released`
+`lra-paper` has those it gives for Pathfinder; the release has a file only for the Transformer, so under `lra-released`
 the other models have its sizes. The smoke tier is that of Pathfinder with 14 pixels a side, not 12: it shows that
 everything runs, and its rows are not long.
 """

@@ -1,4 +1,4 @@
-"""Questions at some places of a row: what the diagnostic tasks share, whose network answers at these places alone.
+"""Questions at some places of a row: what the diagnostic tasks share, whose network predicts only at these places.
 
 GPT-2 blocks with causal self slots, unless a task has another network. Rows of the test are of one or several kinds
 (lengths, numbers of pairs, depths); the score is the mean over kinds of the mean over the rows of each, and the card

@@ -1,21 +1,21 @@
 """Point cloud completion: from what a depth camera sees of one side of a shape to its whole surface, by PoinTr.
 
-The score is CD-l1, the Chamfer distance between completed and true points times 1,000, the lower the better: a mean
-over the models of each category, then over categories; `cd_l1_models` is the plain mean over models. Chance is what the
-partial view scores as it is. Beside it stand CD-l2, the F-score at 0.01, and the view joined with its mirror image in
-the plane x = 0, in which most made things are symmetric. The mechanism on trial sits in the noncausal cross slots,
-where queries look at the encoded view, unless another pattern is asked for.
+The score is CD-l1, the Chamfer distance between completed and true points times 1,000 (lower is better): a mean over
+the models of each category, then over categories; `cd_l1_models` is the plain mean over models. Chance is what the
+partial view scores as it is. Beside it are CD-l2, the F-score at 0.01, and the view joined with its mirror image in the
+plane x = 0, in which most man-made objects are symmetric. The mechanism on trial sits in the noncausal cross slots,
+where queries attend to the encoded view, unless another pattern is given.
 
-In training each model comes with one of its views, drawn anew, and both clouds are mirrored together: x and z negated,
-x, z, or neither. A view is shuffled and cut to 2,048 points, or filled with rows of zeros; in validation and test by a
-seed of its own for each model. True clouds are used as they are, whatever their number of points: 16,384 in PCN,
+In training each model comes with one of its views, drawn at random, and both clouds are mirrored together: x and z
+negated, x, z, or neither. A view is shuffled and cut to 2,048 points, or padded with rows of zeros; in validation and
+test with a fixed seed for each model. True clouds are used as they are, whatever their number of points: 16,384 in PCN,
 8,192 in its substitutes here.
 
 `cab-2023` is the recipe of the Comprehensive Attention Benchmark (arXiv:2210.07661), which is that of PoinTr's code of
 July 2022: 301 epochs of AdamW, weight decay on everything. It selects on the test split, as that code did, whose
-validation loader reads test: the setting `data.validation` says so on every card, and such a score is too good.
+validation loader reads test: the setting `data.validation` says so on every card, and such a score is optimistic.
 `longspan` selects on the validation split, samples and scores all points but rows of zeros, and its coarse cloud ends
-with the input itself. `lite` is no tenth of either but a few minutes on a GPU for the network of full size.
+with the input itself. `lite` is not a tenth of either but a few minutes on a GPU for the network of full size.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ SCORES = ("cd_l1", "cd_l2", "f_score", "input_cd_l1", "mirrored_cd_l1")
 
 @dataclass(frozen=True)
 class Network(Sizes):
-    """The sizes of a PoinTr, and which rows of a cloud are no points to its metrics."""
+    """The sizes of a PoinTr, and which rows of a cloud its metrics do not count as points."""
 
     removed: Removed = "zero_rows"
 
@@ -106,7 +106,7 @@ TINY_RULES: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Batch:
-    """Partial clouds, filled with rows of zeros, and the true ones."""
+    """Partial clouds, padded with rows of zeros, and the true ones."""
 
     partial: Float[Tensor, "b n 3"]
     truth: Float[Tensor, "b m 3"]
@@ -296,7 +296,7 @@ def mirroring(u: Float[Tensor, " b"]) -> Float[Tensor, "b 1 3"]:
 
 
 def fitted(view: np.ndarray, points: int, seed: int) -> np.ndarray:
-    """A shuffled view of exactly so many points, the rest left out or rows of zeros, float32."""
+    """A shuffled view of exactly `points` points, cut or padded with rows of zeros, float32."""
     order = np.random.default_rng(seed).permutation(len(view))[:points]
     whole = np.zeros((points, 3), np.float32)
     whole[: len(order)] = np.asarray(view)[order]

@@ -1,7 +1,7 @@
-"""Multi-query associative recall: which value stood behind this key? (arXiv:2312.04927, settings of arXiv:2402.18668)
+"""Multi-query associative recall: which value followed this key? (arXiv:2312.04927, settings of arXiv:2402.18668)
 
 `longspan` has the rows of the Based paper in a network of this package: two GPT-2 blocks with MLP, positions and one
-head, and no convolution before the slot, so that the mechanism alone has to find the key and the token behind it. The
+head, and no convolution before the slot, so that the mechanism alone has to find the key and the token after it. The
 steps are those of 32 epochs. Chance is to answer with any value of the row.
 """
 

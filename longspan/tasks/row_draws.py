@@ -3,8 +3,8 @@
     with dealt(rank, processes, seed):      # the training loop, around a feed's batch and a task's loss
         level = for_rows(lambda n: torch.rand(n, device=device), len(batch))
 
-All processes draw for the rows of the whole batch, by a stream of their own that dropout does not touch, and each keeps
-those of its rows. The rows of process r are r, r + processes, and so on, in every part of a batch.
+All processes draw for the rows of the whole batch, from a separate random stream that dropout does not touch, and each
+keeps those of its rows. The rows of process r are r, r + processes, and so on, in every part of a batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class _Deal:
-    """The place of a process among those that share a batch, and where their common stream of numbers is."""
+    """The place of a process among those that share a batch, and the state of their common random stream."""
 
     def __init__(self, rank: int, processes: int, seed: int):
         self.rank, self.processes, self.seed = rank, processes, seed
@@ -41,7 +41,7 @@ _deal: ContextVar[_Deal | None] = ContextVar("deal", default=None)
 
 @contextmanager
 def dealt(rank: int, processes: int, seed: int) -> Iterator[None]:
-    """Rows in the block are shared by so many processes; one alone draws as ever."""
+    """Inside the block, rows are shared by this many processes; a single one draws as usual."""
     token = _deal.set(_Deal(rank, processes, seed) if processes > 1 else None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Selective copying: tell again, in their order, symbols that stood among blanks (our definition, see the dataset)."""
+"""Selective copying: repeat, in order, the symbols scattered among blanks (our definition, see the dataset)."""
 
 from longspan.datasets import copying
 from longspan.tasks.copying_rules import CopyingTask, protocols

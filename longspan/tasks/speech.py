@@ -1,15 +1,15 @@
 """Speech from text: what the tasks of both networks share, which is everything but the network.
 
-The score is the mel-cepstral distortion (MCD) of what is spoken freely: the true and the made spectrogram become waves
-by Griffin-Lim, the frames of the waves are aligned by dynamic time warping, and the costs of all clips are divided by
-the frames that were made. The lower, the better; it is not in decibels. Beside it stand the mel-spectral distortion
-(MSD), both once more for the spectrogram of a network that is told the truth (`mcd_told`, `msd_told`: true durations,
-pitch and energy, or true previous frames), and errors of what else is predicted. Chance is the MCD of the corpus' mean
-spectrum, repeated for as many frames as the clip has.
+The score is the mel-cepstral distortion (MCD) of free-running synthesis: the true and the generated spectrogram become
+waveforms by Griffin-Lim, the frames of the waveforms are aligned by dynamic time warping, and the costs of all clips
+are divided by the generated frames. Lower is better; it is not in decibels. Beside it are the mel-spectral distortion
+(MSD), both once more under teacher forcing (`mcd_told`, `msd_told`: true durations, pitch and energy, or true previous
+frames), and errors of what else is predicted. Chance is the MCD of the corpus' mean spectrum, repeated for as many
+frames as the clip has.
 
-Validation speaks the first `heard` clips freely, with 8 turns of Griffin-Lim, and the weights with the lowest
-`mcd_loss`, whose divisor are the frames of the reference, are kept; the loss of all clips, told the truth, stands
-beside it. `cab-2023` speaks all of them.
+Validation synthesises the first `heard` clips free-running, with 8 iterations of Griffin-Lim, and keeps the weights
+with the lowest `mcd_loss`, which divides by the frames of the reference; beside it is the teacher-forced loss of all
+clips. `cab-2023` synthesises all of them.
 """
 
 from abc import abstractmethod
@@ -37,7 +37,7 @@ UNKNOWN = 3
 
 
 def masked_mean(values: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
-    """The mean of what the mask shows, 0 where it shows nothing."""
+    """The mean over the mask, 0 if the mask is empty."""
     return (values * mask).sum() / mask.sum().clamp(min=1)
 
 
@@ -57,20 +57,20 @@ def speech_task(title: str, backbone: str, slots: dict[str, Pattern]) -> TaskMet
 
 
 class SpeechTask(Task):
-    """Clips scored by how far they sound from the truth."""
+    """Clips scored by how far their sound is from the truth."""
 
     dataset = "ljspeech"
     terms: ClassVar[tuple[str, ...]]  # of the loss
-    packed: ClassVar[int] = 1  # frames that are spoken at a time
+    packed: ClassVar[int] = 1  # frames that are predicted at a time
     feeds: ClassVar[type[SpeechFeed]] = SpeechFeed
 
     @abstractmethod
     def speak(self, model: nn.Module, batch: Any) -> tuple[Mels, Int[Tensor, " b"]]:
-        """Normalised mels of what is spoken freely, and the frames of each row."""
+        """Normalised mels of free-running synthesis, and the frames of each row."""
 
     @abstractmethod
     def told(self, model: nn.Module, batch: Any) -> tuple[Mels, dict[str, Tensor], Any]:
-        """Mels of a network that is told the truth, the terms of its loss, and what else it predicted."""
+        """Mels under teacher forcing, the terms of the loss, and what else was predicted."""
 
     @abstractmethod
     def samples_in(self, batch: Any) -> int | Tensor:
@@ -80,14 +80,14 @@ class SpeechTask(Task):
     def counts(self, batch: Any) -> Mapping[str, int | Tensor]: ...
 
     def errors(self, batch: Any, told: Any) -> dict[str, Tensor]:
-        """Errors of each clip beside its sound, and what they are divided by once they are summed."""
+        """Errors of each clip other than in its sound, and the counts by which their sums are divided."""
         return {}
 
     def longest(self, protocol: Protocol) -> int:
         return protocol.model.longest
 
     def passes(self, protocol: Protocol) -> tuple[float, float]:
-        """Twice the network, once told the truth, and the waves."""
+        """The network twice, once with teacher forcing, and the waveforms."""
         return 3.0, 6.0
 
     def feed(self, split: Any, protocol: Protocol, device: torch.device | str) -> SpeechFeed:
@@ -107,7 +107,7 @@ class SpeechTask(Task):
         return feed
 
     def made_up(self, protocol: Protocol, count: int) -> Speech:
-        """Clips of noise, as long as the longest of LJSpeech, in which every phone lasts as long as another."""
+        """Clips of noise, as long as the longest of LJSpeech, in which all phones last equally long."""
         network = protocol.model
         each = min(LONGEST_FRAMES, network.longest * self.packed) // LONGEST_TOKENS
         tokens = np.random.default_rng(0).integers(UNKNOWN, network.vocabulary, (count, LONGEST_TOKENS), dtype=np.int16)
@@ -191,7 +191,7 @@ class SpeechTask(Task):
         return Evaluation(metrics | self.derived(metrics), len(rows), predictions, counts, samples.arrays())
 
     def summary(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Ratios of sums over all clips; validation has only the first."""
+        """Ratios of sums over all clips; validation has only the first ratio."""
         true = predictions["reference_frames"]
         scores = {"mcd_loss": over_corpus(predictions["mcd_cost"], true)}
         if "made_frames" not in predictions:
@@ -207,7 +207,7 @@ class SpeechTask(Task):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         feed, found = SpeechFeed(split, device, Hearing(), packed=self.packed), Columns()
         for places, batch in feed.in_batches(np.arange(len(feed)), 16):
-            mels = batch.mel, torch.zeros_like(batch.mel)  # normalised mels are 0 in the mean
+            mels = batch.mel, torch.zeros_like(batch.mel)  # normalised mels have mean 0
             true, mean = (sound(feed, mel, batch.frames, Hearing.turns) for mel in mels)
             far = distortion(true, mean)
             found.add(places, {"mcd_cost": far.mcd, "made_frames": far.made_frames})
@@ -224,7 +224,7 @@ class SpeechTask(Task):
 
 
 class Means:
-    """Means over what each term counts, of all batches together."""
+    """Means over the counts of each term, of all batches together."""
 
     def __init__(self):
         self.sums, self.counts = {}, {}
@@ -240,7 +240,7 @@ class Means:
 
 
 class Columns:
-    """Numbers of each clip, in the order of the rows that were asked for."""
+    """Numbers of each clip, in the order of the rows that were given."""
 
     def __init__(self):
         self.places, self.columns = [], {}

@@ -14,7 +14,7 @@ from longspan.tasks.base import Feed
 from longspan.tasks.widths import bucket
 
 PAD, END = 1, 2
-FRAME_STEP, TOKEN_STEP = 64, 16  # batches have widths of multiples of these, so that recorded updates are met again
+FRAME_STEP, TOKEN_STEP = 64, 16  # batches have widths of multiples of these, so that captured updates are reused
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Hearing:
     """How a network is heard: the entries of its vocabulary, and how its spectrograms become sound."""
 
     vocabulary: int = 81
-    heard: int | None = 16  # clips of the validation split that are spoken freely there; None is all
-    turns: int = 32  # of Griffin-Lim in the test
+    heard: int | None = 16  # clips of the validation split that are synthesised free-running; None is all
+    turns: int = 32  # iterations of Griffin-Lim in the test
     validation_turns: int = 8
 
 
@@ -80,7 +80,7 @@ class SpeechFeed(Feed):
             yield places, self.batch(rows[places])
 
     def log_mel(self, mel: Float[Tensor, "b n mels"]) -> Float[Tensor, "b n mels"]:
-        """No longer normalised, in single precision."""
+        """Undo the normalisation, in single precision."""
         return mel.float() * self.std + self.mean
 
     def token_width(self, rows: np.ndarray) -> int:

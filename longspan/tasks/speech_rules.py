@@ -1,7 +1,7 @@
 """The recipes of the speech tasks: fairseq's as CAB ran it, and ours.
 
-The rate rises from 0 for 4,000 updates and falls with the square root of their number from there on, which knows no
-end: the first 20,000 updates of a run of 200,000 are a run of 20,000, and `also_at` scores them as such.
+The rate rises from 0 for 4,000 updates and then falls with the inverse square root of their number, whatever the length
+of the run: the first 20,000 updates of a run of 200,000 are a run of 20,000, and `also_at` scores them as such.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ CAB_RECIPE = Recipe(
 
 
 LONGSPAN_RECIPE = replace(CAB_RECIPE, steps=20_000, parts="mean", evaluate_every=500, evaluation_batch=16, also_at=None)
-# Parts of 24 clips, each recorded by its width, since a GPU does not notice 6 short ones.
+# Parts of 24 clips, each captured by its width, since 6 short ones do not fill a GPU.
 LITE_RECIPE = replace(LONGSPAN_RECIPE, steps=2_000, warmup=400, accumulate=2, evaluate_every=250)
 CAB_LITE_RECIPE = replace(CAB_RECIPE, steps=1_000, warmup=100, also_at=None)
 SMOKE_RECIPE = replace(

@@ -1,4 +1,4 @@
-"""From spectrograms to sound: waves to be compared, clips to be listened to, and a voice that speaks."""
+"""From spectrograms to sound: waveforms to be compared, clips to be listened to, and a voice that speaks."""
 
 from typing import Any, NamedTuple
 
@@ -12,12 +12,12 @@ from longspan.kernels.spectrogram import HOP, RATE, as_stored, griffin_lim, to_p
 from longspan.metrics.speech import Distortion, mcd_msd
 from longspan.tasks.speech_feed import SpeechFeed
 
-LOUDEST = 20.0  # of a log mel: speech stays below 3, and the exponential of a network gone wrong must be a number
+LOUDEST = 20.0  # of a log mel: speech stays below 3, and the exponential of a diverged network must be finite
 KEPT = 2  # clips to be listened to
 
 
 class Sound(NamedTuple):
-    """Waves of a batch with the log mels they come from, and how much of each belongs to a row."""
+    """Waveforms of a batch with the log mels they come from, and how much of each belongs to a row."""
 
     mel: Float[Tensor, "b n mels"]
     frames: Int[Tensor, " b"]
@@ -26,26 +26,26 @@ class Sound(NamedTuple):
 
 
 def sound(feed: SpeechFeed, mel: Float[Tensor, "b n mels"], frames: Int[Tensor, " b"], turns: int) -> Sound:
-    """Normalised mels as waves, as if written to a file and read; a row without frames is one frame of zeros.
+    """Normalised mels as waveforms, as if written to a file and read; a row without frames is one frame of zeros.
 
-    All rows begin with the phases of one seed, so that no clip depends on the others.
+    All rows begin with phases from the same seed, so that no clip depends on the others.
     """
     logs = feed.log_mel(mel).clamp(max=LOUDEST).masked_fill((frames == 0)[:, None, None], 0)
     frames = frames.clamp(min=1)
-    width = max(2, int(frames.max()))  # a wave of a single frame has no sample, and a batch of such has no width
+    width = max(2, int(frames.max()))  # a waveform of one frame has no sample, and a batch of these no width
     logs = F.pad(logs, (0, 0, 0, max(0, width - logs.shape[1])))[:, :width]
     wave = griffin_lim(logs, turns, torch.Generator().manual_seed(0), frames=frames)
     return Sound(logs, frames, as_stored(wave), (frames - 1) * HOP)
 
 
 def distortion(reference: Sound, made: Sound) -> Distortion:
-    """How far the made sound of each clip is from that of its reference."""
+    """How far the generated sound of each clip is from its reference."""
     lengths = {"reference_lengths": reference.samples, "made_lengths": made.samples}
     return mcd_msd(reference.wave, made.wave, **lengths, rate=RATE)
 
 
 class Samples:
-    """The first clips of a split, made and true, as they are kept beside a card."""
+    """The first clips of a split, generated and true, as they are kept beside a card."""
 
     def __init__(self, texts: Any):
         self.texts, self.clips = texts, {}

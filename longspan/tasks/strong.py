@@ -1,14 +1,14 @@
-"""The protocol `strong`: Long Range Arena by the recipes with which its later literature reaches its numbers.
+"""The protocol `strong`: Long Range Arena with the recipes that later papers use to reach their numbers.
 
     protocols = {..., **strong.tiers(strong.IMAGE, DATA)}      presets = {..., "strong": strong.IMAGE_MODELS}
 
-Any mechanism with queries and keys runs as the rotary Transformer of arXiv:2501.14850: layer norm before each part, a
-ReLU MLP of twice the width, mean pooling, one linear layer as head. `s4d` and `s4` have the recipes of state-spaces/s4
-(the small models for Image and the Pathfinder tasks, else those of its fourth version): batch norm, no positions, no
-MLP, dropout tied over positions, own rates for the dynamics, cosine to zero. All on the same data: texts are characters
-with an end token, ListOps has the end token too, pictures are ids for the Transformer and numbers for state spaces.
-Departs from the sources in: validation texts are held out; the Transformer reads whole texts, not 1,024 or 2,048 bytes,
-for as many epochs, and its rate falls by a cosine after a tenth of the steps. Runs are on the free track.
+Any mechanism with queries and keys runs as the rotary Transformer of arXiv:2501.14850: pre-norm with layer norm, a ReLU
+MLP of twice the width, mean pooling, one linear layer as head. `s4d` and `s4` have the recipes of state-spaces/s4 (the
+small models for Image and the Pathfinder tasks, else those of its fourth version): batch norm, no positions, no MLP,
+dropout tied over positions, separate rates for the dynamics, cosine to zero. All on the same data: texts are characters
+with an end token, ListOps has the end token too, pictures are ids for the Transformer and numbers for state-space
+models. Departs from the sources in: validation texts are held out; the Transformer reads whole texts, not 1,024 or
+2,048 bytes, for as many epochs, and its rate follows a cosine after a tenth of the steps. Runs are on the free track.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def transformer(layers: int, dim: int, heads: int, mlp: int, dropout: float, **o
 
 
 def recipe(steps: int, batch: int, rate: float, decay: float, every: int) -> Recipe:
-    """A tenth of the steps to warm up, a cosine to zero, decay of weights alone."""
+    """Warm-up for a tenth of the steps, a cosine to zero, decay of weights only."""
     return Recipe(
         steps=steps,
         batch_size=batch,

@@ -1,21 +1,20 @@
-"""Summarization of CAB: several newspaper articles of one event in, a summary out, written greedily (Multi-News).
+"""Summarization of CAB: several newspaper articles on one event in, a summary out, decoded greedily (Multi-News).
 
-The score is ROUGE-1 (F, from 0 to 1) of what is written against all of what the editor wrote; ROUGE-2, summary-level
-ROUGE-L and the loss in nats per token stand beside it. Validation is by the same score, on 200 clusters at equal
-distances, since writing is slow; each test cluster is written once, with the selected weights.
+The score is ROUGE-1 (F, from 0 to 1) of the decoded summary against the whole reference summary; ROUGE-2, summary-level
+ROUGE-L and the loss in nats per token are beside it. Validation is by the same score, on 200 evenly spaced clusters,
+since decoding is slow; each test cluster is decoded once, with the selected weights.
 
-`cab-2023`: the vocabulary of facebook/bart-base (an own one in the smoke tier) in ParaGen's layout, no attention
-dropout (the default of the code that was run; the paper's table says 0.1), a second position that is never trained,
-label smoothing 0.1, 50,000 updates of 64 clusters, the last checkpoint; 200 to 400 tokens are written. They are written
-in batches of 64 in the order of the file, and a row that has ended goes on until all of its batch want to end in the
-same step: what follows its first end token stays in the text, begin, padding and end tokens are deleted wherever they
-stand, and scores depend on the batch. `longspan` fixes what can be fixed without another model: a vocabulary anyone can
-make (BPE of the training articles, as many entries), texts that keep their end tokens, the attention dropout of the
-paper, gradients clipped at 1, the checkpoint with the best validation score, and a summary ends where the network ends
-it.
+`cab-2023`: the vocabulary of facebook/bart-base (its own in the smoke tier) in ParaGen's layout, no attention dropout
+(the default of the code that was run; the paper's table says 0.1), a second position that is never trained, label
+smoothing 0.1, 50,000 updates of 64 clusters, the last checkpoint; 200 to 400 tokens are decoded, in batches of 64 in
+the order of the file, and a row that has ended continues until all rows of its batch predict the end in the same step:
+what follows its first end token stays in the text, begin, padding and end tokens are deleted wherever they occur, and
+scores depend on the batch. `longspan` fixes what can be fixed without changing the model: a vocabulary anyone can make
+(BPE of the training articles, of the same size), texts that keep their end tokens, the attention dropout of the paper,
+gradients clipped at 1, the checkpoint with the best validation score, and a summary ends where the network ends it.
 
 Departs from the code in: the 8 parts of a batch are weighted by their tokens and not equally; `<unk>` and `<mask>`,
-which no target has, are written as nothing.
+which no target has, decode to nothing.
 
 Version 2: under version 1, `cab-2023` cut a summary at its first end token, trained every position, and sources had one
 end token and no begin token.
@@ -43,8 +42,8 @@ from longspan.metrics.rouge import rouge, rouge_scorer
 from longspan.tasks.base import Evaluation, Feed, Protocol, Recipe, StepResult, Task, TaskMeta
 from longspan.tasks.cab_table import cab_presets
 
-WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
-ROWS_AT_ONCE = 16  # whose logits over the whole vocabulary are held together in evaluation
+WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code sees few of them
+ROWS_AT_ONCE = 16  # whose logits over the whole vocabulary are in memory together in evaluation
 
 DATA = multi_news.PRESETS["summarization"]
 CAB = Protocol(
@@ -133,13 +132,13 @@ class PairFeed(Feed):
         return Batch(*self._texts(rows, 0), *self._texts(rows, 1))
 
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        order = np.argsort(self.lengths[rows, 0], kind="stable")  # like lengths together: little padding
+        order = np.argsort(self.lengths[rows, 0], kind="stable")  # similar lengths together: little padding
         for first in range(0, len(order), size):
             places = order[first : first + size]
             yield places, self.batch(rows[places])
 
     def to_write(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Batches to summarise: in the order of the rows where those of a batch stop together."""
+        """Batches to summarise: in the order of the rows if those of a batch stop together."""
         if self.limits.stop == "row":
             yield from self.in_batches(rows, size)
             return
@@ -148,7 +147,7 @@ class PairFeed(Feed):
             yield places, self.batch(rows[places])
 
     def text(self, tokens: np.ndarray) -> str:
-        """What was written: all before the first end token; where rows stop together, all but special tokens."""
+        """The decoded text: all before the first end token; if rows stop together, all but special tokens."""
         vocabulary = self.split.vocabulary
         if self.limits.stop == "row":
             ends = np.flatnonzero(tokens == vocabulary.end)
@@ -163,7 +162,7 @@ class PairFeed(Feed):
         width = min(-(-int(lengths.max()) // WIDTH_STEP) * WIDTH_STEP, int(self.longest[column]))
         place = torch.arange(width, device=device)
         index = (self.starts[row, column, None] + place).clamp(max=self.tokens.numel() - 1)
-        tokens = self.tokens[index].int() & 0xFFFF  # 16 bits without a sign, which torch cannot gather
+        tokens = self.tokens[index].int() & 0xFFFF  # unsigned 16 bits, which torch cannot gather
         return tokens.masked_fill(place >= length, self.split.vocabulary.pad), lengths.tolist()
 
 
@@ -248,7 +247,7 @@ class Summarization(Task):
 
 
 def _losses(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """For every token that follows another: its negative log-likelihood, and the mean of that over all entries."""
+    """For every token that follows another: its negative log-likelihood, and the mean of that over the vocabulary."""
     lengths = [length - 1 for length in batch.target_lengths]
     given, wanted = batch.target[:, :-1], batch.target[:, 1:]
     log_p = model(batch.source, batch.source_lengths, given, lengths).float().log_softmax(dim=-1)

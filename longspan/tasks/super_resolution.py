@@ -1,17 +1,18 @@
 """Super-resolution: from 16 x 16 pixels of a face to 128 x 128, by a diffusion that SR3 has learnt to reverse.
 
-The score is the PSNR of the sampled pictures in decibels, the higher, the better, with SSIM beside it, and both of the
-bicubic and of the nearest-neighbour picture. Chance is the PSNR of the bicubic one. During training the loss at fixed
-noise levels with fixed noise is asked for, since sampling takes 2,000 passes of the network. The mechanism on trial
-sits in all slots of the network: pixels are tokens, up to 16,384 of them, in one head of 64 to 512 channels.
+The score is the PSNR of the sampled pictures in decibels (higher is better), with SSIM beside it, and both of the
+bicubic and of the nearest-neighbour picture. Chance is the PSNR of the bicubic one. During training, validation uses
+the loss at fixed noise levels with fixed noise, since sampling takes 2,000 passes of the network. The mechanism on
+trial sits in all slots of the network: pixels are tokens, up to 16,384 of them, in one head of 64 to 512 channels.
 
 `cab-2023` is the recipe of the Comprehensive Attention Benchmark (arXiv:2210.07661), as its code has it: a million
-iterations of plain Adam on batches of four with one noise level a batch, and the mean of the weights at the last five
+iterations of plain Adam on batches of four with one noise level per batch, and the mean of the weights at the last five
 evaluations. Its softmax row had attention at sides 16 to 64 only (`--set model.attn_res=[16,32,64]`), the others at 128
 as well. `longspan` shows the network as many pictures in batches of 32, each with a noise level of its own, at a rate
-that warms up and falls to zero, and has it predict the velocity instead of the noise; gradients are clipped, a running
-mean of the weights is evaluated, and the best validation loss selects, on pictures that are kept out of training. The
-lite tier of both is what an H200 does in four minutes, with the network at full size, scored on 16 pictures.
+that warms up and falls to zero, and has it predict the velocity instead of the noise; gradients are clipped, an
+exponential moving average of the weights is evaluated, and the best validation loss selects, on pictures that are kept
+out of training. The lite tier of both is what an H200 does in four minutes, with the network at full size, scored on 16
+pictures.
 """
 
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ from longspan.tasks.diffusion import Diffusion, Sampler, add_noise, normal
 from longspan.tasks.row_draws import for_rows
 
 DATA = faces.PRESETS["super_resolution"]
-VALIDATED = 8  # noise levels at which each validation picture is asked for
+VALIDATED = 8  # noise levels for each validation picture
 SHOWN = 8  # pictures kept for people to look at
 ON_THE_DEVICE = 4 << 30  # bytes; more pictures than this stay on the host
 
@@ -118,7 +119,7 @@ CAB_SMOKE = Protocol(
 
 @dataclass(frozen=True)
 class Batch:
-    """Pictures in bytes, and the noise levels between which each is trained: the same for all, or one's own."""
+    """Pictures in bytes, and the noise levels between which each is trained: the same for all, or one for each."""
 
     upsampled: UInt8[Tensor, "b side side 3"]
     high: UInt8[Tensor, "b side side 3"]
@@ -127,7 +128,7 @@ class Batch:
 
 
 class PictureFeed(Feed):
-    """A split in bytes, on the device if it is not too large for that; pictures become numbers in the step itself."""
+    """A split in bytes, on the device if it is not too large for that; pictures become floats in the step itself."""
 
     def __init__(self, pictures: Pictures, network: Network, device: torch.device | str):
         self.pictures, self.network, self.device = pictures, network, torch.device(device)
@@ -227,13 +228,13 @@ class SuperResolution(Task):
         )
         place = for_rows(lambda n: torch.rand(n, device=device), count)
         level = torch.lerp(batch.between[0], batch.between[1], place)
-        noise = for_rows(lambda n: torch.randn_like(torch.cat([high] * (n // count))), count)  # in its memory format
+        noise = for_rows(lambda n: torch.randn_like(torch.cat([high] * (n // count))), count)  # in high's memory format
         answer = model(upsampled, add_noise(high, noise, level), level).float()
         loss = F.l1_loss(answer, batch.diffusion.target(high, noise, level))
         return StepResult(loss, {"loss": loss.detach() * count}, count)
 
     def validate(self, model: nn.Module, feed: Feed, rows: np.ndarray, batch_size: int) -> Evaluation:
-        """The loss at evenly spaced steps, with noise that is the same each time it is asked for."""
+        """The loss at evenly spaced steps, with the same noise every time."""
         assert isinstance(feed, PictureFeed)
         steps = np.rint((np.arange(VALIDATED) + 0.5) / VALIDATED * feed.network.diffusion.steps).astype(int)
         found = []
@@ -287,7 +288,7 @@ class SuperResolution(Task):
 
 
 class Upscaler:
-    """A trained network that makes large pictures of small ones."""
+    """A trained network that makes large pictures from small ones."""
 
     def __init__(self, network: nn.Module, settings: Network, low: int):
         self.network, self.settings, self.low = network.eval(), settings, low

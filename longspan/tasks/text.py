@@ -1,4 +1,4 @@
-"""Text: is a film review kind? Bytes in, one of two answers out (Long Range Arena, arXiv:2011.04006).
+"""Text: is a film review positive? Bytes in, one of two answers out (Long Range Arena, arXiv:2011.04006).
 
 The paper's text fixes 4,000 bytes, the released configuration has 1,000; `text_1k` to `text_4k` fix the length instead.
 The published column is the best of 1,000 to 4,000 bytes for each model.

@@ -1,4 +1,4 @@
-"""Text at 3,000 bytes: is a film review kind? (Long Range Arena, arXiv:2011.04006)"""
+"""Text at 3,000 bytes: is a film review positive? (Long Range Arena, arXiv:2011.04006)"""
 
 from longspan.tasks.byte_text import ByteText, protocols
 from longspan.tasks.classification import encoder_task

@@ -13,8 +13,8 @@ from longspan.datasets.base import Split
 from longspan.kernels.packing import Rows
 from longspan.tasks.base import Feed
 
-WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code meets few of them
-TOTAL_STEP = 2048  # real and filling tokens of a batch on a GPU are a multiple of this
+WIDTH_STEP = 64  # batches have widths of multiples of this, so that compiled code sees few of them
+TOTAL_STEP = 2048  # real and filler tokens of a batch on a GPU are a multiple of this
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TokenFeed(Feed):
     """Bytes of a whole split on the device; a batch is one gather, hardly wider than its longest text, 0 elsewhere."""
 
     def __init__(self, split: Split, device: torch.device | str, shift: int = 0, end: int | None = None):
-        """`end` is the id of a symbol that is set behind every text."""
+        """`end` is the id of a symbol that is appended to every text."""
         columns = (len(split), -1)  # one text an example, or two
         self.tokens = torch.tensor(split.tokens, device=device)
         self.starts = torch.tensor(split.starts, device=device).reshape(columns)
@@ -49,7 +49,7 @@ class TokenFeed(Feed):
         return self._gather(rows, lengths, len(lengths), self._width(lengths))
 
     def filled(self, rows: np.ndarray) -> Batch:
-        """As wide as the longest text, and filled up to one of few totals: a recorded update wants few shapes."""
+        """As wide as the longest text, and filled up to one of few totals: captured updates need few shapes."""
         lengths = self.lengths[rows].T.ravel()
         if lengths.min() == self.longest:
             return self._gather(rows, lengths, len(lengths), self.longest)
@@ -58,7 +58,7 @@ class TokenFeed(Feed):
         return self._gather(rows, np.append(lengths, filler), len(lengths), self.longest)
 
     def in_batches(self, rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        order = np.argsort(self.lengths[rows].max(axis=1), kind="stable")  # like lengths together: little padding
+        order = np.argsort(self.lengths[rows].max(axis=1), kind="stable")  # similar lengths together: little padding
         for first in range(0, len(order), size):
             places = order[first : first + size]
             lengths = self.lengths[rows[places]].T.ravel()
@@ -68,7 +68,7 @@ class TokenFeed(Feed):
         return min(-(-int(lengths.max()) // WIDTH_STEP) * WIDTH_STEP, self.longest)
 
     def _gather(self, rows: np.ndarray, lengths: np.ndarray, count: int, width: int) -> Batch:
-        """`lengths` of the texts, `count` in all, and of a row beyond them that only fills."""
+        """`lengths` of the texts, `count` in all, and of a filler row if there is one more."""
         device = self.tokens.device
         row = torch.from_numpy(np.ascontiguousarray(rows)).to(device, non_blocking=True)
         length = torch.from_numpy(lengths).to(device, non_blocking=True)

@@ -1,14 +1,14 @@
 """Speech from phones by FastSpeech 2, all frames at once (LJSpeech, as in CAB).
 
-The score is the mel-cepstral distortion of what is spoken freely (`tasks/speech.py`); `duration_error` is in frames a
-phone, `pitch_error_hz` in Hz, both without the end token. The loss is the mean L1 of the mels and the mean squared
+The score is the mel-cepstral distortion of free-running synthesis (`tasks/speech.py`); `duration_error` is in frames
+per phone, `pitch_error_hz` in Hz, both without the end token. The loss is the mean L1 of the mels and the mean squared
 errors of log(d + 1), pitch and energy.
 
 `cab-2023` is fairseq's recipe as CAB ran it: 200,000 updates of 48 clips in 8 parts, the gradients of the parts' means
 summed and divided by 48; padding is masked in attention only; durations of the Montreal Forced Aligner. The weights
 that are best up to update 20,000, the number in CAB's table, are scored as well. `longspan` fixes what can be fixed
-without another model: 20,000 updates, the plain mean over the parts, padding that no one sees, and durations from
-wherever there are some. Its lite tier has 2,000 updates in 2 parts.
+without changing the model: 20,000 updates, the plain mean over the parts, padding that no layer sees, and durations
+from any source. Its lite tier has 2,000 updates in 2 parts.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from longspan.tasks.speech import Mels, SpeechTask, masked_mean, speech_task
 from longspan.tasks.speech_feed import Batch, Hearing, SpeechFeed
 from longspan.tasks.speech_rules import CAB_RECIPE, LONGSPAN_RECIPE, SMOKE_RECIPE, speech_protocols
 
-MOST = 10_000  # frames that a phone may be said to last
+MOST = 10_000  # frames that a phone may be predicted to last
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class TTSFastSpeech2(SpeechTask):
         return len(batch.tokens)
 
     def errors(self, batch: AlignedBatch, told: Spoken) -> dict[str, Tensor]:
-        """Without the end token, which lasts for no time; pitch where a phone lasts."""
+        """Without the end token, which has no duration; pitch only of phones that have one."""
         phone = real(batch.lengths - 1, batch.tokens.shape[1])
         sounds = phone & (batch.durations > 0)
         late = whole_durations(told.log_durations, MOST) - batch.durations

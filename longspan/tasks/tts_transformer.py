@@ -1,15 +1,15 @@
 """Speech from phones by Transformer-TTS, four frames a step, one step after another (LJSpeech, as in CAB).
 
-The score is the mel-cepstral distortion of what is spoken freely (`tasks/speech.py`); `length_error` is how far the
+The score is the mel-cepstral distortion of free-running synthesis (`tasks/speech.py`); `length_error` is how far the
 number of frames is off, as a share of the true one. The loss is L1 and squared error, each before and after the
-post-net, and the cross entropy of stopping, in which the last step weighs five times.
+post-net, and the cross entropy of stopping, in which the last step has weight five.
 
 `cab-2023` is fairseq's recipe as CAB ran it: 200,000 updates of 48 clips in 8 parts, the gradients of the parts' means
 summed and divided by the number of steps, about 48 x 141; padding is masked in attention only; and a row that has
-stopped goes on until its batch of 6 has, which its post-net sees. The weights that are best up to update 20,000, the
-number in CAB's table, are scored as well. `longspan` fixes what can be fixed without another model: 20,000 updates, the
-plain mean over the parts, padding that no one sees, and a row that ends where it stops. Its lite tier has 8,000 updates
-in 2 parts.
+stopped continues until its batch of 6 has, which its post-net sees. The weights that are best up to update 20,000, the
+number in CAB's table, are scored as well. `longspan` fixes what can be fixed without changing the model: 20,000
+updates, the plain mean over the parts, padding that no layer sees, and a row that ends where it stops. Its lite tier
+has 8,000 updates in 2 parts.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ class TTSTransformer(SpeechTask):
         return TransformerTTS(attention, protocol.model, vocabulary=protocol.model.vocabulary)
 
     def passes(self, protocol: Protocol) -> tuple[float, float]:
-        """Steps are spoken one after another, which takes about as long as twenty passes over all of them."""
+        """Steps are generated one after another, which takes about as long as twenty passes over all of them."""
         return 20.0, 40.0
 
     def speak(self, model: nn.Module, batch: Batch) -> tuple[Mels, Int[Tensor, " b"]]:
@@ -103,7 +103,7 @@ class TTSTransformer(SpeechTask):
 
 
 def pack(mel: Mels, size: int) -> Float[Tensor, "b s f"]:
-    """So many consecutive frames side by side; what is left at the end is dropped.
+    """`size` consecutive frames side by side; what is left at the end is dropped.
 
     >>> pack(torch.arange(10.0).view(1, 10, 1), 4).tolist()
     [[[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]]

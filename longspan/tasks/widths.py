@@ -1,4 +1,4 @@
-"""Few widths for batches of many lengths, so that a recorded update meets the shape of its batch again."""
+"""Few widths for batches of many lengths, so that batch shapes recur and captured updates are reused."""
 
 from longspan.core.errors import UsageError
 

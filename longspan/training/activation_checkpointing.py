@@ -1,9 +1,9 @@
-"""Activation checkpointing: a layer keeps only what it was given, and is computed again in the backward pass.
+"""Activation checkpointing: a layer stores only its inputs and is recomputed in the backward pass.
 
     checkpoint_layers(model)      # outputs, gradients and everything the layers count stay the same
 
-The second computation sees the random numbers, the buffers and the auxiliary losses of the first, and leaves the
-buffers as the first left them: running statistics and centroids are moved once.
+The recomputation sees the random numbers and buffers of the first pass, and leaves buffers and auxiliary losses as that
+pass left them: running statistics and centroids are updated once.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from longspan.backbones.slots import layers_of
 
 
 def checkpoint_layers(model: nn.Module) -> None:
-    """Compute every layer that has a slot again in the backward pass."""
+    """Recompute every layer that has a slot in the backward pass."""
     for layer in layers_of(model):
         if "forward" not in vars(layer):  # once is enough
             layer.forward = _Twice(layer, layer.forward)
 
 
 class _Twice:
-    """The forward of a layer whose intermediate results are not kept."""
+    """The forward of a layer whose intermediate activations are not stored."""
 
     def __init__(self, layer: nn.Module, method: Callable[..., Any]):
         self.layer, self.method = layer, method
@@ -45,7 +45,7 @@ class _Twice:
 
 @contextlib.contextmanager
 def _again(before: list[tuple[Tensor, Tensor]], collecting: list[Any]) -> Iterator[None]:
-    """Buffers as they were before the first computation; terms of the loss are made again, and dropped."""
+    """Restore the buffers from before the first pass; auxiliary loss terms are computed again and dropped."""
     after, terms = [(buffer, buffer.clone()) for buffer, _ in before], [layer.auxiliary_terms for layer in collecting]
     _put(before)
     for layer in collecting:
@@ -59,11 +59,11 @@ def _again(before: list[tuple[Tensor, Tensor]], collecting: list[Any]) -> Iterat
 
 
 def _moving(layer: nn.Module) -> list[Tensor]:
-    """The buffers that belong to the state of a layer, which training may move."""
+    """The persistent buffers of a layer, which training may update."""
     state = layer.state_dict(keep_vars=True)
     return [buffer for name, buffer in layer.named_buffers() if name in state]
 
 
 def _put(values: list[tuple[Tensor, Tensor]]) -> None:
     for buffer, value in values:
-        buffer.data.copy_(value)  # through `data`: what the first pass saved is not taken for changed
+        buffer.data.copy_(value)  # through `data`, so that autograd does not take saved tensors for modified

@@ -21,7 +21,7 @@ class Belongs:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def differences(self, saved: Any) -> Iterator[str]:
-        """What differs from the facts in a checkpoint, a few words each; whatever it may hold."""
+        """How the facts saved in a checkpoint differ, a few words each; `saved` may be anything."""
         if not isinstance(saved, dict):
             yield "it does not say what it belongs to"
             return
@@ -36,7 +36,7 @@ class Belongs:
 
 
 def _leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Every plain value in its own spelling, by dotted names: `run.settings.recipe.steps`."""
+    """Every plain value as text, by its dotted name: `run.settings.recipe.steps`."""
     if depth > DEEPEST:
         yield name, "nested too deeply"
     elif isinstance(value, dict) and value:

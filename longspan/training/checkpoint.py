@@ -1,7 +1,7 @@
-"""Checkpoints that survive a crash: written beside and renamed, with a hash at the end, the previous one kept.
+"""Checkpoints that survive a crash: written atomically, with a hash at the end, the previous one kept.
 
-A file is the saved state followed by its SHA-256. One that was cut short, altered or belongs to another run is moved to
-the folder `set-aside`, where nothing reads it, in favour of the previous one.
+A file is the saved state followed by its SHA-256. One that is truncated, altered or belongs to another run is moved to
+the folder `set-aside`, where nothing reads it, and the previous one is used.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def is_whole(path: Path) -> bool:
 def latest(
     folder: Path, fault: Callable[[Path, Any], str | None] = lambda path, state: None
 ) -> tuple[dict[str, Any] | None, list[Unusable]]:
-    """The newest state that is whole and has no `fault` (None when there is none), and the files passed over."""
+    """The newest state that is whole and has no `fault` (None if there is none), and the files that were skipped."""
     unusable: list[Unusable] = []
     for path in newest_first(folder):
         try:
@@ -95,7 +95,7 @@ def set_aside(path: Path, sentence: str) -> None:
 
 
 def step_of(path: Path) -> int | None:
-    """The step in the name of a checkpoint; None for a name that no run gives."""
+    """The step in the name of a checkpoint; None if the name has none."""
     number = path.stem.partition("-")[2]
     return int(number) if number.isascii() and number.isdigit() else None
 

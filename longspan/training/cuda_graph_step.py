@@ -1,13 +1,13 @@
-"""An update as a CUDA graph: recorded once for each shape of batch, and from then on replayed without the host.
+"""An update as a CUDA graph: captured once for each batch shape, then replayed without launch overhead on the host.
 
     update = Captured(update, CudaGraphs())
     results = update(batches)      # what `update(batches)` gives, in tensors that the next call overwrites
 
-A step of a small network is hundreds of launches that each do little, and the host cannot send them as fast as a GPU
-finishes them. A shape runs eagerly the first time, which also compiles and allocates whatever it needs, is captured the
-second time and replayed from then on. Batches are tensors and plain values in dataclasses, lists, tuples and mappings;
-values belong to the shape. Batches of anything else, and a network that synchronises with the device midway, cannot be
-captured and always run eagerly.
+A step of a small network is hundreds of kernel launches that each do little, and the host cannot issue them as fast as
+a GPU finishes them. A shape runs eagerly the first time, which also compiles and allocates whatever it needs, is
+captured the second time and replayed from then on. Batches are tensors and plain values in dataclasses, lists, tuples
+and mappings; plain values count as part of the shape. Batches of anything else, and a network that synchronises with
+the device midway, cannot be captured and always run eagerly.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ MOST_SHAPES = 64  # a task with more shapes than this is not worth capturing
 
 class Recorder(Protocol):
     def stage(self) -> contextlib.AbstractContextManager:
-        """A context on whose stream captured work must run, and everything beside it."""
+        """A context that sets the stream on which captured work, and everything around it, must run."""
         ...
 
     def record(self, compute: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """A function that replays it, and the tensors that then hold the results; nothing is computed yet."""
+        """A function that replays `compute`, and its static output tensors; nothing is computed yet."""
         ...
 
 
 class CudaGraphs:
-    """Records on a stream of its own, as CUDA wants it; all graphs share their memory, since one runs at a time."""
+    """Captures on a side stream, as CUDA requires; all graphs share a memory pool, since only one runs at a time."""
 
     def __init__(self):
         self._stream, self._pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
@@ -56,7 +56,7 @@ class Recording:
 
 
 class Captured:
-    """`update`, replayed where it was recorded."""
+    """`update`, replayed for batch shapes that have been captured."""
 
     def __init__(self, update: Update, recorder: Recorder):
         self._update, self._recorder = update, recorder
@@ -95,7 +95,7 @@ class Captured:
 
 
 def shape_of(value: Any) -> Any:
-    """What must be the same for a recording to fit: shapes and kinds of tensors, everything else by value."""
+    """What must match for a captured graph to be replayed: shapes and dtypes of tensors, everything else by value."""
     if torch.is_tensor(value):
         return tuple(value.shape), value.dtype
     if dataclasses.is_dataclass(value):
@@ -108,7 +108,7 @@ def shape_of(value: Any) -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, always in one order."""
+    """The tensors of a batch, always in the same order."""
     if torch.is_tensor(value):
         yield value
     elif dataclasses.is_dataclass(value):
@@ -120,7 +120,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def copy_of(value: Any) -> Any:
-    """The same batch in tensors of its own."""
+    """The same batch with cloned tensors."""
     if torch.is_tensor(value):
         return value.clone()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

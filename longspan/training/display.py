@@ -14,7 +14,7 @@ from longspan.training.progress import Progress
 
 @contextmanager
 def progress_bar(title: str, steps: int, score: str, shown: bool = True):
-    """Yields a watcher for the loop: a bar, or where standard error is not a terminal a line from time to time."""
+    """Yields a watcher for the loop: a progress bar, or an occasional line if standard error is not a terminal."""
     if not shown:
         yield None
         return
@@ -47,7 +47,7 @@ def progress_bar(title: str, steps: int, score: str, shown: bool = True):
 
 
 class LineFromTimeToTime:
-    """A watcher that says how far a long run is, for log files."""
+    """A watcher that reports the progress of a long run, for log files."""
 
     EVERY = 60.0  # seconds
 
@@ -77,7 +77,7 @@ def _figures(progress: Progress, score: str) -> str:
 
 
 class Logs:
-    """`log.csv` and TensorBoard events in the run's folder, always equal to the learning curve."""
+    """`log.csv` and TensorBoard events in the run's folder, always in step with the learning curve."""
 
     def __init__(self, folder: Path):
         self.folder = folder

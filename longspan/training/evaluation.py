@@ -20,7 +20,7 @@ def evaluate(
 ) -> Evaluation:
     """Scores on all rows of a feed, shared between processes if there is one for each, with dropout off.
 
-    `validating` asks what a task is asked during training, which may be less.
+    `validating` runs `Task.validate` as during training, which may compute less.
     """
     model.eval()
     rows = np.arange(len(feed))
@@ -31,7 +31,7 @@ def evaluate(
         torch.no_grad(),
         gathered(model),
         torch.compiler.set_stance("force_eager"),
-    ):  # compiling once more would take longer
+    ):  # recompiling would take longer
         result = ask(model, feed, mine, batch_size)
     model.train()
     return summarised(task, _gather(task, result, fabric) if shared else result)
@@ -45,7 +45,7 @@ def _gather(task: Task, mine: Evaluation, fabric: "Fabric") -> Evaluation:
 
 
 def join(task: Task, shares: Sequence[Evaluation]) -> Evaluation:
-    """What one process would have found on the rows of all shares."""
+    """What one process would have computed on the rows of all shares."""
     metrics, counts = {}, {n: sum(share.counts[n] for share in shares) for n in shares[0].counts}
     count = sum(share.count for share in shares)
     for name in shares[0].metrics:
@@ -61,7 +61,7 @@ def join(task: Task, shares: Sequence[Evaluation]) -> Evaluation:
 
 
 def summarised(task: Task, result: Evaluation) -> Evaluation:
-    """With the scores that are computed from all predictions, where there are any."""
+    """Add the scores that are computed from all predictions, if there are any."""
     if not result.predictions:
         return result
     return replace(result, metrics=result.metrics | task.summary(result.predictions))

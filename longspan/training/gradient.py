@@ -1,16 +1,16 @@
-"""The gradient of a whole batch, which is gone through in parts and shared by processes.
+"""The gradient of a whole batch, which is processed in parts (gradient accumulation) and divided among processes.
 
-However a batch is divided, its gradient is that of one rule (`Recipe.parts`), where g_p is the gradient of the mean
-loss of part p, all processes together, and n_p what that mean is over:
+However a batch is divided, its gradient follows one rule (`Recipe.parts`), where g_p is the gradient of the mean loss
+of part p over all processes, and n_p the count behind that mean:
 
     counts             sum_p n_p g_p / sum_p n_p      the parts are one batch; every term of a loss by counts of its own
     mean               sum_p g_p / parts
     sum_over_samples   sum_p g_p / sum_p samples_p    samples are `StepResult.count`; the rule of fairseq
 
-Several processes have a share of every part. Their gradients are averaged when the last part is done, hence the factor
-`world_size` in what is descended.
+Every process has a share of every part. Gradients are averaged over processes after the last part, hence the factor
+`world_size` in the objective.
 
-An auxiliary loss of the mechanisms is part of the mean loss of its part. Where a loss has terms it is one more of them,
+An auxiliary loss of the mechanisms is added to the mean loss of its part. If a loss has terms, it is one more term,
 which counts parts.
 """
 
@@ -44,7 +44,7 @@ class Gradient:
     fabric: "Fabric"
 
     def totals(self, parts: Sequence[Any]) -> Counts:
-        """What each term of the loss counts in all parts and processes; nothing where it is not needed beforehand."""
+        """The count of each term of the loss over all parts and processes; empty if not needed beforehand."""
         if self.recipe.parts != "counts" or len(parts) == 1:
             return {}
         each = [self.task.counts(part) for part in parts]
@@ -53,7 +53,7 @@ class Gradient:
         return self._over_processes({name: sum(one[name] for one in each) for name in each[0]})
 
     def part(self, part: Any, totals: Counts, *, last: bool, alone: bool) -> StepResult:
-        """One forward and backward pass; `alone` is a part that is the whole batch."""
+        """One forward and backward pass; `alone` says that the part is the whole batch."""
         with kept_back(self.model, self.fabric, not last):
             with collecting(self.model) as layers:
                 result = self.task.loss(self.model, part, smoothing=self.recipe.label_smoothing)
@@ -65,8 +65,8 @@ class Gradient:
     def _sums(self, result: StepResult) -> dict[str, Tensor]:
         """What a part adds to the learning curve: the sum over processes is what one process would have reported.
 
-        A term is a mean over counts of its own, while sums are of samples. Where each term has its sum, that of the
-        loss is theirs together.
+        A term is a mean over its own count, while sums are over samples. If every term has a sum, the sum of the loss
+        is their total.
         """
         if self.fabric.world_size == 1 or not result.terms:
             return result.sums
@@ -83,7 +83,7 @@ class Gradient:
         return bool(layers_with_auxiliary(self.model))
 
     def _objective(self, result: StepResult, totals: Counts, alone: bool) -> Tensor:
-        """What is descended, so that the sum over processes and parts is the loss of the batch up to `finish`."""
+        """The loss to backpropagate; its sum over processes and parts is the loss of the batch, up to `finish`."""
         one_process = self.fabric.world_size == 1
         if one_process and (alone or self.recipe.parts != "counts"):
             return result.loss
@@ -103,7 +103,7 @@ class Gradient:
         return torch.stack(weighted).sum()
 
     def finish(self, counts: Sequence[int | Tensor], has_terms: bool) -> None:
-        """Divide what was accumulated by what the rule makes of the counts of all parts."""
+        """Divide the accumulated gradients by the divisor that the rule computes from the counts of all parts."""
         rule = self.recipe.parts
         if rule == "mean":
             divisor: float | Tensor = len(counts)
@@ -118,13 +118,13 @@ class Gradient:
                     parameter.grad.div_(divisor)
 
     def _share(self, own: int | Tensor, total: int | Tensor) -> float | Tensor:
-        """The weight of a mean over `own` in the mean over `total`, of which there may be none."""
+        """The weight of a mean over `own` in the mean over `total`, which may be 0."""
         total = total.clamp(min=1) if isinstance(total, Tensor) else max(1, total)
         weight = own * self.fabric.world_size / total
         return weight.float() if isinstance(weight, Tensor) else weight
 
     def _over_processes(self, counts: Counts) -> Counts:
-        """The sums of all processes' counts, on the device."""
+        """The counts summed over all processes, on the device."""
         if self.fabric.world_size == 1 or not counts:
             return counts
         device = self.fabric.device
@@ -133,7 +133,7 @@ class Gradient:
 
 
 def _with_auxiliary(result: StepResult, term: Tensor | float) -> StepResult:
-    """The result with what the mechanisms add to its loss, which the learning curve shows by itself."""
+    """The result with the auxiliary loss of the mechanisms added, which the learning curve shows separately."""
     term = torch.as_tensor(term, device=result.loss.device)
     terms = {**result.terms, AUXILIARY: (term, 1)} if result.terms else result.terms
     sums = {**result.sums, AUXILIARY: term.detach() * result.count}

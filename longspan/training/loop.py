@@ -1,8 +1,8 @@
 """The one training loop: from a model and a feed to the evaluated model, whatever happens in between.
 
-Every random number of step t comes from a seed derived from (seed, t), and the order of examples from (seed, epoch).
-A run that was killed therefore goes on from its last checkpoint to exactly the numbers of an uninterrupted one (on a
-CPU; on a GPU up to the order of summation).
+Every random number of step t comes from a seed derived from (seed, t), and the order of examples from (seed, epoch). A
+killed run therefore resumes from its last checkpoint with exactly the numbers of an uninterrupted one (on a CPU; on a
+GPU up to the order of summation).
 """
 
 import math
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 NOTHING = Belongs()
-SAVE_EVERY_SECONDS = 5.0  # and never more often than leaves 95 % of the time for training
+SAVE_EVERY_SECONDS = 5.0  # or less often, to leave 95 % of the time for training
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ def train(
 ) -> Trained:
     """Train to the last step of the recipe, resuming from a checkpoint in `folder`, and score the selected weights.
 
-    A checkpoint is resumed if it `belongs` to this very run and is sound in every part; others are set aside.
-    A recipe with `pretraining_steps` has a stage of them first, which is trained by this very function in a folder of
-    its own. `save_every_seconds` is SAVE_EVERY_SECONDS unless given, and below 0 after every step. Ctrl-C, SIGTERM and
-    SIGUSR1 stop it after the step at hand, once that is saved. Several processes save, and react to a signal, at
-    evaluations only, where they synchronise anyway.
+    A checkpoint is resumed if it `belongs` to this very run and is sound in every part; others are set aside. A recipe
+    with `pretraining_steps` begins with a pretraining stage, trained by this same function in a folder of its own.
+    `save_every_seconds` defaults to SAVE_EVERY_SECONDS; below 0, every step is saved. Ctrl-C, SIGTERM and SIGUSR1 stop
+    training after the current step, once it is saved. Several processes save, and react to a signal, only at
+    evaluations, where they synchronise anyway.
     """
     save_every_seconds = SAVE_EVERY_SECONDS if save_every_seconds is None else save_every_seconds
     recipe = protocol.recipe
@@ -123,7 +123,7 @@ def train(
     order = order_of(train_feed, recipe, seed, sharers)
 
     def rows_of(step: int) -> list[np.ndarray]:
-        """The rows of a step in its parts, those of this process."""
+        """This process's rows of a step, part by part."""
         return [rows[rank::sharers] for rows in order.parts(step)]
 
     streams = Streams(task, bare, train_feed, fabric) if recipe.order == "streams" else None
@@ -133,7 +133,7 @@ def train(
     spent, sums, pause = progress.total_seconds, TrainingSums(progress, fabric), save_every_seconds
 
     def settle() -> None:
-        """Bring device-side sums, clocks and the peak of memory into `progress`."""
+        """Bring device-side sums, clocks and peak memory into `progress`."""
         progress.train_seconds += stretch.elapsed()
         progress.total_seconds = spent + whole.elapsed()
         progress.peak_bytes = max(progress.peak_bytes, peak_memory_bytes(device))
@@ -211,7 +211,7 @@ def train(
 class TrainingSums:
     """What a step reports, summed on the device since the last evaluation.
 
-    Numbers are added one by one whether a run was interrupted or not, so that a resumed one has the same bits.
+    Numbers are added one by one whether or not a run was interrupted, so that a resumed run is bitwise identical.
     """
 
     def __init__(self, progress: Progress, fabric: "Fabric"):
@@ -263,7 +263,7 @@ def _evaluate(task: Task, model: nn.Module, feed: Feed, recipe: Recipe, progress
 
 
 def _point(progress: Progress) -> Evaluation:
-    """The selected point of the learning curve, which says how those weights did on the validation set."""
+    """The validation scores of the selected weights, from their point of the learning curve."""
     chosen = next(point for point in progress.curve if point["step"] == progress.best_step)
     valid = {name.removeprefix("valid_"): value for name, value in chosen.items() if name.startswith("valid_")}
     return Evaluation(valid, progress.valid_count, {})
@@ -271,6 +271,6 @@ def _point(progress: Progress) -> Evaluation:
 
 def save_weights(weights: Weights, path: Path) -> None:
     with temporary_beside(path) as temporary:
-        # A clone each, since a mechanism may tie two parameters and the format holds no ties.
+        # Cloned, since a mechanism may tie two parameters and the format does not store shared tensors.
         weights = {name: value.detach().clone().contiguous() for name, value in weights.items()}
-        temporary.write_bytes(save(weights))  # `save_file` has a temporary of its own, which nobody would sweep
+        temporary.write_bytes(save(weights))  # `save_file` makes a temporary file that would never be swept

@@ -1,6 +1,6 @@
 """The arithmetic mean of a model's weights at the last evaluations of a run, kept as one running sum.
 
-Which evaluations are the last ones is known from the recipe, so that no weights need be kept that leave the mean later.
+The recipe says which evaluations are the last ones, so no weights need be kept that later drop out of the mean.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from longspan.tasks.base import Recipe
 
 
 class MeanOfLast:
-    """Sums a state dict in float64 at each of the last evaluations; of integers, such as counters, the last counts."""
+    """Sums a state dict in float64 at each of the last evaluations; integers, such as counters, keep the last one."""
 
     def __init__(self, recipe: Recipe):
         chosen = recipe.selection == "mean_of_last"

@@ -1,10 +1,10 @@
 """AdamW or Adam, and learning rates as plain functions of the step.
 
 A mechanism may tag a parameter with `parameter.optim = {"weight_decay": 0.0, "max_learning_rate": 1e-3}`, or have it
-trained at a `ratio` of the rate; everything else follows the recipe. State spaces tag the parameters of their dynamics
-with a `kind`, "ssm" or "dt": a recipe with `ssm_learning_rate` has a base rate for these, which takes the place of the
-cap and follows the same schedule. Under `decay="weights"`, whatever is no matrix, and embeddings and positions, decay
-not at all, as in S4.
+trained at a `ratio` of the rate; everything else follows the recipe. State-space models tag the parameters of their
+dynamics with a `kind`, "ssm" or "dt": a recipe with `ssm_learning_rate` has a base rate for these, which replaces the
+cap and follows the same schedule. Under `decay="weights"`, parameters of fewer than two dimensions, embeddings and
+positions have no weight decay, as in S4.
 """
 
 import math
@@ -22,11 +22,11 @@ STATE = {"step", "exp_avg", "exp_avg_sq"}  # what both optimisers keep for a par
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """The rate of update number `step`, counted from 0: linear warm-up, from `initial_rate` on, times the schedule.
+    """The rate of update number `step`, counted from 0: linear warm-up from `initial_rate`, times the schedule.
 
     `rsqrt` follows the convention of Long Range Arena, where the peak is learning_rate / sqrt(warmup); its `cosine` has
-    the period of all steps and starts after the warm-up, while `cosine_to_zero` reaches 0 with the last step. The peak
-    of `inverse_sqrt` is the learning rate itself.
+    a period of all steps and starts after the warm-up, while `cosine_to_zero` reaches 0 at the last step. The peak of
+    `inverse_sqrt` is the learning rate itself.
     """
     rise = min(1.0, step / recipe.warmup) ** recipe.warmup_power if recipe.warmup else 1.0
     past = max(0, step - recipe.warmup)
@@ -70,7 +70,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
 
 
 def load_optimizer(optimizer: Optimizer, state: dict) -> None:
-    """Go on from a saved state, which may come from another kind of device or another number of them."""
+    """Load a saved state, which may come from another kind or number of devices."""
     own = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimizer.param_groups]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,4 +1,4 @@
-"""Which rows a step sees, from the seed alone, so that a run goes on anywhere with the rows it would have had."""
+"""Which rows a step sees, from the seed alone, so that a run resumed at any step sees the rows it would have seen."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from longspan.tasks.base import Feed, Recipe
 
 class Order(Protocol):
     def parts(self, step: int) -> list[np.ndarray]:
-        """The rows of a batch in the parts in which it is gone through."""
+        """The rows of a batch, split into the parts in which it is processed."""
         ...
 
 
@@ -28,7 +28,7 @@ def order_of(feed: Feed, recipe: Recipe, seed: int, processes: int) -> Order:
 class ExampleOrder:
     """An endless stream of full shuffles, each drawn from (seed, epoch).
 
-    With `drop_last` an epoch ends when no whole batch is left of its shuffle. `numbered` rows are row + epoch * count.
+    With `drop_last` an epoch ends when fewer rows than a whole batch are left. `numbered` rows are row + epoch * count.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class StreamOrder:
 
 
 class LengthOrder:
-    """Groups of rows of like length, which the seed decides once, in an order drawn from (seed, epoch).
+    """Groups of rows of similar length, formed once from the seed, in an order drawn from (seed, epoch).
 
     A group is one part of a batch. The last group may be smaller, and so may the last batch of an epoch, which has the
-    groups that are left; with `drop_last` both are left out.
+    remaining groups; with `drop_last` both are dropped.
     """
 
     def __init__(self, lengths: np.ndarray | None, recipe: Recipe, seed: int, processes: int = 1):

@@ -1,7 +1,7 @@
-"""How several processes share the training of one cell (`recipe.parallel`), and what cannot be shared so.
+"""How several processes share the training of one cell (`recipe.parallel`), and what cannot be shared that way.
 
 ddp       every process has all weights and its share of the rows of each batch
-fsdp      as well as a share of the weights, their gradients and the optimiser's moments (`sharding.py`)
+fsdp      the same, but only a share of the weights, their gradients and the optimiser's moments (`sharding.py`)
 context   every process has all weights and all rows, and a part of the tokens of each (`kernels/context_parallel`)
 """
 
@@ -14,7 +14,7 @@ from longspan.tasks.base import Recipe, Task
 
 
 def check_parallel(task: Task, model: nn.Module, recipe: Recipe, processes: int) -> None:
-    """Refuse what several processes cannot share in the way that the recipe says; one process shares nothing."""
+    """Refuse what several processes cannot share in the recipe's way; a single process shares nothing."""
     if processes == 1:
         return
     if recipe.parallel == "fsdp" and recipe.pretraining_steps:

@@ -1,6 +1,6 @@
 """The stage before a task: its network is trained on something else first, by the same loop, and starts from there.
 
-Its checkpoints lie in a folder of their own, so that a run that was interrupted in either stage goes on in it.
+Its checkpoints are in a folder of their own, so that a run interrupted in either stage resumes in that stage.
 """
 
 import sys
@@ -33,9 +33,9 @@ def pretrain(
     folder: Path,
     belongs: Belongs,
 ) -> float:
-    """Train the weights of `model` by the stage of `task`, and give back how many seconds that took.
+    """Train the weights of `model` in the pretraining stage of `task`, and return how many seconds that took.
 
-    What the stage does not use of them, such as the head, stays as it is.
+    Weights that the stage does not use, such as the head, stay as they are.
     """
     stage = task.pretraining(protocol)
     unused = [parameter for name, parameter in model.named_parameters() if name.startswith("head.")]
@@ -54,7 +54,7 @@ def pretrain(
 
 
 def recipe_of(recipe: Recipe) -> Recipe:
-    """The recipe of the stage: that of the task but for its length, its rate and what is selected, the last weights."""
+    """The recipe of the stage: that of the task except for its length and rate, and with the last weights selected."""
     steps = recipe.pretraining_steps
     return replace(
         recipe,

@@ -1,4 +1,4 @@
-"""How far a run is: everything of its state except for the weights."""
+"""How far a run is: everything in its state except for the weights."""
 
 from dataclasses import dataclass, field
 
@@ -17,5 +17,5 @@ class Progress:
     valid_count: int = 0  # examples or tokens behind a validation score
     train_seconds: float = 0.0  # updates alone
     total_seconds: float = 0.0  # with evaluation and saving
-    peak_bytes: int = 0  # of memory, the most of all stretches
+    peak_bytes: int = 0  # peak memory, the maximum over all stretches
     resumed: int = 0

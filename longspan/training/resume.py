@@ -1,7 +1,7 @@
-"""Going on from a checkpoint: everything in it is checked before anything of it is used.
+"""Resuming from a checkpoint: everything in it is checked before any of it is used.
 
 A state that belongs to another run, or that does not fit the model, the optimiser or the recipe, is set aside; training
-starts from an earlier one or from the beginning. Nothing is loaded in part.
+starts from an earlier one or from the beginning. Nothing is loaded partially.
 """
 
 import math
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 PARTS = {"belongs", "model", "optimizer", "average", "best", "also", "sum", "progress"}
-CARRY = "carry"  # one part more, where rows are read as streams
-OWN = {"lr", "fused", "capturable"}  # of a parameter group: decided anew on every device
+CARRY = "carry"  # one more part, if rows are read as streams
+OWN = {"lr", "fused", "capturable"}  # of a parameter group: set anew on every device
 
 
 @dataclass
@@ -43,10 +43,10 @@ class Resumable:
     average: RunningAverage
     recipe: Recipe
     selection: Selection
-    carry: list[Any] = field(default_factory=list)  # what the checkpoint held of it
+    carry: list[Any] = field(default_factory=list)  # as loaded from the checkpoint
 
     def state(self, progress: Progress, carry: list[Any] | None = None) -> dict[str, Any]:
-        """All that a checkpoint holds; where the model is sharded, every process must ask."""
+        """Everything that a checkpoint holds; if the model is sharded, every process must call this."""
         state: dict[str, Any] = {
             "belongs": dict(self.belongs.facts),
             "model": self.model.state_dict(),
@@ -65,7 +65,7 @@ class Resumable:
         checkpoint.save(self.folder, state["progress"]["step"], state)
 
     def resume(self, fabric: "Fabric") -> Progress:
-        """Where the run was left. One process looks, so that all take the same."""
+        """Where the run stopped. One process chooses the checkpoint, so that all load the same one."""
         name = None
         if fabric.is_global_zero:
             state, unusable = checkpoint.latest(self.folder, self.fault)
@@ -119,7 +119,7 @@ class Resumable:
             yield from self._unselected(state)
 
     def _fits_carry(self, saved: Any) -> bool:
-        """Whether this is what parts and layers carry, by the names of tensors; nothing without streams."""
+        """Whether this is what parts and layers carry, by tensor names; None without streams."""
         if self.recipe.order != "streams":
             return saved is None
         lanes = self.recipe.batch_size // self.recipe.accumulate
@@ -135,7 +135,7 @@ class Resumable:
         )
 
     def _unselected(self, state: dict[str, Any]) -> Iterator[str]:
-        """What is wrong with the weights selected so far, of which the progress says which there are."""
+        """What is wrong with the weights selected so far; the progress says which of them must be there."""
         own, progress, mean = self.model.state_dict(), state["progress"], self.selection.mean
         present = {"best": progress["curve"] and not mean.steps, "also": progress["also_step"] is not None}
         if not all(fits(state[part], own if there else {}) for part, there in present.items()):
@@ -145,12 +145,12 @@ class Resumable:
 
 
 def fits(saved: Any, own: Mapping[str, Any]) -> bool:
-    """Whether a saved state dict can take the place of this one: names, kinds, shapes, dtypes."""
+    """Whether a saved state dict can replace this one: names, types, shapes, dtypes."""
     return isinstance(saved, dict) and saved.keys() == own.keys() and all(_alike(saved[n], own[n]) for n in own)
 
 
 def fits_optimizer(saved: Any, optimizer: Optimizer) -> bool:
-    """Whether a saved state is of this optimiser: the same groups by the same rules, moments for their parameters."""
+    """Whether a saved state fits this optimiser: the same groups and settings, moments for their parameters."""
     own = optimizer.state_dict()["param_groups"]
     if not isinstance(saved, dict) or saved.keys() != {"state", "param_groups"}:
         return False
@@ -187,7 +187,7 @@ def unsound_progress(saved: Any, recipe: Recipe, score: str) -> str | None:
     for name in ("train_seconds", "total_seconds"):
         if not _is_number(saved[name]) or saved[name] < 0:
             return f"{name} is {saved[name]!r:.40}"
-    sums = saved["train_sums"]  # a loss that is not a number may be among them: the next evaluation says so
+    sums = saved["train_sums"]  # may hold a NaN loss: the next evaluation reports it
     if not isinstance(sums, dict) or not all(isinstance(n, str) and type(v) is float for n, v in sums.items()):
         return "train_sums are no numbers"
     if saved["step"] > recipe.steps:

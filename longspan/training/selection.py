@@ -1,4 +1,4 @@
-"""Which weights of a run are reported: of its best evaluation, of its last, or the mean of the last few."""
+"""Which weights of a run are reported: those of its best evaluation, of its last, or the mean of the last few."""
 
 import itertools
 
@@ -22,7 +22,7 @@ class Selection:
         self.mean = MeanOfLast(recipe)
 
     def update(self, progress: Progress, model: nn.Module) -> None:
-        """Look at the point just added to the learning curve, and at the weights that gave it."""
+        """Update the selection with the point just added to the learning curve and the weights behind it."""
         if self.is_better(progress):
             progress.best_step, progress.best_score = progress.step, progress.curve[-1][f"valid_{self.metric}"]
             if not self.mean.steps:
@@ -39,7 +39,7 @@ class Selection:
         return score > progress.best_score if self.higher else score < progress.best_score
 
     def is_over(self, progress: Progress) -> bool:
-        """Whether all steps are done, the run gave up, or `patience` evaluations in a row brought nothing better."""
+        """Whether all steps are done, the run gave up, or `patience` evaluations in a row brought no improvement."""
         if progress.step >= self.recipe.steps or self.gave_up(progress):
             return True
         if self.recipe.patience is None or len(progress.curve) <= self.recipe.patience:
@@ -49,7 +49,7 @@ class Selection:
         return len(scores) - 1 - scores.index(max(scores)) >= self.recipe.patience
 
     def gave_up(self, progress: Progress) -> bool:
-        """Whether no two evaluations in a row had reached the score of `give_up_at` when its step came."""
+        """Whether no two evaluations in a row had reached the score of `give_up_at` by its step."""
         if self.recipe.give_up_at is None:
             return False
         step, score = self.recipe.give_up_at
@@ -61,5 +61,5 @@ class Selection:
         return not any(one and other for one, other in itertools.pairwise(reached))
 
     def reported(self, model: nn.Module) -> Weights:
-        """What is scored in the end."""
+        """The weights that are scored in the end."""
         return self.mean.mean(model.state_dict()) if self.mean.steps else self.best

@@ -1,8 +1,8 @@
 """Sharding (FSDP2): every process holds a share of the weights, of their gradients and of the optimiser's moments.
 
     shard(model)                                  # in place; each layer is gathered while it computes
-    with gathered(model): ...                     # all weights are there, as evaluation needs them
-    state = in_one_piece(model.state_dict())             # plain tensors as one process has them; every process must ask
+    with gathered(model): ...                     # all weights are present, as evaluation needs them
+    state = in_one_piece(model.state_dict())             # plain tensors, as in one process; every process must call it
     shared_as(state, model.state_dict())          # and back, among any number of processes
 
 What is not sharded passes through all of these unchanged, so that checkpoints are the same however a model is trained.
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
-    """Share the parameters of a model among all processes, layer by layer.
+    """Shard the parameters of a model over all processes, layer by layer.
 
-    A layer that has a parameter in common with another is gathered with the rest of the model.
+    A layer that shares a parameter with another is gathered with the rest of the model.
     """
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     wishes = {name: vars(parameter).get("optim") for name, parameter in model.named_parameters()}
@@ -44,7 +44,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 
 def set_up(model: nn.Module, optimizer: Any, fabric: "Fabric") -> tuple[Any, Any]:
-    """The model and its optimiser as Fabric runs them; a sharded model is not wrapped once more."""
+    """The model and its optimiser as Fabric runs them; a sharded model is not wrapped again."""
     if not isinstance(model, FSDPModule):
         return fabric.setup(model, optimizer)
     from lightning.fabric.wrappers import _FabricModule
@@ -53,7 +53,7 @@ def set_up(model: nn.Module, optimizer: Any, fabric: "Fabric") -> tuple[Any, Any
 
 
 def kept_back(model: Any, fabric: "Fabric", enabled: bool) -> contextlib.AbstractContextManager:
-    """Gradients stay in their process inside the block, as they do until the last part of a batch."""
+    """Gradients are not synchronised inside the block, as for all but the last part of a batch."""
     sharded = next((part for part in model.modules() if isinstance(part, FSDPModule)), None)
     return fabric.no_backward_sync(model, enabled) if sharded is None else _unreduced(sharded, enabled)
 
@@ -69,7 +69,7 @@ def _unreduced(model: FSDPModule, enabled: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """All weights are in every process inside the block; nothing to do where nothing is sharded."""
+    """Every process has all weights inside the block; does nothing if nothing is sharded."""
     parts = [part for part in model.modules() if isinstance(part, FSDPModule)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
@@ -83,22 +83,22 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 def in_one_piece(state: Any) -> Any:
-    """A state with every sharded tensor in one piece, wherever it lies in dictionaries and lists."""
+    """A state with every sharded tensor gathered, however deep in dictionaries and lists."""
     return tree_map_only(DTensor, lambda tensor: tensor.full_tensor(), state)
 
 
 def shared_as(saved: Mapping[Any, Any], own: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Saved tensors, those of them sharded that are so in a state of the same names."""
+    """Saved tensors, sharded where the tensors of the same names in `own` are."""
     return {name: share_as(value, own.get(name)) for name, value in saved.items()}
 
 
 def share_as(saved: Any, own: Any) -> Any:
-    """One saved tensor, of which this process keeps what it has of another of that shape."""
+    """One saved tensor, of which this process keeps its shard if `own` is sharded."""
     if not isinstance(own, DTensor) or not isinstance(saved, Tensor):
         return saved
     return distribute_tensor(saved.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor."""
+    """The part of a tensor that this process holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

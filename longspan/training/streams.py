@@ -1,11 +1,11 @@
-"""Streams: what the layers of a network carry from one step to the next, where a recipe reads rows in their order.
+"""Streams: what the layers of a network carry from one step to the next, if a recipe reads rows in order.
 
     streams = Streams(task, model, feed, fabric)
-    parts = streams.before(parts, rows)      # each part with what its rows left in the step before
+    parts = streams.before(parts, rows)      # each part with what its rows carry from the previous step
     streams.after(rows, update(parts))
 
-Every row of a batch is a lane that reads on where it was, in its own part and its own process. A lane that jumps begins
-with nothing. Evaluation never sees any of this.
+Every row of a batch is a lane that continues where it stopped, always in the same part and process. A lane that jumps
+starts without a carry. Evaluation never sees any of this.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from longspan.tasks.base import Feed, StepResult, Task
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-Saved = list[list[dict[str, torch.Tensor]]]  # of each part, each layer: tensors by name, of all lanes in their order
+Saved = list[list[dict[str, torch.Tensor]]]  # for each part and layer: tensors by name, over all lanes in order
 
 
 class Streams:
@@ -52,11 +52,11 @@ class Streams:
         return given
 
     def after(self, rows: Sequence[np.ndarray], results: Sequence[StepResult]) -> None:
-        """Keep what the parts left."""
+        """Keep what the parts carry on."""
         self._rows, self._carries = list(rows), [list(result.carry) for result in results]
 
     def state(self) -> Saved:
-        """What all processes carry, in plain tensors for a checkpoint; every process must ask."""
+        """What all processes carry, in plain tensors for a checkpoint; every process must call this."""
         own = [
             [{} if carry is None else {n: t.detach().cpu() for n, t in carry._tensors().items()} for carry in part]
             for part in self._carries or []
@@ -65,11 +65,11 @@ class Streams:
             return own
         gathered: list[Any] = [None] * self._fabric.world_size
         torch.distributed.all_gather_object(gathered, own)
-        parts = zip(*gathered, strict=True)  # each as all processes have it, and so are its layers
+        parts = zip(*gathered, strict=True)  # each part, and below each of its layers, from all processes
         return [[_in_turn(layer) for layer in zip(*part, strict=True)] for part in parts]
 
     def load(self, saved: Saved, rows: Sequence[np.ndarray]) -> None:
-        """Go on from the state after a step that read these rows."""
+        """Resume from the state after a step that read these rows."""
         rank, processes = self._fabric.global_rank, self._fabric.world_size
         own = [[{name: lanes[rank::processes] for name, lanes in layer.items()} for layer in part] for part in saved]
         self._rows = list(rows)
@@ -87,7 +87,7 @@ class Streams:
 def _in_turn(shares: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """The lanes of all processes: the first of each, the second of each, and so on.
 
-    Memories end at the right; one that is shorter than that of another process begins with what is no token.
+    Memories are aligned at the right; one shorter than that of another process is padded at the left.
     """
     return {name: torch.stack(_as_long(*(share[name] for share in shares)), dim=1).flatten(0, 1) for name in shares[0]}
 

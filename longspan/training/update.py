@@ -1,4 +1,4 @@
-"""One step of the optimiser on a batch in parts; on a single GPU it is recorded.
+"""One step of the optimiser on a batch in parts; on a single GPU it is captured as a CUDA graph.
 
 update, stage = make_update(task, model, optimizer, recipe, fabric)
 with stage:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def make_update(
     task: Task, model: Any, optimizer: Any, recipe: Recipe, fabric: "Fabric"
 ) -> tuple[Update, contextlib.AbstractContextManager]:
-    """The update, and where it must run."""
+    """The update, and the context in which it must run."""
     eager = Whole(Gradient(task, model, recipe, fabric), optimizer)
-    if fabric.device.type != "cuda" or fabric.world_size > 1 or recipe.checkpoint_activations:  # which reads the seeds
+    if fabric.device.type != "cuda" or fabric.world_size > 1 or recipe.checkpoint_activations:  # reads RNG state
         return eager, contextlib.nullcontext()
     recorder = CudaGraphs()
     if recipe.order == "by_length" and recipe.accumulate > 1:
@@ -33,7 +33,7 @@ def make_update(
 
 
 class Whole:
-    """All parts of a batch and the step that follows."""
+    """All parts of a batch and the optimiser step that follows."""
 
     def __init__(self, gradient: Gradient, optimizer: Any):
         self.gradient, self.optimizer = gradient, optimizer
@@ -55,9 +55,9 @@ class Whole:
 
 
 class PartByPart:
-    """The same, each part recorded by itself: where every part has a width of its own, no batch is met twice.
+    """The same, each part captured separately: if every part has a width of its own, no batch shape recurs.
 
-    Gradients are zeroed in place, since recorded parts add to the memory in which the first ones left them.
+    Gradients are zeroed in place, since captured parts accumulate into the memory that held them at capture.
     """
 
     def __init__(self, update: Whole, recorder: Recorder):

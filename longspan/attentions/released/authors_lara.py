@@ -1,4 +1,4 @@
-"""LARA as its authors released it: padding counts in the landmarks, and queries are compared with one another.
+"""LARA as its authors released it: padding counts in the landmarks, and queries compete with one another.
 
     y_i = sum_r w_ir f_r      f_r = sum_j softmax_j(xi(k_j, omega_r)) v_j
     w_i = softmax_r(log alpha_ir + xi(q_i, omega_r) + log sum_j exp xi(k_j, omega_r) - xi(mu_r, omega_r))
@@ -9,11 +9,11 @@ with xi, mu, omega, `proposal`, `antithetic` and b_r as in `lara`, and
     weighting = "balance"  alpha_ir = b_r
     weighting = "biased"   alpha_ir = b_r exp(mu_r . q_i / sqrt(c))
 
-`samples` are drawn of each proposal; an antithetic pair is one sample and its mirror image, whatever `samples` says.
-Segments are cut over the padded width, where padded tokens count as zeros; so they do in the softmax of t, which `lara`
-normalises over the landmarks.
+`samples` samples are drawn from each proposal; an antithetic pair is one sample and its mirror image, whatever
+`samples` says. Segments are cut over the padded width, where padded tokens count as zeros; they also count as zeros in
+the softmax of t, which `lara` normalises over the landmarks.
 
-Code: HKUNLP/efficient-attention, efficient_attention/lara.py. Departs from it in: a row without real keys gives 0.
+Code: HKUNLP/efficient-attention, efficient_attention/lara.py. Departs from it in: a row without real keys outputs 0.
 """
 
 from typing import Any, Literal
@@ -103,7 +103,7 @@ class AuthorsLARA(HeadwiseAttention):
             return (logits.softmax(dim=-1) @ (xi_keys.softmax(dim=-1) @ v)).to(dtype)
 
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
-        """What a sample adds to the mean of its proposal while training."""
+        """What is added to the proposal mean to draw a sample while training."""
         return torch.randn_like(mu)
 
     def _summaries(self, x: Float[Tensor, "b h n c"], summary: nn.ModuleDict | None) -> Float[Tensor, "b h r c"]:
@@ -115,7 +115,7 @@ class AuthorsLARA(HeadwiseAttention):
 
 def _summary(channels: int) -> nn.ModuleDict:
     linear = nn.Linear(channels, channels)
-    nn.init.normal_(linear.weight, std=0.02)  # truncated at 100 deviations, so not at all
+    nn.init.normal_(linear.weight, std=0.02)  # a truncation at 100 deviations has no effect
     nn.init.zeros_(linear.bias)
     return nn.ModuleDict({"linear": linear, "norm": nn.LayerNorm(channels)})
 

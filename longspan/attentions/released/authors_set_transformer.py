@@ -3,10 +3,10 @@
     MAB(X, Y) = O + relu(O W_o)      O = Q + softmax(Q K^T / sqrt(d)) V      Q = X W_q, K = Y W_k, V = Y W_v
     y = MAB(x, MAB(I, source))
 
-head by head, with d the width of all heads together; the residual is the projected query, and there is no projection
-of the output. `norm=True` puts a layer norm behind O and one behind the block. Unlike there, padding is hidden. The
-attention alone is `set_transformer`. Code: juho-lee/set_transformer, modules.py. Departs from it in: a map
-back to the tokens where the width of all heads is not theirs.
+head by head, with d the width of all heads together; the residual is the projected query, and there is no output
+projection. `norm=True` puts a layer norm after O and one after the block. Unlike there, padding is hidden. The
+attention alone is `set_transformer`. Code: juho-lee/set_transformer, modules.py. Departs from it in: a projection back
+to the token width if the width of all heads differs from it.
 """
 
 from typing import Any

@@ -1,11 +1,11 @@
-"""Skyformer as its authors released it: drawn anew at every call, scaled for heads of 32, started from the whole batch.
+"""Skyformer as its authors released it: redrawn at every call, scaled for heads of width 32, batch-dependent.
 
     y = g(q) W+ g(k)^T v      g_r(x) = exp(-|x - z_r|^2 / 2)      W_rs = g_s(z_r) + ridge [r = s]
 
 The idea is `skyformer`. Here q and k are divided by 32^(1/4) whatever the width of a head; landmarks are drawn at every
-call, in evaluation too; the first step of the iteration for W+ is scaled by the largest sum of a column in the whole
-batch, so that rows depend on their neighbours where it has not converged; and padding must lie at the right, for the
-first tokens of a row are drawn, as many as are real.
+call, in evaluation too; the start of the iteration for W+ is scaled by the largest column sum in the whole batch, so
+rows depend on their neighbours where it has not converged; and padding must be on the right, since landmarks are drawn
+from the first tokens of a row, as many as are real.
 
 Code: pkuzengqi/Skyformer, src/models/attention_skyformer.py. Departs from it in: nothing.
 """
@@ -77,7 +77,7 @@ class AuthorsSkyformer(HeadwiseAttention):
         return y.to(dtype)
 
     def draw(self, lengths: Int[Tensor, " b"], n: int) -> Int[Tensor, "b a r"]:
-        """Places in [q, k] of rows of these lengths: the first half of them in q, the others in k."""
+        """Positions in [q, k] for rows of these lengths: the first half in q, the others in k."""
         share = torch.rand(self.shape, device=lengths.device).flatten()
         keys = torch.arange(len(share), device=lengths.device) >= len(share) // 2
         return ((share * lengths[:, None]).long() + n * keys).unflatten(1, self.shape)

@@ -1,11 +1,11 @@
-"""SOFT as its authors released it: tokens are a picture, and the inverse has the gradient of an exact one.
+"""SOFT as its authors released it: tokens form an image, and the inverse has the gradient of an exact one.
 
     y = K A+ (K^T v) + conv(v)      K_ir = exp(-|u_i - w_r|^2 / 2)      A_rs = exp(-|w_r - w_s|^2 / 2)
 
-The tokens are the rows of a picture with `columns` columns (a square unless given). Its landmarks w are those of a
-convolution of ratio x ratio patches, and conv x conv filters run over the picture of v. A+ comes from Newton's method,
-whose gradient is taken to be -A+^T G A+^T, that of an inverse: while the steps have not converged, it is not the
-derivative of what is computed. The idea (`soft`) differentiates the steps. No mask is read: padding is seen.
+The tokens are the rows of an image with `columns` columns (a square image unless given). Its landmarks w come from a
+convolution over ratio x ratio patches, and conv x conv filters run over the image of v. A+ comes from Newton's method,
+whose gradient is taken to be -A+^T G A+^T, that of an inverse: unless the steps have converged, this is not the
+derivative of what is computed. The idea (`soft`) differentiates the steps. Masks are ignored: padding is seen.
 
 Code: fudan-zvg/SOFT, models/softmax_free_transformer.py, SoftmaxFreeAttentionKernel. Departs from it in: nothing.
 """
@@ -90,7 +90,7 @@ class AuthorsSOFT(Attention):
         return self._merge(self.attend(self._split(self.query(x)), self._split(self.value(x))))
 
     def attend(self, u: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
-        """The mechanism between the projections, in single precision at least."""
+        """The mechanism between the projections, in single precision or better."""
         rows, columns = self._picture(u.shape[2])
         with without_autocast(u):
             u, v = at_least_single(u) / u.shape[-1] ** 0.25, at_least_single(v)

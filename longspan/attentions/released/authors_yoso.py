@@ -1,9 +1,9 @@
-"""YOSO in expectation as its authors released it last (version 2): cosines are shrunk, and the gradient is calculus.
+"""YOSO in expectation as its authors last released it (version 2): cosines are shrunk, and the gradient is exact.
 
     y_i = u_i / |u_i| + (conv * v)_i      u_i = sum_j w_ij v_j      w_ij = (1 - arccos(0.98 x_ij) / pi)^bits
 
-with x_ij the cosine of the angle between q_i and k_j. The factor keeps the derivative of the arc cosine finite, so that
-the surrogate gradient of the paper (`yoso_e`) is not needed; a pair of equal vectors no longer weighs 1. `conv` > 0 is
+with x_ij the cosine of the angle between q_i and k_j. The factor 0.98 keeps the derivative of the arc cosine finite, so
+the paper's surrogate gradient (`yoso_e`) is not needed; a pair of equal vectors no longer has weight 1. `conv` > 0 is
 the number of taps of a filter along the values, one per head.
 
 Code: mlpen/YOSO, yoso_v2/yoso.py, without its hashes. Departs from it in: nothing.

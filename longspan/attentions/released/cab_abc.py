@@ -1,14 +1,14 @@
-"""ABC as CAB released it: in causal self attention the slots hold the current token alone.
+"""ABC as CAB released it: in causal self attention the slots hold only the current token.
 
     K~_t = phi_t k_t^T      V~_t = psi_t v_t^T      y_t = softmax_slots(q_t . K~_t / sqrt(c)) V~_t
     phi_t = exp(k_t A) / sum_{j <= t} exp(k_j A)      psi_t = exp(v_t B) / sum_{j <= t} exp(v_j B)
 
 The idea (`abc`) is slots that sum over the past, K~_t = sum_{j <= t} ..., and the release leaves the sum out. What
-remains is y_t = g_t v_t with a number g_t between 0 and 1 for each head: earlier tokens act through the normalisers
-only. Step by step it is the same. The other patterns are right in the release, and here as in `abc`.
+remains is y_t = g_t v_t with a number g_t between 0 and 1 for each head: earlier tokens act only through the
+normalisers. Decoding is the same. The other patterns are correct in the release, and here as in `abc`.
 
 Code: Shark-NLP/CAB, modules/abc.py. Departs from it in: no memory of slots times width is kept for each position, as g
-needs none; a causal row that has seen nothing real gives 0, where the release was not run.
+needs none; a causal row that has seen no real token outputs 0, a case in which the release was not run.
 """
 
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class CABABC(HeadwiseAttention):
         if self.pattern.cross:
             return self._slots(k, v, key_mask)
         with without_autocast(k):
-            # one more logit that weighs nothing, so that an empty prefix has a sum as well
+            # one more logit with negligible weight, so that an empty prefix has a sum too
             logits = (F.pad(a, (0, 0, 0, 1), value=_least(a)) for a in self._logits(k, v, key_mask))
             return RunningNormalisers(*(a.logsumexp(dim=2) for a in logits))
 
@@ -103,7 +103,7 @@ class CABABC(HeadwiseAttention):
     def _logits(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
     ) -> tuple[Float[Tensor, "b h m r"], Float[Tensor, "b h m r"]]:
-        """k A and v B, and for padding a number that weighs nothing."""
+        """k A and v B, and for padding a logit with negligible weight."""
         k, v = at_least_single(k), at_least_single(v)
         a, b = k @ self.control_key.to(k.dtype), v @ self.control_value.to(v.dtype)
         if key_mask is not None:
@@ -113,7 +113,7 @@ class CABABC(HeadwiseAttention):
     def _slots(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], key_mask: Bool[Tensor, "b m"] | None
     ) -> PooledContext:
-        """The slots of all keys and values at once; 0 where none is real."""
+        """The slots of all keys and values together; 0 if none is real."""
         with without_autocast(k):
             weights = (a.softmax(dim=2) for a in self._logits(k, v, key_mask))
             if key_mask is not None:
@@ -129,7 +129,7 @@ def _read(q: Float[Tensor, "b h n c"], slots: PooledContext) -> Float[Tensor, "b
 def _gate(
     q: Float[Tensor, "*t c"], k: Float[Tensor, "*t c"], phi: Float[Tensor, "*t r"], psi: Float[Tensor, "*t r"]
 ) -> Float[Tensor, "*t 1"]:
-    """softmax_slots(q . k phi / sqrt(c)) . psi: all that the slots of one token amount to."""
+    """softmax_slots(q . k phi / sqrt(c)) . psi, to which the slots of a single token reduce."""
     agreement = (at_least_single(q) * at_least_single(k)).sum(dim=-1, keepdim=True) / q.shape[-1] ** 0.5
     return ((agreement * phi).softmax(dim=-1) * psi).sum(dim=-1, keepdim=True)
 

@@ -1,16 +1,16 @@
-"""LARA as CAB released it: padding stays in the sums that it should leave, and a row is masked with another row's mask.
+"""LARA as CAB released it: padding stays in sums that should exclude it, and rows use the masks of other rows.
 
     y_i = sum_r w_ir f_r      f_r = sum_j softmax_j(xi(k_j, omega_r)) v_j
     w_i = softmax_r(mu_r . q_i / sqrt(c) + xi(q_i, omega_r) + log sum_j exp xi(k_j, omega_r) - xi(mu_r, omega_r))
 
 with xi(x, omega) = (omega . x - |x|^2 / 2) / sqrt(c), mu_r = the mean of the r-th of `landmarks` segments of the
-queries + that of the keys, and omega_r = mu_r, noise of variance 1 added while training. Without padding this is
-`lara(proposal=means, weighting=query)`, another estimator than that of LARA's authors. With padding the release removes
-padded keys from the softmax of f and from nothing else: they stay in the sum over j of w, and segments are cut over the
-padded width. Moreover the mask is laid out heads first and the data batch first: head h of row b is masked with the
-mask of row (b H + h) mod B, for H heads and B rows.
+queries + that of the keys, and omega_r = mu_r, with noise of variance 1 added while training. Without padding this is
+`lara(proposal=means, weighting=query)`, a different estimator from that of LARA's authors. With padding the release
+removes padded keys only from the softmax of f: they stay in the sum over j of w, and segments are cut over the padded
+width. Moreover the mask is laid out heads first and the data batch first: head h of row b uses the mask of row
+(b H + h) mod B, for H heads and B rows.
 
-Code: Shark-NLP/CAB, modules/lara.py. Departs from it in: where every key is hidden the answer is 0, and no NaN.
+Code: Shark-NLP/CAB, modules/lara.py. Departs from it in: if every key is hidden the output is 0, not NaN.
 """
 
 from typing import Any
@@ -72,5 +72,5 @@ class CABLARA(HeadwiseAttention):
             return w.to(v.dtype) @ f
 
     def noise(self, mu: Float[Tensor, "b h r c"]) -> Float[Tensor, "b h r c"]:
-        """What a sample adds to the mean of its proposal while training."""
+        """What is added to the proposal mean to draw a sample while training."""
         return torch.randn_like(mu)

@@ -3,14 +3,14 @@
     y_i = sum_{j in N(i)} p_ij v_j      p_i = softmax_{j in N(i)}(q_i . k_j / sqrt(c))
     N(i) = (i - w, ..., i + w), or (i - w + 1, ..., i) when causal
 
-The idea (`local`) is the same sliding window over the keys that exist and are real. The release looks every position of
-N(i) up in the row, takes the nearest end of the row for a position beyond it, and hides a key if its position is
-beyond the row AND the key found there is padding, where it should say OR. So padding within the window is seen, and
-near an end the first or the last key is counted once for every position that is missing, unless that key is padding.
-The row is as wide as the batch. Without a mask nothing is wrong: positions beyond the row are hidden.
+The idea (`local`) is the same sliding window over the keys that exist and are real. The release looks up every position
+of N(i) in the row, clamps positions beyond the row to its nearest end, and hides a key if its position is beyond the
+row AND the key found there is padding, where it should be OR. So padding within the window is seen, and near an end the
+first or the last key is counted once for every position that is missing, unless that key is padding. The row is as wide
+as the batch. Without a mask the release is correct: positions beyond the row are hidden.
 
 `window` is 15 in CAB's non-causal tasks, 16 in its causal ones. Code: Shark-NLP/CAB, modules/local_attention.py.
-Departs from it in: nothing known; decoding step by step, which has no mask there, is that of `local`.
+Departs from it in: nothing known; step-by-step decoding, which has no mask there, is that of `local`.
 """
 
 from typing import Any
@@ -76,5 +76,5 @@ class CABLocal(HeadwiseAttention):
 
 
 def _lengthened(x: Tensor, left: int, right: int) -> Tensor:
-    """The row [b h n c] with as many copies of its first and its last token before and behind it."""
+    """The row [b h n c] with `left` copies of its first token before it and `right` copies of its last after it."""
     return torch.cat([x[:, :, :1].expand(-1, -1, left, -1), x, x[:, :, -1:].expand(-1, -1, right, -1)], dim=2)

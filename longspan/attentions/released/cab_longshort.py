@@ -5,14 +5,14 @@
 
 with q' = q / sqrt(c), a sinusoid s of the distance as in Transformer-XL, the `window` last tokens (near) and `rank`
 summaries of each earlier `chunk` (far) as in `longshort`, and no biases in the four projections. The idea is a memory
-of the last `memory` tokens of the segment before; the release always has one, and it is zeros: its keys are the biases
-of the layer norms, and take a share of the weights that belongs to real tokens. The summaries of a memory are pooled
-head by head before they are projected. `carried` hands the last tokens on to the next segment, as the authors of the
-mechanism do.
+of the last `memory` tokens of the previous segment; the release always has one, and it is zeros: its keys are the
+biases of the layer norms, and take weight away from real tokens. The summaries of a memory are pooled head by head
+before they are projected. `carried` passes the last tokens on to the next segment, as the authors of the mechanism do.
 
 CAB has `window` = 16. Code: Shark-NLP/CAB, modules/transformer_ls.py, after NVIDIA/transformer-ls,
 autoregressive/model_lib/layer.py. As there, padding is not masked. Departs from it in: lengths need not be multiples of
-`chunk` or `window`, where the release fails; a step runs the whole history again, where the release forgets it.
+`chunk` or `window`, where the release fails; a decoding step runs the whole history again, where the release forgets
+it.
 """
 
 import math
@@ -63,7 +63,7 @@ class CABLongShort(Attention):
         self.query, self.key, self.value = (nn.Linear(dim, inner, bias=False) for _ in range(3))
         self.out = nn.Linear(inner, dim, bias=False)
         self.near_norm, self.far_norm = nn.LayerNorm(inner), nn.LayerNorm(inner)
-        # wrapped, since the initialisation of bare linear maps is the backbone's
+        # wrapped, since the backbone initialises bare linear layers
         self.summaries = nn.Sequential(nn.Linear(dim, heads * rank, bias=bias))
         self.near_places = nn.Sequential(nn.Linear(dim, inner, bias=False))
         self.far_places = nn.Sequential(nn.Linear(dim, inner, bias=bias))
@@ -103,12 +103,12 @@ class CABLongShort(Attention):
             self._normed(self.far_norm, torch.cat([project(old), self._pooled(new, project(new))], dim=1))
             for project in (self.key, self.value)
         )
-        # how many summaries stand between each query and each summary; negative where it is not yet to be seen
+        # how many summaries lie between each query and each summary; negative if the summary is not visible yet
         older = self.memory // self.chunk * self.rank
         places = torch.arange(n, device=x.device) // self.chunk * self.rank
         behind = places[:, None] - 1 - torch.arange(-older, far_k.shape[2] - older, device=x.device)
         by_near, by_far = self._place_scores(q, far_k.shape[2])
-        by_far = at_distance(by_far, behind) - self.near_key_bias.to(q.dtype) @ far_k.mT  # u is for near keys alone
+        by_far = at_distance(by_far, behind) - self.near_key_bias.to(q.dtype) @ far_k.mT  # u is for near keys only
         y = windows(
             q + q.shape[-1] ** 0.5 * self.near_key_bias.to(q.dtype), k, v, left=self.window - 1, right=0,
             extra=(far_k, far_v, (behind >= 0).expand(len(x), -1, -1)), bias=(by_near, by_far),
@@ -127,11 +127,11 @@ class CABLongShort(Attention):
     def _place_scores(
         self, q: Float[Tensor, "b h n c"], farthest: int
     ) -> tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n f"]]:
-        """The scores of places by distance, near and far."""
+        """The position scores by distance, near and far."""
         q, weight = q / q.shape[-1] ** 0.5, self.out.weight
         distance = torch.arange(max(self.window, farthest), dtype=at_least_single(weight).dtype, device=q.device)
         table = sinusoid(distance, self.dim).to(weight.dtype)
-        near = self.near_places(table[: self.window].flip(0))[None]  # the farthest first
+        near = self.near_places(table[: self.window].flip(0))[None]  # farthest first
         far = self.far_places(table[:farthest])[None]
         near, far = self._split(near).mT.to(q.dtype), self._split(far).mT.to(q.dtype)
         return (q + self.near_place_bias.to(q.dtype)) @ near, q @ far

@@ -1,10 +1,10 @@
-"""Nystromformer as released, by CAB and by its authors: rows of a batch change one another, and padding counts.
+"""Nystromformer as released, by CAB and by its authors: rows of a batch affect one another, and padding counts.
 
     y = F A+ (B v)      F = softmax(q K'^T / s)   A = softmax(Q' K'^T / s)   B = softmax(Q' k^T / s)
 
 with A+, the landmarks Q', K' and the convolution `conv` of v as in `nystromformer`. In both releases the means run over
-the padded width, zeros of padding included, and Z_0 is scaled by the largest column sum of the whole batch. A width of
-at most `landmarks` gets softmax attention.
+the padded width, zeros of padding included, and Z_0 is scaled by the largest column sum of the whole batch. Rows no
+wider than `landmarks` get softmax attention.
 
     code = "cab"      s = c: q and k are both divided by sqrt(c). Padded queries count as they are. Where the width is
                       no multiple of `landmarks` the shorter segments come first. The mask is repeated heads first and
@@ -12,8 +12,8 @@ at most `landmarks` gets softmax attention.
     code = "authors"  s = sqrt(c), and masks are where they belong
 
 Code: Shark-NLP/CAB, efficient_attention/modules/nystrom_attention.py; mlpen/Nystromformer,
-LRA/code/attention_nystrom.py. Departs from it in: a head all of whose keys are padded gives 0, not NaN; all is computed
-in single precision at least.
+LRA/code/attention_nystrom.py. Departs from it in: a head whose keys are all padded outputs 0, not NaN; everything is
+computed in single precision or better.
 """
 
 from typing import Any, Literal

@@ -1,21 +1,21 @@
-"""Performer as CAB released it: sums held up at 0.1, a new projection at every training step, masks of other rows.
+"""Performer as CAB released it: sums clamped at 0.1, a new projection at every training step, masks of other rows.
 
     y_i = phi(q_i) S / max(phi(q_i) z, 0.1)      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)
     phi(x) = (exp(W x' - |x'|^2 / 2 - max) + 0.0001) / sqrt(r)      x' = x / c^(1/4)
 
 with max over the features W x' of each query, and over those of all keys of a head. The idea (`performer`) is features
 whose products are the softmax kernel on average, and divides by whatever they add up to. Here the bound of 0.1 is often
-reached, and then the output is too small: 0.1 has no meaning on the scale of features from which a maximum was taken
-off. In training W is Gaussian, drawn anew for every head at every call; in evaluation it is one matrix with rows
-orthogonal in blocks, which the network was never trained with. `features` is r, 64 or 16 in CAB's tasks.
+reached, and then the output is too small: 0.1 has no meaning on the scale of features from which a maximum was
+subtracted. In training W is Gaussian, redrawn for every head at every call; in evaluation it is one matrix with rows
+orthogonal in blocks, which the network never saw in training. `features` is r, 64 or 16 in CAB's tasks.
 
-A padded key has no features, but it still takes part in the maximum. The mask that is applied to head h of row b is
-that of row (b heads + h) mod batch: masks are repeated for each head, while queries and keys have the heads of a row
-side by side. Only with one row or one head are masks right.
+A padded key has no features, but it still takes part in the maximum. The mask applied to head h of row b is that of row
+(b heads + h) mod batch: masks are repeated for each head, while queries and keys have the heads of a row side by side.
+Masks are correct only with one row or one head.
 
 Code: Shark-NLP/CAB, efficient_attention/modules/performer.py. Departs from it in: the matrix for evaluation is saved
 with the weights (there each restart evaluates with another one), and causal self attention is refused (there it is
-accepted and computed without causality).
+accepted but not causal).
 """
 
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class CABPerformer(HeadwiseAttention):
     def begin(
         self, k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"], *, key_mask: Bool[Tensor, "b m"] | None = None
     ) -> Features | None:
-        if self.training:  # the next query would meet another projection
+        if self.training:  # the next query would use another projection
             return None
         with without_autocast(k):
             return Features(_summary(k, v, self.projection, key_mask))

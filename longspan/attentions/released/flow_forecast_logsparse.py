@@ -1,16 +1,16 @@
-"""LogSparse attention as its port in circulation has it: early rows see everything, and one may miss itself.
+"""LogSparse attention as in its common port: early rows see everything, and a row may miss itself.
 
     y_i = sum_{j in A(i)} p_ij v_j      p_i = softmax_{j in A(i)}(q_i . k_j / sqrt(c))
 
 With N = `max_length`, s = `sub_length` and L = ceil(log2 s), A(i) is everything up to i while i < 2 L floor(N / s).
 Afterwards it is, for the anchors a = i, i - s, i - 2 s ..., the last L tokens up to a and a - L + 1 - 2^r for r < L
-where that is at most s before a. An anchor with fewer than L tokens up to it takes 0 ... a - 1, without a, and is the
-last.
+where that is at most s before a. The first anchor with fewer than L tokens up to it sees 0 ... a - 1, without a, and
+ends the list.
 
-The paper (`logsparse`) has the powers of two alone, at every place. Here the rule depends on the length that the layer
-was built for. No code of the authors was found. Code: AIStream-Peelout/flow-forecast,
+The paper (`logsparse`) has only the powers of two, at every position. Here the rule depends on the length that the
+layer was built for. No code by the authors was found. Code: AIStream-Peelout/flow-forecast,
 flood_forecast/transformer_xl/transformer_bottleneck.py. Departs from it in: the convolution before queries and keys is
-left out, padding is hidden, and a row without any visible key gives 0.
+left out, padding is hidden, and a row without any visible key outputs 0.
 """
 
 import math

@@ -4,11 +4,11 @@
     phi(x) = (exp(W x' - |x'|^2 / 2 - max) + eps) / sqrt(r)      x' = x / c^(1/4)
 
 over the real keys j, in causal self attention over j <= i, with max over the features W x' of each query, and over
-those of all keys of a head. The idea (`performer`) is features whose products are the softmax kernel on average; what
-is added to them changes that kernel, the more the smaller they are beside the largest. As causal self attention it lets
-later keys into earlier rows, through the maximum, and leaves no state to decode with.
+those of all keys of a head. The idea (`performer`) is features whose products are the softmax kernel on average; adding
+eps changes that kernel, and most for features that are small compared with the largest. In causal self attention it
+leaks later keys into earlier rows, through the maximum, and leaves no state to decode with.
 
-`release` says whose details: "authors" the JAX code (eps 1e-6, gradients through the maximum, 2e-6 added to tiny
+`release` chooses whose details: "authors" the JAX code (eps 1e-6, gradients through the maximum, 2e-6 added to tiny
 denominators), "port" the PyTorch port (eps 1e-4, no gradient through the maximum, 1e-6 added to z in causal self
 attention). `features` is r, floor(c ln c) unless given.
 

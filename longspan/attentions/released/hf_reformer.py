@@ -1,13 +1,13 @@
-"""Reformer as Hugging Face released it: chunks of the sorted tokens attend, whatever the buckets in them.
+"""Reformer as Hugging Face released it: attention within chunks of the sorted tokens, whatever buckets they contain.
 
     z = x W_qk      k_j = z_j / |z_j|      bucket_r(i) = argmax [z_i R_r, -z_i R_r]      r = 1 ... rounds
     y_i = sum_r sum_{j in V_r(i)} exp(z_i . k_j) v_j / sum_r sum_{j in V_r(i)} exp(z_i . k_j)
 
 The idea (`reformer`) is attention among tokens of one bucket. Here the tokens of every round are sorted by bucket and
-cut into chunks, and V_r(i) are the tokens in i's chunk, in `chunks_before` before it and in `chunks_after` after it, in
-a ring through all rounds; when causal only those before i. i itself is seen only where there is no other. So all tokens
-together decide where chunks end: later tokens choose what earlier ones see, and padding moves the chunks. More than 128
-buckets are pairs of hashes.
+cut into chunks, and V_r(i) are the tokens in i's chunk, in the `chunks_before` chunks before it and in the
+`chunks_after` chunks after it, in a ring through all rounds; when causal only those before i. i itself is seen only if
+there is no other. So chunk boundaries depend on all tokens: later tokens affect what earlier ones see, and padding
+moves the chunks. With more than 128 buckets, each is a pair of hashes.
 
 Code: huggingface/transformers, models/reformer, LSHSelfAttention. Departs from it in: rotations are drawn once and
 saved with the weights; a row need not be a multiple of `chunk`.
@@ -113,7 +113,7 @@ class HFReformer(Attention):
         return buckets if mask is None else buckets.masked_fill(~mask[:, None, None], self.buckets)
 
     def _chunks(self, x: Shaped[Tensor, "b h r n *c"]) -> Shaped[Tensor, "b h rg s *c"]:
-        """One chunk after the other, the rounds in a line; the last of each filled up with 0."""
+        """One chunk after the other, the rounds in sequence; the last chunk of each round is padded with 0."""
         x = F.pad(x, (0, 0) * (x.ndim - 4) + (0, -x.shape[3] % self.chunk))
         return x.unflatten(3, (-1, self.chunk)).flatten(2, 3)
 

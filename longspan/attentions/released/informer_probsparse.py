@@ -1,15 +1,15 @@
-"""ProbSparse as Informer's authors released it: all queries are ranked together, so that causal patterns leak.
+"""ProbSparse as Informer's authors released it: all queries are ranked together, so causal patterns leak.
 
     M_i = max_{j in S(i)} q_i . k_j - 1/m sum_{j in S(i)} q_i . k_j      S(i): U of all m keys, U = c ceil(ln m)
     y_i = softmax_j(q_i . k_j / sqrt(d)) v       for the u queries with the largest M, u = c ceil(ln n)
     y_i = mean_j v_j                             for the others; in causal self attention the sum of v_1 ... v_i
 
 with c = `factor`; the softmax of causal self attention goes over j <= i. The paper (`probsparse`) divides by U where
-the release divides by m, and takes the mean where the release takes the sum. In causal patterns later queries decide
-whether earlier ones attend, and M is measured on keys that come later. CAB's Informer has this in its self slots.
+the release divides by m, and takes the mean where the release takes the sum. In causal patterns later queries affect
+whether earlier ones attend, and M is measured on later keys too. CAB's Informer uses this in its self-attention slots.
 
-Code: zhouhaoyi/Informer2020, models/attn.py. Departs from it in: samples are drawn once and saved with the weights; a
-logarithm counts as at least 1. There is no padding in the release, and masks are ignored.
+Code: zhouhaoyi/Informer2020, models/attn.py. Departs from it in: samples are drawn once and saved with the weights;
+logarithms are at least 1. There is no padding in the release, and masks are ignored.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ class InformerProbSparse(HeadwiseAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         (n, m), causal = (q.shape[2], k.shape[2]), self.pattern is Pattern.CAUSAL_SELF
-        index = self.measure(q, k).sort(dim=-1, descending=True, stable=True).indices  # of equal ones the earlier
+        index = self.measure(q, k).sort(dim=-1, descending=True, stable=True).indices  # ties go to the earlier
         index = index[..., : log_budget(self.factor, n)]
         earlier = torch.arange(m, device=k.device) <= index[..., None] if causal else None
         chosen = q.gather(2, repeat(index, "b h u -> b h u c", c=q.shape[-1]))

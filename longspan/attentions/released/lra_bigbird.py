@@ -1,9 +1,9 @@
-"""BigBird as Long Range Arena released it: random blocks from the beginning only, and padding that can be seen.
+"""BigBird as Long Range Arena released it: random blocks only from the beginning, and padding that can be seen.
 
     y_i = sum_j p_ij v_j      p_i = softmax_{j in listed blocks}(q_i . k_j / sqrt(c) - 1e4 [j is padded])
 
-The row is filled up to whole blocks of `block` tokens, by a whole block when it is full already; block 0 and this last
-block see and are seen by everything, every other block u sees them, u - 1, u, u + 1 and `random` blocks more. The idea
+The row is padded to whole blocks of `block` tokens, by a whole block when it is full already; block 0 and this last
+block see and are seen by everything, every other block u sees them, u - 1, u, u + 1 and `random` more blocks. The idea
 (`bigbird`) draws these from the whole row and hides padding. In the release
 
     the candidates end with block 15, the first 1024 tokens, and for the last two blocks before the end with 11 and 12;
@@ -11,10 +11,11 @@ block see and are seen by everything, every other block u sees them, u - 1, u, u
     padded tokens are lowered by 1e4 instead of hidden, so that among padded keys alone attention goes on as usual;
     outputs at padded tokens are 0, and there is no dropout on the weights.
 
-Rows of fewer than eight blocks crash there; here they have as many random blocks as there are candidates. Code:
+Rows of fewer than eight blocks crash there; here they get as many random blocks as there are candidates. Code:
 google-research/long-range-arena, models/bigbird. Departs from it in: the random blocks come from integers drawn with
-torch's generator at construction and kept in a buffer (there NumPy draws the same graph again in every call, from the
-number of the layer), and a bias of the projections would not reach what fills the row up (the release has no biases).
+torch's generator at construction and kept in a buffer (there NumPy redraws the same graph in every call, seeded with
+the layer number), and a bias of the projections would not apply to the tokens added to pad the row (the release has no
+biases).
 """
 
 from typing import Any
@@ -89,7 +90,7 @@ class LRABigBird(HeadwiseAttention):
     def lists(self, g: int) -> Int[Tensor, "h g s"]:
         """The blocks that each of g query blocks sees when it is not an end."""
         u = torch.arange(g, device=self.draws.device)
-        # conditions in place of min() and max(), which would stay formulas in a graph compiled for any length
+        # conditions in place of min() and max(), which would stay symbolic in a graph for dynamic lengths
         horizon = (g if g * self.block < HORIZON else HORIZON // self.block) - 1
         highest = horizon if horizon < g - 2 else g - 2
         before = (u - 2).clamp(0, horizon)  # candidates 1 ... u - 2

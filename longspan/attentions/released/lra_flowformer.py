@@ -1,4 +1,4 @@
-"""Flowformer as its authors released it for Long Range Arena: the keys of different heads compete, not those of a head.
+"""Flowformer as its authors released it for Long Range Arena: keys compete across heads, not within a head.
 
     I_i = phi(q_i) . sum_j phi(k_j)              O_j = phi(k_j) . sum_i phi(q_i)
     I'_i = phi(q_i) . sum_j phi(k_j) / O_j       O'_j = phi(k_j) . sum_i phi(q_i) / I_i

@@ -2,10 +2,10 @@
 
     y_i = softmax_r(q_i . k'_r / sqrt(c)) v'      k' = E^T k      v' = E^T v
 
-One E of [longest, `rank`] serves keys, values and all heads of a layer. The idea (`linformer`) has 128 slots or more,
-another matrix for the values, and leaves padding out; here every token enters the slots. Rank 16 holds for all tasks,
-since settings that ask for another do not reach the layer. Code: google-research/long-range-arena, models/linformer.
-Departs from it in: nothing.
+One E of [longest, `rank`] serves keys, values and all heads of a layer. The idea (`linformer`) has 128 slots or more, a
+separate matrix for the values, and leaves padding out; here every token enters the slots. All tasks use rank 16, since
+settings with another rank do not reach the layer. Code: google-research/long-range-arena, models/linformer. Departs
+from it in: nothing.
 """
 
 from typing import Any

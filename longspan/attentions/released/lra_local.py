@@ -1,15 +1,15 @@
-"""Local attention as Long Range Arena released it: every so-many-th token instead of a neighbourhood.
+"""Local attention as Long Range Arena released it: regularly spaced tokens instead of a neighbourhood.
 
     y_i = sum_{j in N(i)} p_ij v_j      p_i = softmax_{j in N(i)}(q_i . k_j / sqrt(c) + b_ij)
     N(i) = {j < M : j = i mod groups}      M = block * groups > n
 
-The idea (`local(shape=blocks)`) is blocks of consecutive tokens. The release lengthens the row of n tokens by zeros to
-the next multiple M of `block`, by a whole block when n is one already, and folds it into (block, groups) instead of
+The idea (`local(shape=blocks)`) is blocks of consecutive tokens. The release pads the row of n tokens with zeros to the
+next multiple M of `block`, by a whole block when n is already a multiple, and reshapes it to (block, groups) instead of
 (groups, block): a group is spread over the whole row. The zeros at the end count as tokens. The mask, however, is
-folded into (groups, block): b = -1e10 between the s-th and the t-th token of group g when the token at
-g * block + s or g * block + t is padding, and 0 elsewhere. So padding is seen and real tokens are hidden. A query from
-which all is hidden gets the mean of its group: next to 1e10 all logits are equal in single precision. What is computed
-depends on the width of the batch.
+reshaped to (groups, block): b = -1e10 between the s-th and the t-th token of group g when the token at g * block + s or
+g * block + t is padding, and 0 elsewhere. So padding is seen and real tokens are hidden. A query from which everything
+is hidden gets the mean of its group: next to 1e10 all logits are equal in single precision. The result depends on the
+width of the batch.
 
 `block` is 50 in the release, and 64 for Image and Pathfinder. Code: google-research/long-range-arena, models/local.
 Departs from it in: without a mask, where the release cannot run, nothing is hidden.

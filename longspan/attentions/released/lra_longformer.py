@@ -1,4 +1,4 @@
-"""Longformer as Long Range Arena released it: full attention under a band, and global projections that nobody uses.
+"""Longformer as Long Range Arena released it: full attention under a band mask, and unused global projections.
 
     y_i = sum_j p_ij v_j      p_i = softmax_j(q_i . k_j / sqrt(c) - 1e10 [j is hidden from i])
 
@@ -6,8 +6,8 @@
 
 The idea (`longformer`) is a window in linear time with a few tokens that see, and are seen by, everything. The release
 computes all n^2 scores and never names a global token, not even the class token, which thus sees no further than any
-other. The second set of query, key and value maps, for global tokens, is created and counted but has no say in the
-output and gets no gradient. A pair is hidden when either token is padded, so a padded query spreads evenly over all
+other. The second set of query, key and value maps, for global tokens, is created and counted but does not affect the
+output and gets no gradient. A pair is hidden when either token is padded, so a padded query attends evenly to all
 tokens. Code: google-research/long-range-arena, models/longformer. Departs from it in: the output of the unused maps,
 which is selected away there, is not computed.
 """

@@ -3,17 +3,17 @@
     y_i = phi(q_i) S / phi(q_i) z      S = sum_j phi(k_j) v_j^T      z = sum_j phi(k_j)      phi(x) = relu(x) + 0.001
 
 over all keys j, padding included. The idea (`performer`) is features whose products are the softmax kernel on average;
-here there are neither random directions nor a scale, and nothing stands for that kernel. With this the release runs
-Text, Retrieval, Image and Pathfinder. `features` asks for what it runs ListOps with, the softmax features of the paper,
-but only two of them (`features=2`):
+here there are neither random directions nor a scale, and nothing approximates that kernel. The release runs Text,
+Retrieval, Image and Pathfinder with this. `features` selects what it runs ListOps with, the softmax features of the
+paper, but only two of them (`features=2`):
 
     phi(x) = (exp(W x' - |x'|^2 / 2 - max) + 1e-6) / sqrt(features)      x' = x / c^(1/4)
 
-with max over the features of each query, and over all features of all keys. W is drawn anew at every call, seeded with
-the sum of all queries, so that the rows of a batch change one another. There is no attention dropout in either.
+with max over the features of each query, and over all features of all keys. W is redrawn at every call, seeded with the
+sum of all queries, so the rows of a batch affect one another. Neither form has attention dropout.
 
-Code: google-research/long-range-arena, models/performer. Departs from it in: W has the numbers of torch's generator and
-not of JAX's.
+Code: google-research/long-range-arena, models/performer. Departs from it in: W is drawn with torch's generator, not
+JAX's.
 """
 
 from typing import Any
@@ -72,7 +72,7 @@ class LRAPerformer(HeadwiseAttention):
 
 
 def draw_directions(q: Float[Tensor, "b h n c"], features: int) -> Float[Tensor, "r c"]:
-    """Rows orthogonal in blocks of c and as long as Gaussian vectors are, decided by the sum of the queries."""
+    """Rows orthogonal in blocks of c, with the lengths of Gaussian vectors, seeded with the sum of the queries."""
     seed = int((q.detach().double().sum() * 1e7).ceil().remainder(2**31))
     generator = torch.Generator().manual_seed(seed)
     return draw_projection(features, q.shape[-1], uniform=False, generator=generator).to(q)

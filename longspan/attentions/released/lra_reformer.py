@@ -1,21 +1,21 @@
-"""Reformer as Long Range Arena released it: logits c times too large, and heads scrambled with places.
+"""Reformer as Long Range Arena released it: logits c times too large, and heads scrambled with positions.
 
     z = x W_qk      v = x W_v      bucket(i) = argmax [z_i R, -z_i R]      R [c, buckets / 2] Gaussian
     y_i = sum_{j in V(i)} p_ij v_j      p_i = softmax_{j in V(i)}(sqrt(c) z_i . z_j)
 
-The idea (`reformer`) is attention among tokens of one bucket. The release lengthens the row by zeros to a multiple of
-`buckets`, by `buckets` more when it is one already, and counts the zeros as tokens. Sorted by bucket and place, the row
-is cut into `buckets` chunks, which thus grow with the length, and V(i) is the chunk of i and the chunk before it (the
-last before the first), whatever the buckets in them, i itself included. Then the result [heads, length, c] is read as
-[length, heads * c] without turning the axes and cut to n rows, so that a row of the output holds several tokens of one
-head. There is no output map.
+The idea (`reformer`) is attention among tokens of one bucket. The release pads the row with zeros to a multiple of
+`buckets`, by `buckets` more when it is already a multiple, and counts the zeros as tokens. Sorted by bucket and
+position, the row is cut into `buckets` chunks, which thus grow with the length, and V(i) is the chunk of i and the
+chunk before it (the last one for the first), whatever buckets they contain, i itself included. Then the result [heads,
+length, c] is read as [length, heads * c] without transposing and cut to n rows, so a row of the output holds several
+tokens of one head. There is no output projection.
 
 Logits are multiplied by sqrt(c) instead of divided, keys are not normalised, masks and attention dropout are ignored,
 and R is the same for all heads, layers and steps, from a fixed seed. Queries and values are as wide as the tokens,
-whatever `inner` says. The time grows as the square of the length.
+whatever `inner` says. The time is quadratic in the length.
 
-Code: google-research/long-range-arena, models/reformer. Departs from it in: R has the numbers of torch's generator and
-not of JAX's.
+Code: google-research/long-range-arena, models/reformer. Departs from it in: R is drawn with torch's generator, not
+JAX's.
 """
 
 from typing import Any
@@ -73,7 +73,7 @@ class LRAReformer(Attention):
         return y.reshape(padded.shape)[:, :n].to(x.dtype)
 
     def attend(self, z: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n c"]) -> Float[Tensor, "b h n c"]:
-        """Attention within chunks of the sorted tokens, in the order of the tokens again."""
+        """Attention within chunks of the sorted tokens, returned in the original order."""
         order = self.hash(z).argsort(dim=-1, stable=True)[..., None].expand_as(z)
         z, v = (rearrange(u.gather(2, order), "b h (g s) c -> (b h) g s c", g=self.buckets) for u in (z, v))
         k, values = (torch.cat([u, u.roll(1, dims=1)], dim=2) for u in (z, v))

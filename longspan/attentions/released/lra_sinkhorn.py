@@ -3,21 +3,21 @@
     y_i = softmax_{j in G(i)}(q_i . k_j / sqrt(c)) v_j  +  softmax_s(q_i . K_s w / sqrt(c)) V_s w
     G(i) = {j : j = i mod groups}      K_s = sum_g k_{s groups + g}      V_s likewise, s = 1 ... block
 
-The idea (`sinkhorn`) is a soft permutation of blocks of consecutive tokens. The release folds n = block * groups tokens
-into (block, groups) instead of (groups, block), so that a group is spread over the whole row. Its sort network gives
+The idea (`sinkhorn`) is a soft permutation of blocks of consecutive tokens. The release reshapes n = block * groups
+tokens to (block, groups) instead of (groups, block), so a group is spread over the whole row. Its sort network gives
 each group and head a row of logits over groups, from the sum of the group's keys; but the product that should apply the
-resulting matrix sums over the groups and over the row apart, and leaves w, the sum of a row. With
+resulting matrix sums over the groups and over the row separately, which leaves only w, the sum of a row. With
 `activation="softmax"`, as released, w is 1 and the network has no effect at all. With "sinkhorn", which the release has
-and does not use, w is the row sum after rows and columns were normalised once and clipped to [1/e, e]; heads and groups
-are confused in it as the logits [groups, heads, groups] are cut up into square matrices just as they lie in memory.
+but does not use, w is the row sum after rows and columns were normalised once and clipped to [1/e, e]; this mixes up
+heads and groups, as the logits [groups, heads, groups] are split into square matrices in memory order.
 
-The mask is folded into (groups, block), so that it hides other tokens than padding: -1e10 is added between the s-th and
-the t-th token of group g when place g * block + s or g * block + t is padded, and in the second attention when that is
-so for every g. A query from which all is hidden gets the mean of everything, in single precision.
+The mask is reshaped to (groups, block), so it hides tokens other than padding: -1e10 is added between the s-th and the
+t-th token of group g when position g * block + s or g * block + t is padded, and in the second attention when that
+holds for every g. A query from which everything is hidden gets the mean of everything, in single precision.
 
-`block` is 50 in the release, and 64 for Image and Pathfinder; the network knows `max_blocks` groups, which is too few
-for ListOps and harmless there. Code: google-research/long-range-arena, models/sinkhorn_transformer. Departs from it in:
-a row that is not a multiple of `block` long, where the release fails, is filled up with zeros that are never seen.
+`block` is 50 in the release, and 64 for Image and Pathfinder; the network covers `max_blocks` groups, which is too few
+for ListOps but harmless there. Code: google-research/long-range-arena, models/sinkhorn_transformer. Departs from it in:
+a row that is not a multiple of `block` long, where the release fails, is padded with zeros that are never seen.
 """
 
 from typing import Any, Literal
@@ -32,7 +32,7 @@ from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.precision import at_least_single, without_autocast
 
-HIDDEN = -1e10  # added to logits: next to it they are all equal in single precision
+HIDDEN = -1e10  # added to logits, which next to it are all equal in single precision
 
 
 class LRASinkhorn(HeadwiseAttention):
@@ -42,7 +42,7 @@ class LRASinkhorn(HeadwiseAttention):
         family="sorting",
         cost="n",
         patterns=(Pattern.NONCAUSAL_SELF,),
-        version=2,  # the gradients of queries from which all is hidden
+        version=2,  # changed the gradients of queries from which everything is hidden
         dropout="weights",
         fidelity=True,
         remark="Does not sort: each strided group attends to itself and to the sum of all groups.",
@@ -84,7 +84,7 @@ class LRASinkhorn(HeadwiseAttention):
         return rearrange(y, "b h g s e -> b h (s g) e")[:, :, :n]
 
     def _share(self, k: Float[Tensor, "b h g s c"]) -> Float[Tensor, "b h g 1 1"]:
-        """What is left of the sort: the row sums of a matrix for each head, 1 but for rounding after a softmax."""
+        """What remains of the sort: the row sums of a matrix for each head; after a softmax, 1 up to rounding."""
         groups = k.shape[2]
         with without_autocast(k):
             kernel, bias = (at_least_single(u[..., :groups]) for u in (self.sort_kernel, self.sort_bias))
@@ -106,7 +106,7 @@ class LRASinkhorn(HeadwiseAttention):
     def _biases(
         self, n: int, k: Float[Tensor, "b h g s c"], key_mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "#b 1 g s s"] | None, Float[Tensor, "#b 1 1 s s"] | None]:
-        """What is added to the logits of both attentions; nothing where all is seen."""
+        """What is added to the logits of both attentions; None if nothing is hidden."""
         groups, size = k.shape[2:4]
         fill = groups * size - n
         if key_mask is None and not fill:
@@ -128,6 +128,6 @@ class LRASinkhorn(HeadwiseAttention):
     ) -> Float[Tensor, "b h g s e"]:
         if bias is None:
             return F.scaled_dot_product_attention(q, k, v, dropout_p=self.active_dropout)
-        # Written out: the backward of fused kernels starts from the log-sum-exp, which is lost beside 1e10.
+        # Written out: the backward pass of fused kernels needs the log-sum-exp, which is lost next to 1e10.
         p = torch.softmax(at_least_single(q @ k.mT / q.shape[-1] ** 0.5) + bias, dim=-1)
         return F.dropout(p, self.active_dropout).to(v.dtype) @ v

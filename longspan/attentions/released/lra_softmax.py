@@ -3,14 +3,14 @@
     y_i = sum_j p_ij v_j      p_i = softmax_j(q_i . k_j / sqrt(c) - 1e10 [i or j is padded])
 
 A real query sees the real keys, as in `softmax`. Everything is hidden from a padded query: in single precision its
-scores are then all equal, and it gets the mean of all values, of padded tokens too. In the release black pixels are
-padding, two thirds of a Pathfinder image, and those means enter the pooled vector. The scores of a padded query no
-longer matter for the result, but they are still differentiated, at equal weights:
+scores are then all equal, and it gets the mean of all values, including those of padded tokens. In the release black
+pixels are padding, two thirds of a Pathfinder image, and those means enter the pooled vector. The scores of a padded
+query no longer matter for the result, but they are still differentiated, at equal weights:
 
     dL/dq_i = 1/(n sqrt(c)) sum_j (g_i . (v_j - mean v)) k_j      g_i = dL/dy_i      and dL/dk_j likewise
 
-Code: google-research/long-range-arena, models/transformer. Departs from it in: those gradients are taken without the
-dropout of the weights, which is their mean over it. So they need no matrix of weights.
+Code: google-research/long-range-arena, models/transformer. Departs from it in: those gradients are computed without
+dropout of the weights, which is their mean over dropout masks, so no matrix of weights is needed.
 """
 
 import torch
@@ -55,7 +55,7 @@ class LRASoftmax(HeadwiseAttention):
         self, q: Float[Tensor, "b h n c"], k: Float[Tensor, "b h m c"], v: Float[Tensor, "b h m e"]
     ) -> Float[Tensor, "b h n e"]:
         """The mean of all values for every query, with the gradients of scores that have become equal."""
-        if self.active_dropout:  # of equal weights, anew for every query
+        if self.active_dropout:  # drops equal weights, independently for every query
             mean = F.scaled_dot_product_attention(torch.zeros_like(q), k, v, dropout_p=self.active_dropout)
         else:
             mean = v.mean(dim=2, keepdim=True)

@@ -4,12 +4,12 @@
 
     seen: j <= i, and j in the same block of `block` tokens or j mod `block` = 0 or j mod `block` >= `block` - `summary`
 
-The idea (`sparse_transformer`) is to save work, in an encoder in both directions, with summaries at the end of a block
-only. The release computes all n^2 scores, hides the future even from an encoder, adds the first token of every block
-to the summaries, and gives all heads the same pattern. With `cls` the first token is the class token: it sees and is
-seen by everything, and blocks are counted from the token after it; Pathfinder and Retrieval have none (cls=False). A
-pair is hidden when either token is padded, so a padded query spreads evenly over all tokens, padding included.
-Code: google-research/long-range-arena, models/sparse_transformer. Departs from it in: nothing.
+The idea (`sparse_transformer`) is to save work, is bidirectional in an encoder, and has summaries only at the end of a
+block. The release computes all n^2 scores, hides the future even in an encoder, adds the first token of every block to
+the summaries, and gives all heads the same pattern. With `cls` the first token is the class token: it sees and is seen
+by everything, and blocks are counted from the token after it; Pathfinder and Retrieval have none (cls=False). A pair is
+hidden when either token is padded, so a padded query attends evenly to all tokens, padding included. Code:
+google-research/long-range-arena, models/sparse_transformer. Departs from it in: nothing.
 """
 
 from typing import Any

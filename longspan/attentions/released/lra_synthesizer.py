@@ -2,18 +2,18 @@
 
     y_i = sum_j p_ij v_j      p_i = softmax_j(R_ij + q_i . k_j / sqrt(c))
 
-Each head of each layer has its own R. The idea (`synthesizer`) is to do without the dot product, or to weigh the two;
-the release adds them, because the settings that ask otherwise are read nowhere. Its other settings are here as well:
+Each head of each layer has its own R. The idea (`synthesizer`) is to do without the dot product, or to weight the two;
+the release adds them, because it never reads the settings that say otherwise. Its other settings are here as well:
 
     kind = "random"              R is a matrix of parameters, [longest, longest]: far more than 10 % of a network
     kind = "factorised_random"   R = A B, with `rank` columns
     kind = "dense"               R_i = relu(x_i W1 + b1) W2 + b2 in each head, with one W2 and b2 for all heads
     dot = False                  leaves out queries and keys, and with them the mask: padding is then seen by everyone
 
-The dense scores lie in memory as [place, head, column] and are read as [head, place, column] without a transposition:
+The dense scores lie in memory as [position, head, column] and are read as [head, position, column] without a transpose:
 row i of head h is that of token (h n + i) div heads and head (h n + i) mod heads. With the dot product -1e10 is added
-to a score when its query or its key is padding, beside which single precision loses the score: a padded query gets the
-mean of everything, and its scores are differentiated at equal weights.
+to a score when its query or its key is padding, and the score is lost next to it in single precision: a padded query
+gets the mean of everything, and its scores are differentiated at equal weights.
 
 Code: google-research/long-range-arena, models/synthesizer. Departs from it in: nothing known.
 """
@@ -40,7 +40,7 @@ class LRASynthesizer(Attention):
         family="learned scores",
         cost="n^2",
         patterns=(Pattern.NONCAUSAL_SELF,),
-        version=2,  # the gradients of padded queries
+        version=2,  # changed the gradients of padded queries
         length_bound=True,
         dropout="weights",
         fidelity=True,
@@ -87,7 +87,7 @@ class LRASynthesizer(Attention):
         return self._merge(self.attend(self.scores(x), self._split(self.value(x)), q, k, mask))
 
     def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "#b h n n"]:
-        """R, from places or from tokens."""
+        """R, from positions or from tokens."""
         n = x.shape[1]
         self._check_room(n, self.longest, "tokens")
         if self.kind == "random":
@@ -95,7 +95,7 @@ class LRASynthesizer(Attention):
         if self.kind == "factorised_random":
             return (self.random1[:, :n] @ self.random2[:, :, :n])[None]
         hidden = rearrange(self.hidden(x).relu(), "b n (h c) -> b n h c", h=self.heads)
-        return self.to_places(hidden)[..., :n].reshape(len(x), self.heads, n, n)  # as it lies in memory
+        return self.to_places(hidden)[..., :n].reshape(len(x), self.heads, n, n)  # in memory order
 
     def attend(
         self,
@@ -110,13 +110,13 @@ class LRASynthesizer(Attention):
             scores = scores + q @ k.mT / q.shape[-1] ** 0.5
             if mask is not None:
                 both = mask[:, None, :, None] & mask[:, None, None, :]
-                # added in single precision: the score itself is lost beside 1e10, its derivative is not
+                # a sum in single precision: the score itself is lost next to 1e10, its derivative is not
                 scores = torch.where(both, scores, HIDDEN + (scores - scores.detach()))
         weights = F.dropout(scores.softmax(dim=-1), self.dropout if self.training else 0.0)
         return weights.to(v.dtype) @ v
 
 
 def _glorot(heads: int, rows: int, columns: int) -> nn.Parameter:
-    """Uniform as the release draws it, which counts the heads among inputs and outputs."""
+    """Glorot uniform as in the release, which counts the heads among inputs and outputs."""
     bound = (6 / (heads * (rows + columns))) ** 0.5
     return nn.Parameter(torch.empty(heads, rows, columns).uniform_(-bound, bound))

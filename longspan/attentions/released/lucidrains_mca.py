@@ -1,12 +1,12 @@
-"""Memory-compressed attention as the common PyTorch package has it: compressed after projection, and masks turned over.
+"""Memory-compressed attention as in the common PyTorch package: compressed after projection, and masks inverted.
 
     y_i = softmax_s(q_i . k'_s / sqrt(d)) v'_s      k' = [k_null, conv(k)]      v' = [v_null, conv(v)]
 
 d is the width of the whole model, not of a head. One strided convolution, of `factor` tokens and the channels of a
-head, serves keys and values; a null key and value, learned, are seen by all. The idea (`mca`) compresses what comes
-before the projections. Zeros are put before the first token, up to whole blocks: so the length of a row decides where
-its blocks begin, and a prefix is not what it was. When causal, a block is seen from its last token on. With a mask a
-block with any real token is seen by padded queries alone: the comparison of the two masks is turned over.
+head, serves keys and values; a learned null key and value are seen by all. The idea (`mca`) compresses before the
+projections. Zeros are put before the first token to make whole blocks, so the length of a row determines where its
+blocks begin, and extending a row changes its earlier blocks. When causal, a block is seen from its last token on. With
+a mask a block with any real token is seen only by padded queries: the comparison of the two masks is inverted.
 
 Code: lucidrains/memory-compressed-attention 0.0.7. Departs from it in: nothing.
 """

@@ -3,13 +3,13 @@
     s_ig = mu_g . u_i / |u_i|      Q_g, K_g = the w queries, and the w keys, with the largest s_ig
     y_i = sum over the g with i in Q_g of sum_{j in K_g} p_ij v_j / (how many such g there are + 1e-5)
 
-The paper's causal form (`routing_transformer`) must not look ahead; the release masks later keys only once Q_g and K_g
-are chosen, so that which earlier tokens are seen depends on later ones. Padded tokens may be chosen too, in the place
-of real ones, and are masked afterwards. With `shared` a key is q / |q|, and a query sees itself only by a score of
--5e4. `memory` learned keys and values are seen in every cluster; causally without `shared` there is one at least. A
-hidden key has the lowest score there is, so that a query that sees none spreads evenly over all. The means are those of
-the buffer: how the package moves them while training is left out. Code: routing-transformer 1.6.1, KmeansAttention.
-Departs from it in: nothing else known, in evaluation.
+The paper's causal form (`routing_transformer`) must not look ahead; the release masks later keys only after Q_g and K_g
+are chosen, so which earlier tokens are seen depends on later ones. Padded tokens may be chosen too, in place of real
+ones, and are masked afterwards. With `shared` a key is q / |q|, and a query sees itself only with a score of -5e4.
+`memory` learned keys and values are seen in every cluster; causally without `shared` there is at least one. A hidden
+key has the lowest possible score, so a query that sees none attends evenly to all. The means are those of the buffer:
+how the package updates them in training is left out. Code: routing-transformer 1.6.1, KmeansAttention. Departs from it
+in: nothing else known, in evaluation.
 """
 
 import math
@@ -25,7 +25,7 @@ from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
 from longspan.core.errors import UsageError
 from longspan.kernels.precision import at_least_single
 
-ITSELF = -5e4  # the score of a query with itself
+ITSELF = -5e4  # the score of a query with its own key
 
 
 class PyPIRoutingTransformer(HeadwiseAttention):
@@ -111,7 +111,7 @@ class PyPIRoutingTransformer(HeadwiseAttention):
 
     @torch.no_grad()
     def _largest(self, u: Float[Tensor, "b h n c"], window: int) -> Int[Tensor, "b h g w"]:
-        """The places of the tokens nearest to each mean."""
+        """The positions of the tokens nearest to each mean."""
         routes = F.normalize(at_least_single(u), dim=-1) @ self.means.to(torch.promote_types(u.dtype, torch.float32)).mT
         return rearrange(routes.topk(min(window, u.shape[2]), dim=2).indices, "b h w g -> b h g w")
 

@@ -4,9 +4,9 @@
     ids = coder.encode(["one text", "another"])
     text(coder.pieces, ids[0])                        # "one text"
 
-Every byte is a token, so that any text can be encoded and nothing is unknown; what looks like a special token in a text
-is text. Encoding needs the library `tokenizers`; decoding (`pieces`, `Vocabulary`) needs only NumPy. `streams` makes
-one stream of the lines of a text.
+Every byte is a token, so that any text can be encoded and nothing is unknown; text that looks like a special token is
+encoded as text. Encoding needs the library `tokenizers`; decoding (`pieces`, `Vocabulary`) needs only NumPy. `streams`
+joins the lines of a text into one stream.
 """
 
 import json
@@ -22,12 +22,12 @@ from longspan.core.errors import CorruptFile, DataMissing, UsageError
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 BEGIN, PAD, END, UNKNOWN = range(len(SPECIALS))
-SILENT = frozenset((*SPECIALS, "<mask>"))  # tokens that decode to nothing, and that no merge makes
+SILENT = frozenset((*SPECIALS, "<mask>"))  # tokens that decode to nothing, and that no merge produces
 FEWEST = 256 + len(SPECIALS)  # every byte, and the special ones
 NAMES = (
     ("vocab.json", "merges.txt"),
     ("encoder.json", "vocab.bpe"),
-)  # of vocabulary and merges in common libraries
+)  # files of vocabulary and merges in common libraries
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class Coder:
         return Vocabulary(self.pieces, *(self.entries[name] for name in SPECIALS[:3]))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text, in 16 bits if those suffice for the vocabulary and one more id."""
+        """The ids of each text, in 16 bits if the vocabulary and one more id fit."""
         dtype = np.uint16 if len(self) < 1 << 16 else np.uint32
         return [np.array(one.ids, dtype) for one in self._tokenizer.encode_batch(list(texts))]
 
     def save(self, folder: Path, names: tuple[str, str] = NAMES[0]) -> None:
-        """Two files, as `load` reads them."""
+        """Write two files that `load` reads."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / names[0]).write_text(json.dumps(self.entries, ensure_ascii=False), encoding="utf-8")
         lines = ["#version: 0.2", *(" ".join(pair) for pair in self.merges)]
@@ -115,9 +115,9 @@ def train(texts: Iterable[str] | Iterable[list[str]], size: int, *, special: Seq
 
 
 def load(folder: Path, *, wanted: str, remedy: str, special: Sequence[str] = ()) -> Coder:
-    """A vocabulary from the user's files, two or one under known names; it must have these special tokens.
+    """A vocabulary from the user's files, two or one with known names; it must have these special tokens.
 
-    Where it is not, the error says what was wanted and what to do.
+    If there are none, the error says what was wanted and what to do.
     """
     for entries, merges in ([folder / name for name in names] for names in NAMES):
         if entries.is_file() and merges.is_file():
@@ -130,7 +130,7 @@ def load(folder: Path, *, wanted: str, remedy: str, special: Sequence[str] = ())
 
 
 def of_json(content: str | bytes, where: str, special: Sequence[str] = ()) -> Coder:
-    """The coder in the content of a tokenizer.json; `where` is used in error messages."""
+    """The coder from the content of a tokenizer.json; `where` is used in error messages."""
     whole = _parse(content, where)
     return _of_model(whole.get("model") if isinstance(whole, dict) else None, where, special)
 

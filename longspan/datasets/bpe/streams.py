@@ -5,7 +5,7 @@
     dictionary.numbers[encode(coder, b"It was raining.\r\n\r\n")]      # "</s>" ends each of the two lines
 
 The coder needs no special tokens. Raw ids are its ids, and one more for the end of a line; a dictionary maps them to
-the ids of the streams, after `<s>`, `<pad>`, `</s>` and `<unk>`. What it leaves out is `<unk>`.
+the ids of the streams, after `<s>`, `<pad>`, `</s>` and `<unk>`. Tokens that it leaves out become `<unk>`.
 """
 
 from collections.abc import Iterable

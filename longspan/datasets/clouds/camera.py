@@ -1,9 +1,9 @@
-"""A virtual depth camera: the nearest point of every pixel of a picture of 160 x 120, focal length 120 pixels.
+"""A virtual depth camera: the nearest point at every pixel of a 160 x 120 picture, focal length 120 pixels.
 
     partial = seen(points, pose(azimuth=30, elevation=20))
 
-It looks at the origin from a distance of 1.5, like the one of the reference views. A pixel through which the camera
-looks between the points of a surface shows what lies behind: one that is farther than most of its neighbours is
+It looks at the origin from a distance of 1.5, like the camera of the reference views. A pixel that falls into a gap
+between the points of a surface shows what lies behind, so a pixel that is farther than most of its neighbours is
 dropped.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 WIDTH, HEIGHT, FOCAL = 160, 120, 120.0
 DISTANCE = 1.5
 ELEVATION = (-10.0, 45.0)  # degrees
-BEHIND, NEARER = 0.03, 5  # a pixel so much farther than so many of its eight neighbours is seen through a gap
+BEHIND, NEARER = 0.03, 5  # a pixel this much farther than this many of its eight neighbours is seen through a gap
 
 
 class Pose(NamedTuple):
@@ -35,7 +35,7 @@ def random_pose(rng: np.random.Generator) -> Pose:
 
 
 def seen(points: np.ndarray, camera: Pose) -> np.ndarray:
-    """Those of the points that the camera sees, one a pixel, in the order of pixels."""
+    """The points that the camera sees, one per pixel, in pixel order."""
     x, y, z = ((points - camera.position) @ camera.rotation.T).T
     ahead = z > 1e-6
     depth = np.where(ahead, z, 1.0)
@@ -55,6 +55,6 @@ def _through_gaps(picture: np.ndarray) -> np.ndarray:
     framed = np.pad(picture, 1, constant_values=np.inf)
     height, width = picture.shape
     nearer = np.zeros(picture.shape, np.int8)
-    for down, across in np.ndindex(3, 3):  # itself among them, which is not nearer than itself
+    for down, across in np.ndindex(3, 3):  # includes the pixel itself, which is not nearer than itself
         nearer += framed[down : down + height, across : across + width] < picture - BEHIND
     return nearer >= NEARER

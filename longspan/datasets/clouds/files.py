@@ -1,4 +1,4 @@
-"""A shape from a file, by the ending of its name: a cloud of points or a mesh. Packed with xz, too."""
+"""A shape from a file, by its extension: a point cloud or a mesh, also compressed with xz."""
 
 import lzma
 import zipfile
@@ -35,7 +35,7 @@ ENDINGS = (*READERS, ".npz")
 
 
 def ending(path: Path) -> str:
-    """`.off` of chair.off and of chair.off.xz."""
+    """`.off` for chair.off and for chair.off.xz."""
     return Path(path.stem if path.suffix == ".xz" else path.name).suffix.lower()
 
 
@@ -59,7 +59,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """These arrays of an .npz file; objects are refused, and what unpacks to more than a gigabyte."""
+    """These arrays of an .npz file; objects, and files that unpack to more than a gigabyte, are refused."""
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(info.file_size for info in archive.infolist()) > LARGEST:
@@ -74,4 +74,4 @@ def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
 
 
 _DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, OverflowError)
-_DAMAGE += (SyntaxError, TokenError, NotImplementedError, RuntimeError)  # of headers and members that no writer makes
+_DAMAGE += (SyntaxError, TokenError, NotImplementedError, RuntimeError)  # from headers and members that no writer makes

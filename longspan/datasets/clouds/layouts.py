@@ -1,12 +1,12 @@
-"""What a folder of shapes is: PCN as published, a known substitute for it, or shapes of the user's own.
+"""The layout of a folder of shapes: PCN as published, a known substitute for it, or the user's own shapes.
 
     pcn         {train,val,test}/{complete,partial}/<synset>/<model>..., with PCN.json, the split list
     furniture   models.tsv, an .npz file per category, partial_10.npz with reference views of ten test models
     airplanes   modelnet40_airplane_60x8192.npz
     shapes      <category>/**/*.{off,obj,ply,pcd,xyz,txt,npz}: meshes and clouds
 
-`plan` says which models each split has; a model is read, and views of it are drawn, only when it is asked for. The
-views of a model depend on its id alone.
+`plan` says which models each split has; a model is read, and its views are drawn, only when it is needed. The views of
+a model depend only on its id.
 """
 
 import csv
@@ -29,11 +29,11 @@ from longspan.datasets.clouds.numbers import checked
 from longspan.datasets.clouds.surface import between, centred, sample
 from longspan.datasets.generation.arrays import hash_file
 
-POINTS = 16_384  # of a complete cloud of PCN, and of a mesh that is sampled here
+POINTS = 16_384  # in a complete cloud of PCN, and in a mesh that is sampled here
 FEWEST = 256  # points of a cloud that can be completed
-VIEWS = {"train": 8, "valid": 4, "test": 4}  # drawn of a model that comes without
-PER_POINT = 64  # points put between those of a cloud before the camera looks at it, for each of them
-DENSE = 1 << 19  # points of a mesh that the camera looks at
+VIEWS = {"train": 8, "valid": 4, "test": 4}  # drawn for a model that comes without views
+PER_POINT = 64  # points added per point of a cloud before the camera looks at it
+DENSE = 1 << 19  # points sampled from a mesh for the camera to look at
 PCN_JSON = "ead83212d420fcee5fc461603e76bb88131f3faadeb6132e8657cfa04386c9d2"
 AIRPLANES = ("modelnet40_airplane_60x8192.npz", "ed5be794028585927bdeef56b70a4b38b11e35c9ff5b15e4c41d61755e2c1bc1")
 FURNITURE = {
@@ -50,7 +50,7 @@ FURNITURE = {
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """A model: the whole of it, and what is seen of it from one or more sides."""
+    """A model: its complete cloud, and partial views of it from one or more sides."""
 
     id: str
     category: str
@@ -70,7 +70,7 @@ class Plan:
 
 
 def plan(source: Path) -> Plan:
-    """The layout of a folder, or of a folder in it that holds nothing else."""
+    """The layout of a folder, or of the only folder in it."""
     for folder in (source, source / "PCN", source / "ShapeNetCompletion"):
         if (folder / "train" / "complete").is_dir() or (folder / "PCN.json").is_file():
             return _pcn(folder)
@@ -141,7 +141,7 @@ def _words(entry: dict, keys: Iterable[str]) -> Iterable[Any]:
 
 
 def _is_name(word: Any) -> bool:
-    """Whether it can be part of a path without leading anywhere else."""
+    """Whether it is safe as part of a path: it cannot lead elsewhere."""
     return isinstance(word, str) and 0 < len(word) <= 100 and word.replace("_", "").replace("-", "").isalnum()
 
 
@@ -150,7 +150,7 @@ def _pcn_model(folder: Path, synset: str, category: str, model: str) -> Shape:
     views = folder / "partial" / synset / model
     wanted = [views / f"{view:02d}.pcd" for view in range(8 if folder.name == "train" else 1)]
     if folder.name != "train" and not wanted[0].is_file():
-        wanted = [views.with_suffix(".pcd")]  # in some copies the only view is no folder
+        wanted = [views.with_suffix(".pcd")]  # in some copies the only view has no folder of its own
     absent = next((path for path in (whole, *wanted) if not path.is_file()), None)
     if absent is not None:
         raise DataMissing(f"PCN.json lists {category} {model}, but there is no {absent}; get the missing files.")
@@ -234,11 +234,11 @@ def _airplanes(path: Path) -> Plan:
     return Plan(variant, ["airplane"], models, "float16", {"views": VIEWS})
 
 
-# Shapes of the user's own
+# The user's own shapes
 
 
 def _shapes(source: Path, files: list[Path]) -> Plan:
-    """A folder of the first level is a category; a tenth of each, by sha256 of the id, is validation and test."""
+    """A top-level folder is a category; validation and test each get a tenth of it, by sha256 of the id."""
     by_category: dict[str, dict[str, Path]] = {}
     for path in files:
         inner = path.relative_to(source)
@@ -284,7 +284,7 @@ def _shape(name: str, category: str, split: str, path: Path, points: int) -> Sha
 
 
 def _viewed(name: str, category: str, split: str, complete: np.ndarray, views: list[np.ndarray] | None) -> Shape:
-    """A cloud with the views that it has, or with such as the camera draws."""
+    """A cloud with its own views, or with views drawn by the camera."""
     if views is None:
         rng = np.random.default_rng(derive(0, "pcn", "surface", name))
         views = _views(between(complete.astype(np.float64), PER_POINT, rng), name, split)

@@ -21,7 +21,7 @@ class Mesh:
 
     @classmethod
     def of(cls, vertices: np.ndarray, triangles: np.ndarray, where: str) -> "Mesh":
-        """A mesh whose triangles have vertices; one without any area is refused by whoever samples it."""
+        """A mesh whose triangles refer to existing vertices; one without any area is refused when it is sampled."""
         vertices = checked(vertices, where)
         if not len(triangles):
             raise CorruptFile(f"{where} has no faces, so there is no surface to take points of; leave it out.")
@@ -84,6 +84,6 @@ def _whole(words: Sequence[bytes], where: str) -> list[int]:
 
 
 def fans(polygons: Iterable[Sequence[int]]) -> np.ndarray:
-    """Triangles [m 3] from the first corner of every polygon; what has fewer than three corners has none."""
+    """Triangles [m 3] from the first corner of every polygon; polygons with fewer than three corners have none."""
     found = [(one[0], one[i], one[i + 1]) for one in polygons for i in range(1, len(one) - 1)]
     return np.array(found, np.int64).reshape(-1, 3)

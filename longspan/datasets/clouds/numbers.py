@@ -1,4 +1,4 @@
-"""Numbers in text files, and what every point must be."""
+"""Numbers in text files, and the check that every point must pass."""
 
 import io
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ def table(rows: bytes | Sequence[bytes], columns: int | None, where: str) -> np.
 
 
 def checked(points: np.ndarray, where: str) -> np.ndarray:
-    """Points float32 [n 3] that are finite, at least one."""
+    """Points float32 [n 3], checked to be finite and at least one."""
     if points.ndim != 2 or points.shape[1] != 3:
         raise CorruptFile(f"{where}: expected points of three coordinates, found an array {list(points.shape)}.")
     if not len(points):
         raise CorruptFile(f"{where} has no points; leave it out, or get it again.")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is found below
+    with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are found below
         points = np.ascontiguousarray(points, dtype=np.float32)
     wrong = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if len(wrong):

@@ -1,4 +1,4 @@
-"""PLY: a cloud, or a mesh if it has faces; as text or as bytes of either order."""
+"""PLY: a cloud, or a mesh if it has faces; as text or as binary of either byte order."""
 
 import numpy as np
 

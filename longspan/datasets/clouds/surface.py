@@ -1,7 +1,7 @@
-"""Points on a surface: of a mesh, uniform by area; of a cloud, between a point and its nearest neighbours.
+"""Points on a surface: for a mesh, uniform by area; for a cloud, between a point and its nearest neighbours.
 
-A cloud of thousands of points has gaps through which a camera would see what lies behind. `between` fills them: points
-of random triangles over each point and two of its nearest neighbours, as dense as wanted.
+A cloud of thousands of points has gaps through which a camera would see what lies behind. `between` fills them with
+points in random triangles of each point and two of its nearest neighbours, as dense as wanted.
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ from longspan.core.errors import CorruptFile
 from longspan.datasets.clouds.mesh import Mesh
 
 NEIGHBOURS = 24
-BLOCK = 512  # points whose distances to all are in memory together
+BLOCK = 512  # points whose distances to all others are in memory at a time
 
 
 def sample(mesh: Mesh, count: int, rng: np.random.Generator, where: str) -> np.ndarray:
-    """So many points of a mesh, uniform by area, in random order."""
+    """`count` points of a mesh, uniform by area, in random order."""
     corners = mesh.vertices.astype(np.float64)[mesh.triangles]
     edges = corners[:, 1:] - corners[:, :1]
     areas = np.linalg.norm(np.cross(edges[:, 0], edges[:, 1]), axis=1)
@@ -37,13 +37,13 @@ def between(points: np.ndarray, per_point: int, rng: np.random.Generator) -> np.
 
 
 def neighbours(points: np.ndarray, count: int) -> np.ndarray:
-    """The nearest other points of every one, in no particular order [n count]."""
+    """The `count` nearest other points of each point, in no particular order [n count]."""
     near = np.empty((len(points), count), np.int64)
     points = points.astype(np.float32)
     squares = (points**2).sum(axis=1)
     for first in range(0, len(points), BLOCK):
         rows = np.arange(first, min(first + BLOCK, len(points)))
-        distances = squares - 2 * points[rows] @ points.T  # plus a number that is the same in a row
+        distances = squares - 2 * points[rows] @ points.T  # up to a constant in each row
         distances[rows - first, rows] = np.inf
         near[rows] = np.argpartition(distances, count - 1, axis=1)[:, :count] if count else near[rows]
     return near
@@ -59,7 +59,7 @@ def centred(points: np.ndarray, where: str) -> tuple[np.ndarray, float]:
 
 
 def _weighed(edges: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A uniform point of each triangle, from its corner; `edges` [n 2 3] lead from there to the two others."""
+    """A uniform point in each triangle, relative to a corner; `edges` [n 2 3] lead from there to the other two."""
     weights = rng.random((len(edges), 2))
     weights = np.where(weights.sum(axis=1, keepdims=True) > 1, 1 - weights, weights)
     return np.einsum("nk,nkc->nc", weights, edges)

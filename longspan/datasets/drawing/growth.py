@@ -1,7 +1,7 @@
 """Growing snakes: two targets side by side, then distractors, then two markers; all on integer pixels.
 
-A snake is a row of paddles. From its pivot it sees a ring of pixels, picks one (free, and rather straight on) as the
-head of the next paddle, and moves the pivot. The zone of the newest paddle is kept back from the mask until the next
+A snake is a row of paddles. From its pivot it sees a ring of pixels, picks one (free, and preferably straight ahead) as
+the head of the next paddle, and moves the pivot. The zone of the newest paddle is kept out of the mask until the next
 one is drawn, since neighbours of one snake may touch. Zones and mask are bytes: 255 is fully taken.
 
 Plain functions, compiled where numba is present; `rng.random()` is the only source of chance.
@@ -12,7 +12,7 @@ import numpy as np
 from longspan.datasets.generation.compiled import compiled
 
 TAKEN = 76  # a pixel above this (0.3 of full) is not free for a seed
-CROSSING = 459  # two zones that sum to this (1.8 of full) somewhere lie on one another
+CROSSING = 459  # two zones that sum to this (1.8 of full) somewhere overlap
 FULL = 255
 SPARSE = 0.01  # below this share of free pixels no more seeds are tried
 HASTY = 8  # random tries before all possibilities are counted; affects the time, not the distribution
@@ -80,7 +80,7 @@ def extend(rng, stamps, retrials, mask, pivot, direction):
 
 @compiled
 def _choose_head(rng, stamps, mask, pivot, direction):
-    """A ring pixel drawn with probability turn weight times freedom; -1 where all are closed.
+    """A ring pixel drawn with probability proportional to turn weight times freedom; -1 if none is free.
 
     First by rejection, which looks at one pixel at a time and mostly succeeds at once; then by summing over the ring.
     """
@@ -163,7 +163,7 @@ def _seed_distractor(rng, stamps, retrials, mask, pivot, paddle):
 
 @compiled
 def _choose_free(rng, mask, shape):
-    """One of the pixels at which the shape lies on nothing, each as likely as the others; -1 where there is none."""
+    """A pixel at which the shape lies on nothing, all equally likely; -1 if there is none."""
     size = mask.shape[0]
     for _ in range(HASTY):
         pixel = int(rng.random() * size * size)
@@ -256,7 +256,7 @@ def draw(canvas, stamp, row, column, contrast):
 
 @compiled
 def draw_image(rng, stamps, plan, contrasts, label, marked, image):
-    """One image [size size] of uint8; `plan` holds the whole numbers of the rules, `contrasts` target, distractor."""
+    """One image [size size] of uint8; `plan` holds the integers of the rules, `contrasts` target, distractor."""
     size, padding, seed_distance, contour, distractor, distractors, retrials, distractor_retrials = plan
     mask = np.zeros((size, size), np.uint8)
     canvas = np.zeros((size, size))

@@ -1,6 +1,6 @@
 """The numbers behind a Pathfinder image: one set per side length, three contour lengths for the difficulties.
 
-Sides of 12 and 14 pixels with `short` contours are our own, for the smoke tier; all else is the arena's.
+Sides of 12 and 14 pixels with `short` contours are our own, for the smoke tier; all else is LRA's.
 """
 
 from dataclasses import dataclass
@@ -64,9 +64,9 @@ def counts(rules: Rules, difficulty: str) -> Counts:
 
 
 def counts_on_the_way(rules: Rules, difficulty: str, contour: int) -> Counts:
-    """For contours of fewer paddles than the difficulty has: the fewer, the fewer distractors, and none at three.
+    """For contours with fewer paddles than the difficulty has: the shorter, the fewer distractors, and none at three.
 
-    Those of two to four paddles are as long as the arena has them, but never a single paddle.
+    Distractors have two to four paddles: a third of the contour, as in LRA, but never a single paddle.
     """
     shortest, length = CONTOUR_LENGTH["short"], max(2, contour // 3)
     share = (contour - shortest) / (CONTOUR_LENGTH[difficulty] - shortest)

@@ -1,7 +1,7 @@
 """Every shape that can occur in a Pathfinder image, rendered once, so that drawing is only copying.
 
 All positions are whole pixels. A paddle therefore depends on one thing, the whole-pixel offset of its far end on the
-magnified canvas, and there are less than a hundred of those. The same holds for where a snake may go next: from a
+magnified canvas, and there are fewer than a hundred of those. The same holds for where a snake may go next: from a
 pivot it sees a fixed ring of pixels, so that directions are numbers (0..359 the whole degrees of a first paddle, then
 one per ring pixel) and turning angles are a table.
 """
@@ -31,9 +31,9 @@ class Stamps(NamedTuple):
     ring: np.ndarray  # int64 [ring 2], from a pivot to the heads it can reach
     turns: np.ndarray  # float64 [direction ring], how likely the turn is, summed along the ring
     disc: np.ndarray  # int64 [k 2], all offsets within the margin
-    shape: np.ndarray  # int64 [k 2], what a first paddle covers wholly, degree after degree
+    shape: np.ndarray  # int64 [k 2], what a first paddle covers wholly, degree by degree
     shape_start: np.ndarray  # int64 [degree + 1]
-    first: np.ndarray  # int64 [k 2], where the very first tail of an image may lie, degree after degree
+    first: np.ndarray  # int64 [k 2], where the very first tail of an image may lie, degree by degree
     first_start: np.ndarray  # int64 [degree + 1]
     markers: np.ndarray  # uint8 [row column side side], by distance from the border
 
@@ -154,7 +154,7 @@ def _starts(lists: list[np.ndarray]) -> np.ndarray:
 
 
 def _markers(rules: Rules) -> np.ndarray:
-    """Discs by row and column of their centre on a small image, whose border is felt as that of a large one."""
+    """Discs by row and column of their centre on a small image, whose border trims them as that of a large one does."""
     reach, scale = marker_reach(rules), rules.antialias
     side = 2 * reach + 1
     table = np.zeros((side, side, side, side), np.uint8)

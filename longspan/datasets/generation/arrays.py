@@ -1,4 +1,4 @@
-"""Arrays on disk: `.npy` files written in chunks, hashed meanwhile, and read as memory maps."""
+"""Arrays on disk: `.npy` files written in chunks, hashed while being written, and read as memory maps."""
 
 import hashlib
 import os

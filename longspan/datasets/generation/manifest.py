@@ -1,4 +1,4 @@
-"""The manifest of a folder of arrays: read as untrusted data, and what it says compared with what was asked for."""
+"""The manifest of a folder of arrays: read as untrusted data, with every entry checked."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def read_manifest(folder: Path) -> dict:
 
 
 def advice(folder: Path, manifest: dict | None = None) -> str:
-    """The command that mends a folder: what was made here is made again, what came from outside is fetched again."""
+    """The command that repairs a folder: generated data is generated again, other data is fetched again."""
     name, variant = folder.parent.name, (manifest or {}).get("variant")
     if folder.name != "whole" and not folder.name.endswith("-imported"):
         return f"remove {folder} and run again, or longspan data prepare {name}: it is made again."

@@ -1,6 +1,6 @@
 """What arrays must satisfy besides their hash: offsets inside their texts, labels of known classes, equal counts.
 
-NumPy would read a negative offset from the end and cut one that is too large, both without a word.
+NumPy would silently count a negative offset from the end and clip one that is too large.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 FLAT = ("tokens", "text", "pieces")  # what `starts` are offsets into
-BLOCK = 1 << 24  # values looked at together
+BLOCK = 1 << 24  # values checked at a time
 
 Arrays = Mapping[str, np.ndarray]
 
 
 def count_faults(arrays: Arrays, counts: Mapping[str, int]) -> Iterator[str]:
-    """Splits that have another number of examples than the manifest says; reads shapes alone."""
+    """Splits whose number of examples is not what the manifest says; reads only shapes."""
     for split, count in counts.items():
         rows = [len(arrays[name]) for part in ("labels", "numbers", "pairs") if (name := f"{split}.{part}") in arrays]
         if rows and any(found != count for found in rows):
@@ -62,7 +62,7 @@ def _value_faults(name: str, array: np.ndarray, limit: int) -> Iterator[str]:
 
 
 def _series_faults(arrays: Arrays) -> Iterator[str]:
-    """Rows, dates and parts of a time series."""
+    """Faults in the rows, dates and borders of a time series."""
     if not {"values", "seconds", "borders"} <= arrays.keys():
         return
     values, seconds, borders = (arrays[name] for name in ("values", "seconds", "borders"))

@@ -1,7 +1,7 @@
-"""Arrays are hashed before they are read: once for each file as it is, and again after whatever touched it.
+"""Arrays are hashed before they are read: once for each file, and again whenever it has been touched.
 
-`.verified.json` beside the manifest remembers which file (size, times, inode) had which hash. It saves time and decides
-nothing: absent, damaged or out of date, or where it cannot be written, files are hashed again.
+`.verified.json` beside the manifest remembers which file (size, times, inode) had which hash. It only saves time: if it
+is absent, damaged or out of date, or cannot be written, files are hashed again.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ Check = Callable[[Arrays], Iterator[str]]
 
 
 def open_verified(folder: Path, manifest: dict, check: Check) -> dict[str, np.ndarray]:
-    """The arrays of a manifest as memory maps, by name without `.npy`; DataDamaged if one is not what it says."""
+    """The arrays of a manifest as memory maps, by name without `.npy`; DataDamaged if one does not match it."""
     if fault := next(faults(folder, manifest, check), None):
         raise DataDamaged(fault)
     return map_arrays(folder, manifest)
@@ -43,7 +43,7 @@ def map_arrays(folder: Path, manifest: dict) -> dict[str, np.ndarray]:
 
 
 def faults(folder: Path, manifest: dict, check: Check, *, always: bool = False) -> Iterator[str]:
-    """A sentence for each array that is not as the manifest says; `always` hashes what was hashed before, too."""
+    """A sentence for each array that does not match the manifest; `always` hashes even what was hashed before."""
     remembered = {} if always else _recall(folder, manifest)
     entries = manifest["arrays"] | ({"index.npy": manifest["index"]} if "index" in manifest else {})
     mend = advice(folder, manifest)
@@ -107,5 +107,5 @@ def _recall(folder: Path, manifest: dict) -> dict[str, list[int]]:
 
 def _remember(folder: Path, manifest: dict, files: Mapping[str, Any]) -> None:
     if os.access(folder, os.W_OK):
-        with contextlib.suppress(StorageError):  # a full disk: the next one hashes again
+        with contextlib.suppress(StorageError):  # a full disk: the next call hashes again
             write_json(folder / MEMORY, {"manifest": _key(manifest), "files": dict(files)})

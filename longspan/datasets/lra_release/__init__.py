@@ -1,4 +1,4 @@
-"""The release of the Long Range Arena: where its files lie, and how what was read of them is told in a manifest."""
+"""The release of the Long Range Arena: where its files are, and how a manifest records what was read from them."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from longspan.core.archive import Member
 from longspan.core.remote import Source
 
 BUCKET = "https://storage.googleapis.com/long-range-arena"
-ARCHIVE = "lra_release.gz"  # a packed tar in spite of its name, 8.2 GB; nobody published a digest
+ARCHIVE = "lra_release.gz"  # a compressed tar despite its name, 8.2 GB; no digest is published
 LICENCE = "released with arXiv:2011.04006, whose code is under Apache-2.0; no licence is stated for the data."
 
 
@@ -18,7 +18,7 @@ def archive(dataset: str) -> Source:
 
 
 def places(inside: str) -> list[str]:
-    """Where a folder of the release lies in what people unpack: itself, then with more and more of the path around it.
+    """Where a folder of the release may be in an unpacked copy: itself, then after more and more of its parent path.
 
     >>> places("a/b")
     ['', 'b', 'a/b', 'lra_release/a/b', 'lra_release/lra_release/a/b']

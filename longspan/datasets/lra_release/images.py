@@ -1,7 +1,8 @@
-"""Pathfinder images as people have them: PNG files in folders or in an archive, or one array.
+"""Pathfinder images as users have them: PNG files in folders or in an archive, or one array.
 
 `imgs/<batch>/sample_<i>.png` are the images and `metadata/<batch>.npy` lists them, a line each with the label in the
-fourth field. The metadata are plain text in the release, in spite of their name, and arrays from the public generator.
+fourth field. The metadata are plain text in the release, despite their name, and arrays if the public generator wrote
+them.
 """
 
 import io
@@ -38,7 +39,7 @@ class Images(ABC):
 
     @abstractmethod
     def holds(self) -> np.ndarray:
-        """For every listed image, whether there is something in its file; a file that is absent is an error."""
+        """For every listed image, whether its file is not empty; an absent file is an error."""
 
     @abstractmethod
     def pixels(self, row: int) -> np.ndarray:
@@ -62,9 +63,9 @@ class Folder(Images):
 
 
 class Pile(Images):
-    """Members of an archive, in whatever order they come: images are decoded on the way into one file on disk.
+    """Members of an archive, in any order: images are decoded as they are read, into one file on disk.
 
-    With `enough`, reading stops as soon as that many images are listed and all of them have come.
+    With `enough`, reading stops as soon as that many images are listed and all of them have been read.
     """
 
     def __init__(self, found: Iterable[Member], size: int, scratch: Path, enough: int | None = None):
@@ -133,7 +134,7 @@ class Arrays(Images):
 
 
 def wanted_images(size: int, folder: str, others: Iterable[str]):
-    """Which members belong to one side length and difficulty: whole paths, or what is left of them in a smaller tar."""
+    """Which members belong to one side length and difficulty: whole paths, or what remains of them in a smaller tar."""
     others = set(others) - {folder}
 
     def wanted(name: str) -> bool:

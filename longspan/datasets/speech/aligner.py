@@ -1,13 +1,12 @@
-"""Durations of phones without hand-made alignments: a phone CTC model of the clips themselves, and its best path.
+"""Durations of phones without hand-made alignments: a phone CTC model trained on the clips, and its best path.
 
 The network reads normalised mels: two convolutions, the second with stride 2, then a bidirectional LSTM of 2 layers of
 256 units; it predicts phones (without stress) and blank. All epochs but the last two learn the segmentation of
 `flat_start`, silence as blank, since CTC alone needs far more than half an hour of speech; those two are CTC in which
 the posteriors are divided by (the mean posterior of the epoch before) ** 0.3, so that phones keep their frames instead
 of leaving most to blank (arXiv:2406.02560). For the path it is run twice, on the clip and on the clip without its first
-frame, and so has an opinion on every frame. Frames of blank go to the phone before, leading ones to the first phone:
-every duration is at least 1 and their sum is the number of frames. One thread and one seed: the same clips give the
-same durations.
+frame, and so predicts every frame. Blank frames go to the phone before, leading ones to the first phone: every duration
+is at least 1 and their sum is the number of frames. One thread and one seed: the same clips give the same durations.
 """
 
 import itertools
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 BLANK = 0
 PRIOR = 0.3  # the power of the prior
 EPOCHS = 10
-OF_CTC = 2  # of them, the last
+OF_CTC = 2  # the last of them, which use CTC
 BATCH = 8
 LEARNING_RATE = 1e-3
 WARMUP = 50  # updates
@@ -103,7 +102,7 @@ def best_path(log_probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _fewest_frames(phones: Sequence[str]) -> int:
-    """A frame for each phone, and one of blank between two that are alike."""
+    """A frame for each phone, and a blank one between two that are alike."""
     plain = [_without_stress(phone) for phone in phones]
     return len(plain) + sum(a == b for a, b in itertools.pairwise(plain))
 
@@ -152,7 +151,7 @@ def _train_and_align(
                     steps,
                     torch.tensor([len(labels[i]) for i in rows]),
                     reduction="sum",
-                    zero_infinity=True,  # a clip with too few frames at half the rate
+                    zero_infinity=True,  # for clips with too few frames at half the rate
                 ) / int(steps.sum())
             optimizer.zero_grad()
             loss.backward()

@@ -105,7 +105,7 @@ def _align(
 
 
 def _aligned(one: Utterance, path: Path, phones: tuple[list[str], np.ndarray] | None) -> Utterance:
-    """An utterance with its alignment, where it has one and a voice."""
+    """An utterance with its alignment, if it has one and is voiced."""
     arrays = _features(path)
     if phones is None and "phones" not in arrays:
         return one

@@ -1,7 +1,7 @@
 """Features of many clips, in several processes; each clip is computed once and kept until the corpus is complete.
 
 A finished clip lies in the work folder under a hash of its content, so that an interrupted preparation is resumed, and
-one with another file in it only computes that file.
+one with a changed file recomputes only that file.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from longspan.core.environment import available_cpus
 from longspan.datasets.speech import features
 from longspan.datasets.speech.features import Clip
 
-FEW = 64  # clips that are computed sooner than processes have started
+FEW = 64  # clips that are computed faster than processes start
 AHEAD = 8  # clips handed out to each process
 
 

@@ -1,7 +1,7 @@
 """What is computed from one clip: log mel, pitch and energy for every frame, and with a TextGrid those of the cut clip.
 
 Clips are mono. Those of LJSpeech have 22,050 Hz; others may have any rate from 16,000 Hz on (the mels end at 8,000 Hz)
-and are resampled by `scipy.signal.resample_poly`. No change of volume, no trimming but that of the TextGrid.
+and are resampled by `scipy.signal.resample_poly`. No change of volume, no trimming except by the TextGrid.
 """
 
 import io
@@ -14,7 +14,7 @@ from longspan.core.errors import CorruptFile
 from longspan.datasets.speech.pitch import fit, needed, track_pitch
 from longspan.datasets.speech.textgrid import read_textgrid
 
-VERSION = 1  # raised when the same clip gives other features
+VERSION = 1  # raised when the same clip gives different features
 RATE, HOP, MELS, WINDOW = 22_050, 256, 80, 1_024
 LOWEST_RATE = 16_000
 LONGEST_S = 120
@@ -24,7 +24,7 @@ LONGEST_S = 120
 class Clip:
     """A sound file as it was found; `textgrid` is the content of its alignment, where there is one.
 
-    Pitch and energy are computed where `voice` asks for them.
+    Pitch and energy are computed only if `voice` is set.
     """
 
     name: str

@@ -1,8 +1,9 @@
-"""A first segmentation of clips into phones by Gaussians, as recognisers have been started for decades (flat start).
+"""A first segmentation of clips into phones by Gaussians, the way recognisers have started for decades (flat start).
 
-Each phone has two states, silence one, each a diagonal Gaussian of cepstra and their slopes. From an even segmentation
-of what is loud, means and variances and the most probable segmentation are computed by turns. Silence may stand at both
-ends of a clip and after every word, and does stand where a token is `sp`. Seconds for half an hour of speech.
+Each phone has two states, silence one, each a diagonal Gaussian of cepstra and their slopes. Starting from an even
+segmentation of the loud part, means and variances and the most probable segmentation are computed in turns. Silence may
+stand at both ends of a clip and after every word, and does stand where a token is `sp`. It takes seconds for half an
+hour of speech.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ SILENCE = -1  # in what `segment` returns
 
 
 def segment(mels: Sequence[np.ndarray], words: Sequence[Sequence[Sequence[str]]]) -> list[np.ndarray]:
-    """For every frame of each clip the place of its phone in the clip, or SILENCE; mels are natural logarithms."""
+    """For every frame of each clip the index of its phone in the clip, or SILENCE; mels are natural logarithms."""
     cepstra = [_cepstra(np.asarray(mel, np.float32)) for mel in mels]
     names = sorted({phone for clip in words for word in clip for phone in word} - {PAUSE})
     number = {name: 1 + 2 * place for place, name in enumerate(names)}
@@ -39,13 +40,13 @@ def segment(mels: Sequence[np.ndarray], words: Sequence[Sequence[Sequence[str]]]
 
 
 def durations(owners: np.ndarray, phones: int) -> np.ndarray:
-    """Frames of every phone, int16: silence belongs to the phone before, at the beginning to the first."""
+    """Frames of every phone, int16: silence counts for the phone before it, or for the first at the beginning."""
     last = np.maximum(np.maximum.accumulate(owners), 0)
     return np.bincount(last, minlength=phones).astype(np.int16)
 
 
 def _cepstra(mel: np.ndarray) -> np.ndarray:
-    """The first cosines of each frame, and how they change from two frames before to two after."""
+    """The first cepstral coefficients of each frame, and their change from two frames before to two after."""
     place = (np.arange(mel.shape[1]) + 0.5) / mel.shape[1]
     cosines = np.cos(np.pi * np.arange(COEFFICIENTS)[:, None] * place) * np.sqrt(2 / mel.shape[1])
     frames = mel @ cosines.T.astype(np.float32)
@@ -54,9 +55,9 @@ def _cepstra(mel: np.ndarray) -> np.ndarray:
 
 
 def _chain(words: Sequence[Sequence[str]], number: dict[str, int], frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """The states of a clip in order, and the place of the phone of each.
+    """The states of a clip in order, and for each the index of its phone.
 
-    Where there are too few frames, phones have one state.
+    If there are too few frames, phones have one state.
     """
     count = sum(len(word) for word in words)
     each = 2 if frames >= 2 * count + 2 else 1
@@ -73,12 +74,12 @@ def _chain(words: Sequence[Sequence[str]], number: dict[str, int], frames: int) 
 
 
 def _evenly(mel: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """A first path: silence while it is quiet at the ends, the states of phones alike, none between words."""
+    """A first path: silence at the quiet ends, equal time for all phone states, no silence between words."""
     loudness = mel.mean(axis=1)
     loud = np.flatnonzero(loudness > loudness.max() - QUIET)
     first, last = loud[0], loud[-1]
     spoken = np.flatnonzero(owners != SILENCE)
-    if last - first + 1 < len(spoken):  # hardly possible, but then all frames are shared out
+    if last - first + 1 < len(spoken):  # hardly possible, but then all frames are used
         first, last = 0, len(mel) - 1
     path = np.full(len(mel), len(owners) - 1)
     path[:first] = 0

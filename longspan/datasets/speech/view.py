@@ -63,12 +63,12 @@ class Speech:
 def split_up(
     arrays: Mapping[str, np.ndarray], kind: str, wanted: Mapping[str, int | None], *, longest: int | None = None
 ) -> dict[str, Speech]:
-    """The splits of what is stored as `text` or `aligned`, each with at most as many clips as wanted, and as long."""
+    """The splits of what is stored as `text` or `aligned`, each at most `wanted` clips of at most `longest` frames."""
     ids, texts, vocabulary = (strings(arrays, name) for name in ("ids", "texts", f"{kind}.vocabulary"))
     lexicon = dict(line.split("\t") for line in strings(arrays, "lexicon"))
     mean, std = np.asarray(arrays[f"{kind}.statistics"])
     borders = np.asarray(arrays[f"{kind}.borders"])
-    own = f"{kind}.mel" in arrays  # the rows of tokens, and of mels of their own, leave unaligned clips out
+    own = f"{kind}.mel" in arrays  # rows of tokens, and of mels of their own, leave out unaligned clips
     first_rows = np.concatenate([[0], np.cumsum(borders[:, 1] - borders[:, 0])])
     values = [name for name in ("durations", "pitch", "energy") if f"{kind}.{name}" in arrays]
     ranges: dict[str, Any] = {}

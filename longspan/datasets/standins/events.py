@@ -23,7 +23,7 @@ _PLACES = (
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _COUNTS = ("three", "seven", "nine", "twelve", "twenty", "forty", "sixty", "ninety")
 _NAMES = ("Abel", "Brandt", "Castor", "Delia", "Emmet", "Farah", "Goran", "Hedda")
-_SAYINGS = {  # what each fact can be told in
+_SAYINGS = {  # sentences that can state each fact
     "kind": ("The {kind} came without warning.", "Nobody had expected a {kind}."),
     "place": ("People in {place} were surprised.", "All of {place} talks of it."),
     "day": ("It began on {day}.", "By {day} it was over."),

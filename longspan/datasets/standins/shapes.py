@@ -1,6 +1,6 @@
 """Synthetic pictures of ten plain shapes, bright on dark, of random place and size, with noise.
 
-Each shape has a brightness of its own, give or take, so that a small network finds something within seconds.
+Each shape has roughly a brightness of its own, so that a small network learns something within seconds.
 """
 
 import numpy as np

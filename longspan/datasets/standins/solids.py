@@ -6,7 +6,7 @@ SOLIDS = ("box", "cylinder", "table")
 
 
 def make_solid(rng: np.random.Generator, kind: str, count: int) -> np.ndarray:
-    """So many points of its surface, uniform by area [count 3]; the box around it has its centre at 0, diagonal 1."""
+    """`count` points of its surface, uniform by area [count 3]; its bounding box has its centre at 0, diagonal 1."""
     width, height, depth = rng.uniform(0.4, 1.0, 3)
     if kind == "box":
         parts = [_box(width, height, depth)]

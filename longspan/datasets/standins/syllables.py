@@ -1,7 +1,7 @@
 """Made-up speech: words of open syllables, whose vowels are tones with formants and whose consonants are noise or hum.
 
-Drawn straight into log mels, so that nothing has to be listened to or aligned: durations, pitch and energy are those
-that were drawn.
+Drawn directly as log mels, so that no audio has to be analysed or aligned: durations, pitch and energy are those that
+were drawn.
 """
 
 import itertools
@@ -62,7 +62,7 @@ def make_clip(rng: np.random.Generator) -> MadeUp:
 
 
 def _column(frames: int, peaks: list[int], height: float, hertz: float = 0.0) -> np.ndarray:
-    """The spectrum of one sound for so many frames, louder in the middle; a tone has harmonics as far apart as Hz."""
+    """The spectrum of one sound for `frames` frames, louder in the middle; a tone has harmonics `hertz` apart."""
     band = np.arange(MELS)
     spectrum = np.full(MELS, FLOOR)
     for peak in peaks:

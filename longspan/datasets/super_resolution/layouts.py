@@ -1,7 +1,7 @@
 """Which picture files are for training and which for the test, in the folders that a user has.
 
 FFHQ and CelebA-HQ      two folders in this order, or one with both; `<number>.png` or .jpg, in subfolders or not.
-                        All of FFHQ trains; CelebA-HQ 00000 .. 00099 are the test, and each must be there.
+                        All of FFHQ is for training; CelebA-HQ 00000 .. 00099 are the test, and each must be there.
 `faces`, `photos`       known substitutes, by the digest of their MANIFEST.tsv. Photos name their split in it; of the
                         faces, sorted by name, every sixth is for the test. Both together, photos first, are
                             `faces+photos`.
@@ -27,7 +27,7 @@ SUBSTITUTES = {  # the digest of MANIFEST.tsv
 }
 TRAIN_FOLDERS = ("ffhq*", "images1024x1024", "thumbnails128x128")
 TEST_FOLDERS = ("celeba*",)
-EVERY_FACE, EVERY_PICTURE = 6, 10  # of so many, the last is for the test
+EVERY_FACE, EVERY_PICTURE = 6, 10  # of this many, the last is for the test
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _substitute(source: Path) -> Found | None:
 
 
 def _joined(found: Sequence[Found]) -> Found:
-    found = sorted(found, key=lambda one: one.variant, reverse=True)  # the first, of which samples are kept, no faces
+    found = sorted(found, key=lambda one: one.variant, reverse=True)  # the first, whose samples are kept, has no faces
     names = sorted(one.variant for one in found)
     if len(set(names)) < len(names):
         raise DataMissing(f"The pictures of {names[0]} were named twice; name each folder once.")

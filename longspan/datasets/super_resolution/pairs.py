@@ -12,7 +12,7 @@ import numpy as np
 
 from longspan.core.errors import CorruptFile
 
-MOST_PIXELS = 1 << 26  # 8,192 x 8,192; a file that unpacks to more is no photograph of these sets
+MOST_PIXELS = 1 << 26  # 8,192 x 8,192; a file that unpacks to more is not a photograph from these datasets
 FORMATS = ("PNG", "JPEG", "WEBP")
 
 
@@ -25,7 +25,7 @@ class Pair(NamedTuple):
 
 
 def read_pair(path: Path, low: int, high: int) -> Pair:
-    """The pair of a picture file; a file that is no picture in colour, or too small, is refused with a sentence."""
+    """The pair of a picture file; a file that is not a colour picture, or is too small, is refused."""
     from PIL import Image
 
     try:

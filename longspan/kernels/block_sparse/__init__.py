@@ -5,10 +5,11 @@
     overlapping_blocks  the block of i, and `overlap` keys on either side of it
     strided             every `stride`-th key counted from i, and those nearer than `stride`
 
-Only real keys are seen, when causal only j <= i, and a key that several rules allow counts once; a row that sees no key
-gives 0. `reference.py` defines the result. `gather.py` copies the keys of each block, on any device; `triton.py` reads
-them in place, tile by tile, on a GPU. Work and memory grow with the keys that are seen, never with n^2. Beside them
-`labels.py` has windows whose scores depend on the distance of two tokens, and `extra_keys.py` keys outside of the row.
+A query sees only real keys, and only j <= i when causal; a key that several rules allow is counted once; a row that
+sees no key gives 0. `reference.py` defines the result. `gather.py` copies the keys of each block, on any device;
+`triton.py` reads them in place, tile by tile, on a GPU. Work and memory grow with the number of visible keys, never
+with n^2. In addition, `labels.py` has windows whose scores depend on the distance between two tokens, and
+`extra_keys.py` handles keys from outside the row.
 """
 
 from collections.abc import Callable, Hashable
@@ -53,12 +54,12 @@ def block_sparse(
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention over listed blocks of keys and over global keys.
 
-    `key_blocks[..., u, :]` are the key blocks of query block u in any order; numbers that are no block (-1, or beyond
-    the end) stand for none. A pair of numbers means neighbours: so many blocks before and after the own one, which is
-    included; (0, -1) means none. `global_keys` are positions, -1 for none, each named once.
+    `key_blocks[..., u, :]` are the key blocks of query block u in any order; invalid indices (-1, or beyond the end)
+    stand for none. A pair of numbers means neighbours: that many blocks before and after the query's own, which is
+    included; (0, -1) means none. `global_keys` are positions without repeats, -1 for none.
 
-    With a `cache_key`, a hashable value or the tensor that lists and global keys are made from, the kernel's plan is
-    kept for calls of the same shape without `key_mask`; `key_blocks` given as a function are then not made again.
+    With a `cache_key`, a hashable value or the tensor from which lists and global keys are made, the kernel's plan is
+    cached for calls of the same shape without `key_mask`; `key_blocks` given as a function is then not called again.
     """
     rules = {"block": block, "reach": reach, "causal": causal, "global_keys": global_keys, "key_mask": key_mask}
     if impl == "triton" or (impl == "auto" and is_faster(q, v, key_blocks, block, dropout)):
@@ -87,20 +88,20 @@ def sliding_window(
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention of query i over the real keys i - left ... i + right.
 
-    `positions` of the tokens, in rising order, replace 0, 1, 2...: packed rows are kept apart by gaps between them.
+    `positions` of the tokens, in increasing order, replace 0, 1, 2...: gaps between packed rows keep them apart.
     """
     if impl == "reference":
         i, j = (
             reference.positions_of(q) if positions is None else (positions[:, None, :, None], positions[:, None, None])
         )
         return reference.attend(q, k, v, reference.window(i, j, left, right), key_mask=key_mask)
-    assert positions is None or positions.shape[1] == q.shape[2]  # also tells a compiler that both are one number
+    assert positions is None or positions.shape[1] == q.shape[2]  # also tells torch.compile that both are the same size
     if impl == "auto" and positions is None:
-        # by comparing: min() would stay a formula in a graph compiled for any length
+        # by comparing: min() would stay symbolic in a graph compiled for any length
         before, after = (side if side < q.shape[2] else q.shape[2] - 1 for side in (left, right))
         by_tiles = is_faster(q, v, (before, after), 1, dropout)
         if key_mask is None and sdpa.flash_fits(q, v) and not (by_tiles and q.shape[3] <= WIDE):
-            return sdpa.flash_window(q, k, v, left=before, right=after, dropout=dropout)  # dropout, and wide heads
+            return sdpa.flash_window(q, k, v, left=before, right=after, dropout=dropout)  # for dropout and wide heads
         if by_tiles:
             options = {"key_mask": key_mask, "cache_key": "sliding_window"}
             return block_sparse(q, k, v, (before, after), block=1, **options, impl="triton")
@@ -143,7 +144,7 @@ def overlapping_blocks(
 ) -> Float[Tensor, "b h n e"]:
     """Softmax attention within consecutive blocks, each widened by `overlap` keys to the left and to the right.
 
-    `bias` is added to the scores: of the s queries of a block over the t keys in it and around it.
+    `bias` is added to the scores of the s queries of a block and the t keys in and around it.
     """
     rules = {"causal": causal, "key_mask": key_mask}
     if impl == "reference":
@@ -172,7 +173,7 @@ def strided(
     dropout: float = 0.0,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Softmax attention over the keys at multiples of `stride`, and with `near` over all that are nearer than it."""
+    """Softmax attention over the keys at multiples of `stride` from the query, and with `near` over all nearer keys."""
     rules = {"causal": causal, "key_mask": key_mask}
     if impl == "reference":
         return reference.attend(q, k, v, reference.regular(*reference.positions_of(q), stride, near), **rules)
@@ -191,9 +192,9 @@ def with_global_queries(
     dropout: float = 0.0,
     ends: tuple[int, int] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    """y, in which the rows at these positions (-1, or beyond the end, for none) see all keys.
+    """y with the rows at these positions (-1, or beyond the end, for none) attending to all keys.
 
-    `ends` says that the positions are so many at the beginning and so many at the end, which saves a copy.
+    `ends` says that the positions are this many at the beginning and this many at the end, which saves a copy.
     """
     b, h, n, _ = q.shape
     positions = positions.expand(b, -1)
@@ -205,7 +206,7 @@ def with_global_queries(
         rows = masked_attention(chosen, k, v, seen, dropout=dropout)
     else:
         rows = F.scaled_dot_product_attention(chosen, k, v, dropout_p=dropout)
-    if ends is not None:  # not by a scatter into y, whose gradients torch 2.11 compiles wrongly
+    if ends is not None:  # no scatter into y: torch 2.11 compiles its gradients wrongly
         first, last = ends
         rows = rows.to(y.dtype)
         return torch.cat([rows[:, :, :first], y[:, :, first : n - last], rows[:, :, first:]], dim=2)
@@ -262,7 +263,7 @@ def planned(
     key_mask: Bool[Tensor, "b n"] | None = None,
     cache_key: Hashable | None = None,
 ) -> tuple[Any, ...]:
-    """What the operators of the Triton kernel take beside queries, keys and values."""
+    """The arguments of the Triton operators besides queries, keys and values."""
     n, device = q.shape[2], q.device
     before, after = key_blocks if isinstance(key_blocks, tuple) else (0, 0)
 

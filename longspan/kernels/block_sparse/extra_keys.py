@@ -9,9 +9,9 @@
     N(i)    the real tokens of the block that holds i, when causal up to i
     R(i)    the extra keys of that block
 
-A query that sees no key gives 0. `reference` defines the answer with a matrix of all pairs; `gather` copies the keys
-together for each group of queries, on any device and with dropout; `triton` reads every key where it lies, computes
-only tiles in which some pair is visible, and is deterministic.
+A query that sees no key gives 0. `reference` defines the answer with a matrix of all pairs; `gather` copies the keys of
+each group of queries side by side, on any device and with dropout; `triton` reads every key in place, computes only
+tiles in which some pair is visible, and is deterministic.
 """
 
 import math
@@ -52,7 +52,7 @@ def window_with_extra_keys(
     dropout: float = 0.0,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n c"]:
-    """Attention over a window and extra keys, of which a `chunk` makes the latter causal.
+    """Attention over a window and extra keys; a `chunk` makes the extra keys causal.
 
     >>> y = window_with_extra_keys(q, k, v, far_k, far_v, left=511, chunk=16)      # causal, one far key for 16 tokens
     """
@@ -90,9 +90,9 @@ def block_with_extra_keys(
     dropout: float = 0.0,
     impl: Impl = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention over the own block and its extra keys: those in `extra_mask`, seen by the queries in `sees_extra`.
+    """Attention of each block to itself and its extra keys: those in `extra_mask`, seen by queries in `sees_extra`.
 
-    `separate` adds up two softmaxes, one over the extra keys and one over the own block.
+    `separate` adds up two softmaxes, one over the extra keys and one over the block itself.
 
     >>> y = block_with_extra_keys(q, k, v, sorted_k, sorted_v, block=64)
     """
@@ -154,7 +154,7 @@ def _gather_blocks(
 
 
 def _unsupported_reason(tensors: tuple[Float[Tensor, "..."], ...], dropout: float, separate: bool = False) -> str:
-    """What keeps the kernels from these tensors, if anything."""
+    """Why the kernels cannot take these tensors, or ""."""
     types, widest = {x.dtype for x in tensors}, max(x.shape[-1] for x in tensors)
     if len(types) > 1 or not types <= {torch.float32, *HALF}:
         return f"it takes tensors all in float32 or all in half precision, got {', '.join(sorted(map(str, types)))}"
@@ -195,7 +195,7 @@ def window_forward(
     q: Tensor, k: Tensor, v: Tensor, extra_k: Tensor, extra_v: Tensor, key_mask: Tensor | None,
     step: int, left: int, right: int, chunk: int, rank: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """y, and the log-sum-exp of each query [b h n], for the backward pass. A `chunk` of 0 is none."""
+    """y, and the log-sum-exp of each query [b h n], for the backward pass. `chunk` = 0 means none."""
     from longspan.kernels.block_sparse import extra_keys_triton
 
     tensors: Any = tuple(map(readable, (q, k, v, extra_k, extra_v)))

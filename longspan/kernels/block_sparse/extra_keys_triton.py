@@ -6,12 +6,12 @@ With s_ij = q_i . k_j / (sqrt(c) ln 2), p_ij = 2^(s_ij - lse_i), and lse_i the l
     backward    ds_ij = p_ij (dy_i . v_j - delta_i)      delta_i = dy_i . y_i
                 dq_i = sum_j ds_ij k_j      dk_j = sum_i ds_ij q_i      dv_j = sum_i p_ij dy_i
 
-The intervals of neighbouring queries nearly coincide, so that a tile of queries checks single pairs only at the ends
-of its range of keys. A program owns a tile of queries, or for dk and dv a tile of keys and all queries that see it.
-Where there are few extra keys, several programs share the queries of one tile, and their sums are added in order.
+The intervals of neighbouring queries nearly coincide, so a tile of queries masks individual pairs only at the ends of
+its range of keys. A program owns a tile of queries, or for dk and dv a tile of keys and all queries that see it. Where
+there are few extra keys, several programs share the queries of one tile, and their sums are added in order.
 """
 
-from typing import Any, no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import Any, no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import torch
 import triton
@@ -23,7 +23,7 @@ from longspan.kernels.launch import Shape, ceil, empty_like, next_power_of_2, st
 from longspan.kernels.operator import like
 from longspan.kernels.tiles import dot, load, of, online_softmax, store, visible
 
-# The tile a program owns, the tile it visits at a time, warps and stages, by bytes of a number and whether heads are
+# The tile a program owns, the tile it visits at a time, warps and stages, by bytes per element and whether heads are
 # wider than 64.
 FORWARD = {
     (2, False): (64, 64, 4, 3), (2, True): (128, 64, 8, 2), (4, False): (32, 32, 4, 2), (4, True): (32, 16, 8, 2)
@@ -97,7 +97,7 @@ def backward(
 
 
 def launch(tiles: dict, q: Float[Tensor, "b h n c"], window: Window) -> tuple[int, int, dict[str, Any]]:
-    """The tile of a program, the tiles it visits, and what else it is compiled for."""
+    """The tile of a program, the tiles it visits, and its other compile-time constants."""
     c = q.shape[3]
     own, visited, warps, stages = tiles[q.element_size(), c > 64]
     how = dict(zip(("STEP", "LEFT", "RIGHT", "CHUNK", "RANK"), window, strict=True))
@@ -105,7 +105,7 @@ def launch(tiles: dict, q: Float[Tensor, "b h n c"], window: Window) -> tuple[in
 
 
 def _owned(tile: int, beyond: int, window: Window) -> int:
-    """How much of its tile a program takes: a bit less where that visits one tile instead of two."""
+    """How much of its tile a program takes: somewhat less where it then visits one tile instead of two."""
     fewer = (tile - beyond) // window[0] * window[0]
     return fewer if 2 * fewer >= tile else tile
 
@@ -175,7 +175,7 @@ def _attend_range(
     sums, top, total, query, k, v, mask, k_t, v_t, begin, end, low, high, n, scale,
     c: tl.constexpr, C: tl.constexpr, N: tl.constexpr, PAIRWISE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The keys from `begin` to `end`; PAIRWISE, each query sees its own interval of them."""
+    """The keys from `begin` to `end`; if PAIRWISE, each query sees its own interval of them."""
     for start in range(begin, end, N):
         places = start + tl.arange(0, N)
         there = places < n
@@ -326,7 +326,7 @@ def _backward_extra(
     values = load(of(extra_v, row, head, ev_b, ev_h), places, ev_t, there, c, C)
     q, dy, lse, delta = of(q, row, head, q_b, q_h), of(dy, row, head, dy_b, dy_h), lse + pair * n, delta + pair * n
 
-    begin = tl.program_id(0) * share  # of the queries of this part
+    begin = tl.program_id(0) * share  # the first query of this part
     end = tl.minimum(begin + share, n)
     whole = begin
     if CHUNK > 0:  # the first query that sees the first key of the tile, and the first that sees them all
@@ -378,7 +378,7 @@ def _visit_queries(
 @triton.jit
 @no_type_check
 def _own(tile, n, R: tl.constexpr, T: tl.constexpr):
-    """The first token of a tile, all of them, and which of them are this program's."""
+    """The first token of a tile, all its tokens, and which of them belong to this program."""
     first, at = tile * R, tl.arange(0, T)
     return first, first + at, (at < R) & (first + at < n)
 
@@ -386,7 +386,7 @@ def _own(tile, n, R: tl.constexpr, T: tl.constexpr):
 @triton.jit
 @no_type_check
 def _near(rows, n, STEP: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """The interval of tokens that each query sees: its first, and the first beyond."""
+    """The interval of tokens that each query sees: its first, and the first past its end."""
     block = rows // STEP * STEP
     return block - LEFT, tl.minimum(block + STEP + RIGHT, n)
 
@@ -394,7 +394,7 @@ def _near(rows, n, STEP: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
 @triton.jit
 @no_type_check
 def _extra(rows, f, CHUNK: tl.constexpr, RANK: tl.constexpr):
-    """The same of extra keys."""
+    """The same for extra keys."""
     low = rows * 0
     high = low + f
     if CHUNK > 0:
@@ -422,7 +422,7 @@ def _near_range(
 @triton.jit
 @no_type_check
 def _extra_range(first, n, f, R: tl.constexpr, F: tl.constexpr, CHUNK: tl.constexpr, RANK: tl.constexpr):
-    """Up to where all queries of a tile see all extra keys, in whole tiles, and where their extra keys end."""
+    """How far all queries of a tile see all extra keys, in whole tiles, and where their extra keys end."""
     _, whole = _extra(first, f, CHUNK, RANK)
     _, end = _extra(tl.minimum(first + R, n) - 1, f, CHUNK, RANK)
     return whole // F * F, end

@@ -46,7 +46,7 @@ def block_sparse(
         j = rearrange(global_keys, "b h t -> b 1 h 1 t")
         listed = (rearrange(key_blocks, "b h g s -> b g h 1 1 s") == (j // block)[..., None]).any(dim=-1)
         listed = listed if reach is None else listed & _within(reach, i, j)
-        beside = _look_up(real, j) & ~listed  # those that the blocks show already count once
+        beside = _look_up(real, j) & ~listed  # keys already visible through the blocks are counted once
         beside = beside & (j <= i) if causal else beside
         heads, rows = (max(visible.shape[axis], beside.shape[axis]) for axis in (2, 3))
         visible = torch.cat([part.expand(-1, -1, heads, rows, -1) for part in (visible, beside)], dim=-1)
@@ -56,7 +56,7 @@ def block_sparse(
 
 
 def without_repeats(key_blocks: Int[Tensor, "#b #h g s"]) -> Int[Tensor, "#b #h g s"]:
-    """The same lists with -1 in place of every block that was listed before."""
+    """The same lists with -1 in place of every repeated block."""
     same = key_blocks[..., :, None] == key_blocks[..., None, :]
     return key_blocks.masked_fill(same.tril(diagonal=-1).any(dim=-1), -1)
 
@@ -64,29 +64,29 @@ def without_repeats(key_blocks: Int[Tensor, "#b #h g s"]) -> Int[Tensor, "#b #h 
 def gather_blocks(
     x: Float[Tensor, "b h n c"], key_blocks: Int[Tensor, "#b #h g s"], block: int
 ) -> Float[Tensor, "b g h keys c"]:
-    """For each block of queries the tokens of its listed blocks one after the other, any tokens where there is none."""
+    """For each block of queries the tokens of its listed blocks in sequence, arbitrary ones where none is listed."""
     (b, h, _, c), g = x.shape, key_blocks.shape[2]
     blocks = fill_up(x, g * block).reshape(b * h * g, block * c)
     chosen = key_blocks.clamp(0, g - 1).expand(b, h, -1, -1)
     chosen = chosen + g * rearrange(torch.arange(b * h, device=x.device), "(b h) -> b h 1 1", h=h)
     chosen = rearrange(chosen, "b h g s -> b g h s")
-    # index_select, because its backward adds whole rows, which is fast; that of indexing sorts first
+    # index_select, because its backward adds whole rows, which is fast; the backward of indexing sorts first
     return blocks.index_select(0, chosen.reshape(-1)).reshape(b, g, h, -1, c)
 
 
 def sample_without_replacement(draws: Int[Tensor, "*any r"], count: Int[Tensor, "*any"]) -> Int[Tensor, "*any r"]:
-    """Different numbers below `count`, each subset as likely as any other for uniform draws; -1 when all are taken."""
+    """Distinct numbers below `count`, every subset equally likely for uniform draws; -1 when all are taken."""
     taken: list[Tensor] = []
     for i, draw in enumerate(draws.unbind(dim=-1)):
         rank = draw % (count - i).clamp(min=1)
         for earlier in torch.stack(taken, dim=-1).sort(dim=-1).values.unbind(dim=-1) if taken else ():
-            rank = rank + (rank >= earlier)  # skip what is gone, smallest first
+            rank = rank + (rank >= earlier)  # skip numbers already taken, smallest first
         taken.append(torch.where(count > i, rank, -1))
     return torch.stack(taken, dim=-1) if taken else draws
 
 
 def _within(reach: int, i: Int[Tensor, "..."], j: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """By comparisons alone: a matrix of distances would be eight times as large."""
+    """Only by comparisons: a matrix of distances would be eight times as large."""
     return (j >= i - reach) & (j <= i + reach)
 
 
@@ -125,11 +125,11 @@ def windows(
 ) -> Float[Tensor, "b h n e"]:
     """Tiles of about `size` queries, each with a copy of its keys: the block of `step` tokens, and those beside it.
 
-    The first m - n keys stand before the first query. `extra` are keys and values beside them, and who sees them.
-    `bias` is added to the scores: of near keys from that at i - left to that at i + right, and of extra keys.
+    The first m - n keys come before the first query. `extra` are additional keys and values, and which queries see
+    them. `bias` is added to the scores of near keys, from i - left to i + right, and of extra keys.
     """
     n, m = q.shape[2], k.shape[2]
-    # by comparing: min() would stay a formula in a graph compiled for any length
+    # by comparing: min() would stay symbolic in a graph compiled for any length
     step = step if step < n else n
     tile = step * ceil(size, step)
     tile = tile if tile < n else step * ceil(n, step)
@@ -178,7 +178,7 @@ def biased_blocks(
     key_mask: Bool[Tensor, "b n"] | None,
     dropout: float,
 ) -> Float[Tensor, "b h n e"]:
-    """Blocks of s queries over the t keys of each block and around it; `bias` is added to their scores."""
+    """Blocks of s queries over the t keys in and around each block; `bias` is added to their scores."""
     n, (_, block, span) = q.shape[2], bias.shape
     overlap, missing = (span - block) // 2, -n % block
     edges = overlap, missing + overlap
@@ -186,7 +186,7 @@ def biased_blocks(
     visible = rearrange(F.pad(real, edges, value=False).unfold(1, span, block), "b g t -> b g 1 1 t")
     if causal:
         visible = visible & torch.ones(block, span, dtype=torch.bool, device=q.device).tril(overlap)
-    blind = ~visible.any(dim=-1, keepdim=True)  # such a row sees everything, which is finite, and is then set to 0
+    blind = ~visible.any(dim=-1, keepdim=True)  # such a row attends to everything, to stay finite, and is then set to 0
     scores = bias.to(q.dtype).masked_fill(~(visible | blind), -torch.inf).expand(len(q), -1, -1, -1, -1)
     q = rearrange(fill_up(q, n + missing), "b h (g s) c -> b g h s c", s=block)
     # contiguous for the same reason as in `fill_up`
@@ -197,9 +197,9 @@ def biased_blocks(
 
 
 def skewed(scores: Float[Tensor, "b h s w"], width: int) -> Float[Tensor, "b h s width"]:
-    """Row i moved to the right by i; numbers that belong to nobody where nothing is left of it.
+    """Row i shifted right by i, with arbitrary values where nothing was shifted in.
 
-    Rows are read as if each had a number less, so that neither this nor its gradient looks anything up.
+    Rows are read as if each were one element shorter, so that neither this nor its gradient needs indexing.
     """
     s, w = scores.shape[-2:]
     row = width if width > w else w
@@ -208,7 +208,7 @@ def skewed(scores: Float[Tensor, "b h s w"], width: int) -> Float[Tensor, "b h s
 
 
 def at_distance(scores: Float[Tensor, "b h n s"], distance: Int[Tensor, "n t"]) -> Float[Tensor, "b h n t"]:
-    """The score of each distance, any where there is no such distance."""
+    """The score of each distance, arbitrary where there is no such distance."""
     distance = distance.clamp(min=0).clamp(max=max(scores.shape[-1] - 1, 0))
     return scores.gather(-1, distance.expand(*scores.shape[:-1], -1))
 
@@ -224,10 +224,10 @@ def strided(
     key_mask: Bool[Tensor, "b n"] | None,
     dropout: float,
 ) -> Float[Tensor, "b h n e"]:
-    """As a grid with `stride` columns, near keys lie in the rows around a query's own and regular ones in its column,
-    so that both sets of scores are dense: n (3 stride + n / stride) numbers."""
+    """In a grid with `stride` columns, near keys lie in the rows around a query's own and regular ones in its column,
+    so that both sets of scores are dense: n (3 stride + n / stride) entries."""
     n = q.shape[2]
-    stride = stride if stride < n else n  # min() would stay a formula in a graph compiled for any length
+    stride = stride if stride < n else n  # min() would stay symbolic in a graph compiled for any length
     missing = -n % stride
     real = q.new_ones(q.shape[0], n, dtype=torch.bool) if key_mask is None else key_mask
     real = rearrange(F.pad(real, (0, missing), value=False), "b (g s) -> b 1 g s", s=stride)
@@ -247,14 +247,14 @@ def strided(
 
 
 def _rows_around(x: Float[Tensor, "b h g s c"], causal: bool) -> Float[Tensor, "b h g t c"]:
-    """Beside each row of the grid the row before it, and the one after it unless causal."""
+    """Each row of the grid joined by the row before it and, unless causal, the one after it."""
     rows = F.pad(x, (0, 0, 0, 0, 1, 0 if causal else 1))
     g = x.shape[2]
     return torch.cat([rows[:, :, start : start + g] for start in range(2 if causal else 3)], dim=3)
 
 
 def _allowed_in_rows(real: Bool[Tensor, "b 1 g s"], distance: int, causal: bool) -> Bool[Tensor, "b 1 g s t"]:
-    """The keys in the rows around that are nearer than `distance`."""
+    """The keys in these rows that are nearer than `distance`."""
     stride = real.shape[-1]
     rows = _rows_around(real[..., None].float(), causal)[..., 0] > 0
     here = torch.arange(stride, device=real.device)[:, None]

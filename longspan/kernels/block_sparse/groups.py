@@ -16,7 +16,7 @@ Shown = tuple[Float[Tensor, "b h g _ c"], Float[Tensor, "b h g _ e"], Bool[Tenso
 
 
 def in_blocks(x: Float[Tensor, "b h m c"], block: int) -> Float[Tensor, "b h g s c"]:
-    """Consecutive blocks of a row, with zeros to fill up the last one."""
+    """Consecutive blocks of a row, the last one padded with zeros."""
     blocks = ceil(x.shape[2], block)
     missing = blocks * block - x.shape[2]
     return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (blocks, block))
@@ -25,7 +25,7 @@ def in_blocks(x: Float[Tensor, "b h m c"], block: int) -> Float[Tensor, "b h g s
 def real_in_blocks(
     mask: Bool[Tensor, "b m"] | None, x: Float[Tensor, "b h m c"], block: int
 ) -> Bool[Tensor, "_b g s"] | None:
-    """Which places of the blocks of x hold a real token: one row for all where none is padded, None where all do."""
+    """Which places of the blocks of x hold a real token: one row for all without a mask, None where all places do."""
     m = x.shape[2]
     missing = ceil(m, block) * block - m
     if mask is None and not missing:
@@ -39,13 +39,13 @@ def block_sums(x: Float[Tensor, "b h g s c"]) -> Float[Tensor, "b h g c"]:
 
 
 def block_means(x: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g c"]:
-    """The mean of the real tokens of each block; the others are 0."""
+    """The mean of the real tokens of each block; padded tokens of x must be 0."""
     count = x.shape[3] if real is None else rearrange(real.sum(dim=2).clamp(min=1), "b g -> b 1 g 1")
     return block_sums(x) / count
 
 
 def means_up_to_blocks(x: Float[Tensor, "b h g s c"], real: Bool[Tensor, "#b g s"] | None) -> Float[Tensor, "b h g c"]:
-    """The mean of all real tokens up to the first of each block; the others are 0."""
+    """The mean of all real tokens up to the first of each block; padded tokens of x must be 0."""
     earlier = running_sum(F.pad(block_sums(x[:, :, :-1]), (0, 0, 1, 0)))
     if real is None:
         count = torch.arange(1, x.shape[2] * x.shape[3] + 1, x.shape[3], device=x.device)[:, None]
@@ -113,7 +113,7 @@ def attend_groups(
     all_see: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b h g i e"]:
-    """Each group of queries attends to what it is shown, in one softmax or, if `separate`, to one after the other.
+    """Each group of queries attends to its sets of keys in one softmax or, if `separate`, sums one softmax per set.
 
     `all_see` promises that every query sees a key.
     """
@@ -129,7 +129,7 @@ def attend_groups(
         common = torch.broadcast_shapes(*(mask.shape[:4] for mask in masks))
         visible = torch.cat([mask.expand(*common, -1) for mask in masks], dim=-1)
         visible = (visible if common[:2] == (1, 1) else visible.expand(b, h, -1, -1, -1)).flatten(0, 1)
-    q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # groups as heads of one row each, as they lie in memory already
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # groups become the heads, as they lie in memory already
     if visible is None or all_see:
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
     else:

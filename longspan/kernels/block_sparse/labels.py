@@ -1,21 +1,21 @@
-"""Exact attention with labels: how far a key is ahead of a query, or behind it, adds a term to their score.
+"""Exact attention with labels: how far a key is ahead of a query, or behind it, selects a term of their score.
 
     y_i = sum_{j in A(i)} p_ij v_j      p_i = softmax_{j in A(i)}(q_i . k_j / sqrt(c) + t_i,l(i,j))
 
     labelled_window           A(i) = {j : i - left <= j <= i + right} and all global tokens
     labelled_global_queries   A(i) = everything, for a query i that is a global token itself
 
-over the real keys, and only those up to i when causal. Labels are cut at a distance D, so that there are 2 D + 2:
+over the real keys, and only those up to i when causal. Labels are clamped at a distance D, so that there are 2 D + 2:
 
     l(i, j) = min(lag, D) if lag >= 0, else D + min(-lag, D)      lag = j - i, between global tokens in strides
     l(i, j) = 2 D + 1 for a global and an ordinary token
 
-where `labelled_window` takes every query for an ordinary one. A row that sees no key gives 0. Global tokens are a slice
-of all, from the first on: slice(0, 4096, 64) has 64 of them.
+where `labelled_window` treats every query as an ordinary one. A row that sees no key gives 0. Global tokens are a slice
+that starts at the first token: slice(0, 4096, 64) has 64 of them.
 
 `reference` defines the answer. `gather` copies the keys of each tile of queries and expands its terms to one for each
 key, on any device; `triton` reads keys and terms in place (`triton.py`), and its global queries pool the ordinary keys
-by `landmark`: no tensor has a number for each query and key.
+by `landmark`: no tensor has an entry for each pair of query and key.
 """
 
 from collections.abc import Hashable
@@ -50,13 +50,13 @@ def labelled_window(
     cache_key: Hashable | None = None,
     impl: Implementation | Literal["gather"] = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention over a window and global keys, which count once even within the window; pairs have labels if there are
-    terms.
+    """Attention over a window and global keys, which count once even within the window; pairs have labels if `terms`
+    are given.
 
-    A `cache_key` stands for the global tokens: with one, the kernel's plan is kept for calls without `key_mask`.
+    A `cache_key` identifies the global tokens: with one, the kernel's plan is cached for calls without `key_mask`.
     """
     n = q.shape[2]
-    # by comparing: min() would stay a formula in a graph compiled for any length
+    # by comparing: min() would stay symbolic in a graph compiled for any length
     before, after = (side if side < n else n - 1 for side in (left, right))
     place = torch.arange(n, device=q.device)
     if impl == "triton" or (impl == "auto" and is_faster(q, v, (before, after), 1, dropout)):
@@ -97,7 +97,7 @@ def labelled_global_queries(
 ) -> Float[Tensor, "b h g e"]:
     """Attention of the global tokens' queries over all keys.
 
-    The label of most pairs, global and ordinary, is taken off all scores of a query, so that only global keys have one.
+    The term of ordinary keys is subtracted from all scores of a query, so that only global keys need one.
     """
     if impl == "triton":
         choose(impl, "labelled_global_queries", k, "it has no dropout" if dropout else "")
@@ -117,7 +117,7 @@ def labelled_global_queries(
 
 
 def label_of(lag: Int[Tensor, "*any"], distance: int) -> Int[Tensor, "*any"]:
-    """By how much a key is ahead, then by how much it is behind.
+    """The label of a lag: first how far a key is ahead, then how far it is behind.
 
     >>> label_of(torch.tensor([-5, -1, 0, 1, 5]), 3)
     tensor([6, 4, 0, 1, 3])
@@ -136,7 +136,7 @@ def _pooled(
     global_tokens: slice,
     causal: bool,
 ) -> Float[Tensor, "b h g e"]:
-    """Ordinary keys pooled by each query, beside global keys as one more key whose score is their log-sum-exp."""
+    """Each query pools the ordinary keys into one key, scored by their log-sum-exp, beside the global keys."""
     others = real & ~_is_among(place, global_tokens)
     some = others.cumsum(dim=1)[:, global_tokens] > 0 if causal else others.any(dim=1, keepdim=True)
     visible = real[:, None, None, global_tokens].expand(-1, 1, q.shape[2], -1)
@@ -159,7 +159,7 @@ def _is_among(place: Int[Tensor, " n"], tokens: slice) -> Bool[Tensor, " n"]:
 def _by_place(
     terms: Float[Tensor, "b h n l"], left: int, right: int
 ) -> tuple[Float[Tensor, "b h n w"], Float[Tensor, "b h n 1"]]:
-    """The terms of the keys from that at i - left to that at i + right, and of global keys.
+    """The terms of the keys i - left ... i + right, and of global keys.
 
     Labels beyond the greatest distance are expanded, not looked up, so that the gradient is a sum.
     """
@@ -175,7 +175,7 @@ def _by_place(
 
 
 def _among_global(terms: Float[Tensor, "b h g l"]) -> Float[Tensor, "b h g g"]:
-    """The terms of global keys, less that of all others."""
+    """The terms of global keys, minus that of all other keys."""
     number, terms = torch.arange(terms.shape[2], device=terms.device), terms - terms[..., -1:]
     label = label_of(number - number[:, None], distance_of(terms))
     return terms.gather(-1, label.expand(*terms.shape[:3], -1))

@@ -29,7 +29,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y, and the log-sum-exps (base 2) for the backward pass, padded to whole chunks.
 
-    `terms` [b h n l] are those of labels (`labels.py`), if there are any.
+    `terms` [b h n l] are those of the labels (`labels.py`), if any.
     """
     from longspan.kernels.block_sparse import triton
 
@@ -53,7 +53,7 @@ def backward(
     global_keys: Tensor | None, global_max: Tensor | None, global_counts: Tensor | None,
     block: int, before: int, after: int, reach: int, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k, v and terms, of these an empty one where there are none."""
+    """The gradients of q, k, v and terms, the last one empty without terms."""
     from longspan.kernels.block_sparse import triton
 
     plan = Plan(
@@ -83,7 +83,7 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, terms: Tensor | None) -> tuple[T
 
 
 def _take(k: Tensor, v: Tensor, global_keys: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Keys and values at these positions, any where there is none."""
+    """Keys and values at these positions, arbitrary where there is none."""
     if global_keys is None:
         return None
     b, h, n, _ = k.shape

@@ -1,4 +1,4 @@
-"""Attention over the own block and its extra keys in Triton: a program owns a block of queries and all their keys.
+"""Attention of blocks to themselves and extra keys in Triton: a program owns a block of queries and all their keys.
 
 With s_ij = q_i . k_j / (sqrt(c) ln 2) over both kinds of keys, and p_ij = 2^s_ij / sum_r 2^s_ir:
 
@@ -10,7 +10,7 @@ The backward pass recomputes the weights, so that nothing is saved; and no other
 gradients are written once.
 """
 
-from typing import Any, no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import Any, no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
@@ -63,12 +63,12 @@ def backward(dy: Float[Tensor, "b h n e"], tensors: Tensors, masks: Masks, block
 
 
 def _mask_strides(mask: UInt8[Tensor, "_b _h g j"] | None, b: int, h: int) -> tuple[int, ...]:
-    """From row to row and from head to head."""
+    """Strides from row to row and from head to head."""
     return (0, 0) if mask is None else mask.expand(b, h, -1, -1).stride()[:2]
 
 
 def constants(c: int, e: int, j: int, block: int, causal: bool, mask: Any, extra_mask: Any, sees: Any) -> dict:
-    """What a program is compiled for."""
+    """The compile-time constants of a program."""
     return {
         "c": c, "C": next_power_of_2(c), "e": e, "E": next_power_of_2(e), "S": block, "T": next_power_of_2(block),
         "j": j, "J": next_power_of_2(j), "CAUSAL": causal, "MASKED": mask is not None,
@@ -132,7 +132,7 @@ def _backward(
 @triton.jit
 @no_type_check
 def _own(heads, n, S: tl.constexpr, T: tl.constexpr, j: tl.constexpr, J: tl.constexpr):
-    """Row and head of this program, its tokens, the places of its extra keys among all, and which of both exist."""
+    """Row and head of this program, its tokens, the places of its extra keys among all, and which of these exist."""
     block, pair = tl.program_id(0), tl.program_id(1)
     at, beside = tl.arange(0, T), tl.arange(0, J)
     tokens = block * S + at

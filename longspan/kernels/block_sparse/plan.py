@@ -1,8 +1,8 @@
-"""The plan of block-sparse attention: which tiles of keys each tile of queries visits, and where its keys stand.
+"""The plan of block-sparse attention: which tiles of keys each tile of queries visits, and the positions of the keys.
 
-A position of n or more means that the key is not seen there: it is padding, or a global key, which is visited apart.
-Keys come in chunks; only a chunk that holds such a position, or lies at the edge of what its queries see, is masked
-pair by pair. A plan holds a few integers for each tile and is made on the device without synchronisation.
+A position of n or more means that the key is not seen there: it is padding, or a global key, visited separately. Keys
+come in chunks; only a chunk that holds such a position, or lies at the edge of what its queries see, is masked pair by
+pair. A plan holds a few integers for each tile and is made on the device without synchronisation.
 """
 
 from collections import OrderedDict
@@ -17,17 +17,17 @@ from torch import Tensor
 from longspan.kernels.launch import ceil
 
 CHUNK = 64  # tokens that a program takes at a time
-TILE = 128  # queries of a program, unless the lists differ within so many
+TILE = 128  # queries of a program, unless the lists differ within that many
 FEW = 16  # global keys that make a chunk of their own
 BEYOND = 2**30  # a position after every other; n itself would tie a compiled graph to one length
-CACHED = 16  # plans that are kept, the latest ones
+CACHED = 16  # plans that are kept, the most recent ones
 
 KeyBlocks = Int[Tensor, "_b _h g s"]
-Neighbours = tuple[int, int]  # blocks before and after the own one
+Neighbours = tuple[int, int]  # blocks before and after the query's own
 
 
 class Rules(NamedTuple):
-    """Query i sees the keys from `before` blocks before its own to `after` behind it that are within `reach`."""
+    """Query i sees the keys from `before` blocks before its own to `after` blocks after it that are within `reach`."""
 
     block: int
     before: int
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 def tile_side(block: int, listed: bool) -> int:
-    """The side of a tile of queries, all of which have one list.
+    """The side of a tile of queries, all of which share one list.
 
     >>> tile_side(256, True), tile_side(64, True), tile_side(91, False)
     (128, 64, 128)
@@ -70,7 +70,7 @@ def global_chunk(count: int) -> int:
 
 
 def distance_of(terms: Float[Tensor, "b h n l"] | None) -> int:
-    """The distance at which labels are cut, of which there are 2 D + 2; 0 without labels."""
+    """The distance D at which labels are clamped, for 2 D + 2 labels; 0 without labels."""
     return 0 if terms is None else terms.shape[3] // 2 - 1
 
 
@@ -85,7 +85,7 @@ def make_plan(
     key_mask: Bool[Tensor, "b n"] | None,
     device: torch.device,
 ) -> Plan:
-    """The plan of lists without repeats."""
+    """The plan for lists without repeats."""
     side, plan = tile_side(block, not isinstance(key_blocks, tuple)), Plan()
     position = torch.arange(n, dtype=torch.int32, device=device)
     keys = position.expand(1, 1, -1) if key_mask is None else position.where(key_mask, n)[:, None]
@@ -107,7 +107,7 @@ def make_plan(
 def _set_apart(
     global_keys: Int[Tensor, "_b _h t"], keys: Int[Tensor, "_rows 1 n"], n: int
 ) -> tuple[Int[Tensor, "_bb _h t"], Int[Tensor, "_bb _h n"]]:
-    """Positions of the global keys, and of the tokens that are none; n for those that are not seen."""
+    """Positions of the global keys, and of all other tokens; n for those that are not seen."""
     global_keys, keys = torch.broadcast_tensors(global_keys[..., None], keys[..., None, :])
     global_keys, keys = global_keys[..., 0].int(), keys[..., 0, :]
     exists = (global_keys >= 0) & (global_keys < n)
@@ -117,7 +117,7 @@ def _set_apart(
 
 
 def _in_chunks(positions: Int[Tensor, "_b _h n"], chunk: int, count: int) -> Int[Tensor, "_b _h count chunk"]:
-    """Padded by a product: a graph compiled for any length cannot divide a sum."""
+    """Padded to a product of sizes: a graph compiled for any length cannot divide a sum of them."""
     return F.pad(positions, (0, count * chunk - positions.shape[2]), value=BEYOND).unflatten(2, (count, chunk))
 
 
@@ -150,7 +150,7 @@ def _tiles(key_blocks: KeyBlocks, n: int, side: int, block: int, reach: int | No
 
 
 def computed_pairs(q: Float[Tensor, "b h n c"], plan: Plan, rules: Rules, tile: int) -> int:
-    """Pairs of a query and a key that a pass with this tile of queries computes: whole tiles, skipped ones not."""
+    """Pairs of a query and a key that a pass with this tile of queries computes: whole tiles, without skipped ones."""
     b, h, n, _ = q.shape
     first = torch.arange(0, n, tile)
     last = (first + tile).clamp(max=n) - 1
@@ -173,7 +173,7 @@ _cached: OrderedDict[Hashable, Plan] = OrderedDict()
 
 
 class _Version:
-    """A tensor as a cache key: equal to itself until somebody writes into it."""
+    """A tensor as a cache key: equal to itself until it is modified in place."""
 
     def __init__(self, tensor: Tensor):
         self.tensor, self.version = tensor, 0 if tensor.is_inference() else tensor._version
@@ -186,14 +186,14 @@ class _Version:
 
 
 def cached_plan(key: Hashable, rules: tuple[Hashable, ...], make: Callable[[], Plan]) -> Plan:
-    """The plan of this key and these rules, made at the first call; in a compiled graph it is made every time."""
+    """The plan for this key and these rules, made at the first call; in a compiled graph it is made every time."""
     if torch.compiler.is_compiling():
         return make()
     full = (_Version(key) if isinstance(key, Tensor) else key, *rules)
     if full not in _cached:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return make()  # what a CUDA graph records holds nothing until it is replayed
-        with torch.inference_mode(False):  # it may serve for training later
+            return make()  # tensors captured in a CUDA graph hold no data until it is replayed
+        with torch.inference_mode(False):  # it may be used for training later
             _cached[full] = make()
         if len(_cached) > CACHED:
             _cached.popitem(last=False)

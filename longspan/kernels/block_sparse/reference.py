@@ -39,7 +39,7 @@ def regular(i: Tensor, j: Tensor, stride: int, near: bool) -> Pairs:
 
 
 def in_block(i: Tensor, j: Tensor, bias: Float[Tensor, "h s t"], block: int, overlap: int) -> Float[Tensor, "h n n"]:
-    """What a table adds to the score of a query by its place in its block, and the place of the key around there."""
+    """The bias of each pair from a table, by the place of the query in its block and of the key around there."""
     return bias[:, i % block, (j - i // block * block + overlap).clamp(0, bias.shape[2] - 1)]
 
 
@@ -54,9 +54,9 @@ def attend(
     extra: tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h f e"], Bool[Tensor, "*#b n f"]] | None = None,
     bias: Float[Tensor, "*#b h n n"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    """The softmax over allowed pairs; `extra` are keys and values beside the others, and who sees them.
+    """The softmax over allowed pairs; `extra` are additional keys and values, and which queries see them.
 
-    `bias` is added to the scores, where there is nothing extra.
+    `bias` is added to the scores if there is no `extra`.
     """
     allowed = allowed.tril() if causal else allowed
     allowed = allowed if key_mask is None else allowed & key_mask[:, None, None, :]

@@ -6,18 +6,18 @@
                dq_i = sum_j ds_ij k_j      dk_j = sum_i ds_ij q_i      dv_j = sum_i p_ij dy_i
 
 With labels (`labels.py`) t_i,l(i,j) is added to s_ij, and dt_il = sqrt(c) sum_j ds_ij over the j of label l. A chunk of
-keys that all lie DISTANCE or farther from all queries of a tile has one label, as global keys have; only beside the
-diagonal each pair looks its own up. There a label belongs to one pair, whose gradient is stored at once; those of the
-farthest labels and of global keys are summed in registers.
+keys that all lie DISTANCE or farther from all queries of a tile has one label, as global keys do; only near the
+diagonal does each pair look up its own. There a label belongs to one pair of a query, whose gradient is stored
+directly; the gradients of the farthest labels and of global keys are summed in registers.
 
-Keys lie between two bounds that rise with the query, or in tiles that a list names; global keys are copied together
-first. A chunk that all queries of a tile see as a whole is not masked. The backward pass has two kernels: dq for each
-tile of queries, dk and dv for each tile of keys. Since every query sees a global key, its queries are split among
+Keys lie between two bounds that increase with the query, or in listed tiles; global keys are first copied side by side.
+A chunk that all queries of a tile see as a whole is not masked. The backward pass has two kernels: dq for each tile of
+queries, dk and dv for each tile of keys. Since a global key is seen by every query, its queries are split among
 programs, whose partial sums are added in a fixed order: deterministic. Scores and sums are in float32, exponentials and
 lse in base 2; tiles of half precision are multiplied by tensor cores.
 """
 
-from typing import Literal, no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import Literal, no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import torch
 import triton
@@ -29,7 +29,7 @@ from longspan.kernels.block_sparse.plan import CHUNK, Plan, Rules, distance_of, 
 from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.tiles import dot, load, store
 
-PROGRAMS = 1024  # among which the queries of all global keys are split, if there are so many
+PROGRAMS = 1024  # among which the queries of all global keys are split, if there are enough
 SHORTEST = 4 * CHUNK  # queries of such a part
 LOW = tl.constexpr(-1e30)  # below every score, and finite
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -72,8 +72,8 @@ def backward(
     dv: Float[Tensor, "b h n e"],
     d_terms: Float[Tensor, "b h n l"] | None,
 ) -> None:
-    """Fill in dq, and d_terms, which is 0 before; then dk and dv, first those of keys in blocks, which are 0 for global
-    keys, then those of these."""
+    """Fill in dq and d_terms, which starts at 0; then dk and dv, first for keys in blocks, where global keys get 0,
+    then for the global keys."""
     (b, h, n), sizes = q.shape[:3], launch(q, v, plan, rules, "backward", distance_of(terms))
     labels = {"terms": q if terms is None else terms, "d_terms": q if d_terms is None else d_terms}
     numbers = {"lse": lse, "delta": torch.empty_like(lse), **_numbers(q, plan, rules)}
@@ -110,7 +110,7 @@ def launch(
     sizes |= {"GLOBAL_CHUNK": min(CHUNK, global_chunk(t)) if t else 0}
     sizes |= {"HIDDEN": plan.positions is not None, "LISTED": plan.key_tiles is not None, "CAUSAL": rules.causal}
     sizes |= {"DISTANCE": distance}
-    # The backward pass and labels hold twice as much in registers; float32 takes the room of further chunks in flight.
+    # The backward pass and labels hold twice as much in registers; float32 leaves no room for further chunks in flight.
     tile = tile_of_queries(side, distance) if direction == "forward" else CHUNK
     stages = 1 if single else (2 if wide or distance else 3)
     return sizes | {"T": tile, "num_warps": 8 if wide else 4, "num_stages": stages}
@@ -121,9 +121,9 @@ def _grid(q: Tensor, sizes: dict) -> tuple[int, int]:
 
 
 def _numbers(q: Tensor, plan: Plan, rules: Rules) -> dict:
-    """Plan and rules, any tensor in place of what the plan does not hold, and the steps between its rows and heads."""
+    """Plan and rules, a dummy tensor in place of what the plan does not hold, and the strides of its rows and heads."""
     n, (block, before, after, reach, _) = q.shape[2], rules
-    if plan.key_tiles is not None:  # which say all about blocks
+    if plan.key_tiles is not None:  # which already describe the blocks
         block, before, after = n, 0, 0
     first = next((part for part in plan if part is not None), None)
     rows, heads = (1, 1) if first is None else first.shape[:2]
@@ -176,7 +176,7 @@ def _forward(
         )  # fmt: skip
 
     i, blind = first + tl.arange(0, T), total == 0
-    top, total = tl.where(blind, 0.0, top), tl.where(blind, 1.0, total)  # so that y is 0, and nothing infinite
+    top, total = tl.where(blind, 0.0, top), tl.where(blind, 1.0, total)  # so that y is 0 and nothing is infinite
     store(y + row * y_b + head * y_h, acc / total[:, None], i, y_t, i < n, e, E)
     tl.store(lse + pair * _round_up(n, S) + i, top + tl.log2(total), mask=i < _round_up(n, S))
 
@@ -313,7 +313,7 @@ def _backward_keys(
         position = tl.load(global_keys + own * keys + position)
     elif HIDDEN:
         position = tl.load(positions + own * _round_up(n, SIDE) + position)
-    # A block that sees so many before and after itself is seen from as many after and before itself.
+    # A block that sees this many before and after itself is seen by as many after and before itself.
     low, high = _bounds(position, n, reach, block, after, before, False)
     if CAUSAL:
         low = tl.maximum(low, position)
@@ -338,7 +338,7 @@ def _backward_keys(
         first = _chunk(turn, query_tiles, SIDE // S, LISTED) * S
         i = first + tl.arange(0, S)
         queries, grads = _load(q, first, q_t, n, c, C, S), _load(dy, first, dy_t, n, e, E, S)
-        real = first < n  # the second half of the last tile need not be
+        real = first < n  # the second half of the last tile may not exist
         row_lse, d = tl.load(lse + i, mask=real, other=0.0), tl.load(delta + i, mask=real, other=0.0)
         s, unit = _scores(ones, queries), scale_2  # [T, S], keys by queries
         if DISTANCE:
@@ -406,7 +406,7 @@ def _block_range(
     first, n, block, before, after, reach, key_counts, own, T: tl.constexpr, S: tl.constexpr, SIDE: tl.constexpr,
     LISTED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Bounds of each query of a tile, bounds that all of them share, and the turns through what any of them sees."""
+    """Bounds of each query of a tile, bounds that all of them share, and the iterations over what any of them sees."""
     low, high = _bounds(first + tl.arange(0, T), n, reach, block, before, after, CAUSAL)
     begin, highest = _bounds(first, n, reach, block, before, after, CAUSAL)
     lowest, stop = _bounds(tl.minimum(first + T, n) - 1, n, reach, block, before, after, CAUSAL)
@@ -430,7 +430,7 @@ def _global_range(first, n, global_counts, own, T: tl.constexpr, S: tl.constexpr
 @triton.jit
 @no_type_check
 def _chunk(turn, tiles, PER: tl.constexpr, LISTED: tl.constexpr):
-    """The chunk of this turn; a listed tile has several."""
+    """The chunk of this iteration; a listed tile has several."""
     chunk = turn
     if LISTED:
         chunk = tl.load(tiles + turn // PER) * PER + turn % PER
@@ -460,7 +460,7 @@ def _hide(
 @triton.jit
 @no_type_check
 def _rows(terms, first, stride, n, T: tl.constexpr):
-    """Where the terms of the query at `first` begin, and those of it and the next from there [T]."""
+    """Where the terms of the query at `first` begin, and the offsets from there of each query of the tile [T]."""
     return terms + tl.cast(first, tl.int64) * stride, (tl.minimum(first + tl.arange(0, T), n - 1) - first) * stride
 
 
@@ -475,7 +475,7 @@ def _lags(first, start, T: tl.constexpr, S: tl.constexpr):
 @triton.jit
 @no_type_check
 def _labelled(s, terms, offset, lag, least, greatest, DISTANCE: tl.constexpr, GLOBAL: tl.constexpr):
-    """Scores in base 2 and the terms of their labels, those of each query from `offset` on."""
+    """Scores in base 2 plus the terms of their labels, which begin at `offset` for each query."""
     if GLOBAL:
         s += tl.load(terms + (offset + (2 * DISTANCE + 1))).to(tl.float32) * LOG2E
     elif (least >= DISTANCE) | (greatest <= -DISTANCE):
@@ -488,7 +488,7 @@ def _labelled(s, terms, offset, lag, least, greatest, DISTANCE: tl.constexpr, GL
 @triton.jit
 @no_type_check
 def _label(lag, DISTANCE: tl.constexpr):
-    """By how much the key is ahead of the query, then by how much it is behind."""
+    """The label of a lag: first how far the key is ahead of the query, then how far it is behind."""
     return tl.where(lag >= 0, tl.minimum(lag, DISTANCE), tl.minimum(DISTANCE - lag, 2 * DISTANCE))
 
 

@@ -4,15 +4,15 @@
     V_tf = sum_{s <= t} exp(b_sf) v_s / sum_{s <= t} exp(b_sf)      b_s = v_s B, or a_s without a control of values
     y_t  = sum_f softmax_f(q_t . K_tf / sqrt(c)) V_tf      `attend`
 
-over the real keys s; not causal, over all of them. With the memory of values alone, always causal:
+over the real keys s; if not causal, over all of them. With the memory of values alone, always causal:
 
     y_t  = sum_f softmax_f(q_t . V_tf / sqrt(c)) V_tf      `attend_values`, with b_s = k_s B, a B for each head
     y_t  = sum_f softmax_f(s_tf) V_tf                      `mix`, with scores s and logits b given
 
-A slot that has seen nothing holds 0. Sums run in float32 or better, the result has the type of v, and the slots of all
-moments are never stored. `reference` defines the answer; where it would write out pairs of tokens, `chunked` takes its
-place. `triton` and `one_memory_triton` take float32 or bfloat16 and up to 64 slots for heads up to 64 wide, 32 for
-heads up to 128, round weights to the type of their inputs, and are deterministic.
+A slot that has seen nothing holds 0. Sums run in float32 or better, the result has the type of v, and the slots are
+never stored for every token. `reference` defines the answer; where it would write out pairs of tokens, `chunked`
+replaces it. `triton` and `one_memory_triton` take float32 or bfloat16 and up to 64 slots for heads up to 64 wide, 32
+for heads up to 128, round weights to the type of their inputs, and are deterministic.
 """
 
 from typing import Literal
@@ -47,7 +47,7 @@ def attend(
     key_mask: Bool[Tensor, "b m"] | None = None,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention of every query over the slots of its moment; without `control_value` both memories are written alike.
+    """Attention of every query over the slots at its time step; without `control_value` both memories share logits.
 
     >>> y = bounded_memory.attend(q, k, v, control_key, control_value, causal=True, key_mask=mask)
     """
@@ -73,7 +73,7 @@ def attend_values(
     key_mask: Bool[Tensor, "b t"] | None = None,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h t e"]:
-    """Attention of every query over the slots of its moment, whose values are their keys too.
+    """Attention of every query over the slots at its time step, which are both keys and values.
 
     >>> y = bounded_memory.attend_values(q, k, v, control, key_mask=mask)
     """
@@ -96,7 +96,7 @@ def mix(
     key_mask: Bool[Tensor, "b t"] | None = None,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h t e"]:
-    """What each token takes from the slots of its own moment, by scores under a softmax.
+    """The slots at the time step of each token, mixed by the softmax of its scores.
 
     >>> y = bounded_memory.mix(q, k, v, key_mask=mask)
     """

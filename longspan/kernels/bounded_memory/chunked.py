@@ -1,6 +1,6 @@
-"""Causal running softmax by chunks, with weights in factors of which every exponent is at most 0: on any device.
+"""Causal running softmax by chunks, with weights split into factors whose exponents are at most 0: on any device.
 
-The unnormalised weight of token s at moment t in slot f is exp(a_sf - m_tf), m_t the maximum up to t. Between chunks it
+The unnormalised weight of token s at time t in slot f is exp(a_sf - m_tf), m_t the maximum up to t. Between chunks it
 splits at u, the end of a chunk, into two factors that are both at most 1:
 
     exp(a_s - m_t) = exp(a_s - m_u) exp(m_u - m_t)
@@ -87,7 +87,7 @@ class Weights:
 def _compare(
     q: Float[Tensor, "b h g t c"], k: Float[Tensor, "b h g t c"], weights: Weights
 ) -> Float[Tensor, "b h g t r"]:
-    """q_t . P_tf, each query with the slots of its own moment."""
+    """q_t . P_tf, each query with the slots at its own time step."""
     near = einsum(q @ k.mT, weights.near, "b h g t s, b h g t s r -> b h g t r")
     return (near + weights.from_start * (q @ weights.found(k).mT)) / weights.normaliser
 
@@ -100,7 +100,7 @@ def _mix(p: Float[Tensor, "b h g t r"], v: Float[Tensor, "b h g t e"], weights: 
 
 
 def _running_maximum(a: Float[Tensor, "b h g t r"]) -> Float[Tensor, "b h g t r"]:
-    """The maximum of all tokens up to each: within chunks first, because a GPU walks along one row token by token."""
+    """The running maximum over tokens: within chunks first, because a GPU scans one row token by token."""
     within = a.cummax(dim=3).values
     ends = within[:, :, :, -1].mT.contiguous().cummax(dim=3).values.mT
     earlier = torch.cat([torch.full_like(ends[:, :, :1], -torch.inf), ends[:, :, :-1]], dim=2)

@@ -14,7 +14,7 @@ from longspan.kernels.operator import differentiate, like, operator
 
 @dataclass(frozen=True)
 class OneMemoryShape(SlotsShape):
-    compared: bool  # queries with the slots, or else they are scores
+    compared: bool  # whether queries are compared with the slots, or else are scores
 
     @classmethod
     def of(cls, k: Tensor, v: Tensor, control: Tensor | None, compared: bool) -> "OneMemoryShape":
@@ -46,7 +46,7 @@ def _backward_fake(dy, states, q, k, v, control, *rest):
 
 
 def _flops(q, k, v, control, key_mask, compared) -> int:
-    """Logits of every key, if they are not given; values into the slots; queries against these, and what they mix."""
+    """Logits of every key unless given, values into the slots, queries against the slots, and mixing the slots."""
     r, logits = (k[3], 0) if control is None else (control[2], k[3])
     return 2 * math.prod(v[:3]) * r * (logits + v[3] * (3 if compared else 2))
 

@@ -1,8 +1,9 @@
-"""Causal running softmax with one memory in Triton: the tiles, parts and passes of `triton.py`, whose pieces these are.
+"""Causal running softmax with one memory in Triton: the tiles, parts and passes of `triton.py`, with its functions.
 
-The slots X_t = sum_{s <= t} exp(a_s - l_t) x_s hold values x = v. They are mixed by p = softmax_f(scores), and scores
-are given, or the products of queries with the same slots. In the backward pass such queries read the slots beside dy,
-by the gradient u of their scores. Both are sums over the same slots relative to the same l, and go into one N:
+The slots X_t = sum_{s <= t} exp(a_s - l_t) x_s hold values x = v. They are mixed by p = softmax_f(scores), where scores
+are given, or are the products of queries with the same slots. In the backward pass such queries read the slots along
+with dy, weighted by the gradient u of their scores. Both are sums over the same slots relative to the same l, and share
+one N:
 
     N = sum_t exp(l - l_t) (p_t dy_t + u_t q_t)      below it      sum_t exp(l - l_t) (p_t dy_t . X_t + u_t q_t . X_t)
 """
@@ -70,7 +71,7 @@ def backward(
     control: Float[Tensor, "h c r"] | None,
     mask: UInt8[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n _"], Float[Tensor, "b h n _"], Float[Tensor, "b h n e"], Float[Tensor, "h c_ r_"]]:
-    """The gradients of q, k, v and of the control, filled up to powers of two, or empty if there is none."""
+    """The gradients of q, k, v and of the control, padded to powers of two, or empty if there is none."""
     heads, n = v.shape[1:3]
     parts, share, how = shape.parts(n), shape.tokens_per_part(n), _how(shape, control, mask)
     dq, dk, dv = like(q, k, v)
@@ -194,7 +195,7 @@ def _backward_keys(
     dA = tl.zeros([C, R], tl.float32)
     tiles = tl.cdiv(tl.maximum(last - first, 0), T)
     for turn in tl.range(tiles, disable_licm=True):
-        start = first + (tiles - 1 - turn) * T  # from the end, for N grows that way
+        start = first + (tiles - 1 - turn) * T  # from the end, since N accumulates in that direction
         tokens = start + tl.arange(0, T)
         inside, there = tokens < last, visible(mask, tokens, last, MASKED)
         tq, tg = load(q, tokens, q_t, inside, w, W), load(dy, tokens, g_t, inside, e, E)
@@ -227,7 +228,7 @@ def _backward_keys(
 def _control(
     A, k, head, c: tl.constexpr, r: tl.constexpr, C: tl.constexpr, R: tl.constexpr, CONTROLLED: tl.constexpr
 ):  # fmt: skip
-    """A [C, R] of this head rounded to the type of k, and the rest; without a control nothing that is read."""
+    """A [C, R] of this head rounded to the type of k, and the remainder; without a control, placeholders."""
     high, low = 0.0, 0.0
     if CONTROLLED:
         high, low = halves(load_matrix(A, head, c, r, C, R).to(tl.float32), k)
@@ -239,7 +240,7 @@ def _logits_and_keys(
     k, tokens, stride, there, A_high, A_low, c: tl.constexpr, r: tl.constexpr, C: tl.constexpr, R: tl.constexpr,
     CONTROLLED: tl.constexpr,
 ):  # fmt: skip
-    """Logits [T, R], LOWEST for hidden tokens, and the keys [T, C] they are made of, or which they are."""
+    """Logits [T, R], LOWEST for hidden tokens, and the keys [T, C] they are computed from, or are."""
     if CONTROLLED:
         tk = load(k, tokens, stride, there, c, C)
         a = _logits(tk, A_high, A_low, there)

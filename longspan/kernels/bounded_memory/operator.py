@@ -11,9 +11,9 @@ from torch import Tensor
 from longspan.kernels.launch import NARROWEST, Shape, empty_like, next_power_of_2, readable
 from longspan.kernels.operator import differentiate, like, operator
 
-# Tokens of a tile and warps of a program, by bytes of a number and whether heads are wider than 64 or slots more than
-# 16. What a program needs grows with them until it no longer fits the registers. Tiles of 64 tokens would go through
-# the tensor cores a warp group at a time, and Triton 3.6 compiles that into wrong code here.
+# Tokens of a tile and warps of a program, by bytes per element and whether heads are wider than 64 or there are more
+# than 16 slots. What a program needs grows with them until it no longer fits the registers. Tiles of 64 tokens would
+# use the tensor cores one warp group at a time, which Triton 3.6 miscompiles here.
 TILES = {(2, False): (32, 2), (2, True): (32, 8), (4, False): (16, 8), (4, True): (16, 8)}
 
 
@@ -26,11 +26,11 @@ class SlotsShape(Shape):
     c: int  # channels of keys
     e: int
     r: int
-    size: int  # bytes of a number
+    size: int  # bytes per element
 
     @property
     def width(self) -> int:
-        """Channels of keys and values, filled up to a power of two."""
+        """Channels of keys and values, padded to a power of two."""
         return max(next_power_of_2(self.c), next_power_of_2(self.e))
 
     @property
@@ -74,7 +74,7 @@ def _backward_fake(dy, states, q, k, v, control_key, control_value, *rest):
 
 
 def _flops(q, k, v, a, b, *rest) -> int:
-    """Logits of every key and value, both into the slots, queries against these, whatever is done within a tile."""
+    """Logits of every key and value, both into the slots, queries against these, whatever happens within a tile."""
     logits = k[3] if b is None else k[3] + v[3]
     return 2 * math.prod(q[:2]) * a[1] * (k[2] * (logits + k[3] + v[3]) + q[2] * (q[3] + v[3]))
 

@@ -1,4 +1,4 @@
-"""Running softmax with every slot of every moment written out, and the slots as sums that decoding carries on."""
+"""Running softmax with every slot at every time step written out, and the slots as sums that decoding carries along."""
 
 import torch
 from einops import einsum, rearrange
@@ -17,7 +17,7 @@ def attend(
     causal: bool,
 ) -> Float[Tensor, "b h n e"]:
     keys, values, scale = slots(a, k, causal), slots(b, v, causal), q.shape[3] ** -0.5
-    if not causal:  # one moment for all queries
+    if not causal:  # the same slots for all queries
         return (scale * q @ keys[:, :, 0].mT).softmax(dim=-1) @ values[:, :, 0]
     scores = einsum(scale * q, keys, "b h t c, b h t r c -> b h t r")
     return einsum(scores.softmax(dim=-1), values, "b h t r, b h t r e -> b h t e")
@@ -30,7 +30,7 @@ def mix(
 
 
 def slots(a: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m e"], causal: bool) -> Float[Tensor, "b h t r e"]:
-    """sum_s softmax_s(a_s) x_s over s <= t, or over all s at the one moment there is; 0 where every logit is -inf."""
+    """sum_s softmax_s(a_s) x_s over s <= t, or over all s for a single t; 0 where every logit is -inf."""
     logits = a[:, :, None]  # "b h t s r"
     if causal:
         visible = torch.ones(a.shape[2], a.shape[2], dtype=torch.bool, device=a.device).tril()[:, :, None]

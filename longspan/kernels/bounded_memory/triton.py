@@ -1,6 +1,6 @@
-"""Running softmax in Triton: logits, slots, softmax and reading without a tensor between, causal or not.
+"""Running softmax in Triton: logits, slots, softmax and reading without intermediate tensors, causal or not.
 
-Both memories go the same way: keys x = k are read by g = q, and values x = v, in the backward pass, by g = dy. With
+Both memories are handled alike: keys x = k are read by g = q, and values x = v, in the backward pass, by g = dy. With
 l_t = log sum_{s <= t} exp(a_s) for each slot f, the slots are X_t = sum_{s <= t} exp(a_s - l_t) x_s, and
 
     compare   rho_tf = g_t . X_tf                  scores of q, and the gradient of p from dy
@@ -10,21 +10,21 @@ l_t = log sum_{s <= t} exp(a_s) for each slot f, the slots are X_t = sum_{s <= t
 
 Rows are cut into parts, each of several tiles, and a program owns one part of one head. First every part is summed by
 itself, S = sum_s exp(a_s - m) x_s and z = sum_s exp(a_s - m) with m the largest logit; one kernel then scans the parts
-and gives each the sums before it. Then a part goes through its tiles with the slots in registers. Backward is the same
-from the end, with N = sum_t p_t exp(l - l_t) g_t and a column of its own, sum_t p_t exp(l - l_t) rho_t, relative to the
-lse l before the tokens they have seen. So no exponent between tiles is ever positive.
+and gives each the sums before it. Then a part goes through its tiles with the slots in registers. The backward pass is
+the same from the end, with N = sum_t p_t exp(l - l_t) g_t and a separate column, sum_t p_t exp(l - l_t) rho_t, relative
+to the lse l before the tokens they include. So no exponent between tiles is ever positive.
 
 Within a tile the weight of a pair is split in two at a logit `top`, so that all pairs of all slots are matrix products:
 
     exp(a_s - l_t) = exp(a_s - top) exp(top - l_t)
 
-Where l_t lies less than REACH below top, both factors are far from the ends of float32, and what underflows is nothing
-beside the weights that remain. Top is the largest logit of the tile and its past. Earlier tokens of a tile whose l_t is
-out of reach, since logits grew that much between, get a pass of their own, with the largest logit before them as top.
-There are as many passes as such leaps, which is nearly always one, and never more than tokens.
+Where l_t lies less than REACH below top, both factors are well within the range of float32, and what underflows is
+negligible beside the weights that remain. Top is the largest logit of the tile and its past. Earlier tokens of a tile
+whose l_t is out of reach, because logits grew that much in between, get a pass of their own, with the largest logit up
+to them as top. One pass is nearly always enough, and there are never more passes than tokens.
 
-Tiles of bfloat16 meet in tensor cores. A matrix of sums, of products q . k or of controls goes in as two of them, its
-rounded self and the rest. Weights are rounded once, before they are summed, so that slots are means all the same.
+Products of bfloat16 tiles use tensor cores. A matrix of sums, of products q . k or of controls enters them as two, its
+rounded value and the remainder. Weights are rounded once, before they are summed, so that slots remain weighted means.
 Products of float32 are not rounded at all. The kernels are deterministic.
 """
 
@@ -57,14 +57,14 @@ from longspan.kernels.tiles import (
 )
 
 LOWEST = tl.constexpr(-1e37)  # the logit of a hidden token, and the lse of a slot that has seen nothing
-REACH = tl.constexpr(60.0)  # far from 88, where exp overflows; exp(60 - 88) is nothing beside 1
+REACH = tl.constexpr(60.0)  # far from 88, where exp overflows; exp(60 - 88) is negligible beside 1
 NEAREST = tl.constexpr(math.exp(-60.0))
 BOTH = tl.constexpr(2)  # memories, of keys and of values
-SCANNED = 1024  # numbers of the slots that one program scans
+SCANNED = 1024  # elements of the slots that one program scans
 
 
 class Source(NamedTuple):
-    """What both directions know: keys, values, how they are written, and which of them exist."""
+    """Inputs of both passes: keys, values, how they are written, and which of them are real."""
 
     k: Float[Tensor, "b h m c"]
     v: Float[Tensor, "b h m e"]
@@ -81,7 +81,7 @@ class Source(NamedTuple):
 
     @property
     def pointers(self) -> list[Tensor]:
-        """What is absent becomes a tensor that is never read."""
+        """Absent inputs become a tensor that is never read."""
         k, v, a, b, mask = self
         return [k, v, a, a if b is None else b, k if mask is None else mask]
 
@@ -136,7 +136,7 @@ def backward(
 def _scan_parts(
     sums: Float[Tensor, "p pairs memories d_plus_2 r"], *, backward: bool
 ) -> Float[Tensor, "p_plus_1 pairs memories d_plus_2 r"]:
-    """The sums of all parts before each, or `backward` of all after it, and behind them those of all."""
+    """For each part the sums of all parts before it, or if `backward` after it; and last the sums of all parts."""
     parts, pairs, memories, rows, r = sums.shape
     states = sums.new_empty(parts + 1, *sums.shape[1:])
     grid = (pairs * memories, triton.cdiv((rows - 1) * r, SCANNED))
@@ -168,7 +168,7 @@ def _pool(
 
 @jit
 def _scan(sums, states, parts, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, BACKWARD: tl.constexpr):
-    """Sums relative to maxima that never fall; backward they are negative lse, which never fall that way."""
+    """Sums relative to maxima that never decrease; backward these are negative lse, nondecreasing from the end."""
     memory, memories = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real, slot = at < (D + 1) * R, at % R
@@ -236,7 +236,7 @@ def _backward_queries(
     Sv, zv, mv = _load_slots(states, 1, parts, E, R, D, CAUSAL)
     Nk, nk = tl.zeros([C, R], tl.float32), tl.zeros([R], tl.float32)
     Nv, nv = tl.zeros([E, R], tl.float32), tl.zeros([R], tl.float32)
-    begin_k, begin_v = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)  # not causal, l is the same for all
+    begin_k, begin_v = tl.zeros([R], tl.float32), tl.zeros([R], tl.float32)  # if not causal, l is the same for all
     if CAUSAL:
         A_high, A_low, B_high, B_low = _controls(A, B, k, v, c, e, r, C, E, R, SHARED)
         begin_k, begin_v = _lse(zk, mk), _lse(zv, mv)
@@ -295,7 +295,7 @@ def _backward_keys(
         end_k, end_v = _lse(zk, mk), _lse(zv, mv)
     tiles = tl.cdiv(tl.maximum(last - first, 0), T)
     for turn in tl.range(tiles, disable_licm=True):
-        start = first + (tiles - 1 - turn) * T  # from the end, for N grows that way
+        start = first + (tiles - 1 - turn) * T  # from the end, since N accumulates in that direction
         tokens = start + tl.arange(0, T)
         inside = tokens < last
         there = visible(mask, tokens, last, MASKED)
@@ -446,7 +446,7 @@ def _leaps(top, before):
 
 @jit
 def _top(a, before, still):
-    """The largest logit up to the last token that is still to do; those are the first ones of a tile."""
+    """The largest logit up to the last token that is still to be done; these are the first ones of a tile."""
     return tl.max(tl.where(still, tl.maximum(a, before[None, :]), LOWEST), axis=0)
 
 
@@ -492,7 +492,7 @@ def _controls(
     A, B, k, v, c: tl.constexpr, e: tl.constexpr, r: tl.constexpr, C: tl.constexpr, E: tl.constexpr, R: tl.constexpr,
     SHARED: tl.constexpr,
 ):  # fmt: skip
-    """A [C, R] rounded to the type of k, and the rest; likewise B [E, R], if it exists."""
+    """A [C, R] rounded to the type of k, and the remainder; likewise B [E, R], if it exists."""
     A_high, A_low = halves(load_matrix(A, 0, c, r, C, R).to(tl.float32), k)
     B_high, B_low = A_high, A_low
     if not SHARED:

@@ -3,10 +3,10 @@
     u_i = sum_s sum_{j : code_s(k_j) = code_s(q_i)} v_j      when causal over j <= i
     dq_i = slope sum_s sum_j (du_i . v_j) k_j     dk_j = slope sum_s sum_i (du_i . v_j) q_i     dv_j = sum_s sum_i du_i
 
-over the same pairs. Time and memory are linear in the length whatever the buckets, and memory does not grow with the
-number of hashes but for their codes. In float32 or better. Of each hash queries and keys are sorted by code together, a
-key before the query of its time. `reference` cuts that order into blocks, by operations of torch. `triton` walks along
-it and keeps the sums of one bucket on chip; products are of the precision of v. Both are deterministic.
+over the same pairs. Time and memory are linear in the length whatever the buckets, and but for the codes memory does
+not grow with the number of hashes. In float32 or better. For each hash queries and keys are sorted by code together, a
+key before the query at its position. `reference` cuts that order into blocks, with torch operations. `triton` walks
+along it and keeps the sums of one bucket on chip; products are in the precision of v. Both are deterministic.
 """
 
 import torch
@@ -34,7 +34,7 @@ def bucket_sums(
     causal: bool = False,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """u as above; q and k are needed for their gradients alone. Codes are quicker to sort in a small type.
+    """u as above; q and k are needed only for their gradients. Codes sort faster in a small integer type.
 
     >>> ones, codes = torch.ones(1, 1, 4, 1), torch.tensor([5, 7, 5, 5]).view(1, 1, 4, 1)
     >>> bucket_sums(None, None, ones, codes, codes, causal=True).flatten().tolist()

@@ -11,16 +11,16 @@ from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.operator import Maybe, differentiate, operator
 
 PROGRAMS = 1024  # about as many as the largest GPUs hold at once
-SHORTEST = 512  # positions of a part: shorter ones cost more to begin than to walk
+SHORTEST = 512  # positions of a part: shorter ones cost more to start than to walk
 TOGETHER = 4  # hashes that are sorted at once
-# Tokens of a step and warps, by bytes of a number and whether a width is above 64: larger steps leave the registers.
+# Tokens of a step and warps, by bytes per element and whether a width is above 64: larger steps spill registers.
 TILES = {(2, False): (64, 4), (2, True): (32, 8), (4, False): (16, 8), (4, True): (16, 16)}
-STEP = TILES[2, False][0]  # for which operations are counted
+STEP = TILES[2, False][0]  # the step for which FLOPs are counted
 
 
 def _flops(q: tuple[int, ...] | None, v: tuple[int, ...], of_q: tuple[int, ...], *, products: int, plain: int) -> int:
-    """For every query and key in every hash two products with the tokens of a step, and two with what is carried, so
-    many times as there are sums of products; and one with the tokens of a step for each plain sum."""
+    """For every query and key in every hash: two products with the tokens of a step and two with the carried sums for
+    each sum of products, and one product with the tokens of a step for each plain sum."""
     c, e = 0 if q is None else q[3], v[3]
     each = plain * STEP * e + (0 if q is None else products * (STEP * (c + e) + 2 * c * e))
     return 2 * math.prod(v[:2]) * (of_q[2] + v[2]) * of_q[3] * each
@@ -58,7 +58,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv; the first two are empty without q and k.
 
-    The gradient of a sum that is nearly 0, of which only the direction counts, is beyond the range of float16.
+    The gradient of a sum that is nearly 0, where only the direction matters, is beyond the range of float16.
     """
     kind = torch.float32 if v.dtype is torch.float16 else v.dtype
     du, values = (x.to(kind).contiguous() for x in (du, v))
@@ -80,7 +80,7 @@ differentiate(forward, backward)
 
 @dataclass
 class _Walk:
-    """One hash: its place among those sorted together, whose items and codes lie in their order [b h hashes items]."""
+    """One hash: its index among those sorted together, and their items and codes in sorted order [b h hashes items]."""
 
     order: Tensor
     codes: Tensor
@@ -90,7 +90,7 @@ class _Walk:
     causal: bool
 
     def add(self, a: Maybe, b: Tensor, v: Maybe, y: Maybe, z: Maybe, *, backward: bool) -> None:
-        """To y, if there is one, sums of (a . b) v, and to z, if there is one, those of b."""
+        """Add sums of (a . b) v to y, if there is one, and sums of b to z, if there is one."""
         from longspan.kernels.bucket_sums import triton
 
         pairs, hashes, items = math.prod(b.shape[:2]), *self.order.shape[2:]

@@ -1,12 +1,12 @@
-"""Sums over the tokens that share a query's bucket, by operations of torch.
+"""Sums over the tokens that share a query's bucket, with torch operations.
 
     y_i = sum_s sum_{j : code_s(k_j) = code_s(q_i)} (a_i . b_j) v_j      when causal over j <= i
 
 Without a and b their product is 1. For each hash queries and keys are sorted by code together, a key before the query
-of its time, and cut into blocks. Pairs are formed within a block alone. What lies in other blocks can only have the
-first code of the block, if before it, or its last, if after it: their products b v^T are summed along the blocks. So
-nothing of a bucket meets another, to the last bit. A few hashes at a time, so that memory does not grow with their
-number. Of short sequences all pairs are formed, which takes far less time.
+at its position, and cut into blocks. Pairs are formed only within a block. Matching tokens in other blocks can only
+have the first code of the block, if before it, or its last, if after it: their products b v^T are summed along the
+blocks. So buckets never mix, to the last bit. A few hashes at a time, so that memory does not grow with their number.
+For short sequences all pairs are formed, which takes far less time.
 """
 
 from typing import Any
@@ -22,9 +22,9 @@ from longspan.kernels.operator import Maybe
 from longspan.kernels.running_sum import before, rescaled_sum
 
 BLOCK = 32  # tokens
-PAIRS = 256**2  # up to which all are formed
-ROOM = 2**21  # numbers a head, of all hashes that are done at once
-APART = 1e4  # exponents of neighbouring codes: exp(-APART) is 0
+PAIRS = 256**2  # up to this many, all are formed
+ROOM = 2**21  # elements per head, of all hashes done at once
+APART = 1e4  # between the exponents of successive codes: exp(-APART) is 0
 
 
 class _BucketSums(torch.autograd.Function):
@@ -44,7 +44,7 @@ class _BucketSums(torch.autograd.Function):
         dq = dk = None
         if k is not None:
             dq = ctx.slope * sums(du, v, k, of_q, of_k, causal=causal)
-        if causal:  # a key is seen by the queries after it: by those before it, if time is turned round
+        if causal:  # a key is seen by the queries after it: by those before it, if time is reversed
             v, du, of_q, of_k = (x.flip(2) for x in (v, du, of_q, of_k))
             q = None if q is None else q.flip(2)
         if q is not None:
@@ -125,7 +125,7 @@ def _one_hash_each(
     pairs = (a @ b.mT).masked_fill(code[..., :, None] != code[..., None, :], 0)
     y = (pairs.tril() if causal else pairs) @ v
     y = y + _from_before(a, b, v, code, takes=code[..., 0], gives=code[..., -1])
-    if not causal:  # the blocks after a block are before it in the opposite order
+    if not causal:  # the blocks after a block are before it in reverse order
         a, b, v, code = (x.flip(2) for x in (a, b, v, code))
         y = y + _from_before(a, b, v, code, takes=code[..., -1], gives=code[..., 0]).flip(2)
     return y.flatten(2, 3).take_along_dim(of_query[..., None], dim=2)

@@ -4,18 +4,19 @@ Some tokens give and some receive; in the order of a hash each receives from tho
 
     y_i = sum_j (a_i . b_j) v_j      z_i = sum_j b_j
 
-Pairs are formed among T tokens alone. What came before them can only have the code of the first: it is carried as sums
-of b_j v_j^T [R, E] and of b_j [R], which begin anew with each code. A row is cut into parts of `share` positions. A
-first kernel finds the sums of the last bucket of each part; a second one begins with those of the parts before its own,
-as far as its first bucket reaches, and walks. There are no more parts than fill a GPU, so that this too is linear.
+Pairs are formed only among T tokens. Earlier tokens matter only if they have the code of the first: they are carried as
+sums of b_j v_j^T [R, E] and of b_j [R], which restart at each new code. A row is cut into parts of `share` positions. A
+first kernel computes the sums of the last bucket of each part; a second one starts from those of the parts before its
+own, as far back as its first bucket reaches, and walks. There are no more parts than fill a GPU, so that this too is
+linear.
 
 Hashes are launched one after another and add to each other's results in single precision. Each token receives once in
-every hash, so that nothing is added by two programs at a time. BACKWARD walks from the end, keys and queries swapped:
-keys receive what queries after them give. All tensors are [b h n c] without gaps. Items are numbered as they were
-before they were sorted: key 0, query 0, key 1, query 1... if CAUSAL, else all m keys and then all queries.
+every hash, so that no two programs add to the same place at a time. BACKWARD walks from the end, keys and queries
+swapped: keys receive what queries after them give. All tensors are contiguous [b h n c]. Items are numbered in their
+order before sorting: key 0, query 0, key 1, query 1... if CAUSAL, else all m keys and then all queries.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
@@ -129,7 +130,7 @@ def _code(codes, at, items, BACKWARD: tl.constexpr):
 @triton.jit
 @no_type_check
 def _tokens(order, codes, at, there, items, m, CAUSAL: tl.constexpr, BACKWARD: tl.constexpr):
-    """T tokens, their codes, and whether they give or receive; where there is none, it does neither."""
+    """T tokens, their codes, and whether they give or receive; missing ones do neither."""
     place = _place(at, items, BACKWARD)
     item = tl.load(order + place, mask=there, other=0)
     code = tl.load(codes + place, mask=there, other=-1).to(tl.int32)

@@ -1,10 +1,10 @@
-"""Exact attention over few diagonals: query i sees the keys i - o for a list of offsets o, negative ones lie ahead.
+"""Exact attention over few diagonals: query i sees the keys i - o for a list of offsets o, negative ones looking ahead.
 
     y_i = sum_o p_io v_{i-o}      p_i = softmax_o(q_i . k_{i-o} / sqrt(c))
 
 over the real keys that exist; a row that sees none gives 0. One pass over the tokens for each offset: time grows with n
-times the number of offsets, memory with n alone, for neither scores nor copies of keys are kept. `reference` defines
-the answer and keeps the scores; `triton` meets all keys of a tile of queries in one program.
+times the number of offsets, memory only with n, since neither scores nor copies of keys are kept. `reference` defines
+the answer and keeps the scores; `triton` visits all keys of a tile of queries in one program.
 """
 
 import torch
@@ -17,7 +17,7 @@ from longspan.kernels.masked import masked_attention
 from longspan.kernels.precision import without_autocast
 
 WIDEST = 128  # channels of a head that a program of the Triton kernel can hold
-SHORT = 12  # tokens for each offset up to which a CPU takes all pairs in less time than one diagonal after the other
+SHORT = 12  # tokens per offset up to which, on a CPU, all pairs at once are faster than one diagonal at a time
 
 
 def diagonals(
@@ -31,10 +31,10 @@ def diagonals(
     dropout: float = 0.0,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Softmax attention over the keys at these offsets, less than n each; tokens of different `rows` never meet.
+    """Softmax attention over the keys at these offsets, each less than n; different `rows` never see each other.
 
-    Without the kernel `auto` takes one offset after the other, for short rows all pairs at once, and the reference only
-    for dropout.
+    Without the kernel `auto` takes one offset at a time, for short rows all pairs at once, and the reference only for
+    dropout.
     """
     if impl == "reference" or dropout:
         return reference.diagonals(q, k, v, offsets, key_mask=key_mask, rows=rows, dropout=dropout)

@@ -1,4 +1,4 @@
-"""Attention over diagonals as a torch operator: one offset after the other in torch, or by a Triton program.
+"""Attention over diagonals as a torch operator: one offset at a time in torch, or by a Triton program.
 
     lse_i = log sum_o exp(s_io)      p_io = exp(s_io - lse_i)      s_io = q_i . k_{i-o} / sqrt(c)
     delta_i = dy_i . y_i      ds_io = p_io (dy_i . v_{i-o} - delta_i)
@@ -117,7 +117,7 @@ def _scores(q: Tensor, k: Tensor, o: int, mask: Maybe, rows: Maybe) -> Tensor:
 
 
 def _beside(q: Tensor, offsets: list[int], mask: Maybe, rows: Maybe) -> tuple[Tensor, int, Tensor, Tensor]:
-    """The offsets and their number, the mask as bytes, and the rows; any tensor where there are none."""
+    """The offsets and their number, the mask as bytes, and the rows; a dummy tensor where there are none."""
     listed, hidden = _on_device(tuple(offsets), q.device), as_bytes(mask)
     apart = listed if rows is None else rows.int().contiguous()
     return listed, len(offsets), listed if hidden is None else hidden, apart

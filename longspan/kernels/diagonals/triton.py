@@ -1,11 +1,11 @@
-"""Attention over diagonals in Triton: a program has a tile of tokens of one head, and meets one offset at a time.
+"""Attention over diagonals in Triton: a program has a tile of tokens of one head, and visits one offset at a time.
 
-Neighbouring queries look at neighbouring keys, so that a tile of keys is read as a whole, and what programs share
-stays in the cache. In the backward pass a program takes its tokens as queries and, at the opposite offset, as keys: it
-writes their gradients alone, hence it is deterministic.
+Neighbouring queries look at neighbouring keys, so that a tile of keys is read as a whole, and what programs share stays
+in the cache. In the backward pass a program takes its tokens as queries and, at the opposite offset, as keys: it alone
+writes their gradients, hence it is deterministic.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton.language as tl
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from torch import Tensor
 from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import jit, load, of, store
 
-NUMBERS = 4_096  # of a tile
+NUMBERS = 4_096  # elements of a tile
 
 
 def launch(q: Float[Tensor, "b h n c"], v: Float[Tensor, "b h n e"]) -> dict[str, int]:
@@ -74,13 +74,13 @@ def backward(
     v_grad = tl.zeros([T, E], tl.float32)
     for place in range(count):
         offset = tl.load(offsets + place)
-        j = t - offset  # the key of the own tokens
+        j = t - offset  # the keys of this program's tokens
         seen = _seen(mask, rows, row, t, j, t, j, n, MASKED, ROWS)
         other = load(k, j, k_token, seen, c, C).to(tl.float32)
         p = tl.where(seen, tl.exp(tl.sum(query * other, axis=1) * scale - own_lse), 0.0)
         ds = p * (tl.sum(gradient * load(v, j, v_token, seen, e, E).to(tl.float32), axis=1) - own_delta)
         q_grad += ds[:, None] * other
-        i = t + offset  # the query that has the own tokens as its keys
+        i = t + offset  # the queries whose keys are this program's tokens
         seen = _seen(mask, rows, row, i, t, t, i, n, MASKED, ROWS)
         other, theirs = load(q, i, q_token, seen, c, C).to(tl.float32), load(dy, i, dy_token, seen, e, E).to(tl.float32)
         their_lse = tl.load(lse + i, mask=seen, other=float("inf"))

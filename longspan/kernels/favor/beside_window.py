@@ -1,13 +1,13 @@
-"""Exact weights inside a sliding window, random features outside of it, one normaliser, by kernels that exist.
+"""Exact weights inside a sliding window, random features outside of it, one normaliser, from existing kernels.
 
     y_i = sum_j w_ij v_j / sum_j w_ij      w_ij = exp(q_i . k_j / sqrt(c)) for i - left <= j <= i + right, else
                                            w_ij = phi(q_i) . phi(k_j) / r
 
-Keys before the window are those of causal `favor` over keys that are moved `left` + 1 tokens ahead, keys after it the
-same in reversed order; the window itself is block-sparse attention. Each part gives its own mean of values and the
-logarithm of its sum of weights, by which the means are put together. Weights of the whole are those of a part with the
-normaliser of the whole, so the backward pass of a part is that of its kernel, given y and the normaliser of the whole.
-Neither weights nor features are stored. `corrected.py` defines the answer.
+Keys before the window are handled by causal `favor` over keys shifted by `left` + 1 tokens, keys after it likewise in
+reversed order; the window itself is block-sparse attention. Each part gives its own mean of values and the logarithm of
+its sum of weights, with which the means are combined. The final weights are those of a part with the normaliser of the
+whole, so the backward pass of a part is that of its kernel, given y and the normaliser of the whole. Neither weights
+nor features are stored. `corrected.py` defines the answer.
 """
 
 import math
@@ -25,7 +25,7 @@ from longspan.kernels.favor import operator as features
 from longspan.kernels.favor import unsupported_reason
 from longspan.kernels.precision import without_autocast
 
-LEAST = 2.0**-80  # of the whole: a part that is less has no gradient
+LEAST = 2.0**-80  # of the whole: a smaller part has no gradient
 
 
 def is_faster(
@@ -46,9 +46,9 @@ def window_beside_favor(
     right: int | None,
     key_mask: Bool[Tensor, "b n"] | None = None,
 ) -> Float[Tensor, "b h n e"]:
-    """Attention over the real keys; without `right` up to i alone. Of a query without a key in its window any number.
+    """Attention over the real keys; without `right` only up to i. Arbitrary for a query without a key in its window.
 
-    Triton's, so for a GPU or its interpreter.
+    Needs Triton, so a GPU or its interpreter.
     """
     with without_autocast(q):
         return _WindowBesideFavor.apply(q, k, v, projection, key_mask, left, right)  # type: ignore[return-value]
@@ -64,7 +64,7 @@ class _Far(NamedTuple):
         return x.flip(dim) if self.reversed else x
 
     def moved(self, x: Tensor) -> Tensor:
-        """Keys or values [b h n c], or a mask [b n], so that what a query may see lies up to its own place."""
+        """Keys or values [b h n c], or a mask [b n], shifted so that a query may see those up to its own place."""
         dim, edges = (1, (self.shift, 0)) if x.ndim == 2 else (2, (0, 0, self.shift, 0))
         return F.pad(self.turned(x, dim), edges).narrow(dim, 0, x.shape[dim])
 
@@ -107,7 +107,7 @@ class _WindowBesideFavor(torch.autograd.Function):
         y = shares[0, ..., None] * near
         for share, mean in zip(shares[1:], means, strict=True):
             y = y + share[..., None] * mean
-        if y.dtype != v.dtype:  # else the same tensor under two names, which torch.compile of 2.11 gives no gradient
+        if y.dtype != v.dtype:  # else `.to` returns y itself, an alias to which torch.compile of 2.11 gives no gradient
             y = y.to(v.dtype)
         saved = []
         for far, (d, *others), share in zip(_sides(left, right), parts, shares[1:], strict=True):

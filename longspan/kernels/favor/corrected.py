@@ -2,9 +2,9 @@
 
     y_i = sum_j w_ij v_j / sum_j w_ij      w_ij = exp(q_i . k_j / sqrt(c)) if j is near i, else phi(q_i) . phi(k_j)
 
-Queries come in tiles, each with a block of keys that holds all its near ones; of the keys outside that block there are
-only sums of features, in `favor`'s form: (sums, log_scale), each feature divided by its largest. Nothing is subtracted,
-so that no weight is negative and no digits cancel. phi here includes its constant, so that near and far are comparable.
+Queries come in tiles, each with a block of keys that holds all its near ones; keys outside that block enter only as
+sums of features, in `favor`'s form: (sums, log_scale), each feature divided by its largest. Nothing is subtracted, so
+that no weight is negative and no digits cancel. phi here includes its constant, so that near and far are comparable.
 """
 
 import math
@@ -33,10 +33,10 @@ def corrected(
     visible: Bool[Tensor, "*any_visible"],
     dropout: float = 0.0,
 ) -> Float[Tensor, "*b t e"]:
-    """Tiles of queries over a block of keys each, and over what is summed; `dropout` acts on exact weights alone.
+    """Tiles of queries attend to a block of keys each and to the summed keys; `dropout` acts only on exact weights.
 
-    Of the keys in the block a query sees those that are `visible` to it [*b t s], and by their features those that are
-    not near.
+    Of the keys in the block a query sees those that are `visible` to it [*b t s], through their features if they are
+    not `near`.
     """
     q, k, log_q = at_least_single(q) / q.shape[-1] ** 0.5, at_least_single(k), log_q - math.log(log_q.shape[-1])
     (phi_q, top_q), (phi_k, top_k) = scale_by_token(log_q), scale_by_token(log_k)

@@ -13,7 +13,7 @@ from longspan.kernels.operator import differentiate, like, operator
 
 
 def _outputs(q: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for y, its denominators and the maxima."""
+    """Empty tensors for y, its denominators and the maxima."""
     maxima = q.new_empty(3 if causal else 1, *q.shape[:3], dtype=torch.float32)
     return empty_like(q, v.shape[3], v.dtype), torch.empty_like(maxima[0]), maxima
 
@@ -85,7 +85,7 @@ def _launch(
 
 
 def _halves(shape: Shape, projection: Tensor, x: Tensor) -> Tensor:
-    """W in base 2 with the scale of x in it, rounded to the type of x, and the remainder [2 r c]; padded with 0."""
+    """W in base 2 with the scale of x folded in, rounded to the type of x, and the remainder [2 r c]; padded with 0."""
     exact = projection.float() * (math.log2(math.e) / shape.c**0.25)
     exact = F.pad(exact, (0, shape.C - shape.c, 0, shape.R - shape.r))
     rounded = exact.to(x.dtype)

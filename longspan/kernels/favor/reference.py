@@ -118,9 +118,9 @@ def draw_projection(
     uniform: bool = True,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*heads r c"]:
-    """Random rows, orthogonal in blocks of `width`, as long as Gaussian vectors are or all sqrt(c).
+    """Random rows, orthogonal in blocks of `width`, with the norms of Gaussian vectors or all of norm sqrt(c).
 
-    Directions are uniform on the sphere, unless the signs that QR leaves are kept. torch's global seed decides which.
+    Directions are uniform on the sphere, unless the signs that QR leaves are kept. Drawn with torch's global seed.
     """
     if generator is None:
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))

@@ -9,8 +9,8 @@ from torch import Tensor
 from longspan.kernels import launch
 from longspan.kernels.launch import ceil, next_power_of_2
 
-# Tokens of a tile, features of a block and warps of a program, by bytes of a number and whether a head is above 64.
-# Causal programs also hold squares of pairs of tokens. Triton 3.6 miscompiles tiles of 64 tokens of wide heads.
+# Tokens of a tile, features of a block and warps of a program, by bytes per element and whether heads are wider than
+# 64. Causal programs also hold squares of pairs of tokens. Triton 3.6 miscompiles tiles of 64 tokens of wide heads.
 TILES = {(2, False): (128, 64, 8), (2, True): (32, 32, 8), (4, False): (32, 32, 8), (4, True): (16, 32, 8)}
 CAUSAL_TILES = TILES | {(2, False): (64, 64, 4), (2, True): (32, 32, 4)}
 SUMMED = 64  # tokens that programs of noncausal sums take at a time, at most
@@ -27,7 +27,7 @@ class Shape(launch.Shape):
     r: int
     c: int
     e: int
-    size: int  # bytes of a number
+    size: int  # bytes per element
     causal: bool
 
     @classmethod

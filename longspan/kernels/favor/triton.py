@@ -9,16 +9,16 @@ With u_s = (v_s, 1), denominators d_t and w_t = (dy_t, -dy_t . y_t) / d_t, for e
 where t sees all s, or in the causal form s <= t. There m_t is the running maximum of all log phi(k_s), else 0; and Q_t
 keeps the largest exponent of a query at 0. M and N are the same kind of sum, of keys from the beginning and of queries
 from the end, and `_sum_part` computes both: a program goes through a part of a row for a block of features, and keeps
-their sums relative to the largest exponent so far, of each feature or in the causal form of the block. It writes down
-what each causal tile starts from. `_merge_parts` adds up parts.
+their sums relative to the largest exponent so far, of each feature or in the causal form of the block. It stores what
+each causal tile starts from. `_merge_parts` adds up parts.
 
-All else belongs to a tile of tokens, which goes through all blocks of features: `_read`, `_backward_queries` and
-`_backward_keys`. Causal pairs within a tile meet in a masked product of their features; all others through the sums
-that the part starts from and those that the tile starts from within its part. Both are rescaled to m at the edge of the
+All other programs own a tile of tokens and go through all blocks of features: `_read`, `_backward_queries` and
+`_backward_keys`. Causal pairs within a tile are a masked product of their features; all others go through the sums that
+the part starts from and those that the tile starts from within its part. Both are rescaled to m at the edge of the
 tile, and from there to every token, always downwards.
 
 Logarithms are to base 2. Products of bfloat16 tiles use tensor cores. W comes as two matrices, rounded and remainder,
-since an error of a logarithm is one of phi itself. Sums run in float32 and are rounded when they are written,
+since an error in a logarithm carries over to phi itself. Sums run in float32 and are rounded when they are written,
 denominators never. Products of float32 are not rounded. Deterministic.
 """
 
@@ -38,7 +38,7 @@ from longspan.kernels.operator import like
 from longspan.kernels.tiles import dot, dot_halves, halves_dot, jit, load, of, store, visible
 
 FLOOR = smallest_sum(torch.float32)
-MERGED = 16  # features that a program merges the sums of
+MERGED = 16  # features whose sums a program merges
 LN2 = tl.constexpr(math.log(2))
 HIDDEN = tl.constexpr(log_of_nothing(torch.float32))
 MOST = tl.constexpr(-math.log2(FLOOR))  # of exponents, which a division by d may raise above 0
@@ -451,9 +451,9 @@ def _scale(x, by):
 
 @jit
 def _fades(a, now):
-    """How much of each key of a tile is left for each query [T of t, T of s]; nothing of one that is hidden.
+    """How much of each key of a tile is left for each query [T of t, T of s]; 0 for one that is hidden.
 
-    Maxima come from several kernels, which may round huge ones differently: nothing may grow beyond bounds.
+    Maxima come from several kernels, which may round huge ones differently, so the exponent is bounded.
     """
     seen = tl.arange(0, now.shape[0])[:, None] >= tl.arange(0, a.shape[0])[None, :]
     return tl.exp2(tl.where(seen, tl.minimum(a[None, :] - now[:, None], MOST), HIDDEN))

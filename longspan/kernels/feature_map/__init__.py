@@ -1,4 +1,4 @@
-"""Features of queries and keys that are wider than these, made and differentiated in one pass each.
+"""Features wider than the queries and keys they are made from, computed and differentiated in one pass each.
 
     dpfp    phi(x) = [u * roll(u, 1), ..., u * roll(u, nu)]      u = relu([x, -x])
     waves   phi(x) = scale [sin(M x'), cos(M x')]                x' = x / (|x| + 1e-3)

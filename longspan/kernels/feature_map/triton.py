@@ -1,8 +1,8 @@
 """Feature maps in Triton: a program has a part of the tokens of one row and head, and goes through them by tiles.
 
 An entry of u = relu([x, -x]) is read off x where it is needed, so that nothing has to be rolled: entry j comes from
-channel j mod c, from j = c on with the other sign. Only one of the two entries of a channel is above 0, and its
-gradient alone counts:
+channel j mod c, from j = c on with the other sign. Only one of the two entries of a channel is above 0, and only its
+gradient matters:
 
     du_j = sum_s g_sj u_{j-s} + g_s,j+s u_{j+s}      dx = du_j for x > 0, -du_{j+c} for x < 0
 

@@ -1,4 +1,4 @@
-"""Landmark attention: many tokens are pooled into a few, and a few are attended by many.
+"""Landmark attention: many tokens are pooled into a few, and many attend to a few.
 
     landmark_pool      y_r = sum_j exp(s_rj - lse_r) v_j      lse_r = log sum_j exp(s_rj)
                        s_rj = q_r . k_j - key_norm |k_j|^2
@@ -7,11 +7,11 @@
                        a_ir = 1, or with `factor` = (center, base, beta)
                        a_ir = max(base_r + beta t_ir, 1e-8)      t_i = softmax_r(q_i . center_r)
 
-Scale the few before: the queries of `landmark_pool`, the keys of `landmark_attend`. Both compute in float32 or better.
-`reference` defines the answers. The Triton kernels take the many in float32 or bfloat16 and up to 64 of up to 64
-channels for the few (in bfloat16, 128 of one of these). They read every token once, save nothing for the backward pass
-but the results of `landmark_pool`, and are deterministic. `pieces` has the same products for mechanisms that weigh
-tokens otherwise, in plain PyTorch.
+Scale the few beforehand: the queries of `landmark_pool`, the keys of `landmark_attend`. Both compute in float32 or
+better. `reference` defines the answers. The Triton kernels take the many in float32 or bfloat16, and as the few up to
+64 landmarks of up to 64 channels (in bfloat16, 128 of one of these). They read every token once, save only the results
+of `landmark_pool` for the backward pass, and are deterministic. `pieces` has the same products in plain PyTorch, for
+mechanisms that weight tokens differently.
 """
 
 import torch
@@ -36,10 +36,10 @@ def landmark_pool(
     step: int | None = None,
     impl: Implementation = "auto",
 ) -> tuple[Float[Tensor, "b h r e"], Float[Tensor, "b h r"]]:
-    """Attention of a few queries over many keys, y and lse, in float32 or better; both are 0 without a key to see.
+    """Attention of a few queries over many keys, y and lse, in float32 or better; both are 0 if no key is visible.
 
     `key_norm` = 0 is softmax attention; otherwise s is the logarithm of a random feature. With a `step` query r sees
-    the keys up to r * step alone, which is causal for queries that are tokens 0, step, 2 step...
+    only the keys up to r * step, which is causal for queries that are tokens 0, step, 2 step...
 
     >>> y, lse = landmark_pool(landmarks / q.shape[-1] ** 0.5, k, v, key_mask=mask)
     """
@@ -63,8 +63,8 @@ def landmark_attend(
 ) -> Float[Tensor, "b h n e"]:
     """Attention of many queries over a few keys, in the type of q.
 
-    A key that is hidden, or whose shift is -inf, counts nowhere, in t neither, but must be finite; without any, y is 0.
-    Hidden queries count as 0, whatever they hold.
+    A key that is hidden, or whose shift is -inf, has no effect, not even in t, but must be finite; without any visible
+    key y is 0. Hidden queries are treated as 0, whatever they hold.
 
     >>> y = landmark_attend(q, landmarks / q.shape[-1] ** 0.5, v)
     """

@@ -13,11 +13,11 @@ from longspan.kernels.landmark.reference import FLOOR
 from longspan.kernels.launch import Shape, as_bytes, ceil, empty_like, next_power_of_2, readable, strides
 from longspan.kernels.operator import Maybe, differentiate, like, operator
 
-# Tokens of a tile and warps of a program, by bytes of a number.
+# Tokens of a tile and warps of a program, by bytes per element.
 TILES = {2: (64, 4), 4: (16, 8)}
-WIDE, WIDEST, MOST = 64, 128, 64 * 128  # channels and numbers of the few, which stay on chip
+WIDE, WIDEST, MOST = 64, 128, 64 * 128  # channels and elements of the few, which stay on chip
 WIDE_BYTES = 164 * 1024  # of shared memory, more than small GPUs have, for more than WIDE
-MERGED = 16  # queries whose parts a program of `merge` puts together
+MERGED = 16  # queries whose parts a program of `merge` combines
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class LandmarkShape(Shape):
     r: int  # landmarks
     c: int
     e: int
-    size: int  # bytes of a number
+    size: int  # bytes per element
 
     @classmethod
     def of(cls, many: Tensor, few: Tensor, v: Tensor) -> "LandmarkShape":
@@ -44,10 +44,10 @@ class LandmarkShape(Shape):
 
 
 def unsupported_reason(x: Float[Tensor, "b h n c"], few: int, *widths: int) -> str:
-    """Why a kernel cannot set these tokens against so many others, or ""."""
+    """Why a kernel cannot take these tokens with this many landmarks, or ""."""
     width = max((x.shape[3], *widths))
     widest = WIDEST if x.element_size() == 2 else WIDE
-    # by comparing: the power of two above `few` would tie a compiled graph to one number of them
+    # by comparing: the power of two above `few` would tie a compiled graph to one number of landmarks
     if width > widest or few > widest or few > MOST // next_power_of_2(width):
         return f"{few} of {width} channels do not fit on a chip; 64 of 64 do, in bfloat16 one of these may be {WIDEST}"
     if not (x.numel() and few and all(widths)):

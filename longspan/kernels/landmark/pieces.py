@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 PIECE = 256  # tokens at least
-FUSED_PIECE = 1024  # of the fused kernel, which adds a gradient of all keys for each
+FUSED_PIECE = 1024  # of the fused kernel, which adds up a gradient of all keys for each
 
 
 def in_pieces(x: Shaped[Tensor, "b h m *c"], least: int = PIECE) -> Shaped[Tensor, "b h g s *c"]:
@@ -25,7 +25,7 @@ def in_pieces(x: Shaped[Tensor, "b h m *c"], least: int = PIECE) -> Shaped[Tenso
 def weighted_sums(
     weights: Float[Tensor, "b h m r"], x: Float[Tensor, "b h m c"], dtype: torch.dtype | None = None
 ) -> Float[Tensor, "b h r c"]:
-    """weights^T x, the sum over pieces in `dtype` if it is named."""
+    """weights^T x, the sum over pieces in `dtype` if given."""
     return (in_pieces(weights).mT @ in_pieces(x)).sum(dim=2, dtype=dtype)
 
 
@@ -46,7 +46,7 @@ def fused_attention(
 ) -> Float[Tensor, "b h n e"]:
     """softmax(q k^T / sqrt(c)) v for a few keys by torch's fused kernel, in pieces if there will be a backward pass.
 
-    Pieces of queries count as heads, or as rows if tokens lie outside of heads.
+    Pieces of queries become heads, or batch rows if tokens lie outside of heads in memory.
     """
     if not (torch.is_grad_enabled() and q.requires_grad):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)

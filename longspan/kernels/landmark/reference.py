@@ -1,4 +1,4 @@
-"""Landmark attention with all weights written out. The many come in pieces, which keep a GPU busy."""
+"""Landmark attention with all weights written out. The many are cut into pieces, which keep a GPU busy."""
 
 import torch
 from einops import rearrange

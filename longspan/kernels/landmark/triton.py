@@ -1,4 +1,4 @@
-"""Landmark attention in Triton: every token of the many is read once, the few stay on chip.
+"""Landmark attention in Triton: every token is read once, the landmarks stay on chip.
 
     pool      P_rj = exp(s_rj - lse_r)      y_r = sum_j P_rj v_j
     backward  ds_rj = P_rj (dy_r . v_j - delta_r)      delta_r = dy_r . y_r - dlse_r
@@ -10,17 +10,17 @@
               dv_r = sum_i u_ir dy_i      dk_r = sum_i ds_ir q_i      dcenter_r = sum_i dtau_ir q_i
               dshift_r = sum_i ds_ir      dbase_r = sum_i da_ir
 
-With a STEP query r of the pool sees the tokens j <= r STEP alone, and no program goes on to tokens that none sees.
+With a STEP query r of the pool sees only the tokens j <= r STEP, and no program visits tokens that no query sees.
 
-A program owns a part of the tokens of one head and all landmarks. What the parts find, and their sums over tokens, are
-merged in order, so that the kernels are deterministic. Backward recomputes the weights, from `lse` or from the queries.
-Tiles of bfloat16 meet in tensor cores. What is single precision (the few, dy of the pool, P and u) goes in as two
-tiles, its rounded self and the rest, and so keeps its precision; only ds and dtau are rounded. Products of float32 are
-not rounded at all.
+A program owns a part of the tokens of one head and all landmarks. The results of the parts, and their sums over tokens,
+are merged in order, so that the kernels are deterministic. Backward recomputes the weights, from `lse` or from the
+queries. Products of bfloat16 tiles use tensor cores. Operands in single precision (the landmarks, dy of the pool, P and
+u) enter them as two tiles, the rounded value and the remainder, and so keep their precision; only ds and dtau are
+rounded. Products of float32 are not rounded at all.
 """
 
 import math
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
@@ -89,7 +89,7 @@ def merge(partial_y, partial_lse, y, lse, parts, rows, e: tl.constexpr, E: tl.co
     """The parts weighted by their sums; 0 where no part has seen a key."""
     queries, channels = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B), tl.arange(0, E)
     real = (queries < rows)[:, None] & (channels < e)[None, :]
-    top = tl.full([B], -1e38, tl.float32)  # finite, for it is subtracted
+    top = tl.full([B], -1e38, tl.float32)  # finite, since it is subtracted
     for i in range(parts):
         at = i * rows + queries
         top = tl.maximum(top, tl.load(partial_lse + at, mask=queries < rows, other=float("-inf")))
@@ -130,9 +130,9 @@ def pool_backward(
         values = load(v, tokens, v_t, seen, e, E)  # [T, E]
         single = keys.to(tl.float32)
         s = dot_halves(keys, tl.trans(few), tl.trans(rest))  # [T, R]
-        # lse is loaded for every tile, since kept it costs registers
+        # lse is reloaded for every tile: keeping it would cost registers
         s -= (tl.sum(single * single, axis=1) * key_norm)[:, None] + _vector(lse, pair, r, R)[None, :]
-        P = tl.exp(tl.minimum(s, 0.0))  # forward rounds otherwise, so that s may be above lse
+        P = tl.exp(tl.minimum(s, 0.0))  # forward rounds differently, so that s may be above lse
         P = tl.where(seen[:, None], P, 0.0)
         if STEP:
             P = tl.where(tokens[:, None] <= tl.arange(0, R)[None, :] * STEP, P, 0.0)
@@ -165,7 +165,7 @@ def attend(
     for start in range(first, last, T):
         tokens = start + tl.arange(0, T)
         queries = load_visible(q, mask, tokens, last, q_t, c, C, MASKED)  # [T, C]
-        start_of = _start(shift, pair, r, R, SHIFTED)  # [R], loaded for every tile: kept, it would cost registers
+        start_of = _start(shift, pair, r, R, SHIFTED)  # [R], reloaded each time to save registers
         u = _exponentials(queries, keys, rest, start_of)  # [T, R]
         if FACTOR:
             t = _normalize(_exponentials(queries, middle, rest_middle, _without_shift(start_of)))
@@ -209,7 +209,7 @@ def attend_backward(
         x = dot_halves(g, tl.trans(values), tl.trans(rest_values))
         ds = u * (x - tl.sum(u * x, axis=1)[:, None])
         starts_at = starts + (start // T) * (2 * r if FACTOR else r) + rows
-        tl.store(starts_at, tl.sum(ds, axis=0), mask=rows < r)  # of this tile: kept, a sum would cost registers
+        tl.store(starts_at, tl.sum(ds, axis=0), mask=rows < r)  # of this tile only, to save registers
         rounded = ds.to(queries.dtype)
         dkeys = dot(tl.trans(rounded), queries, dkeys)
         if FACTOR:

@@ -2,8 +2,8 @@
 
     y = w (x - mean) / sqrt(variance + eps) + b      over the channels of a token; moments in float32 or better
 
-`reference` is torch's own, whose sums of the gradients of w and b over many tokens take longer than all of its rest.
-`triton` is deterministic.
+`reference` is torch's own, whose sums of the gradients of w and b over many tokens take longer than everything else in
+it. `triton` is deterministic.
 """
 
 import torch
@@ -28,7 +28,7 @@ def layer_norm(
 ) -> Float[Tensor, "*rows d"]:
     """In the precision of x, as a projection is, whatever autocast would make of it."""
     if impl == "auto" and (torch.compiler.is_compiling() or x.numel() < LEAST):
-        impl = "reference"  # a compiler writes a kernel of its own
+        impl = "reference"  # torch.compile generates its own kernel
     reason = "" if x.numel() else "there are no tokens"
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         reason = f"it takes float32 or half precision, got {x.dtype}"

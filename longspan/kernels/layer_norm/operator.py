@@ -6,7 +6,7 @@ from torch import Tensor
 from longspan.kernels.launch import ceil, next_power_of_2
 from longspan.kernels.operator import differentiate, operator
 
-TILE = 2_048  # numbers, unless a single token has more
+TILE = 2_048  # elements, unless a single token has more
 PROGRAMS = 1_024  # in the backward pass; a GPU holds about as many at once
 
 

@@ -2,10 +2,10 @@
 
     g = w dy      z = (x - mean) / s      dx = (g - mean(g) - z mean(g z)) / s      dw = sum dy z      db = sum dy
 
-Moments are not saved: whoever reads a token has them. Each program adds up its own dw and db, and torch those of all.
+Moments are recomputed from each token. Each program adds up its own dw and db, and torch adds up those of all.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl

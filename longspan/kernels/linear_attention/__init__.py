@@ -19,7 +19,7 @@ products [b h r e], with phi(k) itself as last column e + 1 where there is a den
     y_t, state = linear_attention_step(q_t, k_t, v_t, state)                                   # the next token
 
 Batches are padded, [b h n c] with a `key_mask`, or ragged, [n h c] with `cu_seqlens`. Sums run in float32 or better;
-the result has the type of v. `reference` defines the answer. `triton` takes float32 or bfloat16, values and made
+the result has the type of v. `reference` defines the answer. `triton` takes float32 or bfloat16, values and computed
 features up to 128 wide (given features of any width), but neither decay nor states: with those `impl="auto"` takes the
 reference. It rounds phi to the type of its inputs, reads them in any order of their axes, and is deterministic.
 """
@@ -71,8 +71,8 @@ def linear_attention(
 
     Padded q, k and v are [b h n c], with `angles` of queries and of keys [b n] and `decay` [b h n]. Ragged ones are
     [n h c], with angles [n] and decay [n h]: row i holds the keys `cu_seqlens[i]` to `cu_seqlens[i + 1]`, and its
-    queries are the same tokens or those that `query_cu_seqlens` says. `max_seqlen` and `max_query_seqlen`, the lengths
-    of the longest rows, are known on the host, so that nothing waits for the device.
+    queries are the same tokens or those given by `query_cu_seqlens`. `max_seqlen` and `max_query_seqlen`, the lengths
+    of the longest rows, are known on the host, so that there is no device synchronisation.
 
     >>> y = linear_attention(q, k, v, feature="elu", causal=True, key_mask=mask, eps=1e-6)
     >>> y = linear_attention(q, k, v, feature="elu", cu_seqlens=layout.cu_seqlens, max_seqlen=layout.max_seqlen)
@@ -148,7 +148,7 @@ def linear_attention_step(
 
 def _triton(*inputs: Any) -> Tensor:
     *rest, normalize, eps, floor, signed = inputs
-    if not normalize:  # so that every denominator is 1, and a constant to the backward pass
+    if not normalize:  # so that every denominator is 1, and a constant in the backward pass
         eps, floor, signed = -torch.inf, 1.0, False
     return operator.forward(*rest, eps, floor, signed)[0]
 
@@ -161,7 +161,7 @@ def _rows(
     causal: bool,
     key_mask: Tensor | None,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    """Where the rows of queries and of keys begin, and how long they are at most."""
+    """Where the rows of queries and of keys begin, and their greatest lengths."""
     if max_seqlen is None or key_mask is not None:
         raise UsageError("Ragged rows need cu_seqlens with max_seqlen and hold real tokens alone; leave key_mask out.")
     if query_cu_seqlens is None and max_query_seqlen is None:

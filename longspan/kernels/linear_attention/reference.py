@@ -1,7 +1,7 @@
 """Linear attention in plain PyTorch: the definition.
 
-`step` is the recurrence of the causal form for one token, with which decoding goes on; `recurrence` goes through all
-tokens with it, and `chunked` computes the same a chunk at a time. States hold key-value sums [b h r e].
+`step` is the recurrence of the causal form for one token, used in decoding; `recurrence` applies it to all tokens, and
+`chunked` computes the same a chunk at a time. States hold key-value sums [b h r e].
 """
 
 import torch
@@ -130,7 +130,7 @@ def chunked(
     if length == 0:
         return v, start
     chunk = 64 if phi_q.shape[3] <= 64 else 128  # writing states costs no more than reading tokens, scores stay small
-    chunk = chunk if chunk < length else length  # min() would stay a formula in a graph compiled for any length
+    chunk = chunk if chunk < length else length  # min() would stay symbolic in a graph compiled for any length
     chunks = -(-length // chunk)
     fill = chunks * chunk - length
     q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (chunks, chunk)) for x in (phi_q, phi_k, v))

@@ -8,7 +8,7 @@ from torch import Tensor
 from longspan.kernels import launch
 from longspan.kernels.launch import ceil, next_power_of_2
 
-# Tokens of a tile, warps of a program and pipeline stages, by bytes of a number and by how many of the two widths are
+# Tokens of a tile, warps of a program and pipeline stages, by bytes per element and by how many of the two widths are
 # above 64. What a program needs grows with them until it no longer fits the registers.
 SINGLE = {(4, 0): (16, 8, 2), (4, 1): (16, 16, 2), (4, 2): (16, 16, 2)}
 FORWARD = SINGLE | {(2, 0): (64, 4, 3), (2, 1): (64, 4, 2), (2, 2): (32, 8, 2)}
@@ -24,7 +24,7 @@ class Shape(launch.Shape):
     heads: int
     c: int
     e: int
-    size: int  # bytes of a number
+    size: int  # bytes per element
     feature: str
     causal: bool
     eps: float
@@ -46,7 +46,7 @@ class Shape(launch.Shape):
         floor: float,
         signed: bool,
     ) -> list["Shape"]:
-        """One launch, or for features wider than a program can hold one for each slice of them: their results add up.
+        """One launch, or, for features wider than a program can hold, one for each slice of them: their results add up.
 
         `rows` is the number of ragged rows, None for a padded batch.
         """

@@ -268,7 +268,7 @@ def _backward_keys(
     N, N_last = _load_sums(dsums, R, E, CAUSAL)
     tiles = tl.cdiv(tl.maximum(last - first, 0), T)
     for tile in range(tiles):
-        start = first + (tiles - 1 - tile) * T  # from the end, for N grows that way
+        start = first + (tiles - 1 - tile) * T  # from the end, since N accumulates in that direction
         tokens = start + tl.arange(0, T)
         fk = _features(k, k_angles, mask, start, last, k_t, c, C, R, T, FEATURE, MASKED)  # [T, R]
         u = load_visible(v, mask, tokens, last, v_t, e, E, MASKED)  # [T, E]
@@ -295,7 +295,7 @@ def _backward_keys(
 
 @jit
 def _part(cu_seqlens, heads, n, share, RAGGED: tl.constexpr):
-    """Batch row and head of this program, where its row begins in there, and its tokens, counted from that place."""
+    """Batch row and head of this program, where its row begins in it, and its tokens, counted from there."""
     row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
     begin = row * 0
     if RAGGED:
@@ -318,7 +318,7 @@ def _features(
     x, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """phi [T, R], rounded to the type of x; 0 where no token is, which neither elu(0) + 1 nor a sigmoid is."""
+    """phi [T, R], rounded to the type of x; 0 where there is no token, unlike elu(0) + 1 or a sigmoid."""
     tokens, columns = start + tl.arange(0, T), tl.arange(0, R)
     there = visible(mask, tokens, last, MASKED)
     channels = columns % C  # of [relu(x) cos, relu(x) sin] both halves come from the same channels
@@ -348,7 +348,7 @@ def _store_gradient(
     x, g, phi, angles, mask, start, last, stride, c: tl.constexpr, C: tl.constexpr, R: tl.constexpr, T: tl.constexpr,
     FEATURE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The gradient g of phi [T, R] as that of x; the slope is read off phi, which is at hand, and is 0 where phi is."""
+    """The gradient g of phi [T, R] as that of x; the slope is computed from phi and is 0 where phi is."""
     if FEATURE == "elu":
         g = g * tl.minimum(phi.to(tl.float32), 1.0)
     if FEATURE == "sigmoid":

@@ -2,13 +2,13 @@
 
     y_i = sum_r sum_{j in V_r(i)} exp(z_i . k_j) v_j / sum_r sum_{j in V_r(i)} exp(z_i . k_j)      k_j = scale z_j/|z_j|
 
-V_r(i) are the tokens of i's bucket in round r from `left` positions before i to `right` after it, counted among the
-tokens of that bucket alone. One vector z is both query and key. A token sees itself only where it sees nothing else in
-any round: then y_i = v_i. A key seen in several rounds counts each time.
+V_r(i) are the tokens of i's bucket in round r from `left` positions before i to `right` after it, counted only among
+the tokens of that bucket. One vector z is both query and key. A token sees itself only where it sees nothing else in
+any round: then y_i = v_i. A key seen in several rounds is counted each time.
 
-Tokens are sorted by bucket, so that what a query sees lies close by, attend block by block, and are sorted back: time
-and memory are linear in the length but for the sort. `reference` defines the answer with a matrix; `triton` stores
-neither scores nor sorted tokens, and is deterministic. `hash.py` makes the buckets.
+Tokens are sorted by bucket, so that what a query sees lies close by, attend block by block, and are put back in order:
+but for the sort, time and memory are linear in the length. `reference` defines the answer with a matrix; `triton`
+stores neither scores nor sorted tokens, and is deterministic. `hash.py` makes the buckets.
 """
 
 from typing import Any
@@ -40,15 +40,15 @@ def lsh_attention(
     dropout: float = 0.0,
     impl: Implementation = "auto",
 ) -> Float[Tensor, "b h n e"]:
-    """Attention within a window of the own bucket; `buckets` are numbers from 0 on, quicker to sort in a small type.
+    """Attention within a window of a token's bucket; `buckets` are integers from 0, which sort faster in a small type.
 
-    Without the kernel `auto` attends in blocks of sorted tokens, never by the reference.
+    Without the kernel `auto` attends in blocks of sorted tokens, never with the reference.
     """
     if impl == "reference":
         return reference.weights(z, buckets, left=left, right=right, scale=scale).to(v.dtype) @ v
     bucket, order = buckets.sort(dim=-1, stable=True)
     n = z.shape[2]
-    # by comparing: min() would stay a formula in a graph compiled for any length
+    # by comparing: min() would stay symbolic in a graph compiled for any length
     left, right = (side if side < n else n - 1 for side in (left, right))
     if choose(impl, "lsh_attention", v, _unsupported_reason(z, v, dropout)) == "triton":
         return operator.forward(z.to(v.dtype), v, order, bucket, left, right, scale)[0]
@@ -85,7 +85,7 @@ def _in_blocks(
     lag = span - torch.arange(block, device=z.device)[:, None]
     near = (lag >= -left) & (lag <= right) & (lag != 0)
     position = torch.arange(bucket.shape[3], device=z.device)[:, None] * block + span
-    inside = (position >= 0) & (position < n)  # `_neighbours` wraps round
+    inside = (position >= 0) & (position < n)  # `_neighbours` wraps around
     visible = (bucket[..., :, None] == _neighbours(bucket, before, after)[..., None, :]) & near & inside[:, None]
 
     index = torch.arange(n, device=z.device).expand_as(order)
@@ -126,12 +126,12 @@ def _blocks(x: Shaped[Tensor, "b h r n *c"], block: int, fill: int) -> Shaped[Te
 
 
 def _neighbours(x: Shaped[Tensor, "b h r g s *c"], before: int, after: int) -> Shaped[Tensor, "b h r g span *c"]:
-    """Each block with those around it, in order; round the end."""
+    """Each block with those around it, in order, wrapping around at the ends."""
     return torch.cat([x.roll(-step, dims=3) for step in range(-before, after + 1)], dim=4)
 
 
 class _Permutation(torch.autograd.Function):
-    """A gather whose gradient is a gather too: torch would scatter and add, not knowing that no index comes twice."""
+    """A gather whose gradient is a gather too: torch would scatter-add, not knowing that indices are unique."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:

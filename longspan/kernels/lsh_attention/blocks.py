@@ -8,9 +8,9 @@ from torch import Tensor
 def bucket_blocks(
     bucket: Int[Tensor, "b h n"], buckets: int, size: int
 ) -> tuple[Int[Tensor, "b h n"], Int[Tensor, "b h g"], Int[Tensor, "b h blocks"]]:
-    """Where each token lies, where the first block of each bucket is, and whose each block is.
+    """The slot of each token, the first block of each bucket, and the bucket that owns each block.
 
-    Every bucket has a block at least and keeps the order of its tokens; ceil(n / size) + buckets blocks suffice,
+    Every bucket has at least one block and keeps the order of its tokens; ceil(n / size) + buckets blocks suffice,
     however the tokens are spread.
 
     >>> slot, first, owner = bucket_blocks(torch.tensor([[[1, 0, 1, 1]]]), 2, size=2)

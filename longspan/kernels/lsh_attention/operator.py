@@ -13,7 +13,7 @@ from longspan.kernels.operator import differentiate, operator
 
 
 def _token_by_token(x: Tensor) -> Tensor:
-    """[b n h c] of [b h n c], which is no copy where a projection has made it."""
+    """[b h n c] as [b n h c], without a copy if it comes from a projection."""
     return x.transpose(1, 2).contiguous()
 
 

@@ -10,7 +10,7 @@ from longspan.kernels.precision import at_least_single
 def weights(
     z: Float[Tensor, "b h n c"], buckets: Int[Tensor, "b h r n"], *, left: int, right: int, scale: float
 ) -> Float[Tensor, "b h n n"]:
-    """A softmax in which every key counts as often as it is seen, and the own one only where there is no other."""
+    """A softmax in which every key counts as often as it is seen, and a token's own only where there is no other."""
     same = buckets[..., :, None] == buckets[..., None, :]
     rank = same.tril().sum(dim=-1)  # a token's position in its own bucket, from 1 on
     lag = rank[..., None, :] - rank[..., :, None]

@@ -1,23 +1,23 @@
 """LSH attention in Triton: tokens are read in place, in the order of their buckets, and never copied.
 
-A program owns T positions of a round, tokens that follow one another once sorted by bucket, and meets S others at a
-time, no further away than the window and their own buckets reach. With the key k_j = f_j z_j, f_j = scale r_j and
+A program owns T positions of a round, tokens that follow one another once sorted by bucket, and visits S others at a
+time, no farther away than the window and their own buckets reach. With the key k_j = f_j z_j, f_j = scale r_j and
 r_j = (|z_j|^2 + c / 10^6)^(-1/2), and lse_i over all rounds:
 
     forward    p_ij = exp(f_j z_i . z_j - lse_i)      y_i = sum_j p_ij v_j
     backward   delta_i = dy_i . y_i      ds_ij = p_ij (dy_i . v_j - delta_i)      dv_j = sum_i p_ij dy_i
                dz_i = sum_j (f_j ds_ij + f_i ds_ji) z_j - f_i r_i^2 (sum_j ds_ji z_i . z_j) z_i
 
-The forward pass of a round continues the softmax with the lse and the mean that the rounds before it have left for its
+The forward pass of a round continues the softmax with the lse and the mean that earlier rounds have left for its
 tokens. In the backward pass the gradients of both tokens of a pair come from one product z_i . z_j, and since each
-program writes its own tokens alone, it is deterministic. Rounds are launched one after another and add to each other's
+program writes only its own tokens, it is deterministic. Rounds are launched one after another and add to each other's
 results in single precision. All tensors are [b n h c].
 
-The hash has some rows in a program, a token and a hash each, with all their directions: the largest of [u, -u] is the
-largest |u|; of the places where u or -u reaches it, the first counts.
+A program of the hash has some rows, each one hash of one token, with all their directions: the largest of [u, -u] is
+the largest |u|; of the places where u or -u reaches it, the first is taken.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
@@ -28,9 +28,9 @@ from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.tiles import dot, load, online_softmax, store
 
 LOG2E = tl.constexpr(1.4426950408889634)
-HASHED = 4_096  # numbers of a program of the hash
-# Positions of a program, others it meets at a time, warps and stages, by bytes of a number and whether a width is above
-# 64. Larger tiles no longer fit the registers.
+HASHED = 4_096  # elements of a program of the hash
+# Positions of a program, others it visits at a time, warps and stages, by bytes per element and whether a width is
+# above 64. Larger tiles no longer fit the registers.
 FORWARD = {(2, False): (64, 32, 4, 2), (2, True): (64, 32, 4, 2), (4, False): (32, 32, 8, 2), (4, True): (32, 16, 8, 2)}
 BACKWARD = {
     (2, False): (64, 32, 4, 2),
@@ -91,7 +91,7 @@ def forward(
     tl.store(lse + token, (top + tl.log2(total)) / LOG2E, mask=real)
     result = sums / total[:, None]
     if LAST:
-        result += load(v, token, heads * e, real & alone, e, E).to(tl.float32)  # 0 but for those that saw no other
+        result += load(v, token, heads * e, real & alone, e, E).to(tl.float32)  # 0 except for those that saw no other
         store(y, result, token, heads * e, real, e, E)
     else:
         store(mean, result, token, heads * e, real, e, E)
@@ -146,7 +146,7 @@ def backward(
         sees, seen = same & (lag >= -left) & (lag <= right), same & (lag >= -right) & (lag <= left)
         p = tl.where(sees, tl.exp(product * factors[None, :] - own_lse[:, None]), 0.0)
         ds = p * (dot(gradient, tl.trans(values), tl.zeros([T, S], tl.float32)) - own_delta[:, None])
-        p = tl.where(seen, tl.exp(product * factor[:, None] - their_lse[None, :]), 0.0)  # from here on as a key
+        p = tl.where(seen, tl.exp(product * factor[:, None] - their_lse[None, :]), 0.0)  # now own tokens as keys
         v_grad = dot(p.to(gradients.dtype), gradients, v_grad)
         p *= dot(value, tl.trans(gradients), tl.zeros([T, S], tl.float32)) - their_delta[None, :]
         radial += tl.sum(p * product, axis=1)
@@ -154,7 +154,7 @@ def backward(
     z_grad -= (factor * inverse * inverse * radial)[:, None] * vector.to(tl.float32)
     if LAST:
         alone = own_lse == float("-inf")
-        v_grad += load(dy, token, heads * e, real & alone, e, E).to(tl.float32)  # 0 but for those that saw no other
+        v_grad += load(dy, token, heads * e, real & alone, e, E).to(tl.float32)  # 0 except for those that saw no other
         store(dz, z_grad, token, heads * c, real, c, C)
         store(dv, v_grad, token, heads * e, real, e, E)
     else:
@@ -186,7 +186,7 @@ def _of(x, pair, heads, n, c: tl.constexpr):
 @triton.jit
 @no_type_check
 def _places(order, bucket, first, n, T: tl.constexpr):
-    """T positions, the tokens at them and their buckets; beyond the end any."""
+    """T positions, the tokens at them and their buckets; arbitrary beyond the end."""
     place = first + tl.arange(0, T)
     token = tl.load(order + place, mask=place < n, other=0).to(tl.int64)
     return place, token, tl.load(bucket + place, mask=place < n, other=-1)
@@ -195,7 +195,7 @@ def _places(order, bucket, first, n, T: tl.constexpr):
 @triton.jit
 @no_type_check
 def _reach(bucket, first, n, before, after, T: tl.constexpr, S: tl.constexpr, TILES: tl.constexpr):
-    """From which position to which there are others in the window that have a bucket of the own tokens."""
+    """The range of positions in the window whose tokens are in a bucket of this program's tokens."""
     begin, end = tl.maximum(first - before, 0) // S * S, tl.minimum(first + T + after, n)
     starts = begin + tl.arange(0, TILES) * S
     lowest, highest = tl.load(bucket + first), tl.load(bucket + tl.minimum(first + T, n) - 1)

@@ -4,7 +4,7 @@
 
 with s the logistic function. z is x W_x^T plus both biases, W is `recurrent`; gates lie in torch's order. In float32 or
 better. `reference` defines the answer, a few operations of torch for each token; `triton` takes all tokens of a row in
-one program, and rounds nothing to TF32, as cuDNN's `torch.nn.LSTM` does. Both are behind one operator, so that
+one program, and rounds nothing to TF32, unlike cuDNN's `torch.nn.LSTM`. Both are behind one operator, so that
 torch.compile, which refuses an `nn.LSTM`, has one graph for every length.
 """
 

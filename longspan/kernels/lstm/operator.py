@@ -9,7 +9,7 @@ from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.lstm import reference
 from longspan.kernels.operator import differentiate, operator
 
-NUMBERS = 4096  # of the matrix that a warp holds, 128 of each thread
+NUMBERS = 4096  # elements of the matrix per warp, 128 per thread
 
 
 def _empty(z: Tensor, recurrent: Tensor, by_triton: bool) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The LSTM token by token, and its gradient written out, for an operator has no autograd inside."""
+"""The LSTM token by token, and its gradient written out, since an operator has no autograd inside."""
 
 import torch
 from jaxtyping import Float

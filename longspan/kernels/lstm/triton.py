@@ -1,11 +1,11 @@
 """The LSTM in Triton: a program has one row of the batch, goes along all its tokens, and holds W in registers.
 
 W is four tiles [R, R], gate by state. The products of a step are sums over tiles, so that nothing is rounded to TF32.
-What a step reads is loaded during the step before it, for it does not depend on the states. Channels beyond r are 0
+What a step reads is loaded during the step before it, since it does not depend on the states. Channels beyond r are 0
 throughout: there g = tanh(0), so that cells stay 0.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
@@ -87,7 +87,7 @@ def _tiles(recurrent, r: tl.constexpr, R: tl.constexpr):
 @triton.jit
 @no_type_check
 def _four(x, real, r: tl.constexpr):
-    """Four vectors that lie one behind the other, as gates do."""
+    """Four vectors stored one after another, as gates are."""
     return (
         tl.load(x, mask=real, other=0.0),
         tl.load(x + r, mask=real, other=0.0),

@@ -7,9 +7,9 @@
 
 Of equally near or far points the one with the lowest index is taken. Distances are sums of squared differences in
 float32 or better, never |a|^2 + |b|^2 - 2 ab, which cancels the digits that tell near points apart. `reference` defines
-the answers and holds some distances at a time. `triton` holds none but those of its tiles: it finds indices,
-and distances and gradients follow from the gathered pairs, in work linear in the points. Everything is deterministic
-and nothing waits for the host. A coordinate that is no number makes its own distance no number.
+the answers and holds some distances at a time. `triton` holds only those of its tiles: it finds indices, and distances
+and gradients follow from the gathered pairs, in work linear in the points. Everything is deterministic and nothing
+waits for the host. A NaN coordinate makes only its own distance NaN.
 """
 
 from typing import Literal
@@ -98,8 +98,8 @@ def farthest_points(
 ) -> Int[Tensor, "b k"]:
     """The indices of k points, each the farthest from those before it; the first is index 0.
 
-    Never chosen, unless as the first, are rows of zeros, which are padding ("zero"), or all points closer than
-    0.0316 to the origin ("near_origin"). Once all others are taken, the first of these comes again and again.
+    Rows of zeros, which are padding ("zero"), or all points closer than 0.0316 to the origin ("near_origin") are never
+    chosen, except as the first. Once all others are taken, the first of those is repeated.
 
     >>> farthest_points(torch.tensor([[[1.0, 0, 0], [2, 0, 0], [9, 0, 0], [0, 0, 0]]]), 5)
     tensor([[0, 2, 1, 0, 0]])
@@ -113,9 +113,9 @@ def farthest_points(
 
 
 def take(x: Shaped[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Shaped[Tensor, "b *n c"]:
-    """The rows of each cloud that an index names, nearest neighbours for one.
+    """The rows of each cloud at an index, for example nearest neighbours.
 
-    One flat index: torch adds up its gradient in a fixed order, where that of `gather` comes by atomics.
+    One flat index: torch adds up its gradient in a fixed order, while that of `gather` uses atomics.
 
     >>> take(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[1, 1, 0]])).tolist()
     [[[2.0], [2.0], [1.0]]]
@@ -125,9 +125,9 @@ def take(x: Shaped[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Shaped[Tenso
 
 
 def _seen(x: Float[Tensor, "b n 3"], mask: Bool[Tensor, "b n"] | None, far: float) -> Float[Tensor, "b n 3"]:
-    """A cloud whose distances can all be compared: what is hidden or no number is infinitely far.
+    """A cloud whose distances can all be compared: points that are hidden or NaN are infinitely far away.
 
-    From whatever is so in the other cloud too, if that lies the other way.
+    Also from such points of the other cloud, if its `far` has the opposite sign.
     """
     x = x.detach().nan_to_num(nan=far, posinf=far, neginf=far)
     return x if mask is None else x.masked_fill(~mask[:, :, None], far)
@@ -136,7 +136,7 @@ def _seen(x: Float[Tensor, "b n 3"], mask: Bool[Tensor, "b n"] | None, far: floa
 def _distance(
     a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"], index: Int[Tensor, "b n"], mask: Bool[Tensor, "b m"] | None
 ) -> Float[Tensor, "b n"]:
-    """The squared distance from each point of a to the one of b that the index names; infinite where none is real."""
+    """The squared distance from each point of a to the one of b at its index; infinite where none is real."""
     distance = reference.squared(a - take(b, index))
     return distance if mask is None else distance.masked_fill(~mask.any(dim=1, keepdim=True), torch.inf)
 

@@ -55,8 +55,8 @@ def _distances(a: Float[Tensor, "b n 3"], b: Float[Tensor, "b m 3"]) -> Iterator
 def _smallest(distance: Float[Tensor, "b n m"], k: int) -> Int[Tensor, "b n k"]:
     """The places of the k smallest in order.
 
-    `topk` leaves open which of two equal ones comes first, so each distance, whose bits are ordered as integers are,
-    goes in with its place behind it.
+    `topk` does not say which of two equal ones comes first, so each distance, whose bits are ordered like integers, is
+    followed by its place.
     """
     place = torch.arange(distance.shape[2], device=distance.device)
     keys = distance.view(torch.int32).long().mul_(2**32).add_(place)

@@ -1,26 +1,26 @@
 """Geometry of point clouds in Triton: distances live in registers, and only indices are written.
 
-`nearest` asks a tile of rows [R] against all columns. Following the index of each smallest distance would cost as much
-as the distances, so a program follows chunks of STEPS x C columns: their smallest distance is one instruction a pair.
+`nearest` compares a tile of rows [R] with all columns. Tracking the index of each smallest distance would cost as much
+as the distances, so a program tracks chunks of STEPS x C columns: their smallest distance is one instruction a pair.
 The chunk that has the smallest of a row, the first of equals, is then searched again for the column.
 
-With BOTH the same distances serve the columns. A program is one warp whose lanes have a column each, so that the
-smallest distance of a column in the tile needs no other lane. It meets those of other tiles in `blocks`, by an atomic
-minimum of the distance, whose bits are ordered as integers are, with the number of the tile behind it; a minimum is the
-same in any order. `in_block` then searches the tile that won.
+With BOTH the same distances also serve the columns. A program is one warp whose lanes have a column each, so that the
+smallest distance of a column in the tile needs no other lane. It is combined with those of other tiles in `blocks`, by
+an atomic minimum of the distance, whose bits are ordered like integers, followed by the index of the tile; a minimum is
+the same in any order. `in_block` then searches the tile that won.
 
 `farthest_points` has a program for each cloud, which holds all of its points. `k_nearest` has one for each query,
 which holds the distances to all sources and takes out the smallest k times.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
 
 FAR = tl.constexpr(float("inf"))
 LAST = tl.constexpr(2**31 - 1)  # after every index
-UNROLLED = tl.constexpr(4)  # steps, of which STEPS is a multiple; all of them would overflow the cache of instructions
+UNROLLED = tl.constexpr(4)  # steps, of which STEPS is a multiple; all of them would overflow the instruction cache
 
 
 @triton.jit
@@ -111,7 +111,7 @@ def farthest_points(x, start, index, n, k, N: tl.constexpr):
 @triton.jit
 @no_type_check
 def _squared(x, y, z, b, at, m):
-    """Squared distances to points of a cloud that lies as [3, m]; beyond its end they are infinite, also from FAR."""
+    """Squared distances to points of a cloud stored as [3, m]; beyond its end they are infinite, also from FAR."""
     there = at < m
     dx = x - tl.load(b + at, mask=there, other=-FAR)
     dy = y - tl.load(b + m + at, mask=there, other=-FAR)

@@ -55,14 +55,14 @@ def normed_means(
 
 
 def borders(mask: Bool[Tensor, "b n"], segments: int) -> tuple[Int32[Tensor, "b r1"], Bool[Tensor, "b r"]]:
-    """Where each segment begins, the longer ones last, with n behind the last; and which of them hold a token.
+    """Where each segment begins, the longer ones last, with n after the last; and which of them hold a token.
 
     All tokens of a row, hidden ones too, lie between the first border and the last.
     """
     r, length = torch.arange(segments + 1, device=mask.device), mask.sum(dim=1, keepdim=True)
     cut = length.clamp(min=segments)
     place = r * (cut // segments) + (r - segments + cut % segments).clamp(min=0)  # among the real tokens of a row
-    begins = torch.searchsorted(mask.cumsum(dim=1), place + r.clamp(max=1))  # n where there are not so many
+    begins = torch.searchsorted(mask.cumsum(dim=1), place + r.clamp(max=1))  # n where there are fewer
     return begins.int(), place[:, :-1] < length
 
 

@@ -10,12 +10,12 @@ from longspan.kernels.launch import Shape, as_bytes, ceil, empty_like, next_powe
 from longspan.kernels.operator import differentiate, like, operator
 from longspan.kernels.running_sum import before, running_sum
 
-# Normed means: tokens of a tile at most, warps of a program and tiles in flight, by bytes of a number and whether the
+# Normed means: tokens of a tile at most, warps of a program and tiles in flight, by bytes per element and whether the
 # width is above 64.
 SHAPES = {(2, False): (64, 4, 3), (2, True): (32, 8, 2), (4, False): (16, 8, 2)}
-SOFTMAX_TILE = {2: 128, 4: 32}  # tokens, by bytes of a number
+SOFTMAX_TILE = {2: 128, 4: 32}  # tokens, by bytes per element
 SOFTMAX_TILES = 4  # of a part at least
-RUNNING_TILE = 4_096  # numbers
+RUNNING_TILE = 4_096  # elements
 
 
 @operator(
@@ -26,7 +26,7 @@ RUNNING_TILE = 4_096  # numbers
 def normed_means(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, begins: Tensor | None, segments: int, eps: float
 ) -> Tensor:
-    """The means; with a mask goes [b r+1], where the segments of each row begin."""
+    """The means; a mask comes with [b r+1], where the segments of each row begin."""
     from longspan.kernels.pooling import triton
 
     x, (b, h, n, c) = readable(x), x.shape

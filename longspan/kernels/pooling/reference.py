@@ -26,7 +26,7 @@ def segment_means(
     """
     b, n = x.shape[0], x.shape[2]
     if mask is None and n % segments == 0:
-        # Summed so, half precision has no wider copy, neither of the tokens nor of their gradients.
+        # Summed this way, half precision needs no wider copy of the tokens or of their gradients.
         runs, wide = x.unflatten(2, (segments, n // segments)), torch.promote_types(x.dtype, torch.float32)
         means = runs.sum(dim=3, dtype=wide) / (n // segments)
         return means, torch.ones(b, segments, dtype=torch.bool, device=x.device)

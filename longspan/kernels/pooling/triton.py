@@ -6,22 +6,23 @@ Normed means, with z = W x + b, y = norm(z), and g_r = dm_r / (number of tokens 
               dW = sum_i dz_i x_i^T      db = sum_i dz_i
 
 with means over the channels. A program owns some segments of one head; each writes its part of dW and db, and these are
-added in order, which is deterministic. Tiles of bfloat16 meet in tensor cores. W goes in as two tiles, its rounded self
-and the rest, and so keeps its precision; only dz is rounded. Products of float32 are not rounded at all.
+added in order, which is deterministic. Products of bfloat16 tiles use tensor cores. W enters them as two tiles, its
+rounded value and the remainder, and so keeps its precision; only dz is rounded. Products of float32 are not rounded at
+all.
 
-Softmax pooling: the logits of a tile become weights on chip, by the online softmax, and none is written.
+Softmax pooling: the logits of a tile become weights on chip, by the online softmax, and no weight is written.
 
     backward  da_jr = p_jr (ds_r . x_j - delta_r)      dx_j = sum_r p_jr ds_r      p_jr = exp(a_jr - lse_r)
 
 with delta_r = ds_r . s_r. A program owns a part of one row of one head, in the backward pass a tile of it. Parts have
 means and log-sum-exps of their own; the mean of a row is that of its parts with the weights softmax(lse).
 
-Running means are sums of tiles first, then every tile by itself, with the sum of all tiles before it. Backward is the
-same in the other direction, dx_s = sum_{t >= s} dm_t / count_t: counts divide the input instead of the output, and a
-hidden token gets nothing instead of giving nothing.
+Running means first take the sum of each tile, then every tile by itself, with the sum of all tiles before it. The
+backward pass is the same in the other direction, dx_s = sum_{t >= s} dm_t / count_t: counts divide the input instead of
+the output, and a hidden token receives nothing instead of contributing nothing.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl

@@ -17,7 +17,7 @@ LAUNCH = {"num_warps": 4, "num_stages": 1}
     flops=lambda a, start, iterations: 4 * iterations * 2 * math.prod(a) * a[-1],
 )
 def forward(a: Tensor, start: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """The last Z, and for the backward pass all before it [iterations b h r r]."""
+    """The last Z, and for the backward pass all earlier ones [iterations b h r r]."""
     from longspan.kernels.pseudo_inverse import triton
 
     a, (b, h, r, _) = a.contiguous(), a.shape
@@ -30,7 +30,7 @@ def forward(a: Tensor, start: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
 @operator(
     "pseudo_inverse_backward",
     fake=lambda dz, steps, a, *rest: (a.new_empty(a.shape), a.new_empty(a.shape)),
-    flops=lambda dz, steps, a, *rest: 11 * steps[0] * 2 * math.prod(a) * a[-1],  # three again, and two for each of four
+    flops=lambda dz, steps, a, *rest: 11 * steps[0] * 2 * math.prod(a) * a[-1],  # three again, two for each of four
 )
 def backward(dz: Tensor, steps: Tensor, a: Tensor, start: Tensor | None, iterations: int) -> tuple[Tensor, Tensor]:
     """The gradients of A and of Z_0."""

@@ -8,7 +8,7 @@ Backward recomputes N, S and F from Z. Products run in tensor cores as three ter
 not much slower.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl

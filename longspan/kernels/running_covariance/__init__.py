@@ -3,9 +3,9 @@
     G_t = sum_{s <= t} q_s k_s^T      A_t = softmax_b(temperature G_t,ab / (|q_a|_t |k_b|_t))      y_t = A_t v_t
 
 with |q_a|_t the norm of channel a of all queries up to t. A token that is all 0 changes nothing. In float32 or better.
-`reference` takes a chunk of tokens at a time, whose covariances are written out and made anew in the backward pass.
-`triton` keeps the covariance of the moment on chip: it is given that at the start of each chunk, takes all chunks at
-once, and is deterministic. Time O(n c^2), memory O(n c + (n / C) c^2) for chunks of C tokens, and C c^2 more by the
+`reference` takes a chunk of tokens at a time, whose covariances are written out and recomputed in the backward pass.
+`triton` keeps the current covariance on chip: it is given the one at the start of each chunk, takes all chunks at once,
+and is deterministic. Time O(n c^2), memory O(n c + (n / C) c^2) for chunks of C tokens, and C c^2 more in the
 reference.
 """
 

@@ -9,7 +9,7 @@ from longspan.kernels.launch import next_power_of_2
 from longspan.kernels.operator import differentiate, operator
 
 CHUNK = 64  # tokens of a program
-NUMBERS = 1024  # of a covariance that a warp holds, 32 of each thread
+NUMBERS = 1024  # elements of a covariance per warp, 32 per thread
 
 
 def _like(q: Tensor, *others: Tensor) -> Tensor:

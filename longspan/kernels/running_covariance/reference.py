@@ -1,4 +1,4 @@
-"""Running covariance by operations of torch: a chunk at a time is written out, and made anew in the backward pass."""
+"""Running covariance with torch operations: a chunk at a time is written out, and recomputed in the backward pass."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CHUNK = 64  # tokens, and fewer where heads are wide:
-WRITTEN = 2**18  # numbers of the covariances of one head that are written out at a time, so that they stay in a cache
+WRITTEN = 2**18  # elements of the covariances of one head that are written out at a time, to stay in a cache
 SMALLEST = 1e-12  # of a norm, as in torch.nn.functional.normalize
 
 Sums = tuple[Float[Tensor, "b h c c"], Float[Tensor, "b h c"], Float[Tensor, "b h c"]]  # of q k^T, q^2 and k^2
@@ -21,7 +21,7 @@ def forward(
     temperature: Float[Tensor, "h 1 1"],
     sums: Sums,
 ) -> tuple[Float[Tensor, "b h t c"], Sums]:
-    """The output, and the sums after all tokens, of which there is one at least."""
+    """The output, and the sums after all tokens, of which there is at least one."""
     state: Any = sums
     y, chunk = [], min(CHUNK, max(4, WRITTEN // q.shape[3] ** 2))
     for tokens in zip(*(x.split(chunk, dim=2) for x in (q, k, v)), strict=True):

@@ -1,11 +1,11 @@
 """A running covariance in Triton: a program has one chunk of one head, and goes along its tokens.
 
-The covariance [C, C] of the moment, channel of queries by channel of keys, stays in registers. Going back, that of each
-token is made anew from the sums before the chunk, by a product over the PART tokens around it: to take tokens off
-again one by one would leave the roundings of larger sums behind. Channels beyond c are 0, and have no weight.
+The current covariance [C, C], channel of queries by channel of keys, stays in registers. In the backward pass that of
+each token is recomputed from the sums before the chunk, by a product over the PART tokens around it: subtracting tokens
+one by one would leave the rounding errors of larger sums behind. Channels beyond c are 0, and have no weight.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl

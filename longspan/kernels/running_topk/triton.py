@@ -6,7 +6,7 @@ min(number + a, b). Both are scans and both are read one position earlier, so a 
 last element.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl

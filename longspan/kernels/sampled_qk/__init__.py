@@ -20,7 +20,7 @@ from longspan.kernels.dispatch import Implementation, choose
 from longspan.kernels.precision import without_autocast
 from longspan.kernels.sampled_qk import operator, reference
 
-LARGEST_SAMPLE = 16_384  # numbers that a program holds: the sampled keys of one query in one head
+LARGEST_SAMPLE = 16_384  # elements that a program holds: the sampled keys of one query in one head
 PRIME = 2**31 - 1  # p
 POWERS = tuple(int(math.exp(power)) for power in range(22))  # of e, rounded down, while below the prime
 

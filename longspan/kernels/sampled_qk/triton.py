@@ -4,12 +4,12 @@ Programs run query by query, head by head, so that the keys of a head stay in th
 them; only two numbers a query are written.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
 
-WARP = 4_096  # numbers of a sample per warp
+WARP = 4_096  # elements of a sample per warp
 
 
 def launch(samples: int, c: int) -> dict:

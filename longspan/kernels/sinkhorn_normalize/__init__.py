@@ -18,7 +18,7 @@ from longspan.kernels.sinkhorn_normalize import operator, reference
 def sinkhorn_normalize(
     x: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b 1 u v"], iterations: int, *, impl: Implementation = "auto"
 ) -> Float[Tensor, "b h u v"]:
-    """S after so many iterations over rows and columns.
+    """S after `iterations` iterations over rows and columns.
 
     >>> sinkhorn_normalize(torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2, dtype=torch.bool), 1)[0, 0, 0]
     tensor([0.5000, 0.5000])
@@ -29,7 +29,7 @@ def sinkhorn_normalize(
 
 
 def _unsupported_reason(x: Float[Tensor, "b h u v"]) -> str:
-    """What keeps the kernel from this matrix, if anything."""
+    """Why the kernel cannot take this matrix, or ""."""
     if x.dtype != torch.float32:
         return f"it takes float32, got {x.dtype}"
     return "" if x.numel() else "the matrix is empty"

@@ -25,7 +25,7 @@ def row_softmax(logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b #h u
 def top_softmax(
     logits: Float[Tensor, "b h u v"], allowed: Bool[Tensor, "#b 1 u v"], top: int
 ) -> tuple[Float[Tensor, "b h u r v"], Bool[Tensor, "b h u r v"]]:
-    """The `top` largest entries of each row one after another, each with its share among those left; and where."""
+    """The `top` largest entries of each row one after another, each with its softmax among those left; and where."""
     left, values, places = allowed.expand_as(logits), [], []
     for _ in range(top):
         share = row_softmax(logits, left)

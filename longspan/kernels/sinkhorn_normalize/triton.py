@@ -6,7 +6,7 @@ A program owns a strip of the matrix, some rows or some columns, and reads along
     backward    g <- g - P sum(g), the sum along the strip, P = exp(x - r - c) after this half of the iteration
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import torch
 import triton
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from longspan.kernels.launch import ceil
 
-STRIP, STEP = 32, 64  # numbers across a strip, and along it at a time
+STRIP, STEP = 32, 64  # elements across a strip, and along it at a time
 
 
 def forward(
@@ -54,7 +54,7 @@ def _strips(x: Float[Tensor, "b h u v"], own: int) -> tuple[int, int]:
 
 
 def _row_stride(allowed: UInt8[Tensor, "_b 1 u v"]) -> int:
-    """From row to row of the batch, 0 where all share one matrix."""
+    """The stride from row to row of the batch, 0 where all share one matrix."""
     return 0 if len(allowed) == 1 else allowed.stride(0)
 
 

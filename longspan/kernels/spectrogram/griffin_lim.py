@@ -1,7 +1,7 @@
-"""Griffin-Lim: the wave whose spectrogram is closest to a log mel, by turns between phases and waves (1984).
+"""Griffin-Lim: the wave whose spectrogram is closest to a log mel, by alternating between phases and waves (1984).
 
-The mel filters are undone by their pseudo-inverse, negative magnitudes set to 0. Each turn takes the phases of
-the last wave, puts the wanted magnitudes to them, transforms back and divides by the sum of the squared windows that
+The mel filters are undone by their pseudo-inverse, negative magnitudes set to 0. Each iteration takes the phases of the
+last wave, combines them with the wanted magnitudes, transforms back and divides by the sum of the squared windows that
 overlap.
 """
 
@@ -27,10 +27,10 @@ def griffin_lim(
     *,
     frames: Int[Tensor, " b"] | None = None,
 ) -> Float[Tensor, "b n"]:
-    """Waves of 256 (frames - 1) samples, as the 512 samples at both ends are cut off; 0 behind them.
+    """Waves of 256 (frames - 1) samples, as the 512 samples at both ends are cut off; 0 after them.
 
-    The first phases are drawn from `generator`, which lies on the CPU, once for all rows: each clip gets what a
-    generator of its own in the same state would give it, whatever batch it is in and wherever that lies.
+    The first phases are drawn from `generator`, a CPU generator, once for all rows: each clip gets what a generator of
+    its own in the same state would give it, in any batch and on any device.
     """
     mel = at_least_single(log_mel)
     rows, width, _ = mel.shape

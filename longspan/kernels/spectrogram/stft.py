@@ -1,6 +1,6 @@
 """The short-time Fourier transform of a padded batch: every row is reflected at its own ends.
 
-torch's own transform reflects the padded batch, so that the last frames of a short row would hear the padding.
+torch's own transform reflects the padded batch, so that the last frames of a short row would contain padding.
 """
 
 import math
@@ -40,7 +40,7 @@ def stft(
 
 
 def reflection(lengths: Int[Tensor, " b"], samples: int, n_fft: int, hop: int) -> Int[Tensor, "b p"]:
-    """For each position under the frames the sample that lies there: `samples`, one behind the last, is silence.
+    """For each position under the frames the index of its sample: `samples`, one past the last, is silence.
 
     A wave is reflected at both ends, again and again where it is shorter than half a frame.
     """

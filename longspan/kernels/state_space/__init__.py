@@ -77,7 +77,7 @@ def filter_tokens(
     skip: Float[Tensor, "c d"],
     mask: Bool[Tensor, "b n"] | None = None,
 ) -> Float[Tensor, "b n c_times_d"]:
-    """kernel * x + skip x along the real tokens; the reverse kernel sees the tokens after the present one."""
+    """kernel * x + skip x along the real tokens; the reverse kernel sees the tokens after the current one."""
     u, _ = left_align(at_least_single(x), mask)
     u = rearrange(u, "b n d -> b 1 d n")
     y = long_convolution(u, kernel, reverse) + rearrange(skip, "c d -> c d 1") * u
@@ -89,9 +89,9 @@ def filter_tokens(
 
 
 def chunk_type(x: Float[Tensor, "b n d"], states: int) -> torch.dtype | None:
-    """In which type `filter_chunks` should multiply these tokens, as every product does here; None: not at all.
+    """The type in which `filter_chunks` should multiply these tokens, that of other products here; None if it cannot.
 
-    `states` says of how many real numbers a state consists.
+    `states` is the number of real numbers in a state.
     """
     kind = x.device.type
     if choose("auto", "state_space", x, _unsupported_reason(x, states)) != "triton":
@@ -103,7 +103,7 @@ def chunk_type(x: Float[Tensor, "b n d"], states: int) -> torch.dtype | None:
 def filter_chunks(
     x: Float[Tensor, "b n d"], chunk: Chunk, mask: Bool[Tensor, "b n"] | None = None, *, gelu: bool = False
 ) -> Float[Tensor, "b n c_times_d"]:
-    """A recurrence chunk by chunk along the real tokens, and GELU of it; 0 at padded positions.
+    """A recurrence chunk by chunk along the real tokens, with optional GELU; 0 at padded positions.
 
     Products are of numbers in the type of the chunk, summed in float32; the state goes from chunk to chunk in float32.
     """

@@ -13,7 +13,7 @@ Powers A^t b and c A^t for all t < T, and A^T, come by doubling:
 
     P_0 = A      P_{j+1} = P_j P_j      c A^(h+t) = c A^t P_j for t < h = 2^j      A^(h+t) b = P_j A^t b
 
-in the precision of float32, whatever torch is told about its own: an error of P_j doubles with each square.
+in the precision of float32, whatever precision torch is set to: an error of P_j doubles with each square.
 """
 
 import math

@@ -4,7 +4,7 @@
     DiagonalPlusRankOne   s_t = A s_{t-1} + B u_t - P w_t      y_t = 2 Re C s_t      w_t = Re Q (s_t + s_{t-1})
 
 A is diagonal and comes as its logarithm, so that a power is the exponential of a product. Of each pair of conjugate
-states one is kept. Twice as many rows of C as outputs: the second half looks at the tokens after the present one.
+states one is kept. If C has twice as many rows as outputs, the second half sees the tokens after the current one.
 
 A chunk of T tokens is one step of a larger system, so that a recurrence becomes a few matrix products:
 
@@ -29,8 +29,8 @@ from longspan.kernels.packing import real
 from longspan.kernels.state_space import operator
 
 LENGTH = 128  # tokens of a chunk, about as many as a state has numbers: W takes T products a token, V and R take S each
-# On a circle, what comes round once more is damped by |z|^points, while rounding at the end of the kernel is magnified
-# by |z|^-length. With `rounds` times as many points as the kernel is long both are the same where the first is
+# On a circle, what wraps around is damped by |z|^points, while rounding at the end of the kernel is magnified by
+# |z|^-length. With `rounds` times as many points as the kernel is long both are the same where the first is
 # eps^(rounds / (rounds + 1)): 1e-8 for one, less than single precision keeps, and 4e-11 for two.
 EPS = torch.finfo(torch.float64).eps
 
@@ -90,12 +90,12 @@ class DiagonalPlusRankOne(NamedTuple):
         return self._series(cb - cp * (h * qb / (1 + h * qp)), length)
 
     def feedback(self, length: int) -> Float[Tensor, "1 d t"]:
-        """w after a pulse."""
+        """The impulse response of w."""
         (_, _, qb, qp), h = self._cauchy_sums(length)
         return self._series(h * qb / (1 + h * qp), length)
 
     def chunk(self, skip: Float[Tensor, "c d"], length: int, dtype: torch.dtype) -> Chunk:
-        """The loop closed, a matrix A~ on pairs of real numbers, and its powers by doubling; `length` a power of two.
+        """The closed loop, a matrix A~ on pairs of real numbers, and its powers by doubling; `length` a power of two.
 
         For S4 A~ never lengthens a state, whatever the parameters, so that rounding does not grow with the powers.
         """

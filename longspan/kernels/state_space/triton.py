@@ -10,7 +10,7 @@ Rows are as wide as tokens and states of a chunk together: `scan` writes its sta
 `into_rows` wrote, where one product reads both. The state itself is kept in float32.
 """
 
-from typing import no_type_check  # a Triton function is no Python function, and its annotations are no types
+from typing import no_type_check  # Triton functions are not Python functions, nor are their annotations types
 
 import triton
 import triton.language as tl
@@ -24,7 +24,7 @@ CHUNKS = 32  # that a program of states which do not mix takes at once
 ROWS = 16  # that go through a product together, the fewest that a tensor core takes
 BLOCK = 32  # rows of a matrix of gradients that a program has
 
-SIZES = ["n", "batch", "chunks", "sides"]  # that need no program of their own
+SIZES = ["n", "batch", "chunks", "sides"]  # not specialised: they need no program of their own
 
 
 def into_rows(
@@ -34,7 +34,7 @@ def into_rows(
     length: int,
     before: Float[Tensor, "d b i ct"] | None = None,
 ) -> None:
-    """The `length` tokens of each chunk, times the slope of GELU at what was `before` it, where there was one."""
+    """The `length` tokens of each chunk, times the slope of GELU at its input `before`, if given."""
     b, n, total = x.shape
     d, _, chunks, width = rows.shape
     _into_rows[(b * chunks, triton.cdiv(total, TILE["D"]))](
@@ -61,7 +61,7 @@ def scan(
     diagonal: bool,
     backward: bool,
 ) -> None:
-    """`across` is a matrix, or pairs of complex numbers; `backward` it is transposed, and time reversed."""
+    """`across` is a matrix, or pairs of complex numbers; if `backward` it is transposed, and time reversed."""
     d, b, chunks, s = v.shape
     kinds = {"BACKWARD": backward, **launch(across.shape[1], diagonal)}
     shape = (b, chunks, s, z.stride(2), s // (kinds["k"] * (2 if diagonal else 1)))
@@ -258,7 +258,7 @@ def _square_backward(
     drows, dsquares, rows, squares, level, levels, length, families,
     B: tl.constexpr, k: tl.constexpr, K: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """B rows of the gradient of P: what its square, and every family of rows that it made, say of it."""
+    """B rows of the gradient of P, from its square and from every family of rows that it made."""
     channel, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * B
     h = 1 << level
     at = (channel * levels + level) * (k * k)
