@@ -41,6 +41,10 @@ class Corpus(Dataset):
     sizes: ClassVar[dict[str, int]]  # how many examples each split has when all are taken
     substitutes: ClassVar[tuple[str, ...]] = ()  # variants that stand in for the corpus under a name of their own
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return ("official", "imported", *self.substitutes, "standin")
+
     @abstractmethod
     def obtain(self, downloads: Path, *, progress: bool = True) -> Any:
         """Download and verify what `convert` reads, into the folder `downloads`; returns its path.
@@ -176,13 +180,6 @@ class Corpus(Dataset):
         """The indices of a few of `rows` rows, for display."""
         rng = np.random.Generator(np.random.PCG64(derive(seed, self.name, "samples")))
         return rng.choice(rows, min(count, rows), replace=False).tolist()
-
-    def _check(self, variant: str | None) -> None:
-        known = ("official", "imported", *self.substitutes, "standin")
-        if variant is not None and variant not in known:
-            raise UsageError(
-                f"{self.name} is {', '.join(map(repr, known[:-1]))} or 'standin', got variant={variant!r}."
-            )
 
     def _absent(self, root: Path | str | None) -> DataMissing:
         return DataMissing(

@@ -1,6 +1,7 @@
 """What every generated dataset promises of its files: the same for any number of workers, whole or absent."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -217,6 +218,18 @@ def test_a_missing_or_shortened_file_is_an_error_with_advice(small_listops, tmp_
         path.unlink()
         with pytest.raises(CorruptFile, match="not there"):
             dataset.load(small_listops, root=tmp_path)
+
+
+@pytest.mark.parametrize("variant", ["text", "standin", "official+imported"])
+def test_a_variant_that_the_dataset_does_not_have_is_refused(small_listops, tmp_path, variant):
+    dataset = get("listops")
+    dataset.prepare(small_listops, root=tmp_path)
+    path = dataset.folder(small_listops, tmp_path) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"variant": variant}))
+    with pytest.raises(CorruptFile, match="does not have; remove"):
+        dataset.load(small_listops, root=tmp_path)
+    (problem,) = dataset.verify(small_listops, root=tmp_path)
+    assert repr(variant) in problem
 
 
 def test_what_is_not_prepared_is_said_so(small_listops, tmp_path):
