@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from longspan.core import lease
 from tests.fuzz import killer
 
-PATIENCE_S = 120  # a command that takes this long has hung
+PATIENCE_S = lease.PATIENCE + 120  # a command that takes this long has hung; a lease torn by a kill is waited for
 TINY = {"recipe.steps": 6, "recipe.evaluate_every": 2, "recipe.batch_size": 4, "recipe.evaluation_batch": 8}
 TINY |= {"data.train": 24, "data.valid": 8, "data.test": 16, "model.dim": 8, "model.layers": 1, "model.mlp": 8}
 LENGTHS = (8, 16, 32)

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from longspan.core.errors import CorruptFile
+from longspan.launchers.matrix import FOLDER
 from longspan.results import card as cards
 from longspan.results.card import Card
 
 DECIDED = ("score", "metrics", "curve", "selected_step", "parameters", "dataset", "settings", "status", "reason")
 MEMORY = ".verified.json"  # a cache of hashes: it saves time, changes no result, and may be absent
+JOURNALS = f"{FOLDER}/journals"
 MEASURED = ("seconds", "memory", "floor", "achieved", "energy")  # these differ between any two measurements
 
 
@@ -70,11 +72,15 @@ def points(out: Path) -> list[dict[str, Any]]:
 
 
 def names(out: Path) -> Counter[str]:
-    """Every file and folder below `out`, without the hashes in names of cards; TensorBoard's files count as one."""
+    """Every file and folder below `out`, without the hashes in names of cards.
+
+    TensorBoard's files count as one, and so do the journals of commands, which are kept for `longspan runs`.
+    """
     found = [str(path.relative_to(out)) for path in out.rglob("*") if path.name != MEMORY]
     plain = [re.sub(r"-[0-9a-f]{12}(?=\.|$)", "-*", name) if name.startswith("cards") else name for name in found]
     counted = Counter(re.sub(r"events\.out\.tfevents\..*", "events", name) for name in plain)
-    return Counter({name: 1 if name.endswith("/events") else count for name, count in counted.items()})
+    counted = Counter(re.sub(rf"^{FOLDER}/.*\.jsonl$", JOURNALS, name) for name in counted.elements())
+    return Counter({n: 1 if n.endswith("/events") or n == JOURNALS else count for n, count in counted.items()})
 
 
 def tops(found: Counter[str]) -> list[str]:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from longspan.launchers.matrix import FOLDER
 from tests.fuzz import killer, remains
 from tests.fuzz.figures import Figures, inputs
 from tests.fuzz.kill_server import PATIENCE_S, SHARDS, TINY
@@ -173,10 +175,10 @@ class CommandLine(Server):
         return {"code": process.returncode, "log": told[-2000:]}
 
     def reference(self, do: tuple[str, str]) -> Unbroken:
-        """For a run what the function leaves, as the command must leave the same; else what the command leaves."""
+        """For a run what the function leaves, with a journal, as the command must; else what the command leaves."""
         inner = self.server.reference(do)
         if do in RUNS:
-            return inner
+            return replace(inner, names=inner.names + Counter([FOLDER, remains.JOURNALS]))
         return replace(super().reference(do), counts=inner.counts)
 
 
