@@ -380,7 +380,7 @@ def runner_of(work: TimedCalls, variant: Variant, device: str) -> tuple[Runner, 
             raise
         if variant == "compiled":
             return variants.eager(work.calls), False
-        raise _NotThisWay(f"cannot be recorded as a graph: {reason}") from error
+        raise _NotThisWay(f"cannot be captured as a graph: {reason}") from error
 
 
 def _first_call(work: TimedCalls, variant: Variant) -> None:

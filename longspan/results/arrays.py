@@ -64,8 +64,8 @@ def everything(path: Path, most_bytes: int = MAX_BYTES, *, text: bool = False) -
 
 
 def _opened(path: Path, most_bytes: int = MAX_BYTES) -> zipfile.ZipFile:
-    mirror.pull(path)
     """The archive, if it is no more than a small list of arrays."""
+    mirror.pull(path)
     try:
         _check_directory(path, most_bytes)
         archive = zipfile.ZipFile(path)

@@ -88,7 +88,7 @@ class Captured:
             replay, outcome = self._recorder.record(lambda: self._update(inputs))
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            warnings.warn(f"Updates are launched one by one, since one cannot be recorded ({reason}).", stacklevel=2)
+            warnings.warn(f"Updates are launched one by one, as no CUDA graph captures them ({reason}).", stacklevel=2)
             self._gives_up = True
             return None
         return Recording(inputs, replay, outcome)

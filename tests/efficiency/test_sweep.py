@@ -288,7 +288,7 @@ def test_a_call_that_cannot_be_recorded_is_unsupported_and_a_compiled_one_is_tim
         raise RuntimeError("called a synchronizing CUDA operation")
 
     monkeypatch.setattr(variants, "captured", refuse)
-    with pytest.raises(sweep._NotThisWay, match="cannot be recorded as a graph: RuntimeError: called a synch"):
+    with pytest.raises(sweep._NotThisWay, match="cannot be captured as a graph: RuntimeError: called a synch"):
         runner_of(work, "graph", "cuda")
     assert runner_of(work, "compiled", "cuda")[1] is False
 
