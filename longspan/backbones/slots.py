@@ -28,7 +28,11 @@ class Slots:
     others: Mapping[Pattern, str] = field(default_factory=dict)
 
     def __call__(self, dim: int, heads: int, pattern: Pattern, **shell: Any) -> Attention:
-        return (self.mechanism if pattern in self.patterns else self._own[pattern])(dim, heads, pattern, **shell)
+        return self.at(pattern)(dim, heads, pattern, **shell)
+
+    def at(self, pattern: Pattern) -> Mechanism:
+        """The mechanism in the slots of a pattern."""
+        return self.mechanism if pattern in self.patterns else self._own[pattern]
 
     @cached_property
     def _own(self) -> dict[Pattern, Mechanism]:

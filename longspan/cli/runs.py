@@ -92,7 +92,8 @@ def _import(out: Path, file: Path) -> None:
         if one.placed:
             say(f"Taken over: {one.path.name}, {one.step:,} steps done.")
             if one.other_commit is not None:
-                say(f"It was begun by commit {one.other_commit[:40]}: with other code it starts over.", error=True)
+                whose = f"commit {one.other_commit[:40]}"
+                say(f"It was trained by {whose}: it starts over if the code that trains it has changed.", error=True)
         else:
             say(f"Left as it is: {one.path.name}, which has {one.step:,} steps done here.")
     say("The command that began a run resumes it; longspan plan SUITE --run resumes those of a board.")

@@ -35,18 +35,18 @@ def sources(cls: type) -> tuple[bytes, ...]:
 def sources_of(module: str, own: bytes, others: Iterable[str] = ()) -> tuple[bytes, ...]:
     """The text of a module, and of the same author's other files that it or `others` import, as they are on disk."""
     found: dict[str, bytes] = {}
-    waiting = [*_imports(own, module), *others]
+    waiting = [*imports(own, module), *others]
     while waiting:
         name = waiting.pop()
         path = None if name in found or name == module else _file_of(name)
         if path is not None and _is_own(name, path, module):
             found[name] = path.read_bytes()
-            waiting += _imports(found[name], name)
+            waiting += imports(found[name], name)
     return own, *(found[name] for name in sorted(found))
 
 
-def _imports(text: bytes, module: str) -> Iterator[str]:
-    """Names of modules that a source may import, at its top or inside a function."""
+def imports(text: bytes, module: str) -> Iterator[str]:
+    """Names of modules that the source of this module may import, at its top or inside a function."""
     package = getattr(sys.modules.get(module), "__package__", None) or ""
     try:
         tree = ast.parse(text)

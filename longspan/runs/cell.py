@@ -102,17 +102,18 @@ class RunPlan:
     @property
     def task_source(self) -> str | None:
         """Hash of the files of a task or network that is a plug-in; None for a built-in, which has a version."""
-        hashes = [source_hash(cls) for cls in self._task_classes if not cls.__module__.startswith("longspan.")]
+        hashes = [source_hash(cls) for cls in self.task_classes if not cls.__module__.startswith("longspan.")]
         return hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else (*hashes, None)[0]
 
     @property
-    def _task_classes(self) -> list[type]:
+    def task_classes(self) -> list[type]:
+        """The class of the task, and that of its network where it is not the task's own."""
         return [type(self.task), *([] if self.task.network is None else [self.task.network])]
 
     @property
     def is_builtin(self) -> bool:
         """Whether all code of the cell is ours."""
-        ours = all(cls.__module__.startswith("longspan.") for cls in self._task_classes)
+        ours = all(cls.__module__.startswith("longspan.") for cls in self.task_classes)
         return is_builtin(self.mechanism) and ours
 
     @property

@@ -18,6 +18,7 @@ from longspan.results import card as cards
 from longspan.results import samples
 from longspan.results.predictions import compact, labels_digest
 from longspan.runs.cell import RunPlan, count_baseline
+from longspan.runs.training_source import training_source
 from longspan.tasks.classification import Classification
 from longspan.training.loop import Trained, save_weights
 from longspan.training.progress import Progress
@@ -67,7 +68,7 @@ def describe(
                 "counts": splits.counts,
                 **_labels(plan, splits),
             },
-            "code": environment.code_version(),
+            "code": environment.code_version() | {"training_sha256": training_source(plan)},
             "environment": environment.describe() | {"threads": torch.get_num_threads()},
             "parameters": {
                 **parameters,

@@ -10,10 +10,12 @@ from typing import Any
 from longspan.core import environment, mirror
 from longspan.core.atomic import remove, write_json
 from longspan.core.pulse import PULSE
+from longspan.core.version import VERSION
 from longspan.datasets.base import Splits
 from longspan.results import card as cards
 from longspan.results.run_settings import SPEED
 from longspan.runs.cell import Cell, RunPlan, as_json
+from longspan.runs.training_source import training_source
 from longspan.training.belongs import Belongs
 from longspan.training.checkpoint import SET_ASIDE, newest_first
 from longspan.training.pretraining import PRETRAINING
@@ -39,7 +41,7 @@ def belonging(plan: RunPlan, splits: Splits, device: str, precision: str) -> Bel
         "precision": precision,
         "device": device,
         "torch": environment.describe()["torch"],
-        "longspan": environment.code_version(),
+        "longspan": {"version": VERSION, "training_sha256": training_source(plan)},
     }
     return Belongs(as_json(facts))
 
@@ -47,8 +49,8 @@ def belonging(plan: RunPlan, splits: Splits, device: str, precision: str) -> Bel
 def folder_name(plan: RunPlan, belongs: Belongs) -> str:
     """A name for each run that can be resumed by itself: another precision or other data have another folder.
 
-    A fingerprint is compared with a tolerance, so it cannot be part of a hash; versions of torch and longspan are
-    checked in the checkpoint.
+    A fingerprint is compared with a tolerance, so it cannot be part of a hash; the version of torch and the source that
+    trains are checked in the checkpoint.
     """
     code = {name: value for name, value in belongs.facts["code"].items() if name != "mechanism_fingerprint"}
     facts = {name: belongs.facts[name] for name in NAMED} | {"code": code}
@@ -75,8 +77,8 @@ def mark_shared(folder: Path) -> None:
     write_json(folder / CELL, _record(folder / CELL) | {"shared": True})
 
 
-def begun_by(folder: Path) -> str | None:
-    """The commit of the code that began the run, which alone can resume it; None where that is not known."""
+def trained_by(folder: Path) -> str | None:
+    """The commit of the code that trained the run last; None where that is not known."""
     commit = _record(folder / CELL).get("commit")
     return commit if isinstance(commit, str) else None
 

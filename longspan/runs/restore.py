@@ -19,7 +19,7 @@ from longspan.core.atomic import hidden, storage_errors
 from longspan.core.errors import CorruptFile, DataMissing, UsageError
 from longspan.core.lock import Busy, only_one
 from longspan.runs.export import CHUNK, KIND, MANIFEST, MAX_PARTS, SCHEMA, Piece
-from longspan.runs.folder import CELL, begun_by
+from longspan.runs.folder import CELL, trained_by
 from longspan.runs.unfinished import read_cell
 from longspan.training.checkpoint import is_whole, newest_first, step_of
 from longspan.training.pretraining import PRETRAINING
@@ -32,12 +32,12 @@ MAX_MANIFEST = 2**24
 
 @dataclass(frozen=True)
 class Restored:
-    """A run of an archive: its folder, the step of its checkpoint, whether it was put there, whose code it needs."""
+    """A run of an archive: its folder, the step of its checkpoint, whether it was put there, whose code trained it."""
 
     path: Path
     step: int
     placed: bool  # False: the run here has come as far, or farther
-    other_commit: str | None = None  # the commit that began it, if it is not the one here
+    other_commit: str | None = None  # the commit that trained it last, if it is not the one here
 
 
 def restore(out: Path | str, file: Path) -> list[Restored]:
@@ -66,7 +66,7 @@ def _place(run: Path, target: Path) -> Restored:
             for fresh in (newest for stage in STAGES for newest in newest_first(run / stage)):
                 (target / fresh.relative_to(run)).parent.mkdir(exist_ok=True)
                 os.replace(fresh, target / fresh.relative_to(run))
-            commit, here = begun_by(target), environment.code_version()["commit"]
+            commit, here = trained_by(target), environment.code_version()["commit"]
             return Restored(target, max(theirs[0], 0), placed=True, other_commit=commit if commit != here else None)
     except Busy as busy:
         raise UsageError(f"The run {target.name} is under way here ({busy.holder}); stop it first.") from None

@@ -15,7 +15,7 @@ from longspan.datasets import get
 from longspan.datasets.imdb import Data
 from longspan.results import card as cards
 from longspan.results.store import Store
-from longspan.runs import Cell, train
+from longspan.runs import Cell, folder, train
 from longspan.training import checkpoint, loop
 from tests.runs.test_runs import DATA, PLUGIN, TINY, no_training, only_card
 
@@ -129,12 +129,21 @@ def test_stand_in_data_are_not_resumed_on_imported_data(run, killed, tmp_path, d
     assert run(cell)["timing"]["resumed"] == 1, "the run on stand-ins is still there to go on"
 
 
-def test_another_commit_of_longspan_does_not_resume(run, killed, tmp_path, monkeypatch, capsys):
+def test_another_commit_that_trains_with_the_same_files_resumes(run, killed, tmp_path, monkeypatch):
     killed()
     now = environment.code_version()
     monkeypatch.setattr(environment, "code_version", lambda: now | {"commit": "f" * 40})
+    card = run()
+    assert card["timing"]["resumed"] == 1
+    assert card["code"]["commit"] == "f" * 40
+    assert_same(card, run(out=tmp_path / "alone"))
+
+
+def test_a_change_of_the_code_that_trains_does_not_resume(run, killed, monkeypatch, capsys):
+    killed()
+    monkeypatch.setattr(folder, "training_source", lambda plan: "f" * 64)
     assert run()["timing"]["resumed"] == 0
-    assert "longspan.commit was" in capsys.readouterr().err
+    assert "longspan.training_sha256 was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"neither", b"PK\x03\x04"])

@@ -106,13 +106,13 @@ def test_a_run_that_is_farther_here_is_left_alone(tmp_path):
     assert (one.step, one.placed) == (7, True)
 
 
-def test_a_run_that_other_code_began_says_which(tmp_path):
+def test_a_run_that_another_commit_trained_says_which(tmp_path):
     path = make_run(tmp_path)
     (path.parent / "cell.json").write_text(json.dumps({"cell": CELL, "steps": 10, "commit": "c0ffee"}))
     runs.export(tmp_path, tmp_path / "runs.tar")
     answer = CliRunner().invoke(app, ["runs", "--import", str(tmp_path / "runs.tar"), "--out", str(tmp_path / "there")])
     assert answer.exit_code == 0
-    assert "begun by commit c0ffee: with other code it starts over" in " ".join(answer.output.split())
+    assert "trained by commit c0ffee: it starts over if the code" in " ".join(answer.output.split())
 
 
 def test_nothing_to_export_a_file_in_the_way_and_a_run_under_way_are_each_a_sentence(tmp_path):
