@@ -32,7 +32,7 @@ SIDEWAYS = {("results", "suites"), ("results", "published")}  # a board knows it
 SIDEWAYS |= {("suites", "published")}  # an index uses constants that a paper prints
 SIDEWAYS |= {("efficiency", "training")}  # the timed step is the training step
 FLAT = {  # packages in which a file never imports a sibling, except for these shared modules
-    "attentions": {"auxiliary", "base", "bypass", "relative", "state_space"},
+    "attentions": {"auxiliary", "base", "bypass", "relative", "state_space", "states"},
     "tasks": {
         *("base", "byte_pairs", "byte_text", "cab_table", "classification", "diffusion", "forecasting", "fresh_feed"),
         *("language", "lit_feed", "lra_models", "masked_tokens", "speech", "speech_feed", "speech_rules"),

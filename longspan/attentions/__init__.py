@@ -17,12 +17,11 @@ from longspan.attentions.base import (
     SHELL,
     Attention,
     AttentionMeta,
-    Carry,
-    DecodeState,
     HeadwiseAttention,
     Pattern,
 )
 from longspan.attentions.bypass import refuse_bypassed
+from longspan.attentions.states import Carry, DecodeState
 from longspan.core.errors import UsageError, shortened
 from longspan.core.registry import Option, Registry, canonical_target, checked_options, own_options
 from longspan.core.spec import Spec, Value
@@ -36,7 +35,7 @@ registry = Registry(
     "attention",
     __name__,
     f"{__name__}.base:Attention",
-    ("auxiliary", "base", "bypass", "relative", "state_space"),
+    ("auxiliary", "base", "bypass", "relative", "state_space", "states"),
     ("released",),
 )
 

@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels import bounded_memory
 from longspan.kernels.bounded_memory import logits, mean, merge, pool

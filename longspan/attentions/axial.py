@@ -32,7 +32,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, DecodeState, Pattern
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
 from longspan.kernels.masked import attend_once, masked_attention

@@ -26,7 +26,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, KeyValueCache, Pattern
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import overlapping_blocks, sliding_window
 from longspan.kernels.cache import append

@@ -27,8 +27,9 @@ from einops import reduce
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Carry, Memory, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Pattern
 from longspan.attentions.relative import RelativeAttention, counts, rows, segments
+from longspan.attentions.states import Carry, Memory
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import masked_attention
 from longspan.kernels.packing import last_before

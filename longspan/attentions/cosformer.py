@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step
 

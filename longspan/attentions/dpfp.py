@@ -24,7 +24,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, GatedValue, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, GatedValue, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels import feature_map
 from longspan.kernels.context_parallel import sum_before

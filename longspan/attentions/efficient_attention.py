@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.kernels import bounded_memory
 from longspan.kernels.bounded_memory import mean, merge, pool
 from longspan.kernels.landmark import landmark_pool

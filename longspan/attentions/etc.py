@@ -30,7 +30,8 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueCache, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse.labels import label_of, labelled_global_queries, labelled_window
 from longspan.kernels.packing import fill_up, real

@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, KeyValueCache, MaskedAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, MaskedAttention, Pattern
+from longspan.attentions.states import KeyValueCache
 from longspan.kernels.masked import attend_once, masked_attention, masked_weights
 from longspan.kernels.precision import at_least_single, without_autocast
 

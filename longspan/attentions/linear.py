@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.kernels.context_parallel import sum_before
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step
 from longspan.kernels.packing import Layout

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.landmark.pieces import fused_attention, project_length
 

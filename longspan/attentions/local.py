@@ -20,7 +20,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueRing, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import KeyValueRing
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import overlapping_blocks, packed_sliding_window, sliding_window
 from longspan.kernels.masked import attend_once

@@ -23,15 +23,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import (
-    SELF_PATTERNS,
-    Attention,
-    AttentionMeta,
-    DecodeState,
-    KeyValueCache,
-    MaskedAttention,
-    Pattern,
-)
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, MaskedAttention, Pattern
+from longspan.attentions.states import DecodeState, KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.diagonals import diagonals, is_short
 from longspan.kernels.masked import masked_attention

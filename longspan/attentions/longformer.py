@@ -23,14 +23,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import (
-    SELF_PATTERNS,
-    AttentionMeta,
-    HeadwiseAttention,
-    KeyValueCache,
-    KeyValueRing,
-    Pattern,
-)
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import KeyValueCache, KeyValueRing
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import block_sparse, with_global_queries
 from longspan.kernels.masked import masked_attention, masked_weights

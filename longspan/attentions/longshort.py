@@ -34,7 +34,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, KeyValueRing, Pattern
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import KeyValueRing
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse.extra_keys import window_with_extra_keys
 from longspan.kernels.cache import fill_ring

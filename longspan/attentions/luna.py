@@ -26,7 +26,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, Carry, DecodeState, Pattern
+from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import Carry, DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step
 from longspan.kernels.masked import masked_attention

@@ -24,7 +24,8 @@ from einops import einsum, rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, DecodeState, KeyValueCache, Pattern
+from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import DecodeState, KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import fill_up, left_align, real

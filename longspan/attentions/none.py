@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, DecodeState
+from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta
+from longspan.attentions.states import DecodeState
 
 
 @dataclass

@@ -26,7 +26,8 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, KeyValueRing, Pattern
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import KeyValueRing
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import sliding_window
 from longspan.kernels.cache import fill_ring, put_in_ring, ring_positions

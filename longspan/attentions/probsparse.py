@@ -28,7 +28,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, KeyValueCache, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState, KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.masked import attend_once, masked_attention
 from longspan.kernels.packing import real, real_first

@@ -24,7 +24,8 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, KeyValueCache, Pattern
+from longspan.attentions.base import SELF_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.cache import append
 from longspan.kernels.lsh_attention import keys, lsh_attention, reference

@@ -15,7 +15,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import HeadwiseAttention, KeyValueCache, Pattern
+from longspan.attentions.base import HeadwiseAttention, Pattern
+from longspan.attentions.states import KeyValueCache
 from longspan.kernels.masked import biased_attention
 from longspan.kernels.query_blocks import query_blocks
 

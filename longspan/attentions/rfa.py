@@ -33,7 +33,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, GatedValue, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, GatedValue, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels import feature_map
 from longspan.kernels.linear_attention import final_state, linear_attention, linear_attention_step, with_ones

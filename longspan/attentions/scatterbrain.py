@@ -31,15 +31,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import (
-    ALL_PATTERNS,
-    AttentionMeta,
-    DecodeState,
-    HeadwiseAttention,
-    KeyValueCache,
-    KeyValueRing,
-    Pattern,
-)
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState, KeyValueCache, KeyValueRing
 from longspan.core.errors import UsageError
 from longspan.kernels.favor import beside_window, draw_projection, log_features
 from longspan.kernels.favor.corrected import added, corrected, sums_after, sums_before

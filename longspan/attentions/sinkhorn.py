@@ -33,7 +33,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, KeyValueCache, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState, KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import groups
 from longspan.kernels.block_sparse.extra_keys import block_with_extra_keys

@@ -24,7 +24,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.gaussian import sketch_inverse, sketched_kernel
 from longspan.kernels.landmark.pieces import weighted_sums

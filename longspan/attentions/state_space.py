@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Complex, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import Attention, DecodeState, Pattern
+from longspan.attentions.base import Attention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.precision import as_operand
 from longspan.kernels.state_space import System, final_state, state_space, state_space_step

@@ -28,7 +28,8 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, KeyValueCache, Pattern
+from longspan.attentions.base import ALL_PATTERNS, Attention, AttentionMeta, Pattern
+from longspan.attentions.states import KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.factor_attention import factor_attention, score_attention
 from longspan.kernels.packing import Layout, left_align, real

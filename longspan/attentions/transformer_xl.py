@@ -17,8 +17,9 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Memory, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, Pattern
 from longspan.attentions.relative import RelativeAttention, counts, rows, segments
+from longspan.attentions.states import Memory
 from longspan.core.errors import UsageError
 from longspan.kernels.packing import last_before
 

@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.kernels.landmark.pieces import weighted_sums
 from longspan.kernels.precision import at_least_single, bfloat16_or_single, without_autocast
 from longspan.kernels.running_covariance import channel_weights, running_covariance

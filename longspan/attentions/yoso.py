@@ -30,14 +30,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from longspan.attentions.base import (
-    ALL_PATTERNS,
-    AttentionMeta,
-    DecodeState,
-    HeadwiseAttention,
-    Pattern,
-    centred_conv,
-)
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern, centred_conv
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.bucket_sums import agreements, bucket_sums
 from longspan.kernels.precision import at_least_single, without_autocast

@@ -26,14 +26,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import (
-    ALL_PATTERNS,
-    AttentionMeta,
-    HeadwiseAttention,
-    KeyValueCache,
-    Pattern,
-    centred_conv,
-)
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern, centred_conv
+from longspan.attentions.states import KeyValueCache
 from longspan.core.errors import UsageError
 from longspan.kernels.collision_attention import collision, collision_attention
 from longspan.kernels.precision import at_least_single, without_autocast

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longspan.attentions import ALL_PATTERNS, Attention, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
-from longspan.attentions.base import History
+from longspan.attentions.states import History
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError
 from longspan.kernels.packing import Layout
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from longspan.attentions import Pattern
-from longspan.attentions.base import Memory
+from longspan.attentions.states import Memory
 from longspan.attentions.transformer_xl import TransformerXL
 from tests.conformance.right import Plain, declare
 

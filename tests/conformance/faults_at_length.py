@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longspan.attentions import DecodeState, Pattern
-from longspan.attentions.base import KeyValueCache
+from longspan.attentions.states import KeyValueCache
 from longspan.kernels.masked import attend_once
 from tests.conformance.right import Plain, declare
 

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import ALL_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.precision import at_least_single, without_autocast
 

@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, KeyValueRing, Pattern
+from longspan.attentions.base import SELF_PATTERNS, AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import KeyValueRing
 from longspan.core.errors import UsageError
 from longspan.kernels.block_sparse import sliding_window
 from longspan.kernels.masked import attend_once

@@ -25,7 +25,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from longspan.attentions.base import AttentionMeta, DecodeState, HeadwiseAttention, Pattern
+from longspan.attentions.base import AttentionMeta, HeadwiseAttention, Pattern
+from longspan.attentions.states import DecodeState
 from longspan.core.errors import UsageError
 from longspan.kernels.favor import draw_projection, stabilized_features
 from longspan.kernels.linear_attention import with_ones
