@@ -116,5 +116,5 @@ class CosFormer(HeadwiseAttention):
         place = torch.arange(x.shape[2], device=x.device).expand(len(x), -1) if mask is None else mask.cumsum(dim=1) - 1
         return self._angle(place, x)
 
-    def _angle(self, place: Int[Tensor, "b *n"], x: Tensor) -> Float[Tensor, "b *n"]:
+    def _angle(self, place: Int[Tensor, " b *n"], x: Tensor) -> Float[Tensor, " b *n"]:
         return place.to(torch.promote_types(x.dtype, torch.float32)) * (torch.pi / 2) / self.longest

@@ -18,6 +18,7 @@ the count of the call itself (`counted`). Bytes and operations are compared with
 same run, on a large copy and a large matrix product.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -170,7 +171,7 @@ def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
         nbytes = min(nbytes, 2 ** int(math.log2(max(free // 8, 2**20))))
     source = torch.zeros(nbytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copying = _median(lambda: target.copy_(source), device)
+    copying = _median(functools.partial(target.copy_, source), device)
     del source, target
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(a)

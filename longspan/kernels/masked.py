@@ -73,7 +73,7 @@ def attend_once(
     q: Float[Tensor, "b h c"],
     k: Float[Tensor, "b h m c"],
     v: Float[Tensor, "b h m e"],
-    visible: Bool[Tensor, "b #h m"],
+    visible: Bool[Tensor, " b #h m"],
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "b h e"]:

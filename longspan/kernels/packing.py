@@ -81,10 +81,10 @@ class Layout:
         """The position of each real token in the flattened batch, with a gap of `apart` between rows."""
         return self.index + self.index // self.mask.shape[1] * apart
 
-    def pack(self, x: Shaped[Tensor, "b n *rest"]) -> Shaped[Tensor, "t *rest"]:
+    def pack(self, x: Shaped[Tensor, "b n *rest"]) -> Shaped[Tensor, " t *rest"]:
         return x.flatten(0, 1).index_select(0, self.index)
 
-    def unpack(self, x: Shaped[Tensor, "t *rest"]) -> Shaped[Tensor, "b n *rest"]:
+    def unpack(self, x: Shaped[Tensor, " t *rest"]) -> Shaped[Tensor, "b n *rest"]:
         """The padded batch, zeros where there is no token."""
         flat = x.new_zeros(self.mask.numel(), *x.shape[1:]).index_copy(0, self.index, x)
         return flat.unflatten(0, self.mask.shape)

@@ -48,8 +48,8 @@ def linear_attention(
 def features(
     x: Float[Tensor, "b h *n c"],
     feature: str,
-    angles: Float[Tensor, "b *n"] | None = None,
-    mask: Bool[Tensor, "b *n"] | None = None,
+    angles: Float[Tensor, " b *n"] | None = None,
+    mask: Bool[Tensor, " b *n"] | None = None,
 ) -> Float[Tensor, "b h *n r"]:
     """phi(x) in float32 or better; a hidden key gets 0, so that it adds nothing to any sum."""
     x = at_least_single(x)

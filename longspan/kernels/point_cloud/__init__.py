@@ -112,7 +112,7 @@ def farthest_points(
     return torch.cat([index, index[:, -1:].expand(-1, k - steps)], dim=1)
 
 
-def take(x: Shaped[Tensor, "b m c"], index: Int[Tensor, "b *n"]) -> Shaped[Tensor, "b *n c"]:
+def take(x: Shaped[Tensor, "b m c"], index: Int[Tensor, " b *n"]) -> Shaped[Tensor, "b *n c"]:
     """The rows of each cloud at an index, for example nearest neighbours.
 
     One flat index: torch adds up its gradient in a fixed order, while that of `gather` uses atomics.

@@ -224,7 +224,7 @@ def lift(
     c: Float[Tensor, "d cg k"],
     reads: Float[Tensor, "d cg t k"],
     skip: Float[Tensor, "c d"],
-    across: Shaped[Tensor, "d *k"],
+    across: Shaped[Tensor, " d *k"],
     dtype: torch.dtype,
 ) -> Chunk:
     """A chunk from A^t B, C and, for each t, C A^(t+1), or C A^t for the second half of C.
