@@ -191,6 +191,9 @@ Budget = Annotated[
 Share = Annotated[
     int, typer.Option("--share", metavar="K", min=1, max=64, help="Cells that share the device; for scores only.")
 ]
+Weights = Annotated[
+    bool, typer.Option("--weights/--no-weights", help="Keep the trained weights beside the card, for probes and use.")
+]
 
 Launcher = Annotated[str, typer.Option("--launcher", metavar="L", help="Where cells run: local, ray or slurm.")]
 Address = Annotated[

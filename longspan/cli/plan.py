@@ -24,6 +24,7 @@ from longspan.cli.app import (
     SeveralValues,
     Share,
     SlurmSettings,
+    Weights,
     app,
     catalogue,
     launcher_options,
@@ -50,6 +51,7 @@ def plan(
     run: Annotated[bool, typer.Option("--run", help="Run them, the most informative per minute first.")] = False,
     budget: Budget = None,
     share: Share = 1,
+    weights: Weights = True,
     launcher: Launcher = "local",
     address: Address = None,
     cpus: Cpus = None,
@@ -100,8 +102,8 @@ def plan(
     from longspan.results import collect
     from longspan.results.device import device_of
 
-    if not run and (budget is not None or share > 1):
-        raise UsageError("--budget and --share are for --run; without it nothing is run.")
+    if not run and (budget is not None or share > 1 or not weights):
+        raise UsageError("--budget, --share and --no-weights are for --run; without it nothing is run.")
     if run and as_json:
         raise UsageError("--json prints the plan and nothing else; leave out --run, or --json.")
     evidence = analysis.gather(collect.card_folders(cards, out))
@@ -133,7 +135,7 @@ def plan(
         _show_cluster(cluster, here, nodes or 1, gpus or 1, price)
     if run and found.cells:
         debug = getattr(context.find_root().command, "debug", False)
-        how = {"out": str(out), "device": device, "real": real, "debug": debug}
+        how = {"out": str(out), "device": device, "real": real, "weights": weights, "debug": debug}
         own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
         _run(found.cells, launcher, share, budget, how | launcher_options(launcher, **own))
     elif not as_json and found.cells:

@@ -27,6 +27,7 @@ from longspan.cli.app import (
     Share,
     SlurmSettings,
     Tier,
+    Weights,
     app,
     launcher_options,
     overrides,
@@ -79,6 +80,7 @@ def run(
     ] = None,
     budget: Budget = None,
     share: Share = 1,
+    weights: Weights = True,
     launcher: Launcher = "local",
     address: Address = None,
     cpus: Cpus = None,
@@ -135,7 +137,8 @@ def run(
         _estimate(asked, device, as_json)
         return
     debug = getattr(context.find_root().command, "debug", False)
-    how = {"out": str(out), "device": device, "devices": devices, "parallel": parallel, "real": real}
+    how = {"out": str(out), "device": device, "devices": devices, "parallel": parallel}
+    how |= {"real": real, "weights": weights}
     own = {"address": address, "cpus": cpus, "set_slurm": set_slurm, "cells_per_job": cells_per_job}
     how |= launcher_options(launcher, **own)
     waiting = list(asked)

@@ -341,6 +341,21 @@ def test_a_run_goes_from_data_to_board_and_is_not_run_twice(folder):
     assert call("runs").stdout.startswith("No unfinished runs")
 
 
+def test_a_run_without_weights_keeps_the_rest_and_one_that_wants_them_trains_again(folder):
+    def kept():
+        names = [path.name for path in (folder / "out" / "cards").glob("listops/*")]
+        return {name.partition(".")[2] for name in names}
+
+    words = ["run", "listops", "-a", "softmax", *SET]
+    for _ in range(2):  # the second command finds the card
+        result = call(*words, "--no-weights")
+        assert result.exit_code == 0, result.output
+        assert kept() == {"json", "log.csv", "predictions.npz"}
+    assert call("verify", *(folder / "out" / "cards").glob("listops/*.json")).exit_code == 0
+    assert call(*words).exit_code == 0
+    assert "weights.safetensors" in kept()
+
+
 PARAMS = ["params", "forecasting_etth1_univariate", "-a", "softmax", "linformer(rank=16, sharing='key-value')"]
 
 

@@ -85,6 +85,14 @@ def test_it_runs_what_is_missing_and_marks_what_shares_the_device(ran, share):
     assert "[4/4]" in result.stderr
 
 
+@pytest.mark.parametrize("words, kept", [((), True), (("--no-weights",), False)])
+def test_weights_are_kept_unless_they_are_not_wanted(monkeypatch, words, kept):
+    asked = []
+    monkeypatch.setattr("longspan.runs.run", lambda cell, *, weights, **how: asked.append(weights) or make_card())
+    assert call("listops", "-a", "softmax", "--tier", "smoke", "--run", *words).exit_code == 0
+    assert asked == [kept]
+
+
 def test_where_the_data_of_a_task_are_missing_its_other_cells_are_left_out(ran):
     result = call("text", "-a", "softmax", "linear", "none", "--run")
     assert result.exit_code == 3
@@ -104,6 +112,7 @@ def test_what_a_budget_leaves_is_said_and_nothing_is_begun_after_it(ran):
     [
         (["listops", "--budget", "25m"], "are for --run"),
         (["listops", "--share", "2"], "are for --run"),
+        (["listops", "--no-weights"], "are for --run"),
         (["listops", "--run", "--budget", "soon"], "--budget takes a number with a unit"),
         (["listops", "--run", "--json"], "leave out --run, or --json"),
         (["chess"], "No suite or task named 'chess'"),
