@@ -5,7 +5,7 @@
 Costs are the time and memory of a call and, for causal patterns, the time to decode a token. One mechanism beats
 another in the same pattern if it is as cheap in every known cost of the other, cheaper in at least one, and on no task
 worse in score by more than two standard errors; exact attention, which computes softmax, is no worse unless scores say
-so. Where scores cannot tell, the other stays a choice `if it scores better`. Nothing is guessed: a length between two
+so. Where scores cannot tell, the other stays a choice `if better` in score. Nothing is guessed: a length between two
 measured ones is interpolated linearly in log-log space and the answer says so; a length beyond them is not answered.
 """
 
@@ -16,19 +16,22 @@ from longspan.analysis.cards import Evidence
 from longspan.analysis.comparable import MODES, Bench, LengthEstimate, need_benches
 from longspan.analysis.fastest import Entry, ranking
 from longspan.analysis.finding import Column, Finding
-from longspan.analysis.pattern_scores import PatternScore, compared, listed, pattern_scores
+from longspan.analysis.pattern_scores import PatternScore, compared, listed, pattern_scores, rules_of
 from longspan.core.errors import DataMissing, UsageError, did_you_mean
 
 GIB = 2**30
 MIB = 2**20
 SHOWN = 12  # rows, unless all are asked for
 UNBEATEN = "Unbeaten"  # a column
-YES, OPEN, NO = "yes", "if it scores better", "no"
+YES, OPEN, NO = "yes", "if better", "no"
 CAUSAL = ("causal_self", "causal_cross")
 SAME = 1.02  # costs within two per cent of one another count as equal
 COLUMNS = (
     Column("Mechanism"),
-    Column(UNBEATEN, hint="whether nothing is as good in all that is known and better in something"),
+    Column(
+        UNBEATEN,
+        hint="whether nothing is as good in all that is known and better in something; or only if it scores better",
+    ),
     Column("Exact"),
     Column("Time, µs", "number", "a call, or a token in decoding"),
     Column("Times the first", "number", "over the fastest"),
@@ -326,7 +329,8 @@ def _caveats(choices: Sequence[Choice]) -> list[str]:
         notes.append("A whole layer has no core of its own, so that its projections are in the time.")
     scores = [score for one in choices for score in one.scores.values()]
     if scores:
-        notes.append("Scores are of own runs in the same pattern, by the fullest tier that was run of each task.")
+        rules = rules_of(one.scores for one in choices)
+        notes.append(f"Scores are of own runs in the same pattern, by the fullest tier that was run ({rules}).")
     if any(score.seeds == 1 and score.error is not None for score in scores):
         notes.append("Where one seed was run, ± knows the sampling of the test set, not the luck of training.")
     return notes

@@ -1,7 +1,8 @@
 """What mechanisms scored in the slots of one pattern, with standard errors.
 
     found = pattern_scores(evidence.runs, "causal_self")
-    listed(found["linear"].values())                 # lm 251.5, one seed (longspan · lite)
+    listed(found["linear"].values())                 # image 36.3 ± 0.9, listops 36.5 ± 2.1
+    rules_of(found.values())                         # image, listops: longspan · full
 
 For each task the fullest tier that was run counts, and within it the rules under which most mechanisms were run, so
 that scores of one task compare. An error combines the spread over seeds and, for a rate, the sampling of the test set;
@@ -37,10 +38,10 @@ class PatternScore:
 
     @property
     def text(self) -> str:
-        """`listops 36.5 ± 1.3`, where ± is half of the 95 % interval."""
+        """`listops 36.5 ± 1.3`, where ± is half of the 95 % interval, where that is known."""
         scale = 100.0 if self.percent else 1.0
         value = f"{scale * self.value:.1f}" if self.percent else f"{self.value:.4g}"
-        sure = ", one seed" if self.error is None else f" ± {scale * INTERVAL * self.error:.2g}"
+        sure = "" if self.error is None else f" ± {scale * INTERVAL * self.error:.2g}"
         return f"{self.task} {value}{sure}"
 
     def worse_than(self, other: "PatternScore") -> bool | None:
@@ -79,11 +80,16 @@ def compared(one: Mapping[str, PatternScore], other: Mapping[str, PatternScore])
 
 
 def listed(scores: Iterable[PatternScore]) -> str:
-    """`image 36.3 ± 0.9, listops 36.5 ± 2.1 (longspan · full)`: all of them, by the rules they were run under."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for score in scores:
-        groups[score.rules].append(score.text)
-    return shown("; ".join(f"{', '.join(texts)} ({rules})" for rules, texts in groups.items()))
+    return shown(", ".join(score.text for score in scores))
+
+
+def rules_of(scores: Iterable[Mapping[str, PatternScore]]) -> str:
+    """The protocol and tier of each task, which all its scores share: `image, listops: longspan · full; lm: ...`."""
+    tasks: dict[str, set[str]] = defaultdict(set)
+    for by_task in scores:
+        for task, score in by_task.items():
+            tasks[score.rules].add(task)
+    return shown("; ".join(f"{', '.join(sorted(those))}: {rules}" for rules, those in sorted(tasks.items())))
 
 
 def _place(tier: str) -> int:

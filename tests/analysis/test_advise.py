@@ -56,7 +56,7 @@ def costly(name, times_longer=1.0, times_larger=1.0, **more):
 
 def test_what_is_slower_and_larger_is_a_choice_only_if_it_scores_better():
     finding = ask(costly("cheap"), costly("large", 0.5, 2), costly("dear", 2, 2), **NOW)
-    assert verdicts(finding) == {"Cheap": "yes", "Large": "yes", "Dear": "if it scores better"}
+    assert verdicts(finding) == {"Cheap": "yes", "Large": "yes", "Dear": "if better"}
     assert column(finding, "Rivals")[-1] == "Large, Cheap" or column(finding, "Rivals")[-1] == "Cheap, Large"
     assert any("nothing is said about quality" in note for note in finding.notes)
 
@@ -66,7 +66,7 @@ def test_what_is_slower_and_larger_is_a_choice_only_if_it_scores_better():
     [
         (0.40, 0.41, "no"),  # no difference that 2,000 examples can show
         (0.40, 0.55, "yes"),  # it costs more and scores better
-        (None, 0.55, "if it scores better"),
+        (None, 0.55, "if better"),
     ],
 )
 def test_scores_of_the_same_pattern_decide_what_is_worth_its_cost(cheap, dear, verdict):
@@ -80,14 +80,14 @@ def test_scores_of_another_pattern_say_nothing():
     runs = [make_card(name, accuracy=0.4, pattern="causal_self") for name in ("cheap", "dear")]
     finding = ask(costly("cheap"), costly("dear", 2, 2), runs=runs, **NOW)
     assert set(column(finding, "Scores")) == {"unknown"}
-    assert verdicts(finding)["Dear"] == "if it scores better"
+    assert verdicts(finding)["Dear"] == "if better"
 
 
 def test_a_rival_must_have_been_run_on_every_task_of_the_other():
     runs = [make_card("dear", task, accuracy=0.4) for task in ("listops", "image")]
     runs += [make_card("cheap", accuracy=0.4)]
     finding = ask(costly("cheap"), costly("dear", 2, 2), runs=runs, **NOW)
-    assert verdicts(finding)["Dear"] == "if it scores better"
+    assert verdicts(finding)["Dear"] == "if better"
 
 
 def test_exact_attention_that_is_cheaper_beats_what_has_no_scores():
@@ -151,7 +151,7 @@ def test_scores_stand_beside_with_intervals_where_runs_have_them_and_are_not_inv
     finding = ask(runs=runs)
     scores = dict(zip(column(finding, "Mechanism"), column(finding, "Scores"), strict=True))
     assert scores["Linear"].startswith("listops 35.0 ± ")
-    assert scores["Linear"].endswith(" (longspan · full)")
+    assert any("by the fullest tier that was run (listops: longspan · full)" in note for note in finding.notes)
     assert scores["Performer"] == "unknown"
     assert any("Not known: scores" in note and "Performer" in note for note in finding.notes)
 
