@@ -24,11 +24,7 @@ TRAINING = {"core", "kernels", "attentions", "datasets", "metrics", "backbones",
 def training_source(plan: RunPlan) -> str:
     """SHA-256 of all files, of this package and of plug-ins, that decide what the training of the cell computes."""
     mechanisms = map(plan.slots.at, {*plan.patterns, *plan.task.meta.slots.values()})
-    return _hash(frozenset([*plan.task_classes, *(mechanism.cls for mechanism in mechanisms)]))
-
-
-@functools.cache  # read once, since that is the code that runs
-def _hash(classes: frozenset[type]) -> str:
+    classes = {*plan.task_classes, *(mechanism.cls for mechanism in mechanisms)}
     own = {text: cls.__module__ for cls in classes for text in plugin_source.sources(cls)}
     imported = [name for text, module in own.items() for name in plugin_source.imports(text, module)]
     texts = own.keys() | _texts([*ROOTS, *imported])
@@ -41,15 +37,21 @@ def _texts(modules: Iterable[str]) -> set[bytes]:
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        path = None if name in found else _file_of(name)
-        if path is not None:
-            found[name] = path.read_bytes()
-            waiting += [name.rpartition(".")[0], *plugin_source.imports(found[name], name)]
+        if name not in found and (module := _read(name)) is not None:
+            found[name], imported = module
+            waiting += [name.rpartition(".")[0], *imported]
     return set(found.values())
 
 
+@functools.cache  # read once, since that is the code that runs
+def _read(module: str) -> tuple[bytes, tuple[str, ...]] | None:
+    """The text of a module that takes part in training and what it imports; None for any other name."""
+    path = _file_of(module)
+    text = None if path is None else path.read_bytes()
+    return None if text is None else (text, tuple(plugin_source.imports(text, module)))
+
+
 def _file_of(module: str) -> Path | None:
-    """The file of a module that takes part in training; None for any other name."""
     package, *parts = module.split(".")
     if package != "longspan" or not (module in ROOTS or (parts and parts[0] in TRAINING)):
         return None

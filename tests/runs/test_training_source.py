@@ -62,11 +62,11 @@ def hash_where(monkeypatch, tmp_path):
                 return edited if changed is not None and path == PACKAGE / changed else path
 
             patch.setattr(training_source, "_file_of", found)
-            training_source._hash.cache_clear()
+            training_source._read.cache_clear()
             return training_source.training_source(plan(**cell))
 
     yield hash_where
-    training_source._hash.cache_clear()
+    training_source._read.cache_clear()
 
 
 @pytest.mark.parametrize(
