@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SAME = ("curve", "metrics", "score", "selected_step", "parameters", "dataset", "settings", "files_sha256", "code")
+SAME = ("curve", "metrics", "score", "selected_step", "parameters", "dataset", "settings", "files_sha256")
 RUN = ["run", "listops", "-a", "s4d", "--protocol", "strong", "--tier", "smoke", "--device", "cpu"]
 SMALL = {"recipe.steps": 160, "recipe.evaluate_every": 20, "recipe.pretraining_steps": 20, "data.test": 200}
 
@@ -45,9 +45,20 @@ def checkouts(tmp_path):
     return places
 
 
+def commit(checkout, file):
+    """A commit that adds a line to a file."""
+    with (checkout / file).open("a") as opened:
+        opened.write("\n# One more line.\n")
+    git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=b"]
+    subprocess.run([*git, "commit", "--quiet", "--all", "--message", f"{file}: one more line"], check=True)
+
+
 @pytest.mark.full
-def test_a_run_goes_on_in_a_new_checkout_with_the_same_scores_curve_and_digests(checkouts):
+@pytest.mark.parametrize("changed, resumed", [("README.md", 1), ("longspan/training/gradient.py", 0)])
+def test_a_run_goes_on_in_a_new_checkout_with_the_same_scores_curve_and_digests(checkouts, changed, resumed):
+    """Also after a commit that changes nothing behind its training; after any other it starts over."""
     whole, here, there = checkouts
+    commit(there, changed)
     words = [*RUN, *(word for name, value in SMALL.items() for word in ("--set", f"{name}={value}"))]
     finish(whole, *words)
     process = longspan(here, *words)
@@ -65,4 +76,6 @@ def test_a_run_goes_on_in_a_new_checkout_with_the_same_scores_curve_and_digests(
     finish(there, *words)
     unbroken, moved = card_of(whole), card_of(there)
     assert [moved[part] for part in SAME] == [unbroken[part] for part in SAME]
-    assert (unbroken["timing"]["resumed"], moved["timing"]["resumed"]) == (0, 1)
+    assert (unbroken["timing"]["resumed"], moved["timing"]["resumed"]) == (0, resumed)
+    assert unbroken["code"]["commit"] != moved["code"]["commit"]
+    assert (unbroken["code"]["training_sha256"] == moved["code"]["training_sha256"]) == bool(resumed)
