@@ -9,11 +9,11 @@ from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.cli.matrix_clock import MatrixClock
 from longspan.cli.spool import Spool
-from longspan.core.cell import Cell
+from longspan.core.cell import Cell, spelled, varying
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
 
-KEYS = ("task", "mechanism", "pattern", "protocol", "tier", "seed")
+KEYS = ("task", "mechanism", "pattern", "protocol", "tier", "seed", "overrides")
 KEPT = (*KEYS, "status", "score", "sha256")
 
 
@@ -56,11 +56,14 @@ def run_cells(
     """Run the cells that `take` returns until it returns None; `about` is printed with a cell when it begins."""
     ran, number, clock = Ran(), itertools.count(1), MatrixClock(cells)
     places: dict[int, str] = {}  # of the running cells
+    changed = varying(cell.overrides for cell in cells)
+    apart = [name for name in ("protocol", "tier") if len({getattr(cell, name) for cell in cells}) > 1]
 
     def begin(left: float | None) -> Cell | None:
         if (cell := take(left)) is not None:
-            words = [cell.task, cell.mechanism, *filter(None, [cell.pattern]), f"seed {cell.seed}"]
-            places[id(cell)] = f"[{next(number)}/{len(cells)}] {' · '.join(words)}"
+            words = [cell.task, cell.mechanism, cell.pattern, *(getattr(cell, name) for name in apart)]
+            words += [f"seed {cell.seed}", spelled(cell.overrides, changed)]
+            places[id(cell)] = f"[{next(number)}/{len(cells)}] {' · '.join(filter(None, words))}"
             bar = tables.console(error=True).is_terminal and not launcher.several  # which shows what is being run
             if len(cells) > 1 and (about(cell) or not bar):
                 say(f"{places[id(cell)]}{about(cell)}", error=True)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from longspan.core.cell import spelled, varying
 from longspan.core.printable import printable
 from longspan.core.screen import screen as console
 from longspan.published.taxonomy import unlike_printed
@@ -245,6 +246,7 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
     scores = [card["score"] if card["status"] == "ok" else None for card in cards]
     metrics = {score["name"] for score in scores if score is not None}
     metric = metrics.pop() if len(metrics) == 1 else "score"
+    changed = varying(card["overrides"] for card in cards)
     rows = []
     for card, score in zip(cards, scores, strict=True):
         named = "" if score is None or score["name"] in (metric, "accuracy") else f" {score['name']}"
@@ -259,10 +261,12 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
                 count(card["parameters"]["total"]),
                 "shared" if card["timing"].get("shared") else rate(card["timing"]["steps_per_second"]),
                 duration(card["timing"]["wall_seconds"]),
+                *([spelled(card["overrides"], changed)] if changed else []),
             )
         )
     columns = ("task", "mechanism", "seed", metric, "chance", "data", "params", "steps/s", "time")
-    return table(columns, rows, right=tuple(column for column in columns[2:] if column != "data"))
+    columns += ("changed",) if changed else ()
+    return table(columns, rows, right=tuple(column for column in columns[2:] if column not in ("data", "changed")))
 
 
 def scored(score: Mapping[str, Any]) -> str:

@@ -1,8 +1,10 @@
 """A cell of the arena, in the words of the command line."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+UNCHANGED = "unchanged"  # stands for the value that a setting has by default
 
 
 @dataclass(frozen=True, slots=True)  # else each of thousands has a dictionary as soon as it is pickled
@@ -33,3 +35,23 @@ def cells(
         for mechanism in mechanisms:
             for seed in range(seeds):
                 yield Cell(task, mechanism, pattern, protocol, tier, seed, overrides or {})
+
+
+def varying(overrides: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The settings that not all of these change in the same way, in the order of their first mention.
+
+    >>> varying([{"recipe.steps": 5}, {"recipe.steps": 5, "model.layers": 6}, {"recipe.steps": 5}])
+    ('model.layers',)
+    """
+    values: dict[str, set[str]] = {}
+    for place, changes in enumerate(overrides):
+        for name, value in changes.items():
+            values.setdefault(name, {UNCHANGED} if place else set()).add(repr(value))
+        for name in values.keys() - changes.keys():
+            values[name].add(UNCHANGED)
+    return tuple(name for name, seen in values.items() if len(seen) > 1)
+
+
+def spelled(overrides: Mapping[str, Any], names: Iterable[str]) -> str:
+    """These settings as far as they are changed: `model.layers=6, model.positions=rope`."""
+    return ", ".join(f"{name}={overrides[name]}" for name in names if name in overrides)

@@ -12,8 +12,10 @@ from longspan.cli import app, matrix_clock, tables
 from longspan.cli.app import ProgressBar
 from longspan.cli.doctor import Diagnosis
 from longspan.cli.matrix_clock import MatrixClock
-from longspan.core.cell import cells
+from longspan.cli.run_cells import run_cells
+from longspan.core.cell import Cell, cells
 from longspan.launchers.base import Outcome
+from longspan.launchers.matrix import noted
 from longspan.results.board import board
 from longspan.results.render import render
 from longspan.results.terminal_board import _broken
@@ -76,6 +78,34 @@ def test_a_failed_or_stopped_cell_says_so(clock):
     watch = MatrixClock(todo)
     assert watch.ended(todo[0], Outcome(sentence="No.", code=4)) == "failed"
     assert watch.ended(todo[1], Outcome(unfinished=True)) == "stopped, the state is saved"
+
+
+CANDIDATES = [{"recipe.steps": 9}, {"recipe.steps": 9, "model.layers": 6}, {"recipe.steps": 9, "model.layers": 2}]
+
+
+def test_cells_that_differ_in_settings_are_told_apart(tmp_path, capsys):
+    """As the candidates of a recipe, which used to be lines and rows that said the same."""
+    asked = [Cell("listops", "softmax", tier=tier, overrides=one) for tier in ("lite", "full") for one in CANDIDATES]
+    waiting = iter(asked)
+
+    class Now:
+        several = False
+
+        def run(self, take):
+            while (cell := take(None)) is not None:
+                yield cell, Outcome(make_card(tier=cell.tier, overrides=cell.overrides))
+
+    with noted(tmp_path, "local", asked) as journal:
+        ran = run_cells(Now(), lambda left: next(waiting, None), asked, journal)
+    said = [line.split(": ")[0] for line in capsys.readouterr().err.splitlines() if "accuracy" in line]
+    assert said[:2] == [
+        "[1/6] listops · softmax · lite · seed 0",
+        "[2/6] listops · softmax · lite · seed 0 · model.layers=6",
+    ]
+    assert len(set(said)) == len(asked)
+    changes = list(map(str, tables.cards_table(ran.cards).columns[-1].cells))
+    assert changes == ["", "model.layers=6", "model.layers=2"] * 2
+    assert [entry["overrides"] for entry in ran.to_json()] == CANDIDATES * 2
 
 
 def test_off_a_terminal_a_long_command_says_how_far_it_is(monkeypatch, capsys):
