@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,16 @@ from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.kernels.packing import Rows
 from longspan.runs.fabric import WORTH_COMPILING, compile_long_runs
 from longspan.tasks import Recipe
+from longspan.tasks.lit_feed import filled
+from longspan.tasks.token_feed import Batch
 from tests.backbones.test_compiled import built_in
 
 ROOT = Path(__file__).parents[2]
 SIZES = Sizes(dim=16, heads=2, layers=3, mlp=16)
 VOCABULARY, WIDTH = 17, 150
 BATCHES = [[80, 64, 150, 33], [145, 9, 145, 145], [110, 51, 110, 77]]
+SIDE = 16
+PICTURES = replace(SIZES, hide_zeros=True, zero_rule="drop", positions="rope", pooling="mean")
 LONG = Recipe(steps=WORTH_COMPILING, batch_size=1, learning_rate=1.0, warmup=0)
 STEP = 128  # totals are multiples of it
 QUICK = ("local", "s4")  # one works on packed tokens, one on padded ones and passes a parameter to einops
@@ -79,6 +84,25 @@ def describe(names: list[str]) -> None:
         sizes = [size.node.expr for graph in graphs for size in formulas(graph)]
         unknowns = sorted({str(symbol) for size in sizes for symbol in size.free_symbols})
         print(json.dumps({"graphs": len(graphs), "unknowns": unknowns, "formulas": sorted({str(s) for s in sizes})}))
+
+
+def describe_pictures(names: list[str]) -> None:
+    """Train on pictures whose black pixels are left out, more and more of them lit, and print what was compiled."""
+    graphs = keep_graphs()
+    for name in names:
+        graphs.clear()
+        model = EncoderClassifier(attentions.get(name), PICTURES, vocabulary=256, classes=2, length=SIDE**2)
+        compile_long_runs(model, "cuda", LONG)
+        torch._dynamo.config.suppress_errors = False
+        longest = set()
+        for most in (30, 100, 180, 250):
+            lit = torch.randint(10, most, (150,))
+            places = torch.rand(len(lit), SIDE**2).argsort(dim=1).argsort(dim=1)
+            pixels = torch.where(places < lit[:, None], torch.randint(1, 256, places.shape), 0)
+            batch = filled(Batch(pixels, None, torch.zeros(len(lit), dtype=torch.long)), lit.numpy())
+            model(batch.tokens, batch.lengths).square().sum().backward()
+            longest.add((batch.lengths.total, batch.lengths.max_seqlen))
+        print(json.dumps({"graphs": len(graphs), "shapes": len(longest)}))
 
 
 def describe_writer(name: str) -> None:
@@ -151,6 +175,12 @@ def test_a_run_compiles_one_graph_whose_only_unknown_is_the_number_of_tokens(nam
         assert found["graphs"] == 1, name
         assert len(found["unknowns"]) <= 1, (name, found["unknowns"])
         assert len(found["formulas"]) <= MOST_FORMULAS, (name, found["formulas"])
+
+
+def test_pictures_without_black_pixels_compile_one_graph_however_many_are_lit():
+    for found in run_apart("describe_pictures(['softmax', 'linear'])"):
+        assert found["graphs"] == 1
+        assert found["shapes"] > 2
 
 
 @pytest.mark.full
