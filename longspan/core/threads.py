@@ -1,7 +1,8 @@
-"""How many threads torch computes with on a CPU, and how many compilers it starts."""
+"""How many threads torch computes with on a CPU, how many compilers it starts, and which threads give way."""
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 
 from longspan.core.environment import available_cpus
@@ -17,6 +18,15 @@ def share_compilers(processes: int) -> dict[str, str]:
     if processes <= 1 or COMPILERS in os.environ:
         return {}
     return {COMPILERS: str(max(1, available_cpus() // processes))}
+
+
+def give_way() -> None:
+    """Lower the priority of this thread, so that threads that feed a device are not kept waiting.
+
+    Only on Linux, where a thread has a priority of its own.
+    """
+    if sys.platform == "linux":
+        os.nice(10)
 
 
 @contextlib.contextmanager

@@ -309,7 +309,7 @@ def generate(
 
     Contours may have fewer paddles than the difficulty asks for; markers can be left out for comparisons.
     """
-    from longspan.datasets.drawing.growth import draw_image
+    from longspan.datasets.drawing.growth import draw_images
     from longspan.datasets.drawing.stamps import stamps
 
     rules = rules_of(data.size)
@@ -322,10 +322,8 @@ def generate(
     contrasts = (rules.snake_contrast * rules.paddle_contrast, rules.snake_contrast)
     rng = np.random.Generator(np.random.PCG64(seed))
     images, labels = np.zeros((count, data.size, data.size), np.uint8), np.zeros(count, np.uint8)
-    for i in range(count):
-        labels[i] = int(rng.random() * 2)
-        margin = rules.margins[int(rng.random() * len(rules.margins))]
-        draw_image(rng, stamps(data.size, margin), plan, contrasts, int(labels[i]), markers, images[i])
+    tables = tuple(stamps(data.size, margin) for margin in rules.margins)
+    draw_images(rng, tables, plan, contrasts, markers, images, labels)
     return images, labels
 
 

@@ -1,11 +1,10 @@
 """Training pictures that are new in every epoch, and flipped and rotated: a data set that cannot be memorised.
 
-The pictures of the next epoch are drawn in threads while the device trains on those of this one. Which pictures an
-epoch has, and how each is turned, depends only on the seeds, the epoch and the row, so that a resumed run, and several
-processes, have the same.
+The pictures of the next epoch are drawn in threads of low priority while the device trains on those of this one. Which
+pictures an epoch has, and how each is turned, depends only on the seeds, the epoch and the row, so that a resumed run,
+and several processes, have the same.
 """
 
-import os
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,8 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from longspan.core.environment import available_cpus
+from longspan.core.threads import give_way
 from longspan.datasets.pathfinder import Drawn
 from longspan.tasks.base import Feed
 from longspan.tasks.lit_feed import count_lit
@@ -44,7 +45,7 @@ class FreshFeed(Feed):
             self._sets[0] = self._moved(np.array(split.tokens).reshape(len(split), -1), np.array(split.labels))
         self._coming: dict[int, list[Future]] = {}
         self._turns = symmetries(self.side).to(device)
-        self._threads = ThreadPoolExecutor(os.cpu_count())
+        self._threads = ThreadPoolExecutor(available_cpus(), initializer=give_way)
         weakref.finalize(self, self._threads.shutdown, wait=False, cancel_futures=True)
 
     def __len__(self) -> int:

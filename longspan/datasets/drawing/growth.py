@@ -255,6 +255,18 @@ def draw(canvas, stamp, row, column, contrast):
 
 
 @compiled
+def draw_images(rng, stamps, plan, contrasts, marked, images, labels):
+    """Fill `images` [count size size] and `labels` [count]; `stamps` are the tables of each margin.
+
+    One call for many images, since a call from Python holds the GIL for a moment, and many threads draw at once.
+    """
+    for i in range(len(images)):
+        labels[i] = int(rng.random() * 2)
+        margin = int(rng.random() * len(stamps))
+        draw_image(rng, stamps[margin], plan, contrasts, labels[i], marked, images[i])
+
+
+@compiled
 def draw_image(rng, stamps, plan, contrasts, label, marked, image):
     """One image [size size] of uint8; `plan` holds the integers of the rules, `contrasts` target, distractor."""
     size, padding, seed_distance, contour, distractor, distractors, retrials, distractor_retrials = plan
