@@ -105,6 +105,10 @@ def say_what_is_left(ran: Ran, waiting: int, *, error: bool = False) -> None:
     """If the budget ran out, say what was stopped, what was not begun, and how to resume."""
     if not (ran.unfinished or waiting):
         return
-    stopped = ", ".join(f"{cell.task} {cell.mechanism} seed {cell.seed}" for cell in ran.unfinished)
+    changed = varying(cell.overrides for cell in ran.unfinished)
+    names = [
+        (f"{cell.task} {cell.mechanism} seed {cell.seed}", spelled(cell.overrides, changed)) for cell in ran.unfinished
+    ]
+    stopped = ", ".join(f"{name} ({changes})" if changes else name for name, changes in names)
     saved = f" Stopped, with the state saved: {stopped}." if stopped else ""
     say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.", error=error)

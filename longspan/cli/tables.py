@@ -355,14 +355,16 @@ def spread_table(found: Sequence[Any]) -> Table:
 
 def unfinished_table(found: Sequence[Any]) -> Table:
     rows = []
+    changed = varying(run.cell.overrides for run in found if run.cell is not None)
     for run in found:
         if run.cell is None:
-            what, done = (run.problem, "", "", ""), ""
+            what, done, changes = (run.problem, "", "", ""), "", ""
         else:
             what = (run.cell.task, run.cell.mechanism, f"{run.cell.protocol}/{run.cell.tier}", run.cell.seed)
-            done = f"{run.step:,} of {run.steps:,}"
-        rows.append((*what, done, size(run.bytes), moment(run.updated), run.path))
-    columns = ("task", "mechanism", "protocol/tier", "seed", "steps done", "size", "last written", "folder")
+            done, changes = f"{run.step:,} of {run.steps:,}", spelled(run.cell.overrides, changed)
+        rows.append((*what, *([changes] if changed else []), done, size(run.bytes), moment(run.updated), run.path))
+    columns = ("task", "mechanism", "protocol/tier", "seed", *(["changed"] if changed else []))
+    columns += ("steps done", "size", "last written", "folder")
     return table(columns, rows, right=("seed", "steps done", "size"))
 
 

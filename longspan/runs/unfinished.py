@@ -82,7 +82,8 @@ def read_cell(path: Path) -> tuple[Cell, int]:
     record: Any = json.loads(path.read_text())
     cell, steps = Cell(**record["cell"]), record["steps"]
     words = (cell.task, cell.mechanism, cell.protocol, cell.tier)
-    if not all(isinstance(word, str) for word in words) or {type(cell.seed), type(steps)} != {int}:
+    plain = {type(cell.seed), type(steps)} == {int} and isinstance(cell.overrides, dict)
+    if not (plain and all(isinstance(word, str) for word in words)):
         raise TypeError("other kinds of values than a cell has")
     if ":" not in cell.task and cell.task not in tasks.names():
         raise ValueError(f"there is no task {cell.task!r}")

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from longspan.cli import app, matrix_clock, tables
 from longspan.cli.app import ProgressBar
 from longspan.cli.doctor import Diagnosis
 from longspan.cli.matrix_clock import MatrixClock
-from longspan.cli.run_cells import run_cells
+from longspan.cli.run_cells import Ran, run_cells, say_what_is_left
 from longspan.core.cell import Cell, cells
 from longspan.launchers.base import Outcome
 from longspan.launchers.matrix import noted
 from longspan.results.board import board
 from longspan.results.render import render
 from longspan.results.terminal_board import _broken
+from longspan.runs.unfinished import Unfinished
 from longspan.training.display import LineFromTimeToTime
 from longspan.training.progress import Progress
 from tests.results.factory import make_card
@@ -106,6 +108,11 @@ def test_cells_that_differ_in_settings_are_told_apart(tmp_path, capsys):
     changes = list(map(str, tables.cards_table(ran.cards).columns[-1].cells))
     assert changes == ["", "model.layers=6", "model.layers=2"] * 2
     assert [entry["overrides"] for entry in ran.to_json()] == CANDIDATES * 2
+    say_what_is_left(Ran(unfinished=asked[:2]), 0)
+    assert "softmax seed 0, listops softmax seed 0 (model.layers=6)" in " ".join(capsys.readouterr().out.split())
+    stopped = [Unfinished(tmp_path, cell, 1, 9, 10, datetime.now(UTC)) for cell in asked[:3]]
+    assert list(map(str, tables.unfinished_table(stopped).columns[4].cells)) == changes[:3]
+    assert "changed" not in [column.header for column in tables.unfinished_table(stopped[:1]).columns]
 
 
 def test_off_a_terminal_a_long_command_says_how_far_it_is(monkeypatch, capsys):

@@ -31,6 +31,7 @@ BROKEN = {
     "steps in words": json.dumps(SOUND | {"steps": "ten"}),
     "a seed in words": json.dumps({"cell": SOUND["cell"] | {"seed": "zero"}, "steps": 10}),
     "a task in numbers": json.dumps({"cell": SOUND["cell"] | {"task": 3}, "steps": 10}),
+    "settings in a list": json.dumps({"cell": SOUND["cell"] | {"overrides": ["steps"]}, "steps": 10}),
     "an unknown task": json.dumps({"cell": SOUND["cell"] | {"task": "chess"}, "steps": 10}),
     "too deep": "[" * 100_000,
 }
