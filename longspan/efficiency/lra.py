@@ -29,7 +29,7 @@ from longspan.backbones.encoder_classifier import EncoderClassifier, Sizes
 from longspan.core import environment
 from longspan.core.errors import RunFailed, UsageError
 from longspan.core.mirror import local
-from longspan.core.seeding import derive, seed_everything
+from longspan.core.seeding import derive, seed_everything, seed_torch
 from longspan.datasets.base import Split
 from longspan.efficiency import source
 from longspan.efficiency.faults import is_sound
@@ -150,7 +150,7 @@ class Workload:
         """A step as in real training: the next rows, their batch, and the sums the training loop keeps."""
         batch = self.feed.batch(self.order.rows(self.done))
         if self.optimizer is not None:
-            torch.manual_seed(derive(self.seed, "step", self.done))
+            seed_torch(derive(self.seed, "step", self.done), self.device)
             set_learning_rate(self.optimizer, learning_rate(self.recipe, self.done))
         self.loss += self._train(batch) if self.trains else self._infer(batch)
         self.done += 1

@@ -20,7 +20,7 @@ from longspan.backbones.batch_norm import unsynchronised
 from longspan.core.atomic import temporary_beside
 from longspan.core.errors import RunFailed, UsageError
 from longspan.core.meter import Stopwatch, peak_memory_bytes
-from longspan.core.seeding import derive
+from longspan.core.seeding import derive, seed_torch
 from longspan.core.signals import deferred
 from longspan.datasets.base import Splits
 from longspan.kernels.context_parallel import shared
@@ -159,11 +159,11 @@ def train(
             set_learning_rate(optimizer, learning_rate(recipe, step))
             rows = rows_of(step)
             with dealt(rank, sharers, derive(seed, "batch", step)):
-                torch.manual_seed(derive(seed, "batch", step))
+                seed_torch(derive(seed, "batch", step), device)
                 parts = [train_feed.batch(own) for own in rows]
                 parts = [task.tokens_of(part, *place) for part in parts] if in_context else parts
             with dealt(rank, sharers, derive(seed, "step", step, 0)), shared(*(place if in_context else (0, 1))):
-                torch.manual_seed(derive(seed, "step", step, fabric.global_rank))
+                seed_torch(derive(seed, "step", step, fabric.global_rank), device)
                 results = update(parts if streams is None else streams.before(parts, rows))
             if streams is not None:
                 streams.after(rows, results)

@@ -1,13 +1,15 @@
 """One integer seeds every named stream: the same name gives the same numbers, another name gives others."""
 
 import random
+import traceback
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longspan.core.seeding import derive, seed_everything
+from longspan.core.seeding import derive, seed_everything, seed_torch
 
 
 @given(st.integers(), st.lists(st.text(max_size=5) | st.integers(), max_size=3))
@@ -37,3 +39,19 @@ def test_everything_is_seeded():
     assert draw() == first
     seed_everything(8)
     assert not set(map(str, draw())) & set(map(str, first))
+
+
+def test_a_step_is_seeded_as_torch_would_without_a_copy_of_the_call_stack(monkeypatch):
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    monkeypatch.setattr(traceback, "format_stack", lambda *how: pytest.fail("a copy of the call stack"))
+    seed_torch(7, torch.device("cpu"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("device, seeded", [("cpu", []), ("cuda", [7]), (torch.device("cuda", 0), [7])])
+def test_a_gpu_is_seeded_where_it_computes(monkeypatch, device, seeded):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", asked.append)
+    seed_torch(7, device)
+    assert asked == seeded
