@@ -9,7 +9,7 @@ from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.cli.matrix_clock import MatrixClock
 from longspan.cli.spool import Spool
-from longspan.core.cell import Cell, spelled, varying
+from longspan.core.cell import Cell, telling
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
 
@@ -56,14 +56,11 @@ def run_cells(
     """Run the cells that `take` returns until it returns None; `about` is printed with a cell when it begins."""
     ran, number, clock = Ran(), itertools.count(1), MatrixClock(cells)
     places: dict[int, str] = {}  # of the running cells
-    changed = varying(cell.overrides for cell in cells)
-    apart = [name for name in ("protocol", "tier") if len({getattr(cell, name) for cell in cells}) > 1]
+    name = telling(cells)
 
     def begin(left: float | None) -> Cell | None:
         if (cell := take(left)) is not None:
-            words = [cell.task, cell.mechanism, cell.pattern, *(getattr(cell, name) for name in apart)]
-            words += [f"seed {cell.seed}", spelled(cell.overrides, changed)]
-            places[id(cell)] = f"[{next(number)}/{len(cells)}] {' · '.join(filter(None, words))}"
+            places[id(cell)] = f"[{next(number)}/{len(cells)}] {name(cell)}"
             bar = tables.console(error=True).is_terminal and not launcher.several  # which shows what is being run
             if len(cells) > 1 and (about(cell) or not bar):
                 say(f"{places[id(cell)]}{about(cell)}", error=True)
@@ -105,10 +102,6 @@ def say_what_is_left(ran: Ran, waiting: int, *, error: bool = False) -> None:
     """If the budget ran out, say what was stopped, what was not begun, and how to resume."""
     if not (ran.unfinished or waiting):
         return
-    changed = varying(cell.overrides for cell in ran.unfinished)
-    names = [
-        (f"{cell.task} {cell.mechanism} seed {cell.seed}", spelled(cell.overrides, changed)) for cell in ran.unfinished
-    ]
-    stopped = ", ".join(f"{name} ({changes})" if changes else name for name, changes in names)
+    stopped = ", ".join(map(telling(ran.unfinished), ran.unfinished))
     saved = f" Stopped, with the state saved: {stopped}." if stopped else ""
     say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.", error=error)

@@ -15,7 +15,8 @@ from rich.text import Text
 from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.core.atomic import write_text
-from longspan.launchers.matrix import ENDED, Row, rows, seconds_left
+from longspan.core.cell import spelled, telling, varying
+from longspan.launchers.matrix import ENDED, Row, key_of, rows, seconds_left
 
 EVERY = 2.0  # seconds between updates
 SHOWN = {"running": 40, "failed": 20, "stopped": 5, "queued": 5, "done": 5}
@@ -27,7 +28,7 @@ PAGE = """<!doctype html>
 {body}
 </table></body></html>
 """
-COLUMNS = ("state", "task", "mechanism", "seed", "step", "steps/s", "time left", "")
+COLUMNS = ("state", "task", "mechanism", "seed", "step", "steps/s", "time left", "", "changed")
 
 
 def watch_matrix(out: Path, page: Path | None = None, *, every: float = EVERY) -> None:
@@ -77,11 +78,11 @@ def _say_changes(out: Path, page: Path | None, every: float) -> None:
     before: dict[str, str] = {}
     while True:
         found = rows(out)
+        name = telling([row.cell for row in found])
         for row in found:
-            name = f"{row.cell.task} {row.cell.mechanism} seed {row.cell.seed}"
-            if row.state != before.get(name, "queued"):
-                say(": ".join(filter(None, (f"{row.state} {name}", row.reason))))
-            before[name] = row.state
+            if row.state != before.get(key := key_of(row.cell), "queued"):
+                say(": ".join(filter(None, (f"{row.state} {name(row.cell)}", row.reason))))
+            before[key] = row.state
         _write_page(page, found)
         if all(row.state in ENDED for row in found):
             say(summary(found))
@@ -99,12 +100,14 @@ def summary(found: Sequence[Row]) -> str:
 
 
 def _drawn(found: Sequence[Row]) -> Group:
-    return Group(Text(summary(found)), tables.table(COLUMNS, _lines(found), right=("seed", "step", "steps/s")))
+    columns, lines = _table(found)
+    return Group(Text(summary(found)), tables.table(columns, lines, right=("seed", "step", "steps/s")))
 
 
-def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The rows to show: of each state, as many as SHOWN allows."""
+def _table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The columns, and the rows to show: of each state, as many as SHOWN allows."""
     lines, seen = [], Counter()
+    changed = varying(row.cell.overrides for row in found)
     for row in found:
         seen[row.state] += 1
         if seen[row.state] > SHOWN[row.state]:
@@ -114,14 +117,15 @@ def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
         rate = f"{pace.rate:.1f}" if pace and pace.rate else ""
         left = tables.duration(pace.seconds_left if pace else None)
         took = f"took {tables.duration(row.seconds)}" if row.seconds is not None else row.reason
-        lines.append((row.state, row.cell.task, row.cell.mechanism, str(row.cell.seed), step, rate, left, took))
-    return lines
+        line = (row.state, row.cell.task, row.cell.mechanism, str(row.cell.seed), step, rate, left, took)
+        lines.append((*line, spelled(row.cell.overrides, changed)) if changed else line)
+    return COLUMNS if changed else COLUMNS[:-1], lines
 
 
 def _write_page(page: Path | None, found: Sequence[Row]) -> None:
     if page is None:
         return
-    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-    lines = ("".join(f"<td>{html.escape(text)}</td>" for text in line) for line in _lines(found))
-    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    columns, lines = _table(found)
+    head = "".join(f"<th>{name}</th>" for name in columns)
+    body = "\n".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in line)}</tr>" for line in lines)
     write_text(page, PAGE.format(title=html.escape(summary(found)), head=head, body=body))

@@ -1,6 +1,6 @@
 """A cell of the arena, in the words of the command line."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,3 +55,15 @@ def varying(overrides: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 def spelled(overrides: Mapping[str, Any], names: Iterable[str]) -> str:
     """These settings as far as they are changed: `model.layers=6, model.positions=rope`."""
     return ", ".join(f"{name}={overrides[name]}" for name in names if name in overrides)
+
+
+def telling(cells: Sequence[Cell]) -> Callable[[Cell], str]:
+    """Names that tell each of these cells from the others: `listops · softmax · seed 0 · model.layers=6`."""
+    changed = varying(cell.overrides for cell in cells)
+    apart = [field for field in ("protocol", "tier") if len({getattr(cell, field) for cell in cells}) > 1]
+
+    def name(cell: Cell) -> str:
+        words = [cell.task, cell.mechanism, cell.pattern, *(getattr(cell, field) for field in apart)]
+        return " · ".join(filter(None, [*words, f"seed {cell.seed}", spelled(cell.overrides, changed)]))
+
+    return name

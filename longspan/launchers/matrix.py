@@ -54,7 +54,7 @@ class Journal:
             self._file.flush()
 
     def note(self, cell: Cell, state: str, *, reason: str = "", seconds: float | None = None) -> None:
-        self.write(cell=_key(cell), state=state, reason=reason, seconds=seconds)
+        self.write(cell=key_of(cell), state=state, reason=reason, seconds=seconds)
 
     def close(self) -> None:
         self._file.close()
@@ -110,7 +110,9 @@ def _read(path: Path) -> tuple[bool, dict[str, Row]] | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         head = json.loads(lines[0])
-        found = {_key(cell): Row(cell) for cell in (Cell(**words) for words in head["cells"])}
+        found = {key_of(cell): Row(cell) for cell in (Cell(**words) for words in head["cells"])}
+        if not all(isinstance(row.cell.overrides, dict) for row in found.values()):
+            return None
         alive = head["machine"] != machine() or Path(f"/proc/{int(head['pid'])}").exists()
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
@@ -140,7 +142,7 @@ def _paces(out: Path) -> dict[str, Pace]:
 
 def folders_of(out: Path, cells: Sequence[Cell]) -> list[Path]:
     """The folders of runs of these cells that were begun and have no card yet."""
-    wanted = set(map(_key, cells))
+    wanted = set(map(key_of, cells))
     return [folder for folder, key in _begun(out) if key in wanted]
 
 
@@ -148,8 +150,9 @@ def _begun(out: Path) -> Iterator[tuple[Path, str]]:
     """Folders of unfinished runs with the keys of their cells; those that cannot be read are skipped."""
     for path in (out / "runs").glob("*/cell.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            yield path.parent, _key(Cell(**json.loads(path.read_text())["cell"]))
+            yield path.parent, key_of(Cell(**json.loads(path.read_text())["cell"]))
 
 
-def _key(cell: Cell) -> str:
+def key_of(cell: Cell) -> str:
+    """The cell as text, by which it is recognised in journals."""
     return json.dumps(asdict(cell), sort_keys=True)

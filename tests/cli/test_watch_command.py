@@ -20,7 +20,7 @@ def test_the_end_of_a_matrix_is_told_and_written_as_a_page(tmp_path):
         journal.note(CELLS[1], "failed", reason="listops linear seed 0 failed: out of memory")
     result = call("runs", "--watch", "--page", tmp_path / "page.html", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "failed listops linear seed 0: listops linear seed 0 failed: out of memory" in result.stdout
+    assert "failed listops · linear · seed 0: listops linear seed 0 failed: out of memory" in result.stdout
     assert "2 cells: 1 done, 1 failed." in result.stdout
     assert "out of memory" in (tmp_path / "page.html").read_text()
 

@@ -109,7 +109,7 @@ def test_cells_that_differ_in_settings_are_told_apart(tmp_path, capsys):
     assert changes == ["", "model.layers=6", "model.layers=2"] * 2
     assert [entry["overrides"] for entry in ran.to_json()] == CANDIDATES * 2
     say_what_is_left(Ran(unfinished=asked[:2]), 0)
-    assert "softmax seed 0, listops softmax seed 0 (model.layers=6)" in " ".join(capsys.readouterr().out.split())
+    assert "· seed 0, listops · softmax · seed 0 · model.layers=6." in " ".join(capsys.readouterr().out.split())
     stopped = [Unfinished(tmp_path, cell, 1, 9, 10, datetime.now(UTC)) for cell in asked[:3]]
     assert list(map(str, tables.unfinished_table(stopped).columns[4].cells)) == changes[:3]
     assert "changed" not in [column.header for column in tables.unfinished_table(stopped[:1]).columns]

@@ -1,5 +1,6 @@
 """A running matrix can be watched from outside: every cell is in one state, and the time left adds up."""
 
+import itertools
 import json
 import os
 from dataclasses import asdict
@@ -63,6 +64,9 @@ def test_half_a_line_and_strange_files_are_passed_over(tmp_path):
         with journal.path.open("a") as file:
             file.write('{"cell": "x", "sta')
         (tmp_path / "matrices" / "0.jsonl").write_text("[]\n")
+        head = json.loads(journal.path.read_text().splitlines()[0])
+        strange = head | {"cells": [head["cells"][0] | {"overrides": ["steps"]}]}
+        (tmp_path / "matrices" / "1.jsonl").write_text(json.dumps(strange) + "\n")
         assert [row.state for row in rows(tmp_path)] == ["queued"] * 3 + ["done"]
 
 
@@ -80,10 +84,28 @@ def test_off_a_terminal_there_is_a_line_for_every_change(tmp_path, capsys, monke
         watch.watch_matrix(tmp_path)
     said = capsys.readouterr().out.splitlines()
     assert said == [
-        "done listops softmax seed 0",
-        "failed listops softmax seed 1: it fell",
+        "done listops · softmax · seed 0",
+        "failed listops · softmax · seed 1: it fell",
         "2 cells: 1 done, 1 failed.",
     ]
+
+
+def test_cells_that_differ_in_settings_are_told_apart(tmp_path, capsys, monkeypatch):
+    """Under one name their states alternated, and every look printed all of them again."""
+    cells = [Cell("listops", "softmax", overrides={"model.layers": layers}) for layers in (2, 4)]
+    with noted(tmp_path, "local", cells) as journal:
+        journal.note(cells[0], "done", seconds=1.0)
+        looks = itertools.count()
+
+        def sleep(seconds):
+            if next(looks) == 2:
+                journal.note(cells[1], "done", seconds=1.0)
+
+        monkeypatch.setattr(watch.time, "sleep", sleep)
+        watch.watch_matrix(tmp_path, page=tmp_path / "page.html")
+    said = [f"done listops · softmax · seed 0 · model.layers={layers}" for layers in (2, 4)]
+    assert capsys.readouterr().out.splitlines() == [*said, "2 cells: 2 done."]
+    assert "model.layers=4" in (tmp_path / "page.html").read_text()
 
 
 @given(st.lists(st.tuples(st.sampled_from(STATES), st.floats(0.1, 1e4)), max_size=30))
