@@ -9,7 +9,7 @@ from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.cli.matrix_clock import MatrixClock
 from longspan.cli.spool import Spool
-from longspan.core.cell import Cell, telling
+from longspan.core.cell import Cell, distinct_names
 from longspan.launchers.base import Launcher, Outcome
 from longspan.launchers.matrix import Journal
 
@@ -56,7 +56,7 @@ def run_cells(
     """Run the cells that `take` returns until it returns None; `about` is printed with a cell when it begins."""
     ran, number, clock = Ran(), itertools.count(1), MatrixClock(cells)
     places: dict[int, str] = {}  # of the running cells
-    name = telling(cells)
+    name = distinct_names(cells)
 
     def begin(left: float | None) -> Cell | None:
         if (cell := take(left)) is not None:
@@ -102,6 +102,6 @@ def say_what_is_left(ran: Ran, waiting: int, *, error: bool = False) -> None:
     """If the budget ran out, say what was stopped, what was not begun, and how to resume."""
     if not (ran.unfinished or waiting):
         return
-    stopped = ", ".join(map(telling(ran.unfinished), ran.unfinished))
+    stopped = ", ".join(map(distinct_names(ran.unfinished), ran.unfinished))
     saved = f" Stopped, with the state saved: {stopped}." if stopped else ""
     say(f"The budget is spent.{saved} Not begun: {waiting}. The same command goes on.", error=error)

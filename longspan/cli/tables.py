@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longspan.core.cell import spelled, varying
+from longspan.core.cell import differing, settings_text
 from longspan.core.printable import printable
 from longspan.core.screen import screen as console
 from longspan.published.taxonomy import unlike_printed
@@ -246,7 +246,7 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
     scores = [card["score"] if card["status"] == "ok" else None for card in cards]
     metrics = {score["name"] for score in scores if score is not None}
     metric = metrics.pop() if len(metrics) == 1 else "score"
-    changed = varying(card["overrides"] for card in cards)
+    changed = differing(card["overrides"] for card in cards)
     rows = []
     for card, score in zip(cards, scores, strict=True):
         named = "" if score is None or score["name"] in (metric, "accuracy") else f" {score['name']}"
@@ -261,7 +261,7 @@ def cards_table(cards: Sequence[Mapping[str, Any]]) -> Table:
                 count(card["parameters"]["total"]),
                 "shared" if card["timing"].get("shared") else rate(card["timing"]["steps_per_second"]),
                 duration(card["timing"]["wall_seconds"]),
-                *([spelled(card["overrides"], changed)] if changed else []),
+                *([settings_text(card["overrides"], changed)] if changed else []),
             )
         )
     columns = ("task", "mechanism", "seed", metric, "chance", "data", "params", "steps/s", "time")
@@ -355,13 +355,13 @@ def spread_table(found: Sequence[Any]) -> Table:
 
 def unfinished_table(found: Sequence[Any]) -> Table:
     rows = []
-    changed = varying(run.cell.overrides for run in found if run.cell is not None)
+    changed = differing(run.cell.overrides for run in found if run.cell is not None)
     for run in found:
         if run.cell is None:
             what, done, changes = (run.problem, "", "", ""), "", ""
         else:
             what = (run.cell.task, run.cell.mechanism, f"{run.cell.protocol}/{run.cell.tier}", run.cell.seed)
-            done, changes = f"{run.step:,} of {run.steps:,}", spelled(run.cell.overrides, changed)
+            done, changes = f"{run.step:,} of {run.steps:,}", settings_text(run.cell.overrides, changed)
         rows.append((*what, *([changes] if changed else []), done, size(run.bytes), moment(run.updated), run.path))
     columns = ("task", "mechanism", "protocol/tier", "seed", *(["changed"] if changed else []))
     columns += ("steps done", "size", "last written", "folder")

@@ -15,7 +15,7 @@ from rich.text import Text
 from longspan.cli import tables
 from longspan.cli.app import say
 from longspan.core.atomic import write_text
-from longspan.core.cell import spelled, telling, varying
+from longspan.core.cell import differing, distinct_names, settings_text
 from longspan.launchers.matrix import ENDED, Row, key_of, rows, seconds_left
 
 EVERY = 2.0  # seconds between updates
@@ -78,7 +78,7 @@ def _say_changes(out: Path, page: Path | None, every: float) -> None:
     before: dict[str, str] = {}
     while True:
         found = rows(out)
-        name = telling([row.cell for row in found])
+        name = distinct_names([row.cell for row in found])
         for row in found:
             if row.state != before.get(key := key_of(row.cell), "queued"):
                 say(": ".join(filter(None, (f"{row.state} {name(row.cell)}", row.reason))))
@@ -107,7 +107,7 @@ def _drawn(found: Sequence[Row]) -> Group:
 def _table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The columns, and the rows to show: of each state, as many as SHOWN allows."""
     lines, seen = [], Counter()
-    changed = varying(row.cell.overrides for row in found)
+    changed = differing(row.cell.overrides for row in found)
     for row in found:
         seen[row.state] += 1
         if seen[row.state] > SHOWN[row.state]:
@@ -118,7 +118,7 @@ def _table(found: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]
         left = tables.duration(pace.seconds_left if pace else None)
         took = f"took {tables.duration(row.seconds)}" if row.seconds is not None else row.reason
         line = (row.state, row.cell.task, row.cell.mechanism, str(row.cell.seed), step, rate, left, took)
-        lines.append((*line, spelled(row.cell.overrides, changed)) if changed else line)
+        lines.append((*line, settings_text(row.cell.overrides, changed)) if changed else line)
     return COLUMNS if changed else COLUMNS[:-1], lines
 
 

@@ -37,10 +37,10 @@ def cells(
                 yield Cell(task, mechanism, pattern, protocol, tier, seed, overrides or {})
 
 
-def varying(overrides: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def differing(overrides: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The settings that not all of these change in the same way, in the order of their first mention.
 
-    >>> varying([{"recipe.steps": 5}, {"recipe.steps": 5, "model.layers": 6}, {"recipe.steps": 5}])
+    >>> differing([{"recipe.steps": 5}, {"recipe.steps": 5, "model.layers": 6}, {"recipe.steps": 5}])
     ('model.layers',)
     """
     values: dict[str, set[str]] = {}
@@ -52,18 +52,18 @@ def varying(overrides: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(name for name, seen in values.items() if len(seen) > 1)
 
 
-def spelled(overrides: Mapping[str, Any], names: Iterable[str]) -> str:
+def settings_text(overrides: Mapping[str, Any], names: Iterable[str]) -> str:
     """These settings as far as they are changed: `model.layers=6, model.positions=rope`."""
     return ", ".join(f"{name}={overrides[name]}" for name in names if name in overrides)
 
 
-def telling(cells: Sequence[Cell]) -> Callable[[Cell], str]:
+def distinct_names(cells: Sequence[Cell]) -> Callable[[Cell], str]:
     """Names that tell each of these cells from the others: `listops · softmax · seed 0 · model.layers=6`."""
-    changed = varying(cell.overrides for cell in cells)
+    changed = differing(cell.overrides for cell in cells)
     apart = [field for field in ("protocol", "tier") if len({getattr(cell, field) for cell in cells}) > 1]
 
     def name(cell: Cell) -> str:
         words = [cell.task, cell.mechanism, cell.pattern, *(getattr(cell, field) for field in apart)]
-        return " · ".join(filter(None, [*words, f"seed {cell.seed}", spelled(cell.overrides, changed)]))
+        return " · ".join(filter(None, [*words, f"seed {cell.seed}", settings_text(cell.overrides, changed)]))
 
     return name

@@ -1,4 +1,4 @@
-"""How many threads torch computes with on a CPU, how many compilers it starts, and which threads give way."""
+"""How many threads torch computes with on a CPU, how many compilers it starts, and threads of lower priority."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def share_compilers(processes: int) -> dict[str, str]:
     return {COMPILERS: str(max(1, available_cpus() // processes))}
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Lower the priority of this thread, so that threads that feed a device are not kept waiting.
 
     Only on Linux, where a thread has a priority of its own.

@@ -16,7 +16,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from longspan.core.environment import available_cpus
-from longspan.core.threads import give_way
+from longspan.core.threads import lower_priority
 from longspan.datasets.pathfinder import Drawn
 from longspan.tasks.base import Feed
 from longspan.tasks.lit_feed import count_lit
@@ -45,7 +45,7 @@ class FreshFeed(Feed):
             self._sets[0] = self._moved(np.array(split.tokens).reshape(len(split), -1), np.array(split.labels))
         self._coming: dict[int, list[Future]] = {}
         self._turns = symmetries(self.side).to(device)
-        self._threads = ThreadPoolExecutor(available_cpus(), initializer=give_way)
+        self._threads = ThreadPoolExecutor(available_cpus(), initializer=lower_priority)
         weakref.finalize(self, self._threads.shutdown, wait=False, cancel_futures=True)
 
     def __len__(self) -> int:

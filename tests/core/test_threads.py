@@ -1,4 +1,4 @@
-"""Threads that give way have a priority of their own."""
+"""A thread can have a lower priority than the others of its process."""
 
 import os
 import sys
@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from longspan.core.threads import give_way
+from longspan.core.threads import lower_priority
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have the priority of their process")
-def test_a_thread_that_gives_way_has_a_lower_priority_than_the_others():
+def test_only_the_thread_itself_gets_a_lower_priority():
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    with ThreadPoolExecutor(1, initializer=give_way) as threads:
+    with ThreadPoolExecutor(1, initializer=lower_priority) as threads:
         lower = threads.submit(os.getpriority, os.PRIO_PROCESS, 0).result()
     assert lower == min(before + 10, 19)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
