@@ -11,7 +11,7 @@ import numpy as np
 
 from longspan.analysis.cards import Evidence
 from longspan.analysis.finding import Column, Finding
-from longspan.analysis.paired import Scores, block_of, interval, paired_draws, scores_of
+from longspan.analysis.paired import Scores, block_note, block_of, interval, paired_draws, scores_of
 from longspan.core.errors import DataMissing, UnknownName, UsageError, did_you_mean
 from longspan.core.printable import shown
 from longspan.results.alike import row_mechanism
@@ -125,10 +125,7 @@ def _line(
     else:
         scores, block = [Scores(np.asarray(own)[:, None]) for own in values], 1
         notes.append(f"{task}, {shown(metric)}: no predictions of both by example, so that seeds alone are drawn.")
-    if block > 1:
-        blocks = -(-scores[0].examples // block)
-        rough = "" if blocks >= 20 else f"; {blocks} of them make up the test set, so that the interval is rough"
-        notes.append(f"{task}: windows overlap, so that blocks of {block} neighbours are drawn{rough}.")
+    notes += block_note(card, scores[0].examples, block)
     score = score_by(card, metric) or card["score"]
     percent = score.get("unit", "percent") == "percent"
     scale, spell = (100.0, "{:.2f}".format) if percent else (1.0, "{:.4g}".format)

@@ -1,8 +1,9 @@
 """Which mechanisms differ at all? Each against softmax on the very same test examples.
 
 Both answered the same examples, so the luck of the test set is largely shared: examples are resampled with replacement,
-the same for both, and seeds for each, and the difference of the means is taken each time. They differ where its 95 %
-interval excludes 0. With one seed the interval does not cover the luck of training.
+the same for both, and seeds for each, and the difference of the means is taken each time. Windows of a series overlap
+and are drawn in blocks of neighbours. Two mechanisms differ where the 95 % interval excludes 0. With one seed the
+interval does not cover the luck of training.
 """
 
 from collections import defaultdict
@@ -13,7 +14,7 @@ import numpy as np
 from longspan.analysis.cards import Evidence, name_of
 from longspan.analysis.expected_time import BASELINE
 from longspan.analysis.finding import Column, Finding
-from longspan.analysis.paired import paired_interval, predictions_file
+from longspan.analysis.paired import block_note, block_of, paired_interval, predictions_file
 from longspan.core.errors import CorruptFile, DataMissing
 from longspan.core.printable import shown
 from longspan.results import predictions
@@ -35,7 +36,7 @@ COLUMNS = (
 
 
 def answer(evidence: Evidence) -> Finding:
-    rows, notes, lone, series = [], [], False, False
+    rows, notes, lone = [], [], False
     for group in _groups(evidence):
         scores, faults = _scores(evidence, group)
         notes += faults
@@ -47,9 +48,10 @@ def answer(evidence: Evidence) -> Finding:
                 notes.append(f"{shown(mechanism)} and softmax have other test examples on {shown(group[0]['task'])}.")
                 continue
             lone |= min(len(own), len(softmax)) == 1
-            series |= group[0]["task"].startswith("forecasting")
             card = next(card for card in group if card["mechanism"] == mechanism)
-            rows.append(_row(evidence, card, own, softmax))
+            block = block_of(card)
+            rows.append(_row(evidence, card, own, softmax, block))
+            notes += block_note(card, own.shape[1], block)
     if not rows:
         raise DataMissing(
             "No mechanism has predictions beside those of softmax on the same test examples; run both on one task, as "
@@ -57,8 +59,6 @@ def answer(evidence: Evidence) -> Finding:
         )
     if lone:
         notes.append("With one seed an interval knows the sampling of the test set, not the luck of training.")
-    if series:
-        notes.append("Examples count as independent, but windows of a series overlap: their intervals are too narrow.")
     if len(rows) > 1:
         notes.append("Of twenty mechanisms that are all like softmax, one differs by chance.")
     return Finding(
@@ -96,11 +96,11 @@ def _scores(evidence: Evidence, cards: Sequence[Card]) -> tuple[dict[str, np.nda
     return {name: np.stack(own) for name, own in sound.items()}, faults
 
 
-def _row(evidence: Evidence, card: Card, own: np.ndarray, softmax: np.ndarray) -> tuple:
+def _row(evidence: Evidence, card: Card, own: np.ndarray, softmax: np.ndarray, block: int) -> tuple:
     percent = card["score"].get("unit", "percent") == "percent"
     scale, spell = (100.0, "{:.2f}".format) if percent else (1.0, "{:.4g}".format)
     signed = "{:+.2f}".format if percent else "{:+.3g}".format
-    low, high = paired_interval(own, softmax)
+    low, high = paired_interval(own, softmax, block=block)
     mine, theirs = float(own.mean()), float(softmax.mean())
     return (
         shown(card["task"]),

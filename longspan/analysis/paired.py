@@ -90,9 +90,9 @@ def _drawn(random: np.random.Generator, count: int, examples: int, block: int) -
     return ((starts + np.arange(block)) % examples).reshape(count, -1)[:, :examples]
 
 
-def paired_interval(one: np.ndarray, other: np.ndarray, draws: int = DRAWS) -> tuple[float, float]:
+def paired_interval(one: np.ndarray, other: np.ndarray, draws: int = DRAWS, block: int = 1) -> tuple[float, float]:
     """The 95 % percentile interval of the difference of means, both [seeds, examples]."""
-    return interval(paired_draws(Scores(one), Scores(other), draws))
+    return interval(paired_draws(Scores(one), Scores(other), draws, block))
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:
@@ -134,3 +134,12 @@ def block_of(card: Card) -> int:
     """How many neighbours have overlapping targets: windows that start a step apart all overlap within a horizon."""
     horizon = card["settings"].get("data", {}).get("horizon")
     return horizon if isinstance(horizon, int) and horizon > 1 else 1
+
+
+def block_note(card: Card, examples: int, block: int) -> list[str]:
+    """A note on a task whose examples are drawn in blocks, and on how few of these there are."""
+    if block == 1:
+        return []
+    blocks = -(-examples // block)
+    rough = "" if blocks >= 20 else f"; {blocks} of them make up the test set, so that the interval is rough"
+    return [f"{shown(card['task'])}: windows overlap, so that blocks of {block} neighbours are drawn{rough}."]

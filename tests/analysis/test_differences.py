@@ -77,3 +77,20 @@ def test_other_test_examples_are_not_paired(tmp_path):
     found, notes = rows(tmp_path)
     assert set(found) == {"Linear"}
     assert "local and softmax have other test examples on listops." in notes
+
+
+def test_windows_of_a_series_are_drawn_in_blocks(tmp_path):
+    """Errors that stay the same over a horizon: as if there were five windows and not a hundred."""
+    task, lead = "forecasting_etth1", np.repeat([0.3, 0.3, 0.3, -0.2, -0.2], 20)
+    for name, mse in (("softmax", np.ones(100)), ("linear", 1 - lead)):
+        settings = make_card()["settings"] | {"data": {"horizon": 20}}
+        score = {"name": "mse", "split": "test", "value": float(mse.mean()), "count": 100, "unit": "plain"}
+        fields = {"score": score | {"higher_is_better": False, "chance": None}, "settings": settings}
+        np.savez_compressed(tmp_path / "predictions.npz", mse=mse)
+        card = make_card(name, task=task, tier="full", **fields)
+        Store(tmp_path / "cards").add(card, files={"predictions": tmp_path / "predictions.npz"})
+    found, notes = rows(tmp_path)
+    independent = paired_interval(1 - lead[None], np.ones((1, 100)))
+    assert independent[1] < 0
+    assert (found["Linear"]["Difference"], found["Linear"]["Differs"]) == ("-0.1", False)
+    assert any("blocks of 20 neighbours" in note and "5 of them" in note for note in notes)
