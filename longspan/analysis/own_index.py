@@ -3,7 +3,7 @@
 The published means and deviations are of full runs on the tasks' data. Runs of another tier, or on substitute data, are
 scored by the mean and the sample standard deviation of their own pool: at least five mechanisms that have the metric. A
 task or a setting that fewer have is left out, and a note says so; a row that lacks one of the others has no index.
-Indices of different pools do not compare.
+Indices of different pools do not compare. A network without attention is no mechanism and in no pool (`benefit.py`).
 """
 
 import statistics
@@ -15,6 +15,7 @@ import numpy as np
 
 from longspan import suites
 from longspan.analysis.cards import name_of
+from longspan.analysis.comparable import ABLATIONS
 from longspan.core.printable import shown
 from longspan.published.index_constants import Measure, Scale, index_constants
 from longspan.results.alike import row_mechanism
@@ -90,6 +91,7 @@ def _counts(card: Card) -> bool:
         card["pattern"] in patterns
         and card["task"] in patterns[card["pattern"]].tasks
         and card["status"] == "ok"
+        and card["mechanism"] not in ABLATIONS
         and not card["overrides"]
         and card["track"] == "fixed"
         and not card["fidelity"]

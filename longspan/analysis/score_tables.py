@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from longspan import published, suites
 from longspan.analysis.cards import name_of
+from longspan.analysis.comparable import ABLATIONS
 from longspan.core.printable import shown
 from longspan.published.index_constants import index_constants
 from longspan.results.alike import row_mechanism
@@ -41,9 +42,9 @@ def own_tables(runs: Iterable[Card]) -> list[ScoreTable]:
 
 
 def is_ranked(card: Card) -> bool:
-    """Whether a run counts in a comparison: finished, by the rules, not smoke, not on stand-in data."""
+    """Whether a run counts in a comparison: finished, by the rules, of a mechanism, not smoke, not on stand-in data."""
     ranked = card["status"] == "ok" and card["track"] == "fixed" and not (card["fidelity"] or card["overrides"])
-    return ranked and card["tier"] != "smoke" and data_of(card) != STANDIN
+    return ranked and card["mechanism"] not in ABLATIONS and card["tier"] != "smoke" and data_of(card) != STANDIN
 
 
 def _own(cards: list[Card]) -> ScoreTable:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from longspan import published, suites
-from longspan.analysis.comparable import ABLATIONS
 from longspan.analysis.score_tables import is_ranked, published_tables
 from longspan.core.printable import shown
 from longspan.published.index_constants import index_constants
@@ -49,7 +48,7 @@ def own_columns(runs: Iterable[Card]) -> list[TaskColumn]:
     """One for each task, pattern, protocol, tier and kind of data of runs that are ranked."""
     groups: dict[tuple, list[Card]] = defaultdict(list)
     for card in runs:
-        if is_ranked(card) and card["mechanism"] not in ABLATIONS:
+        if is_ranked(card):
             place = (*pattern_order(card["pattern"]), card["pattern"], card["task"], data_of(card))
             groups[(*place, card["protocol"], card["tier"])].append(card)
     several = len({key[-2] for key in groups}) > 1

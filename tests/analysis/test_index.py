@@ -78,6 +78,11 @@ def test_other_runs_are_counted_by_the_mean_and_deviation_of_their_own_pool():
     ]
 
 
+def test_a_network_without_attention_is_in_no_pool():
+    assert own_rows([*six(), lm("none", 100.0)]) == own_rows(six())
+    assert own_rows([*six()[:4], lm("none", 100.0)]) == ([], [])
+
+
 def test_a_pool_of_four_gives_no_index():
     assert own_rows(six()[:4]) == ([], [])
     assert own_rows([lm(name, 10.0) for name in NAMES]) == ([], [])  # all scores are equal

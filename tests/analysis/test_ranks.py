@@ -73,6 +73,7 @@ def test_own_runs_are_means_over_seeds_in_which_more_is_better():
     cards += [make_card("linear", "forecasting_etth1", tier="full", score=score)]
     cards += [make_card("local", tier="smoke"), make_card("luna", tier="full", overrides={"a": 1})]
     cards += [make_card("abc", tier="full", status="fail"), make_card("fnet", tier="full", variant="standin")]
+    cards += [make_card("none", tier="full")]  # a network without attention is no mechanism
     (one,) = own_tables(cards)
     assert one.scores == {"linear": {"listops": pytest.approx(0.3), "forecasting_etth1": -2.0}}
     assert one.origin == "longspan · full · NS"
