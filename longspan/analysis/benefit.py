@@ -1,8 +1,9 @@
 """What is attention good for? Runs without it beside softmax and the best efficient mechanism, slot by slot.
 
 CAB's Table 12 and Figure 3b, and the same from our runs: a run of `none` in the slots of one pattern, beside runs of
-softmax and of the other mechanisms in the same slots. The benefit is how much better softmax is, signed so that more is
-better, with a paired bootstrap over test examples and seeds, or over seeds alone without per-example predictions.
+softmax and of the efficient mechanisms in the same slots: those that do not declare n², and those that CAB itself calls
+efficient. The benefit is how much better softmax is, signed so that more is better, with a paired bootstrap over test
+examples and seeds, or over seeds alone without per-example predictions.
 
 CAB's tasks are also scored by its index: full runs on the task's data with the published constants where there are any,
 others with the mean and sample standard deviation over runs of CAB's ten mechanisms in these slots, at least five of
@@ -13,6 +14,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from longspan.analysis.own_index import MIN_POOL, OWN, by_mechanism
 from longspan.analysis.paired import Scores, block_of, interval, paired_draws, scores_of
 from longspan.core.printable import shown
 from longspan.published.index_constants import Measure, Scale, index_constants
+from longspan.results import catalogue
 from longspan.results.alike import row_mechanism
 from longspan.results.card import Card
 from longspan.results.collect import pattern_order
@@ -150,10 +153,9 @@ def _own(evidence: Evidence, cards: Sequence[Card], notes: list[str]) -> Iterato
     higher, percent = score["higher_is_better"], score.get("unit", "percent") == "percent"
     scale, sign = 100.0 if percent else 1.0, 1 if score["higher_is_better"] else -1
     sides = {
-        name: Side(name_of(own[0]), tuple(scale * card["score"]["value"] for card in own))
-        for name, own in seeds.items()
+        name: Side(_title(own[0]), tuple(scale * card["score"]["value"] for card in own)) for name, own in seeds.items()
     }
-    efficient = [side for name, side in sides.items() if name not in (WITHOUT, EXACT)]
+    efficient = [side for name, side in sides.items() if is_efficient(name)]
     yield Benefit(
         evidence.rules(cards[0]),
         shown(cards[0]["task"]),
@@ -223,6 +225,18 @@ def cab_pool() -> frozenset[str]:
     return frozenset(names[title] or title for title in index_constants().pool)
 
 
+@cache
+def is_efficient(mechanism: str) -> bool:
+    """Whether a mechanism may be called efficient beside softmax; a plug-in, whose cost no catalogue has, may.
+
+    >>> [is_efficient(name) for name in ("etc", "longshort", "mine.py:Mine", "transformer_xl", "softmax", "none")]
+    [True, True, True, False, False, False]
+    """
+    base = mechanism.partition("(")[0]
+    quadratic = {one["name"] for one in catalogue.read(catalogue.SHIPPED)["attentions"] if one["cost"] == "n^2"}
+    return base not in (WITHOUT, EXACT) and (base not in quadratic or base in cab_pool())
+
+
 def _own_scales(measures: Sequence[Measure], settings: Mapping) -> tuple[Measure, ...]:
     """The measures with the mean and deviation of CAB's mechanisms; empty where too few of them have one."""
     scaled = []
@@ -238,23 +252,29 @@ def _own_scales(measures: Sequence[Measure], settings: Mapping) -> tuple[Measure
 def _index(
     measures: Sequence[Measure], constants: str, settings: Mapping, origin: str, task: str, code: str
 ) -> Benefit | None:
+    titles = {row_mechanism(card): _title(card) for own in settings.values() for one in own.values() for card in one}
     z: dict[str, list[list[float]]] = defaultdict(list)
     for measure in measures:
         for mechanism, values in by_mechanism(measure, settings).items():
             z[mechanism].append([measure.z(value, constants) for value in values])
     complete = {
-        name: Side(shown(name), tuple(map(statistics.fmean, zip(*own, strict=False))))
+        name: Side(titles[name], tuple(map(statistics.fmean, zip(*own, strict=False))))
         for name, own in z.items()
         if len(own) == len(measures)
     }
     if not {WITHOUT, EXACT} <= complete.keys():
         return None
-    efficient = [side for name, side in complete.items() if name not in (WITHOUT, EXACT)]
+    efficient = [side for name, side in complete.items() if is_efficient(name)]
     used = constants if constants != OWN else f"own pool of {len(cab_pool() & complete.keys())}"
     without, softmax = complete[WITHOUT], complete[EXACT]
     best = max(efficient, key=lambda side: side.mean, default=None)
     ends = _over_seeds(softmax.values, without.values)
     return Benefit(origin, index_constants().tasks[task], code, f"index, {used}", without, softmax, best, interval=ends)
+
+
+def _title(card: Card) -> str:
+    """As boards name the row: without the options where the protocol chooses them."""
+    return shown(card["title"]) if card.get("preset") else name_of(card)
 
 
 def _code(pattern: str) -> str:

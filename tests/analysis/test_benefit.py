@@ -7,7 +7,7 @@ from longspan.analysis import Evidence, gather
 from longspan.analysis.benefit import cab_pool
 from longspan.report.question_figures import describe
 from longspan.results.store import Store
-from tests.results.cab_cards import CC, NS, run
+from tests.results.cab_cards import CC, CS, NS, run
 from tests.results.factory import make_card, write_predictions
 
 
@@ -87,6 +87,16 @@ def test_point_clouds_in_noncausal_self_slots_are_scored_by_a_pool_of_five_witho
     (row,) = made(5)
     assert row["Scored by"] == "index, own pool of 5"
     assert row["Task"] == "PCC"
+
+
+def test_the_best_efficient_one_is_not_quadratic_unless_cab_calls_it_efficient():
+    def made(**scores):
+        cards = [run("lm", {"perplexity": v}, name, pattern=CS, tier="lite") for name, v in scores.items()]
+        return [row["Best efficient"] for row in own(*cards)]
+
+    pool = {"softmax": 20.0, "abc": 24.0, "local": 23.0, "performer": 25.0, "longshort": 22.0, "none": 30.0}
+    assert [best.partition(", ")[2] for best in made(**pool, transformer_xl=10.0)] == ["Longshort", "Longshort"]
+    assert made(softmax=20.0, none=30.0, transformer_xl=10.0) == ["–"]
 
 
 def test_own_and_printed_rows_are_drawn_apart():
