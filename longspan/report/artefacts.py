@@ -99,7 +99,7 @@ NAME, CLAIMS = ("Mechanism",), ("Patterns printed", "Patterns", "Patterns")
 TEXT, SIDES = ("Printed", "1K", "Printed"), ("Without", "Softmax", "Best efficient")
 PLACE, HERE = ("Row", "Column"), ("Printed", "Here", "Agrees")
 CURVES = "The paper prints curves and no numbers."
-WITH_ATTENTION = "No run here has its attention removed."
+WITH_ATTENTION = "No run here has its noncausal self attention removed, which is what the paper removes."
 NO_HOURS = "No task of this table has hours of own full runs; the command shows those of other tasks."
 ARTEFACTS = (
     Artefact(
@@ -146,7 +146,7 @@ ARTEFACTS = (
         "CAB",
         "Figure 3b",
         "Benefit of attention, drawn",
-        question("benefit", SIDES, ("Task",), table=False),
+        question("benefit", SIDES, ("Task", "Pattern"), table=False),
         WITH_ATTENTION,
     ),
     Artefact(
@@ -181,7 +181,11 @@ ARTEFACTS = (
         ),
     ),
     Artefact(
-        "CAB", "Table 12", "Benefit of attention", question("benefit", SIDES, ("Task",), figure=False), WITH_ATTENTION
+        "CAB",
+        "Table 12",
+        "Benefit of attention",
+        question("benefit", SIDES, ("Task", "Pattern"), figure=False),
+        WITH_ATTENTION,
     ),
     Artefact(
         "CAB",

@@ -17,6 +17,7 @@ from longspan.report.beside import Pair, mechanism_of
 from longspan.report.marked_tables import fill
 from longspan.report.papers_page import misprints
 from longspan.results import collect
+from tests.results.cab_cards import CS, NS, run
 from tests.results.factory import make_card
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,23 @@ def test_a_task_that_is_scored_by_two_metrics_has_a_number_of_each(made):
     assert len(pairs) == len(made["cab-table-3c"].pairs)
     assert pairs["ABC, ETTh1, MSE"].theirs == "1.332"
     assert pairs["ABC, ETTh1, MAE"].theirs == "0.934"
+
+
+def test_attention_removed_from_other_slots_does_not_stand_beside_the_benefit_that_the_paper_prints():
+    table = next(artefact for artefact in ARTEFACTS if artefact.name == "cab-table-12")
+
+    def shown(pattern):
+        cards = [
+            run("tts_transformer", {"mcd": mcd, "msd": mcd / 2}, name, pattern=pattern)
+            for name, mcd in (("softmax", 4.1), ("none", 5.0))
+        ]
+        return table.show(Desk(Evidence.of(cards, (), ())))
+
+    assert shown(CS).pairs == ()
+    assert "noncausal self attention" in why_without(table, shown(CS))
+    cards = [run("mlm", {"perplexity": value}, name, pattern=NS) for name, value in (("softmax", 4.0), ("none", 9.0))]
+    (pair,) = table.show(Desk(Evidence.of(cards, (), ()))).pairs
+    assert (pair.what, pair.theirs.partition(" / ")[0]) == ("MLM, NS", "failed")
 
 
 def test_a_question_without_an_answer_is_a_sentence_and_no_failure():
