@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from longspan.core.errors import UnknownName, did_you_mean
+from longspan.published.index_constants import index_constants
 
 FILE = "cab_tasks.json"
 CODES = {"noncausal_self": "NS", "causal_self": "CS", "noncausal_cross": "NC", "causal_cross": "CC"}
@@ -48,6 +49,9 @@ def _found(entry: Entry, protocol: str, place: str) -> Any:
     if place == "patterns":
         slots = set(entry["slots"].values())
         return [code for pattern, code in CODES.items() if pattern in slots]
+    if place == "metrics":  # of the index, not only the one that chooses a checkpoint
+        measures = (own for pattern in index_constants().patterns.values() for own in pattern.measures)
+        return list(dict.fromkeys(own.metric for own in measures if entry["name"] in own.settings))
     start = entry["settings"][protocol] if "." in place else entry
     return reduce(lambda found, name: found[name], place.split("."), start)
 

@@ -26,6 +26,7 @@ def test_settings_are_read_off_the_protocol():
     assert cell("Table 4", "LM", "Steps") == ("125K", "125,000")
     assert cell("Table 1", "Sum", "Length") == ("4,096/400", "4,096/400")
     assert cell("Table 1", "LSTF, ECL", "Length") == ("336/960", "336/960")
+    assert cell("Table 1", "SR", "Metrics") == ("PSNR, SSIM", "psnr ssim")
 
 
 def test_what_the_released_code_contradicts_is_seen():
