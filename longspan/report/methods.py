@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from longspan.analysis.cards import Evidence
+from longspan.analysis.comparable import ABLATIONS
 from longspan.analysis.finding import Column, Finding
 from longspan.published.bibliography import entries, key
 from longspan.report.printed_tables import PATTERNS
@@ -58,7 +59,7 @@ def _of_runs(runs: Sequence[Card]) -> str:
     tasks = sorted({card["task"] for card in runs})
     failed = sum(card["status"] != "ok" for card in runs)
     sentences = [
-        f"We trained {_counted(_bases(runs), 'mechanism')} ({_cited('attentions', _bases(runs))}) on "
+        f"We trained {_mechanisms(runs, 'networks without attention')} on "
         f"{_counted(tasks, 'task')} ({_cited('tasks', tasks)}), {_counted(runs, 'run')} in all"
         + (f", {failed} of which failed." if failed else "."),
         f"Protocols are {_several(runs, 'protocol')}, tiers {_several(runs, 'tier')}, "
@@ -161,8 +162,8 @@ def _of_measurements(cards: Sequence[Card]) -> str:
     lengths = sorted({point["length"] for point in points})
     modes = sorted({point["mode"] for point in points})
     return (
-        f"Time and memory of {_counted(_bases(cards), 'mechanism')} ({_cited('attentions', _bases(cards))}) were "
-        f"measured at {_counted(lengths, 'length')} from {lengths[0]:,} to {lengths[-1]:,} tokens, "
+        f"Time and memory of {_mechanisms(cards, 'layers without attention')} were measured "
+        f"at {_counted(lengths, 'length')} from {lengths[0]:,} to {lengths[-1]:,} tokens, "
         f"{_counted(points, 'point')} in all ({_listed(map(escaped, modes))}), {_places(cards)}."
     )
 
@@ -174,8 +175,12 @@ def _base(card: Card) -> str:
     return card["mechanism"].partition("(")[0]
 
 
-def _bases(cards: Iterable[Card]) -> list[str]:
-    return sorted({_base(card) for card in cards})
+def _mechanisms(cards: Iterable[Card], without: str) -> str:
+    """All mechanisms counted and cited, and apart from them what has none."""
+    names = sorted({_base(card) for card in cards})
+    own = [name for name in names if name not in ABLATIONS]
+    counted = [f"{_counted(own, 'mechanism')} ({_cited('attentions', own)})"] if own else []
+    return _listed([*counted, *([without] if len(own) < len(names) else [])])
 
 
 def _cited(kind: str, names: Iterable[str]) -> str:

@@ -135,6 +135,13 @@ def test_seeds_are_those_of_each_mechanism_on_a_task_and_not_of_all_together():
     assert "100 k to 2.5 M parameters" in text
 
 
+def test_a_network_without_attention_is_not_counted_as_a_mechanism():
+    cards = [make_card("softmax", tier="full"), make_card("none", tier="full")]
+    assert "1 mechanism (Softmax~" in methods.paragraph(Evidence.of(cards, (), ()))
+    assert " and networks without attention on 1 task" in methods.paragraph(Evidence.of(cards, (), ()))
+    assert "We trained networks without attention on" in methods.paragraph(Evidence.of(cards[1:], (), ()))
+
+
 def test_methods_name_protocol_tier_device_and_versions():
     card = make_card(environment={"gpu": "NVIDIA H200", "python": "3.12.3", "torch": "2.11.0"})
     text = methods.paragraph(Evidence.of([card], (), ()))
