@@ -70,13 +70,17 @@ def _average_error(errors: Mapping[str, float], suite: Suite, average: Average) 
 
 
 def _leading(entries: Mapping[tuple, tuple[float | None, float]], higher_is_better: bool) -> set:
-    """Keys within two standard errors of the best value."""
+    """Keys than which no other is better by more than two standard errors of the difference.
+
+    The best value is not enough to compare with: where its error is large, the second may still be clearly better.
+    """
     sign = 1 if higher_is_better else -1
     known = {key: (sign * value, error) for key, (value, error) in entries.items() if value is not None}
-    if not known:
-        return set()
-    best, best_error = max(known.values())
-    return {k for k, (v, e) in known.items() if v == best or best - v <= LEADING_ERRORS * math.hypot(e, best_error)}
+    return {
+        k
+        for k, (v, e) in known.items()
+        if all(other <= v or other - v <= LEADING_ERRORS * math.hypot(e, error) for other, error in known.values())
+    }
 
 
 def ranked(rows: list[Row], suite: Suite, rank: bool) -> tuple[Row, ...]:

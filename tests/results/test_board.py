@@ -174,6 +174,13 @@ def test_a_lead_within_the_noise_is_shared_and_a_clear_one_is_not():
     assert {row.mechanism: row.cells["listops"].leading for row in close.rows} == {"a": True, "b": True, "c": False}
 
 
+def test_what_any_row_is_clearly_better_than_does_not_lead_even_beside_an_uncertain_best():
+    cards = [make_card("a", accuracy=value, count=10**6, seed=seed) for seed, value in enumerate((0.4, 0.5, 0.6))]
+    cards += [make_card(name, accuracy=value, count=10**6) for name, value in (("b", 0.49), ("c", 0.48))]
+    view = board(cards, suites.get("lra"), "longspan", "smoke")
+    assert {row.mechanism: row.cells["listops"].leading for row in view.rows} == {"a": True, "b": True, "c": False}
+
+
 def test_the_only_score_leads_where_others_failed_but_not_where_nobody_else_ran():
     alone = starter([make_card("softmax")])
     assert not alone.rows[0].cells["listops"].leading
