@@ -9,8 +9,8 @@ from longspan import suites
 from longspan.core.errors import UsageError
 from longspan.published import PublishedRow, PublishedTable
 from longspan.published.contradictions import contradictions
-from longspan.published.index_audit import index_checks, known
-from longspan.suites import Suite
+from longspan.published.index_audit import CONSTANTS, index_checks, known
+from longspan.suites import Average, Suite
 
 SUMMARY = "Task Avg (Std)"
 
@@ -105,17 +105,30 @@ def _averaged(row: PublishedRow, suite: Suite) -> PaperRow:
 
 
 def _indexed(row: PublishedRow, table: PublishedTable, suite: Suite) -> PaperRow:
-    """A row of several metrics with its index recomputed, from more digits where other sources have them."""
+    """A row of several metrics with its index recomputed, from more digits where other sources have them.
+
+    A score that another source contradicts is taken as printed under the constants that are the paper's, so that its
+    index shows the contradiction, and from that source under those that were recomputed from it.
+    """
     source = papers.measured(table.name).row(row.title)
-    best = {c: row.scores[c] if source.is_contradicted(c) else known(source, suite.measure(c)) for c in row.printed}
-    numbers = {c: _plain(score, suite.measure(c).factor) for c, score in best.items() if isinstance(score, float)}
-    complete = len(numbers) == len(suite.columns)
+
+    def index(average: Average) -> float | None:
+        as_printed = average.constants == CONSTANTS
+        numbers = {}
+        for column, score in row.scores.items():
+            measure = suite.measure(column)
+            kept = as_printed and source.is_contradicted(column)
+            best = score if kept or isinstance(score, str) else known(source, measure)
+            if isinstance(best, float):
+                numbers[column] = _plain(best, measure.factor)
+        return suite.mean(average, numbers) if len(numbers) == len(suite.columns) else None
+
     wrong = {(check.pattern, check.row) for check in index_checks() if check.task is None and check.kind == "error"}
     return PaperRow(
         title=row.title,
         kind=row.kind,
         scores={c: s if isinstance(s, str) else _plain(s, suite.measure(c).factor) for c, s in row.scores.items()},
-        averages={a.name: suite.mean(a, numbers) if complete else None for a in suite.averages},
+        averages={average.name: index(average) for average in suite.averages},
         printed_average=None if row.printed_index is None else float(row.printed_index),
         average_is_wrong=(table.pattern, row.title) in wrong,
         source=row.source,

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from longspan import published, suites
+from longspan.analysis import index
 from longspan.analysis.expected_time import Times
 from longspan.analysis.plan import missing
 from longspan.cli import app
@@ -68,6 +69,22 @@ def test_the_scores_of_a_published_row_give_its_index():
     assert row.averages["ci"].value == pytest.approx(theirs.averages["ci"]) == pytest.approx(0.058, abs=0.001)
     assert (row.counterpart, row.differences["ci"]) == ("ABC", pytest.approx(0.0))
     assert "+0.059" in render(view)
+
+
+@pytest.mark.parametrize("pattern", CAB.patterns)
+def test_a_board_has_the_indices_of_the_analysis_but_for_the_one_that_the_print_contradicts(pattern):
+    """ABC's perplexity is printed as 29.13, which its printed index contradicts; `longspan` has 31.53."""
+    code, suite = index_constants().patterns[pattern].code, CAB.under(pattern)
+    (view,) = (one for one in collect.boards([], "cab", pattern=code) if one.published)
+    titles = {average.constants: average.name for average in suite.averages}
+    rows = [row for row in index.published_rows() if row.pattern == pattern]
+    shown = {row.title: row.averages for row in view.published}
+    off = {
+        (row.title, row.constants)
+        for row in rows
+        if shown[row.title][titles[row.constants]] != pytest.approx(row.index)
+    }
+    assert off == ({("ABC", "cab-2023")} if pattern == CS else set())
 
 
 def test_less_distortion_and_more_rouge_rank_upwards():
