@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from longspan.analysis.cards import Evidence, name_of
+from longspan.analysis.comparable import ABLATIONS
 from longspan.analysis.finding import Column, Finding
 from longspan.analysis.paired import Scores, block_of, joint_draws, scores_of
 from longspan.core.errors import DataMissing
@@ -84,10 +85,11 @@ def answer(evidence: Evidence) -> Finding:
 
 
 def _groups(runs: Sequence[Card]) -> Iterator[list[Card]]:
-    """Finished runs of one task, rules, data and machine."""
+    """Finished runs of mechanisms by the rules, of one task, data and machine."""
     groups: dict[tuple, list[Card]] = defaultdict(list)
     for card in runs:
-        if card["status"] == "ok" and card["track"] == "fixed" and not card["overrides"]:
+        by_rules = card["status"] == "ok" and card["track"] == "fixed" and not (card["fidelity"] or card["overrides"])
+        if by_rules and card["mechanism"] not in ABLATIONS:
             names = ("protocol", "tier")
             rules = (*(card[name] for name in names), *pattern_order(card["pattern"]), card["task"])
             groups[(*rules, card["dataset"]["sha256"], card["score"]["name"], _machine(card))].append(card)

@@ -57,6 +57,12 @@ def test_other_machines_and_shared_devices_do_not_compare():
     assert set(rows(Evidence(runs=[*runs, run("luna", 0.5, 5.0)]))) == {"Softmax", "Luna"}
 
 
+def test_a_network_without_attention_and_twins_of_released_code_beat_nothing():
+    runs = [run("softmax", 0.6, 1.0), run("linear", 0.5, 5.0)]
+    others = [run("none", 0.7, 9.0), run("lra_linear", 0.7, 9.0, fidelity=True)]
+    assert rows(Evidence(runs=[*runs, *others])) == rows(Evidence(runs=runs))
+
+
 def test_memory_that_is_not_known_is_left_out_of_the_comparison():
     found = rows(Evidence(runs=[run("softmax", 0.6, 2.0, None), run("linear", 0.5, 1.0, None)]))
     assert found["Linear"]["Beaten by"] == "Softmax"
