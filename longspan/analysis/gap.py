@@ -51,6 +51,8 @@ def answer(evidence: Evidence) -> Finding:
         (p.task, p.title, p.origin, p.train, p.test, p.gap, in_percent(p.interval), p.printed, p.seeds) for p in pairs
     )
     notes = [published.measured("lra-generalisation").note, _covered(pairs)]
+    if any("during training" not in pair.origin for pair in pairs if pair.seeds is not None):
+        notes.append("Of probed models the training accuracy is that without dropout.")
     if any("during training" in pair.origin for pair in pairs):
         notes.append(
             "“During training” is the accuracy logged between two evaluations, with dropout on; "
@@ -59,7 +61,7 @@ def answer(evidence: Evidence) -> Finding:
     return Finding(
         "gap",
         "Generalisation gap",
-        "Accuracy on the training set, without dropout, beside that on the test set.",
+        "Accuracy on the training set beside that on the test set.",
         COLUMNS,
         rows,
         tuple(notes),

@@ -103,7 +103,10 @@ def test_the_gap_is_asked_of_models_and_else_read_from_the_log():
     assert asked[-1] == 2
     assert read[3] == pytest.approx(0.2)
     assert "during training" in read[2]
-    assert "dropout on" in " ".join(finding.notes)
+    assert any("dropout on" in note for note in finding.notes)
+    assert any("without dropout" in note for note in finding.notes)
+    unprobed = analysis.answer("gap", Evidence(runs=[cards.seal(logged)]))
+    assert not any("without dropout" in text for text in (unprobed.lede, *unprobed.notes))
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12), st.floats(0.01, 1))
