@@ -13,20 +13,22 @@ COLUMNS = (
     Column("Name here"),
     Column("Cost printed"),
     Column("Cost"),
-    Column("Patterns printed"),
+    Column("Patterns printed", "text", "in Table 13"),
+    Column("In Table 2", "text", "patterns of those that CAB ran"),
     Column("Patterns"),
     Column("Family printed", "text", "in Table 2, of those that CAB ran"),
     Column("Family"),
     Column("Differs in"),
     Column("Why"),
 )
+DIFFERS = [column.title for column in COLUMNS].index("Differs in")
 
 
 def answer(evidence: Evidence) -> Finding:
     known = {entry["name"]: entry for entry in catalogue.read(catalogue.SHIPPED)["attentions"]}
     rows = [_row(row, known[row.mechanism]) for row in taxonomy().rows]
-    differing = [row for row in rows if row[8] != "–"]
-    cells = sum(len(row[8].split(", ")) for row in differing)
+    differing = [row for row in rows if row[DIFFERS] != "–"]
+    cells = sum(len(row[DIFFERS].split(", ")) for row in differing)
     printed = {row.mechanism for row in taxonomy().rows}
     others = [name for name, entry in known.items() if name not in printed and not entry["fidelity"]]
     return Finding(
@@ -48,6 +50,6 @@ def _row(row: TaxonomyRow, entry: dict) -> tuple:
     own, differs = [code_of(pattern) for pattern in entry["patterns"]], unlike_printed(entry)
     why = "; ".join(dict.fromkeys(row.reasons[cell] for cell in differs if cell in row.reasons))
     costs = (row.cost, entry["cost"])
-    patterns = (" ".join(row.patterns), " ".join(own))
+    patterns = (" ".join(row.patterns), " ".join(row.ran) or "–", " ".join(own))
     families = (row.printed_family or "–", entry["family"])
     return (row.title, row.mechanism, *costs, *patterns, *families, ", ".join(differs) or "–", why or "–")

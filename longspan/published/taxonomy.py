@@ -23,13 +23,17 @@ CODES = ("NS", "CS", "NC", "CC")
 
 @dataclass(frozen=True)
 class TaxonomyRow:
-    """One line of the table; `family` is in our word for it, None where the paper names none."""
+    """One line of the table; `family` is in our word for it, None where the paper names none.
+
+    `ran` are the patterns in Table 2, of those that CAB ran; of the others there are none.
+    """
 
     title: str
     cited: str
     mechanism: str  # the name of this attention here
     cost: str
     patterns: tuple[str, ...]
+    ran: tuple[str, ...]
     printed_family: str | None
     family: str | None
     reasons: Mapping[str, str]  # by cell: family, cost or the code of a pattern
@@ -89,6 +93,7 @@ def taxonomy() -> Taxonomy:
         TaxonomyRow(
             **{name: row[name] for name in ("title", "cited", "mechanism", "cost")},
             patterns=tuple(row["patterns"].split()),
+            ran=tuple(row.get("patterns_in_table_2", row["patterns"]).split()) if "family" in row else (),
             printed_family=row.get("family"),
             family=content["families"][row["family"]] if "family" in row else None,
             reasons=row.get("reasons", {}),

@@ -44,9 +44,12 @@ def test_where_a_size_disagrees_the_printed_counts_are_those_of_ours():
 def test_the_taxonomy_counts_what_is_unlike_the_paper_as_the_page_does():
     finding = analysis.answer("taxonomy", Evidence())
     assert len(finding.rows) == 44
-    differing = [row for row in finding.rows if row[8] != "–"]
-    assert all(row[9] != "–" for row in differing)
-    assert finding.notes[0].startswith(f"{sum(len(row[8].split(', ')) for row in differing)} cells of {len(differing)}")
+    titles = [column.title for column in finding.columns]
+    rows = [dict(zip(titles, row, strict=True)) for row in finding.rows]
+    differing = [row for row in rows if row["Differs in"] != "–"]
+    assert all(row["Why"] != "–" for row in differing)
+    cells = sum(len(row["Differs in"].split(", ")) for row in differing)
+    assert finding.notes[0].startswith(f"{cells} cells of {len(differing)}")
 
 
 def test_hours_are_of_runs_that_had_their_device_alone_and_stand_apart_by_rules():

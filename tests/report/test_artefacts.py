@@ -128,6 +128,15 @@ def test_a_task_that_is_scored_by_two_metrics_has_a_number_of_each(made):
     assert pairs["ABC, ETTh1, MAE"].theirs == "0.934"
 
 
+def test_each_table_of_patterns_has_its_own(made):
+    theirs = {name: {pair.what: pair.theirs for pair in made[name].pairs} for name in ("cab-table-2", "cab-table-13")}
+    assert theirs["cab-table-2"]["FlashAttention"] == "NS CS"
+    assert theirs["cab-table-13"]["FlashAttention"] == "NS CS NC CC"
+    assert all(
+        theirs["cab-table-13"][name] == own for name, own in theirs["cab-table-2"].items() if name[:5] != "Flash"
+    )
+
+
 def test_attention_removed_from_other_slots_does_not_stand_beside_the_benefit_that_the_paper_prints():
     table = next(artefact for artefact in ARTEFACTS if artefact.name == "cab-table-12")
 
