@@ -100,8 +100,8 @@ class CompressiveTransformer(RelativeAttention):
         if carry is None:
             y = self(x, mask=mask)
         else:
-            past, past_mask = torch.cat([carry.old, carry.x], dim=1), torch.cat([carry.old_mask, carry.mask], dim=1)
-            y = self.attend_after(x, mask, past, past_mask)
+            past = joined(*carry.parts())
+            y = self.attend_after(x, mask, past.x, past.mask)
         recent = None if carry is None else Memory(carry.x, carry.mask)
         everything = Memory.after(recent, x, mask, x.shape[1] + (0 if recent is None else recent.x.shape[1]))
         evicted, evicted_mask, kept = self.evict(everything)
@@ -141,8 +141,9 @@ class CompressiveTransformer(RelativeAttention):
         ends = made[:, :-1] + (0 if old is None else old.mask.sum(dim=1, keepdim=True))
         widest = min(self.compressed, compressed.x.shape[1])
         far, place = last_before(compressed.x, compressed.mask, ends, widest)
-        past, past_mask = torch.cat([far, near], dim=2), torch.cat([place >= 0, near_mask], dim=2)
-        y = rows(self.attend_after(each, real, past.flatten(0, 1), past_mask.flatten(0, 1)), b, n)
+        parts = (Memory(u.flatten(0, 1), seen.flatten(0, 1)) for u, seen in ((near, near_mask), (far, place >= 0)))
+        past = joined(*parts)
+        y = rows(self.attend_after(each, real, past.x, past.mask), b, n)
 
         if evicted.shape[1] and self.training and self.compression in ("conv", "channels"):
             widest = min(evicted.shape[1], (length + ratio - 1) // ratio * ratio)
@@ -195,6 +196,11 @@ class CompressiveTransformer(RelativeAttention):
         asked = asked if mask is None else asked & mask
         count = asked.sum()
         return apart.masked_fill(~asked, 0).sum() / count.clamp(min=1), count
+
+
+def joined(recent: Memory, old: Memory) -> Memory:
+    """The compressed tokens and then the last ones, right-aligned: no empty place between them adds to a distance."""
+    return Memory.after(old, recent.x, recent.mask, old.x.shape[1] + recent.x.shape[1])
 
 
 def fixed(project: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:

@@ -1,7 +1,10 @@
 """What is peculiar to the Compressive Transformer: which tokens are evicted, and what their compression learns from."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +38,25 @@ def test_every_token_is_in_memory_or_compressed_once_or_too_old(memory, compress
     assert kept == list(range(evicted, count))
     groups = [first + (ratio - 1) / 2 for first in range(0, evicted, ratio)]
     assert old == pytest.approx(groups[max(0, len(groups) - compressed) :])
+
+
+@pytest.mark.parametrize("ratio", [2, 3])  # groups that fill the memory, and groups that leave a rest
+def test_compressed_tokens_come_right_before_the_memory_whatever_room_it_leaves(ratio):
+    """Keys are [compressed, memory, segment] without a gap: distances do not depend on empty places of a memory."""
+    built, carry, found = layer(4, 4, ratio, "max"), None, []
+    with torch.no_grad():
+        for weight in (built.distance.weight, built.u, built.w):
+            weight.normal_()
+    built.segment, x = 4, torch.randn(1, 24, 6, dtype=torch.float64)
+    for part in x.split(4, dim=1):
+        if carry is not None:
+            carry = replace(carry, x=carry.x[:, carry.mask[0]], mask=carry.mask[:, carry.mask[0]])
+            carry = replace(carry, old=carry.old[:, carry.old_mask[0]], old_mask=carry.old_mask[:, carry.old_mask[0]])
+            roomy = replace(carry, x=F.pad(carry.x, (0, 0, 3, 0)), mask=F.pad(carry.mask, (3, 0)))
+            torch.testing.assert_close(built.carried(part, carry=roomy)[0], built.carried(part, carry=carry)[0])
+        y, carry = built.carried(part, carry=carry)
+        found.append(y)
+    torch.testing.assert_close(built.in_segments(x)[0], torch.cat(found, dim=1))
 
 
 def test_the_task_teaches_the_compression_nothing_and_the_auxiliary_loss_nothing_else():
