@@ -104,7 +104,7 @@ class RoutingTransformer(Attention):
         longest = self.max_context if self.pattern is Pattern.CAUSAL_CROSS else self.max_length
         self.clusters = clusters or (CLUSTERS if longest is None else max(1, round(math.sqrt(longest))))
         self.window = window or self._share(self.max_length)
-        self.context_window = context_window or self._share(self.max_context if pattern.cross else self.max_length)
+        self.context_window = context_window or self._share(self.max_context)
         self.context_window = self.context_window if self.pattern.cross else self.window
         self.eps, self.shared = eps, self.pattern is Pattern.CAUSAL_SELF
         self.query = nn.Linear(dim, self.inner, bias=bias)

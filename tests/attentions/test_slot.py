@@ -1,5 +1,9 @@
 """What the slot itself promises for any mechanism: refusals, decoding by history, states, packing."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +14,7 @@ from longspan.attentions.states import History
 from longspan.core.errors import UnknownName, UnsupportedPattern, UsageError
 from longspan.kernels.packing import Layout
 
+ROOT = Path(__file__).parents[2]
 NS, CS, NC, CC = ALL_PATTERNS
 
 
@@ -80,6 +85,17 @@ def test_a_cross_pattern_needs_a_context_and_a_self_pattern_takes_none(cls):
 def test_patterns_have_two_spellings(text, pattern):
     assert Pattern.parse(text) is pattern
     assert (pattern.causal, pattern.cross) == (pattern in (CS, CC), pattern in (NC, CC))
+
+
+def test_every_mechanism_takes_its_pattern_by_name():
+    """In another interpreter, since tests check types, and a name is no Pattern."""
+    every = "[(get(name), pattern.value) for name in names() for pattern in get(name).meta.patterns]"
+    code = f"""if True:
+        from longspan.attentions import get, names
+        for mechanism, pattern in {every}:
+            assert mechanism(12, 3, pattern, max_length=16, max_context=16).pattern.value == pattern
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_an_unknown_pattern_gets_a_hint():
