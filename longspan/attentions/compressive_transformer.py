@@ -80,10 +80,11 @@ class CompressiveTransformer(RelativeAttention):
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, **shell)
-        if min(memory, compressed, segment) < 0 or ratio < 1:
+        if min(memory, compressed, segment) < 0 or ratio < 1 or auxiliary < 0:
             raise UsageError(
-                "A Compressive Transformer counts tokens from 0 and compresses at least 1 into one, got "
-                f"memory={memory}, compressed={compressed}, segment={segment} and ratio={ratio}."
+                "A Compressive Transformer counts tokens from 0, compresses at least 1 into one, and has an auxiliary "
+                f"loss of at least 0, got memory={memory}, compressed={compressed}, segment={segment}, ratio={ratio} "
+                f"and auxiliary={auxiliary}."
             )
         self.memory, self.compressed, self.ratio, self.segment = memory, compressed, ratio, segment or None
         self.compression, self.auxiliary = compression, auxiliary

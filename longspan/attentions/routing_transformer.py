@@ -94,10 +94,10 @@ class RoutingTransformer(Attention):
     ):
         super().__init__(dim, heads, pattern, bias=bias, **shell)
         sizes = {"clusters": clusters, "window": window, "context_window": context_window}
-        if memory < 0 or any(size is not None and size < 1 for size in sizes.values()):
+        if memory < 0 or eps < 0 or any(size is not None and size < 1 for size in sizes.values()):
             raise UsageError(
-                "routing_transformer needs clusters and windows of at least 1 and a memory of at least 0, got "
-                f"{', '.join(f'{name}={size}' for name, size in sizes.items())}, memory={memory}."
+                "routing_transformer needs clusters and windows of at least 1, and a memory and eps of at least 0, got "
+                f"{', '.join(f'{name}={size}' for name, size in sizes.items())}, memory={memory}, eps={eps}."
             )
         if memory and self.pattern.causal:
             raise UsageError(f"routing_transformer has no memory as {self.pattern}, got memory={memory}; leave it out.")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from longspan import attentions
 from longspan.attentions import Pattern
 from longspan.attentions.auxiliary import collecting
+from longspan.core.errors import UsageError
 from tests.attentions.parity import FULL, read
 
 CS = Pattern.CAUSAL_SELF
@@ -74,6 +75,11 @@ def test_the_task_teaches_the_compression_nothing_and_the_auxiliary_loss_nothing
     learning = {name for name, p in built.named_parameters() if p.grad is not None and p.grad.any()}
     assert learning == {"compress.weight", "compress.bias"}
     assert x.grad is None or not x.grad.any()
+
+
+def test_an_auxiliary_loss_below_0_is_refused():
+    with pytest.raises(UsageError, match=r"auxiliary=-0\.5"):
+        attentions.get("compressive_transformer(auxiliary=-0.5)")(6, 2, CS)
 
 
 def test_a_compression_that_loses_nothing_has_no_loss():

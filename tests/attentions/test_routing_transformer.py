@@ -155,7 +155,7 @@ def test_clusters_are_the_root_of_the_greatest_length(longest, clusters, window)
 
 
 @pytest.mark.parametrize(
-    "options, pattern", [("clusters=0", NS), ("window=0", CS), ("memory=-1", NS), ("memory=1", CS)]
+    "options, pattern", [("clusters=0", NS), ("window=0", CS), ("memory=-1", NS), ("memory=1", CS), ("eps=-1", NC)]
 )
 def test_impossible_options_are_refused(options, pattern):
     with pytest.raises(UsageError, match="got"):
