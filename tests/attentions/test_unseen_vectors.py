@@ -1,5 +1,6 @@
 """New vectors with other shapes, masks, options and names, computed by formulas that share no code with ours."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -123,7 +124,7 @@ def strided(a: Arrays, stride: int, near: bool = True) -> Tensor:
 
 
 def port_of_logsparse(a: Arrays, longest: int, sub: int) -> Tensor:
-    """Row by row, as in the port."""
+    """Row by row, as in the port, whose scale is that of the values' width."""
     n, width = a["q"].shape[2], math.ceil(math.log2(sub))
     allowed = torch.zeros(longest, longest, dtype=torch.bool)
     for i in range(longest):
@@ -141,7 +142,38 @@ def port_of_logsparse(a: Arrays, longest: int, sub: int) -> Tensor:
                 if anchor - place <= sub and place >= 0:
                     allowed[i, place] = True
             anchor -= sub
-    return seen(a, allowed[:n, :n])
+    scores = a["q"] @ a["k"].mT / a["v"].shape[-1] ** 0.5
+    return scores.masked_fill(~allowed[:n, :n], -1e32).softmax(dim=-1) @ a["v"]
+
+
+def routed(a: Arrays, window: int) -> Tensor:
+    """One cluster after the other, each with its own queries, keys and `memory`."""
+    near = {x: torch.einsum("bhnc,hgc->bhgn", F.normalize(a[x], dim=-1), a["param_means"]) for x in "qk"}
+    total, count = torch.zeros_like(a["q"]), torch.zeros_like(a["q"][..., :1])
+    for b, h, g in itertools.product(*(range(size) for size in (*a["q"].shape[:2], a["param_means"].shape[1]))):
+        i, j = (near[x][b, h, g].topk(min(window, near[x].shape[3])).indices for x in "qk")
+        keys, values = (torch.cat([a[f"param_mem_{m}"][h, g], a[m[0]][b, h, j]]) for m in ("key", "value"))
+        y = (a["q"][b, h, i] @ keys.T / keys.shape[-1] ** 0.5).softmax(dim=-1) @ values
+        place = torch.full_like(i, b), torch.full_like(i, h), i
+        total = total.index_put(place, y, accumulate=True)
+        count = count.index_put(place, torch.ones_like(y[:, :1]), accumulate=True)
+    return total / (count + 1e-5)
+
+
+def along_axes(a: Arrays, heads: int, axes: int) -> Tensor:
+    """The sum over axes of ordinary attention along each, with heads of any width."""
+    total = torch.zeros_like(a["x"])
+    for axis in range(axes):
+        weights = {name: a[f"param_axial_attentions__{axis}__fn__to_{name}"] for name in AXIAL}
+        x = a["x"].movedim(axis + 1, -2)
+        maps = weights["q__weight"], *weights["kv__weight"].chunk(2)
+        q, k, v = ((x @ w.T).unflatten(-1, (heads, -1)).transpose(-2, -3) for w in maps)
+        y = ((q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v).transpose(-2, -3).flatten(-2)
+        total = total + (y @ weights["out__weight"].T + weights["out__bias"]).movedim(-2, axis + 1)
+    return total
+
+
+AXIAL = {"q__weight": (10, 6), "kv__weight": (20, 6), "out__weight": (6, 10), "out__bias": (6,)}
 
 
 def etc(a: Arrays, globals_: int, radius: int, m: int) -> Tensor:
@@ -613,6 +645,33 @@ UNSEEN = [
         qkv(2, 3, 17, 17, 5) | {"param_relative_emb_table": (9, 3, 5), "param_relative_bias_table": (9, 3)},
         {"global_len": 4, "long_len": 13, "local_radius": 2, "max_distance": 3},
         mask=(17, 9),
+    ),
+    Unseen(
+        "logsparse", "CS", lambda a: port_of_logsparse(a, 20, 5), qkv(1, 2, 20, 20, 3, 7), {"sub_len": 5, "win_len": 20}
+    ),
+    Unseen(
+        "etc",
+        "NS",
+        lambda a: etc(a, 2, 1, 0),
+        qkv(1, 2, 9, 9, 3) | {"param_relative_emb_table": (3, 2, 3), "param_relative_bias_table": (3, 2)},
+        {"global_len": 2, "long_len": 7, "local_radius": 1, "max_distance": 0},
+    ),
+    Unseen(
+        "axial",
+        "NS",
+        lambda a: along_axes(a, 2, 2),
+        {"x": (2, 3, 4, 6)}
+        | {f"param_axial_attentions__{axis}__fn__to_{n}": size for axis in range(2) for n, size in AXIAL.items()},
+        {"heads": 2, "shape": [3, 4], "sum_axial_out": True, "dim_heads": 5},
+    ),
+    Unseen(
+        "routing_transformer",
+        "NC",
+        lambda a: routed(a, 4),
+        qkv(2, 3, 9, 30, 4) | {"param_mem_key": (3, 2, 1, 4), "param_mem_value": (3, 2, 1, 4)},
+        {"heads": 3, "num_clusters": 2, "window_size": 4, "context_window_size": None, "num_mem_kv": 1}
+        | {"causal": False, "shared_qk": False},
+        given={"param_means": torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(4)).double()},
     ),
     Unseen("fnet", "NS", lambda a: torch.fft.fft2(a["x"]).real, {"x": (1, 13, 7)}),
 ]

@@ -63,7 +63,8 @@ class FlowForecastLogSparse(MaskedAttention):
         query_mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b h n e"]:
         self._check_room(k.shape[2], len(self.table), "tokens")
-        return masked_attention(q, k, v, self.visible_pairs(q, k, key_mask), dropout=self.active_dropout)
+        visible, scale = self.visible_pairs(q, k, key_mask), v.shape[-1] ** -0.5  # c is the width of values in the code
+        return masked_attention(q, k, v, visible, dropout=self.active_dropout, scale=scale)
 
     def visible(
         self, i: Int[Tensor, "_b n"], j: Int[Tensor, " m"], key_mask: Bool[Tensor, "b m"] | None = None

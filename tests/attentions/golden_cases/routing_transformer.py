@@ -8,7 +8,7 @@ def replay(vector: Vector) -> Replay:
     options = {
         "clusters": sizes["num_clusters"],
         "window": sizes["window_size"],
-        "context_window": sizes["context_window_size"],
+        "context_window": sizes["context_window_size"] or sizes["window_size"],
         "memory": sizes["num_mem_kv"],
     }
     released = sizes["causal"] or sizes["shared_qk"] or vector.key_mask is not None
