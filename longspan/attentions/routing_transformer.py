@@ -14,13 +14,14 @@ causal cross attention), a token goes only to its nearest cluster:
 with w = `window` tokens, or `context_window` in a context. By default there are round(sqrt(L)) clusters of L / clusters
 tokens, L the maximum length, or 16 of 256 if L is unknown; then time and memory are n sqrt(n). `memory` adds that many
 learned keys and values to each cluster, and `eps` is added to the number of clusters of a query, as the PyTorch package
-does (1e-5). The means mu are unit vectors, a set for each head: drawn at construction and, while training with
-`auxiliary_loss`, moved by a thousandth towards the mean of the tokens nearest to them. That loss pulls these tokens
-towards their mean: 1e-4 times the mean square of q / |q| - mu, over queries, keys and channels. Routes are computed in
-single precision even under autocast. As causal_self it has a quarter fewer parameters than softmax attention, otherwise
-as many (`memory` adds 2 clusters memory d). The release, whose causal form looks at the whole sequence to choose, is
-`pypi_routing_transformer`. Paper: arXiv:2003.05997. Departs from the paper in: the causal forms; all heads are routed
-(the paper keeps half of them local); no positions of its own; means are not initialised from the first batch.
+does (1e-5). The means mu, a set for each head, are drawn as unit vectors and, while training with `auxiliary_loss`,
+moved by a thousandth towards the mean direction of the tokens nearest to them. That loss pulls these tokens towards
+their mean: 1e-4 times the mean square of q / |q| - mu, over queries, keys and channels. Routes are computed in single
+precision even under autocast. As causal_self it has a quarter fewer parameters than softmax attention, otherwise as
+many (`memory` adds 2 clusters memory d). The release, whose causal form looks at the whole sequence to choose, is
+`pypi_routing_transformer`. Paper: arXiv:2003.05997. Departs from the paper in: the causal forms; queries and keys are
+normalised to choose clusters, but not in p, as in the PyTorch package; all heads are routed (the paper keeps half of
+them local); no positions of its own; means are not initialised from the first batch.
 """
 
 import math
