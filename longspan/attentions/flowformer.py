@@ -32,6 +32,8 @@ from longspan.kernels.linear_attention import linear_attention
 from longspan.kernels.precision import at_least_single, bfloat16_or_single, without_autocast
 from longspan.kernels.running_sum import running_sum
 
+MOST = 50  # of a clamp: exp(-clamp) has to stay in the range of single precision, and so has its inverse times n
+
 
 @dataclass
 class Flows(DecodeState):
@@ -73,6 +75,10 @@ class Flowformer(HeadwiseAttention):
         super().__init__(dim, heads, pattern, **shell)
         if clamp <= 0 or eps <= 0:
             raise UsageError(f"flowformer needs a positive clamp and eps, got clamp={clamp} and eps={eps}.")
+        if clamp > MOST:
+            raise UsageError(
+                f"flowformer exponentiates flows of up to clamp, got clamp={clamp}; choose at most {MOST}."
+            )
         self.clamp, self.eps = clamp, eps
 
     def attend(

@@ -12,7 +12,7 @@ from tests.attentions.agreement import assert_steps_continue, headwise, random_m
 NS, CS, NC = Pattern.NONCAUSAL_SELF, Pattern.CAUSAL_SELF, Pattern.NONCAUSAL_CROSS
 
 
-def dense(q, k, v, eps=1e-6):
+def dense(q, k, v, eps=1e-6, clamp=1.0):
     """One row without padding: q [h n c], with the dense matrix of flows."""
 
     def flow(one, other):
@@ -20,7 +20,7 @@ def dense(q, k, v, eps=1e-6):
 
     q, k, n, m = q.sigmoid(), k.sigmoid(), q.shape[1], k.shape[1]
     incoming, outgoing = flow(q, k), flow(k, q)
-    share = m * flow(k, q / incoming).clamp(-1, 1).softmax(dim=1)
+    share = m * flow(k, q / incoming).clamp(-clamp, clamp).softmax(dim=1)
     return (flow(q, k / outgoing) * n / m).sigmoid() * (q @ k.mT / incoming) @ (share * v)
 
 
@@ -71,3 +71,20 @@ def test_causal_cross_attention_is_refused():
 def test_options_that_are_not_positive_are_refused(option):
     with pytest.raises(UsageError, match="needs a positive clamp and eps"):
         headwise(f"flowformer({option})", NS)
+
+
+def test_the_largest_clamp_is_within_the_range_of_single_precision():
+    layer = headwise("flowformer(clamp=50)", NS)
+    q, k, v = (3 * torch.randn(1, 2, 200, 6) for _ in range(3))
+    q.requires_grad_()
+    y = layer.attend(q, k, v)
+    expected = dense(q[0].double(), k[0].double(), v[0].double(), clamp=50)
+    torch.testing.assert_close(y[0].double(), expected, rtol=1e-4, atol=1e-4)
+    (found,) = torch.autograd.grad(y.sum(), q)
+    assert found.isfinite().all()
+
+
+def test_a_clamp_beyond_the_range_of_single_precision_is_refused():
+    """exp(-100) is 0 there, and gradients were NaN."""
+    with pytest.raises(UsageError, match="choose at most 50"):
+        headwise("flowformer(clamp=100.0)", NS)
