@@ -66,11 +66,12 @@ class AuthorsSOFT(Attention):
         **shell: Any,
     ):
         super().__init__(dim, heads, pattern, bias=bias, **shell)
-        if min(ratio, iterations, 1 if columns is None else columns) < 1 or conv < 0:
+        if min(ratio, iterations, 1 if columns is None else columns) < 1:
             raise UsageError(
-                f"ratio, iterations and columns must be at least 1 and conv at least 0, got {ratio}, {iterations}, "
-                f"{columns} and {conv}."
+                f"ratio, iterations and columns must be at least 1, got {ratio}, {iterations} and {columns}."
             )
+        if conv < 0 or (conv and conv % 2 == 0):
+            raise UsageError(f"conv is the side of a centred filter, got {conv}; choose an odd number, or 0 for none.")
         self.ratio, self.columns, self.iterations = ratio, columns, iterations
         self.query, self.value = (nn.Linear(dim, self.inner, bias=bias) for _ in range(2))
         self.out = nn.Linear(self.inner, dim, bias=bias)
@@ -95,14 +96,17 @@ class AuthorsSOFT(Attention):
         with without_autocast(u):
             u, v = at_least_single(u) / u.shape[-1] ** 0.25, at_least_single(v)
             picture = rearrange(u, "b h (y x) c -> (b h) c y x", y=rows, x=columns)
-            w = rearrange(self.summarise(picture), "(b h) c y x -> b h (y x) c", h=self.heads)
-            w = F.gelu(self.norm(w))
+            w = F.conv2d(picture, self.summarise.weight.to(u.dtype), stride=self.ratio)
+            w = rearrange(w, "(b h) c y x -> b h (y x) c", h=self.heads)
+            weight, bias = (p.to(w.dtype) for p in (self.norm.weight, self.norm.bias))
+            w = F.gelu(F.layer_norm(w, w.shape[-1:], weight, bias, self.norm.eps))
             kernel, a = gaussian_kernel(u, w), gaussian_kernel(w, w)
             inverse: Any = _Inverse.apply(a, self.iterations)
             y = kernel @ (inverse @ (kernel.mT @ v))
             if self.conv is not None:
                 picture = rearrange(v, "b h (y x) c -> (b c) h y x", y=rows, x=columns)
-                y = y + rearrange(self.conv(picture), "(b c) h y x -> b h (y x) c", b=len(v))
+                near = F.conv2d(picture, self.conv.weight.to(v.dtype), padding="same", groups=self.heads)
+                y = y + rearrange(near, "(b c) h y x -> b h (y x) c", b=len(v))
         return y
 
     def _picture(self, n: int) -> tuple[int, int]:

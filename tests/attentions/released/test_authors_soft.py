@@ -40,6 +40,14 @@ def test_what_is_no_picture_is_refused(options, n):
         build(options)(torch.randn(1, n, 8).double())
 
 
-def test_a_ratio_below_one_is_refused():
-    with pytest.raises(UsageError, match="at least 1"):
-        build("ratio=0")
+@pytest.mark.parametrize("options, words", [("ratio=0", "at least 1"), ("ratio=2, conv=2", "choose an odd number")])
+def test_options_without_a_meaning_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        build(options)
+
+
+def test_weights_in_bfloat16_give_bfloat16():
+    layer, x = build().bfloat16(), torch.randn(2, 16, 8).bfloat16()
+    y = layer(x)
+    assert y.dtype is torch.bfloat16
+    torch.testing.assert_close(y.float(), layer.float()(x.float()), rtol=0.05, atol=0.05)  # of rounding
