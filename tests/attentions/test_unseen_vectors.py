@@ -393,6 +393,21 @@ def waving(*sizes: int) -> dict[str, tuple[int, ...]]:
     return qkv(*sizes) | {"param_sigma": (sizes[1], 1, sizes[4])}
 
 
+def packed_without_biases(a: Arrays, heads: int, pack_heads: int) -> Tensor:
+    """The packed sequence attends to the context, and the tokens to what it packed."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+        q, k, v = (u.unflatten(2, (heads, -1)).transpose(1, 2) for u in (q, k, v))
+        return ((q @ k.mT / q.shape[3] ** 0.5).softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+
+    def project(name: str, u: Tensor) -> Tensor:
+        return u @ a[f"param_{name}_proj__weight"].T
+
+    context = a["context"]
+    packed = attend(project("pq", a["p"]), project("pk", context), project("pv", context), pack_heads)
+    return project("out", attend(project("q", a["x"]), project("k", packed), project("v", packed), heads))
+
+
 WAVES = {"features": 5, "tau": 0.9, "SCALE": 0.2, "clamp": 0.3}
 RANDOM = {"param_random_matrices": torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 5, 4)}
 
@@ -471,6 +486,14 @@ UNSEEN = [
     funnelled("NC", "factorized", every(2, 6), every(1, 11), block_index=1, separate_cls=False, pool_q_only=True),
     funnelled("NS", "factorized", every(4, 9), every(4, 9), block_index=2, separate_cls=False, pool_q_only=True),
     funnelled("NS", "relative_shift", every(2, 9), every(2, 9), block_index=1, separate_cls=True, pool_q_only=False),
+    Unseen(
+        "luna",
+        "CC",
+        lambda a: packed_without_biases(a, 3, 2),
+        {"x": (2, 5, 6), "p": (2, 4, 6), "context": (2, 9, 6)}
+        | {f"param_{name}_proj__weight": (6, 6) for name in ("pq", "pk", "pv", "q", "k", "v", "out")},
+        {"heads": 3, "pheads": 2, "p_len": 4, "tie_kv": False},
+    ),
     Unseen("rfa", "CC", waves, waving(2, 3, 6, 11, 4), WAVES, given=RANDOM, mask=(11, 5)),
     Unseen("rfa", "CS", causal_waves, waving(1, 3, 9, 9, 4), WAVES | {"implementation": "prefix"}, given=RANDOM),
     Unseen(

@@ -38,13 +38,14 @@ class After(nn.Module):
 def replay(vector: Vector) -> Replay:
     sizes = vector.meta["hyperparameters"]
     slots, width = vector.arrays["p"].shape[1:]
-    agree(vector, p_len=slots)
+    recorded = [name for name in vector.arrays if name.startswith("param_")]
+    biased = any(name.endswith("__bias") for name in recorded)
+    agree(vector, p_len=slots, bias=biased)
     pack_heads = 0 if vector.pattern is Pattern.CAUSAL_SELF else sizes["pheads"]
     spec = f"luna(slots={sizes['p_len']}, tied={sizes['tie_kv']}, pack_heads={pack_heads})"
-    layer = attentions.get(spec)(width, sizes["heads"], vector.pattern)
+    layer = attentions.get(spec)(width, sizes["heads"], vector.pattern, bias=biased)
     assert isinstance(layer, Luna)
     core = After(layer.to(vector.dtype).eval())
-    recorded = [name for name in vector.arrays if name.startswith("param_")]
 
     def run(arrays: Mapping[str, Tensor]) -> Tensor:
         parameters = {}
